@@ -1,0 +1,120 @@
+"""`connect`: from whatever the user has to a set of tools."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import anyio.abc
+
+from .errors import SourceError
+from .functions import FunctionSource
+from .identify import identify
+from .results import positive
+from .specs import FunctionSpec, ServerSpec, Spec, WorldSourceSpec
+from .toolset import Limits, Part, Toolset
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    source: Any, *, call_timeout_s: float = 30.0, connect_timeout_s: float = 20.0, max_result_chars: int = 8000
+) -> AsyncIterator[Toolset]:
+    """Connect to tools of any kind; leaving the block ends every session and every process that was started.
+
+        async with connect(["python", "server.py"]) as toolset:
+            result = await toolset.call("get_order", {"order_id": "A-1"})
+
+    `source`: the path of an `mcp.json` (format: `mcp_bridge.mcp_json`) or the same as a dict, a URL, a command as
+    a list of strings, an MCP server object or a function annotated to return one, Python functions with type
+    hints, a sandbox, or a list of any of these.
+
+    `call_timeout_s`: the longest a call may take, unless the call says otherwise. `connect_timeout_s`: the longest
+    a server may take to start and answer. `max_result_chars`: the most characters of a result's text.
+
+    Which worlds share what is said at `mcp_bridge.servers.ServerSource`.
+
+    Raises `SourceError` where a source cannot be used. Calls raise `ToolFailure` where the infrastructure broke:
+    `CallTimeout`, after which the session is still usable, and `ServerDied`, with the end of the server's stderr.
+    """
+    limits = Limits(positive("call_timeout_s", call_timeout_s), int(positive("max_result_chars", max_result_chars)))
+    positive("connect_timeout_s", connect_timeout_s)
+    specs = identify(source)
+    async with _owners() as group:
+        parts = await _open(specs, group, limits, connect_timeout_s)
+        toolset = Toolset(parts, limits, group)
+        try:
+            yield toolset
+        finally:
+            await toolset.aclose()
+
+
+@contextlib.asynccontextmanager
+async def _owners() -> AsyncIterator[anyio.abc.TaskGroup]:
+    """A task group for the sessions' owner tasks. An error of the block ends the sessions and comes out as it is,
+    not wrapped in an exception group."""
+    raised: Exception | None = None
+    async with anyio.create_task_group() as group:
+        try:
+            yield group
+        except Exception as error:
+            raised = error
+        # Only what is left open by an error is ended so: each session then stops its process, shielded and
+        # within bounds.
+        group.cancel_scope.cancel()
+    if raised is not None:
+        raise raised
+
+
+async def _open(
+    specs: Sequence[Spec], group: anyio.abc.TaskGroup, limits: Limits, connect_timeout_s: float
+) -> list[Part]:
+    """All sources, in their order; servers start side by side. One `SourceError` tells of all that failed."""
+    servers: list[ServerSpec] = [spec for spec in specs if not isinstance(spec, FunctionSpec | WorldSourceSpec)]
+    started: dict[int, Part] = {}
+    problems: list[SourceError] = []
+
+    async def start(spec: ServerSpec) -> None:
+        # Loaded here: importing the SDK takes seconds, and functions and sandboxes do without.
+        from .servers import open_server
+
+        try:
+            server = await open_server(
+                spec, group, connect_timeout_s=connect_timeout_s, call_timeout_s=limits.call_timeout_s
+            )
+            started[id(spec)] = Part(spec.name or spec.label, server, aclose=server.aclose)
+        except SourceError as error:
+            problems.append(error)
+
+    async with anyio.create_task_group() as starting:
+        for spec in servers:
+            starting.start_soon(start, spec)
+    if len(problems) > 1:
+        raise SourceError(f"{len(problems)} sources cannot be used:\n" + "\n".join(f"- {one}" for one in problems))
+    if problems:
+        raise problems[0]
+
+    functions = [spec.function for spec in specs if isinstance(spec, FunctionSpec)]
+    function_part = Part("functions", FunctionSource(functions)) if functions else None
+    parts: list[Part] = []
+    for one in specs:
+        if isinstance(one, WorldSourceSpec):
+            parts.append(Part(one.label, one.source))
+        elif not isinstance(one, FunctionSpec):
+            parts.append(started[id(one)])
+        elif function_part is not None and function_part not in parts:
+            parts.append(function_part)
+    return _distinct(parts)
+
+
+def _distinct(parts: Sequence[Part]) -> list[Part]:
+    """The parts with labels that differ, because setups and states are keyed by them."""
+    counts: dict[str, int] = {}
+    out = []
+    for part in parts:
+        counts[part.label] = counts.get(part.label, 0) + 1
+        number = counts[part.label]
+        out.append(part if number == 1 else replace(part, label=f"{part.label}-{number}"))
+    return out

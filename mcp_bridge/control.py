@@ -1,0 +1,40 @@
+"""How the bridge and a server that keeps one world for each rollout talk about worlds.
+
+A server that can hold many worlds offers three *control tools*, marked in their MCP `_meta` with
+`CONTROL_META` and one of the verbs. They are never listed to the model and cannot be called by it.
+A server offers them only when it was started with `CONTROL_ENV=1`, so that any other MCP client sees
+the plain tools alone.
+
+| verb | arguments | returns |
+| --- | --- | --- |
+| `open_world` | `world: str`, `setup: object` | nothing |
+| `world_state` | `world: str` | the backend's whole state, as structured content |
+| `close_world` | `world: str` | nothing |
+
+Every call of a plain tool carries `{WORLD_META: world_id, CALL_META: call_id}` in its `_meta`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+CONTROL_META = "toolbake/control"
+"""Key in a tool's `_meta`; the value is one of the verbs."""
+
+WORLD_META = "toolbake/world"
+"""Key in a call's `_meta`: which world the call belongs to."""
+
+CALL_META = "toolbake/call"
+"""Key in a call's `_meta`: the id of the call in its rollout's ledger."""
+
+CONTROL_ENV = "TOOLBAKE_CONTROL"
+"""Set to `1` in the environment of servers that the bridge starts over stdio."""
+
+DEFAULT_WORLD = "default"
+"""The world of `Toolset.call`. A server without control tools is not told of it: to that server it is the only one."""
+
+OPEN_WORLD: Literal["open_world"] = "open_world"
+WORLD_STATE: Literal["world_state"] = "world_state"
+CLOSE_WORLD: Literal["close_world"] = "close_world"
+
+CONTROL_VERBS = (OPEN_WORLD, WORLD_STATE, CLOSE_WORLD)

@@ -1,0 +1,64 @@
+"""Tools, calls and results as plain records: what the bridge hands to everything above it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ToolAnnotations(BaseModel):
+    """What a server says about a tool's behaviour. `None` means that it says nothing.
+
+    Names follow MCP's `ToolAnnotations` without the `_hint` suffix.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    read_only: bool | None = None
+    destructive: bool | None = None
+    idempotent: bool | None = None
+    open_world: bool | None = None
+
+
+class Tool(BaseModel):
+    """One tool as the policy sees it.
+
+    Example: `Tool(name="get_order", description="Read an order.",
+    input_schema={"type": "object", "properties": {"order_id": {"type": "string"}}})`
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    output_schema: dict[str, Any] | None = None
+    annotations: ToolAnnotations = ToolAnnotations()
+    source: str = ""
+    """Which server or function the tool comes from; for error messages and traces."""
+
+    def as_openai(self) -> dict[str, Any]:
+        """The tool in the form of OpenAI's `tools` parameter, which chat templates also read."""
+        function = {"name": self.name, "description": self.description, "parameters": self.input_schema}
+        return {"type": "function", "function": function}
+
+
+ErrorKind = Literal["unknown_tool", "invalid_arguments", "tool_error"]
+"""The policy's own mistakes, which come back to it as text it can act on.
+
+Failures of servers and networks are not among them: they are raised (see `mcp_bridge.errors`)."""
+
+
+class ToolResult(BaseModel):
+    """What one call returned. `text` is what the policy reads; it is never evaluated."""
+
+    model_config = ConfigDict(frozen=True)
+
+    text: str
+    structured: Any = None
+    is_error: bool = False
+    error_kind: ErrorKind | None = None
+    truncated_chars: int = 0
+    """How many characters the cap cut from `text`; the text itself says so at its end."""
+    duration_s: float = 0.0

@@ -1,0 +1,50 @@
+"""The protocols between the bridge and whoever runs rollouts: a source of worlds, and one world.
+
+A *world* is one rollout's own copy of the tools' state. Two worlds never share anything
+that a call can change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, runtime_checkable
+
+from .records import Tool, ToolResult
+
+Setup = Mapping[str, Any]
+"""How a world begins, for example `{"seed": 7, "scenario": "late_parcel"}`. Empty: as the backend starts."""
+
+
+@runtime_checkable
+class World(Protocol):
+    """One rollout's tools and the state behind them."""
+
+    @property
+    def tools(self) -> Sequence[Tool]: ...
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
+    ) -> ToolResult:
+        """Call a tool. Concurrent calls are allowed.
+
+        The policy's mistakes (unknown tool, arguments against the schema, an error the tool reports)
+        come back as a result with `is_error`. Raises `ToolFailure` when the infrastructure broke.
+        """
+        ...
+
+    async def state(self) -> dict[str, Any] | None:
+        """The backend's whole state as JSON, or `None` where the backend cannot tell."""
+        ...
+
+
+@runtime_checkable
+class WorldSource(Protocol):
+    """Anything that can open worlds: a sandbox, a connected server, a list of them."""
+
+    @property
+    def tools(self) -> Sequence[Tool]: ...
+
+    def open_world(self, world_id: str, setup: Setup | None = None) -> AbstractAsyncContextManager[World]:
+        """A fresh world. `world_id` is unique in the run and reaches the server in `_meta`."""
+        ...

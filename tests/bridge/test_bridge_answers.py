@@ -1,0 +1,203 @@
+"""What the policy reads: errors it can act on, and results as text."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+import mcp_bridge
+from mcp_bridge import Tool, ToolResult
+from mcp_bridge.results import capped, from_mcp
+from mcp_bridge.validation import ArgumentChecker, unknown_tool
+
+REFUND = Tool(
+    name="refund_order",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "order_id": {"type": "string", "pattern": "^A-"},
+            "amount": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+            "reason": {"enum": ["late", "broken"]},
+            "lines": {"type": "array", "items": {"type": "integer"}},
+        },
+        "required": ["order_id", "reason"],
+        "additionalProperties": False,
+    },
+)
+CHECKER = ArgumentChecker([REFUND])
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+argument_names = st.sampled_from(["order_id", "amount", "reason", "lines", "ordre_id"]) | st.text(max_size=6)
+
+
+def test_the_report_names_path_value_expectation_and_the_arguments() -> None:
+    arguments = {"ordre_id": "A-1", "amount": "ten", "reason": "tired", "lines": [1, "two"]}
+    assert CHECKER.problem("refund_order", arguments) == (
+        "Invalid arguments for refund_order; nothing was called.\n"
+        "- unknown argument \"ordre_id\" (did you mean 'order_id'?)\n"
+        "- missing required argument 'order_id'\n"
+        '- amount is "ten"; expected number or null\n'
+        '- lines[1] is "two"; expected integer\n'
+        '- reason is "tired"; expected one of "late", "broken"\n'
+        "Arguments of refund_order: order_id (string, required), amount (number or null, optional), "
+        'reason (one of "late", "broken", required), lines (array of integer, optional).'
+    )
+
+
+def test_every_missing_argument_has_a_line_of_its_own() -> None:
+    problem = CHECKER.problem("refund_order", {}) or ""
+    assert problem.count("missing required argument") == 2
+    assert "missing required argument 'reason'\n" in problem
+
+
+def test_a_value_that_breaks_another_keyword_is_told_with_it() -> None:
+    problem = CHECKER.problem("refund_order", {"order_id": "B-1", "reason": "late"}) or ""
+    assert 'order_id is "B-1"; expected pattern "^A-"' in problem
+
+
+def test_a_misspelled_name_is_shown_where_the_schema_tolerates_it() -> None:
+    tool = Tool(name="t", input_schema={"type": "object", "properties": {"text": {}}, "required": ["text"]})
+    problem = ArgumentChecker([tool]).problem("t", {"txt": "a"}) or ""
+    assert "missing required argument 'text' (given, but not known: \"txt\")" in problem
+
+
+@given(st.dictionaries(argument_names, json_values, max_size=6))
+def test_exactly_the_arguments_against_the_schema_are_refused(arguments: dict[str, Any]) -> None:
+    valid = jsonschema.Draft202012Validator(REFUND.input_schema).is_valid(arguments)
+    problem = CHECKER.problem("refund_order", arguments)
+    assert (problem is None) is valid
+    if problem is not None:
+        assert problem.startswith("Invalid arguments for refund_order")
+        assert problem.endswith(".")
+        assert "- " in problem
+
+
+@given(json_values)
+def test_arguments_that_are_no_object_are_refused(value: Any) -> None:
+    if not isinstance(value, dict):
+        assert "must be one JSON object" in (CHECKER.problem("refund_order", value) or "")
+
+
+@given(st.text(min_size=1).map(lambda text: text * 10_000) | st.lists(st.integers(), min_size=1).map(lambda x: x * 999))
+def test_a_huge_value_makes_a_short_report(value: Any) -> None:
+    problem = CHECKER.problem("refund_order", {"order_id": value, "amount": value, "reason": value}) or ""
+    assert 0 < len(problem) < 1_500
+
+
+def test_unknown_tools_are_answered_with_near_names_and_all_names() -> None:
+    text = unknown_tool("get_ordr", ["get_order", "list_orders", "cancel"])
+    assert text == (
+        'There is no tool "get_ordr". Did you mean get_order or list_orders? '
+        "The tools are: get_order, list_orders, cancel."
+    )
+
+
+@given(st.text(), st.lists(st.text(min_size=1), min_size=1, max_size=100))
+def test_an_unknown_tool_never_breaks_the_answer(name: str, names: list[str]) -> None:
+    assert unknown_tool(name, names).startswith("There is no tool ")
+
+
+async def test_unknown_tools_and_bad_arguments_come_back_as_results() -> None:
+    def get_order(order_id: str) -> str:
+        raise AssertionError("must not be called")
+
+    async with mcp_bridge.connect(get_order) as toolset:
+        unknown = await toolset.call("get_ordr", {"order_id": "A-1"})
+        assert (unknown.is_error, unknown.error_kind) == (True, "unknown_tool")
+        invalid = await toolset.call("get_order", {"order": "A-1"})
+        assert (invalid.is_error, invalid.error_kind) == (True, "invalid_arguments")
+        no_object = await toolset.call("get_order", ["A-1"])  # type: ignore[arg-type]
+        assert no_object.error_kind == "invalid_arguments"
+
+
+def test_every_kind_of_content_becomes_text() -> None:
+    result = from_mcp(
+        CallToolResult(
+            content=[
+                TextContent(text="first"),
+                ImageContent(data="aGVsbG8=", mime_type="image/png"),
+                AudioContent(data="aGVsbG8h", mime_type="audio/wav"),
+                ResourceLink(uri="file:///a.txt", name="a.txt", mime_type="text/plain", size=12),
+                EmbeddedResource(resource=BlobResourceContents(uri="file:///b", blob="aGk=")),
+                EmbeddedResource(
+                    resource=TextResourceContents(uri="file:///c.md", mime_type="text/markdown", text="# C")
+                ),
+                TextContent(text="last"),
+            ],
+            structured_content={"not": "shown beside text"},
+        )
+    )
+    assert result.text == (
+        "first\n"
+        "[image, image/png, 5 bytes]\n"
+        "[audio, audio/wav, 6 bytes]\n"
+        "[link file:///a.txt, a.txt, text/plain, 12 bytes]\n"
+        "[resource file:///b, unknown type, 2 bytes]\n"
+        "[resource file:///c.md, text/markdown, 3 characters]\n# C\n"
+        "last"
+    )
+    assert result.structured == {"not": "shown beside text"}
+
+
+@pytest.mark.parametrize(
+    ("given_result", "text", "kind"),
+    [
+        (CallToolResult(content=[], structured_content={"a": 1, "b": "ü"}), '{"a":1,"b":"ü"}', None),
+        (CallToolResult(content=[]), "(empty result)", None),
+        (CallToolResult(content=[TextContent(text="no")], is_error=True), "no", "tool_error"),
+        (CallToolResult(content=[], is_error=True), "The tool reported an error without a message.", "tool_error"),
+    ],
+)
+def test_results_without_text_and_errors_still_say_something(
+    given_result: CallToolResult, text: str, kind: str | None
+) -> None:
+    result = from_mcp(given_result)
+    assert (result.text, result.error_kind, result.is_error) == (text, kind, kind is not None)
+
+
+@given(st.binary(max_size=50))
+def test_sizes_are_those_of_the_decoded_bytes(data: bytes) -> None:
+    import base64
+
+    image = ImageContent(data=base64.b64encode(data).decode(), mime_type="image/png")
+    assert from_mcp(CallToolResult(content=[image])).text == f"[image, image/png, {len(data)} bytes]"
+
+
+@given(st.text(max_size=300), st.integers(min_value=1, max_value=200))
+def test_the_cap_keeps_the_beginning_and_says_how_much_is_gone(text: str, limit: int) -> None:
+    result = capped(ToolResult(text=text), limit, duration_s=0.5)
+    assert result.truncated_chars == max(0, len(text) - limit)
+    assert result.text[:limit] == text[:limit]
+    if result.truncated_chars:
+        assert result.text[limit:].startswith(f"\n[{result.truncated_chars} more characters were cut")
+    else:
+        assert result.text == text
+
+
+async def test_a_long_result_of_a_server_is_capped(notes: list[str]) -> None:
+    async with mcp_bridge.connect(notes, max_result_chars=100) as toolset:
+        result = await toolset.call("long_text", {"characters": 100_000})
+        assert result.truncated_chars == 99_900
+        assert result.text.startswith("x" * 100 + "\n[99900 more characters were cut")
+        assert (await toolset.call("long_text", {"characters": 100})).truncated_chars == 0
+
+
+def test_a_tool_has_the_form_that_chat_templates_read() -> None:
+    assert json.loads(json.dumps(REFUND.as_openai()))["function"]["name"] == "refund_order"

@@ -1,0 +1,210 @@
+"""Python functions as tools."""
+
+import dataclasses
+import functools
+import threading
+from typing import Annotated, Any, Literal
+
+import anyio
+import pytest
+from pydantic import BaseModel, Field
+
+import mcp_bridge
+from mcp_bridge import CallTimeout, SourceError, ToolFailure, ToolResult
+
+
+class Address(BaseModel):
+    street: str
+    number: int = 1
+
+
+def ship(
+    order_id: Annotated[str, Field(description="As printed on the invoice.")],
+    address: Address,
+    speed: Literal["slow", "fast"] = "slow",
+) -> dict[str, Any]:
+    """Ship an order.
+
+    Only once.
+    """
+    assert isinstance(address, Address)
+    return {"order": order_id, "to": f"{address.street} {address.number}", "speed": speed}
+
+
+async def test_name_docstring_and_hints_become_the_tool() -> None:
+    async with mcp_bridge.connect(ship) as toolset:
+        [tool] = toolset.tools
+        assert tool.name == "ship"
+        assert tool.description == "Ship an order.\n\nOnly once."
+        properties = tool.input_schema["properties"]
+        assert properties["order_id"] == {"type": "string", "description": "As printed on the invoice."}
+        assert properties["speed"] == {"type": "string", "enum": ["slow", "fast"], "default": "slow"}
+        assert tool.input_schema["required"] == ["order_id", "address"]
+        assert tool.input_schema["additionalProperties"] is False
+
+
+async def test_arguments_are_converted_to_the_hinted_types() -> None:
+    async with mcp_bridge.connect(ship) as toolset:
+        result = await toolset.call("ship", {"order_id": "A-1", "address": {"street": "Quay"}})
+        assert result.structured == {"order": "A-1", "to": "Quay 1", "speed": "slow"}
+        assert result.text == '{"order":"A-1","to":"Quay 1","speed":"slow"}'
+        wrong = await toolset.call("ship", {"order_id": "A-1", "address": {"street": 4}, "speed": "now"})
+        assert wrong.error_kind == "invalid_arguments"
+        assert "address.street is 4; expected string" in wrong.text
+        assert 'speed is "now"; expected one of "slow", "fast"' in wrong.text
+
+
+async def test_parameters_may_have_names_that_pydantic_keeps_for_itself() -> None:
+    def odd(copy: int, _hidden: int, model_config: int, schema: int = 4) -> list[int]:
+        return [copy, _hidden, model_config, schema]
+
+    async with mcp_bridge.connect(odd) as toolset:
+        result = await toolset.call("odd", {"copy": 1, "_hidden": 2, "model_config": 3})
+        assert result.structured == [1, 2, 3, 4]
+
+
+async def test_an_exception_of_a_function_is_readable_and_a_tool_failure_is_raised() -> None:
+    def refund(order_id: str) -> str:
+        if order_id == "down":
+            raise ToolFailure("the billing system is down")
+        raise ValueError(f"order {order_id} is already refunded")
+
+    async with mcp_bridge.connect(refund) as toolset:
+        result = await toolset.call("refund", {"order_id": "A-1"})
+        assert (result.text, result.error_kind) == ("ValueError: order A-1 is already refunded", "tool_error")
+        with pytest.raises(ToolFailure, match="billing system is down"):
+            await toolset.call("refund", {"order_id": "down"})
+
+
+async def test_sync_functions_run_in_threads_and_do_not_block_each_other() -> None:
+    barrier = threading.Barrier(60, timeout=30)
+
+    def meet() -> int:
+        return barrier.wait()
+
+    async with mcp_bridge.connect(meet) as toolset:
+        places: set[int] = set()
+
+        async def call() -> None:
+            places.add((await toolset.call("meet", {})).structured)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(60):
+                group.start_soon(call)
+        assert places == set(range(60))
+
+
+async def test_a_sync_function_over_its_time_limit_is_abandoned() -> None:
+    release = threading.Event()
+
+    def slow() -> str:
+        release.wait(30)
+        return "late"
+
+    async with mcp_bridge.connect(slow) as toolset:
+        with pytest.raises(CallTimeout):
+            await toolset.call("slow", {}, timeout_s=0.05)
+        release.set()
+        assert (await toolset.call("slow", {})).text == "late"
+
+
+async def test_what_is_awaitable_is_awaited_however_it_is_written() -> None:
+    async def plain() -> str:
+        return "plain"
+
+    class Callable:
+        """A callable object."""
+
+        async def __call__(self, number: int) -> str:
+            return f"object {number}"
+
+    def hidden() -> Any:
+        return plain()
+
+    async with mcp_bridge.connect([plain, Callable(), hidden]) as toolset:
+        assert (await toolset.call("plain", {})).text == "plain"
+        assert (await toolset.call("Callable", {"number": 2})).text == "object 2"
+        assert (await toolset.call("hidden", {})).text == "plain"
+
+
+async def test_partials_and_methods_are_functions_too() -> None:
+    class Shop:
+        def price(self, item: str) -> float:
+            """The price."""
+            return 1.5
+
+    def scale(value: float, factor: float) -> float:
+        """Multiply."""
+        return value * factor
+
+    async with mcp_bridge.connect([Shop().price, functools.partial(scale, factor=2.0)]) as toolset:
+        assert [tool.description for tool in toolset.tools] == ["The price.", "Multiply."]
+        assert (await toolset.call("price", {"item": "tea"})).text == "1.5"
+        assert (await toolset.call("scale", {"value": 3})).text == "6.0"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "structured"),
+    [
+        ("as it is", "as it is", None),
+        ("", "(empty result)", None),
+        (None, "(empty result)", None),
+        (True, "true", True),
+        ([1, "ä"], '[1,"ä"]', [1, "ä"]),
+        (Point(3), '{"x":3}', {"x": 3}),
+        (ToolResult(text="mine", is_error=True, error_kind="tool_error"), "mine", None),
+    ],
+)
+async def test_return_values_become_text(value: Any, text: str, structured: Any) -> None:
+    def give() -> Any:
+        return value
+
+    async with mcp_bridge.connect(give) as toolset:
+        result = await toolset.call("give", {})
+        assert (result.text, result.structured) == (text, structured)
+
+
+async def test_a_return_value_without_a_json_form_is_a_failure_of_the_tool() -> None:
+    def give() -> Any:
+        return object()
+
+    async with mcp_bridge.connect(give) as toolset:
+        with pytest.raises(ToolFailure, match="'give' returned a object that has no JSON form"):
+            await toolset.call("give", {})
+
+
+def no_hint(order_id):  # type: ignore[no-untyped-def]
+    return order_id
+
+
+def star(*parts: str) -> str:
+    return "".join(parts)
+
+
+def positional(part: str, /) -> str:
+    return part
+
+
+def unknown_type(thing: object, lock: threading.Barrier) -> str:
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (no_hint, "parameter 'order_id' has no type hint; write for example `order_id: str`"),
+        (star, r"parameter '\*parts: str' has no name that a model can fill in"),
+        (positional, "has no name that a model can fill in"),
+        (unknown_type, "a type hint of function 'unknown_type' has no JSON form"),
+        (lambda a: a, "a function named '<lambda>' cannot be a tool"),
+    ],
+)
+async def test_a_function_that_cannot_be_a_tool_is_refused(function: Any, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        async with mcp_bridge.connect(function):
+            pass

@@ -1,0 +1,205 @@
+"""What `connect` accepts, and what it says about everything else."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mcp_bridge
+from mcp_bridge import SourceError
+from mcp_bridge.identify import identify
+from mcp_bridge.specs import HttpSpec, StdioSpec, redacted
+
+
+def servers(**entries: Any) -> dict[str, Any]:
+    return {"mcpServers": entries}
+
+
+async def test_an_mcp_json_is_read_with_env_and_a_cwd_relative_to_the_file(
+    notes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_TEST_PLACE", "the harbour")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    env = {"PLACE": "at ${BRIDGE_TEST_PLACE}", "OTHER": "${BRIDGE_TEST_UNSET:-by default}"}
+    entry = {"command": notes[0], "args": notes[1:], "env": env, "cwd": "project"}
+    (tmp_path / "mcp.json").write_text(json.dumps(servers(notes=entry)))
+    async with mcp_bridge.connect(str(tmp_path / "mcp.json")) as toolset:
+        assert (await toolset.call("environment", {"name": "PLACE"})).text == "at the harbour"
+        assert (await toolset.call("environment", {"name": "OTHER"})).text == "by default"
+        assert (await toolset.call("process", {})).text.endswith(f" {folder}")
+
+
+def test_a_home_folder_and_a_default_cwd_are_what_they_are_on_the_command_line() -> None:
+    [spec] = identify(servers(one={"command": "~/bin/server", "cwd": "~/data"}))
+    assert isinstance(spec, StdioSpec)
+    assert spec.command == os.path.expanduser("~/bin/server")
+    assert spec.cwd == os.path.expanduser("~/data")
+    [plain] = identify(["python", "server.py", "--flag"])
+    assert plain == StdioSpec("", "python", ("server.py", "--flag"))
+
+
+def test_a_list_of_urls_and_json_files_is_a_list_of_sources(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps(servers(one={"command": "a"})))
+    specs = identify(["https://one.example/mcp", str(path)])
+    assert [type(spec) for spec in specs] == [HttpSpec, StdioSpec]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({}, r'must have "command" \(stdio\) or "url" \(HTTP\), exactly one of them; it has neither'),
+        ({"command": "a", "url": "http://b"}, "exactly one of them; it has both"),
+        ({"comand": "a"}, "unknown key 'comand'. Did you mean 'command'"),
+        ({"command": ""}, "command is ''"),
+        ({"command": "a", "args": "b c"}, "args is 'b c'; it must be a list of strings"),
+        ({"command": "a", "env": {"N": 1}}, "env.N is a int; write it as a string"),
+        ({"command": "a", "headers": {"N": "1"}}, "'headers', which does nothing beside 'command'"),
+        ({"command": "a", "env": {"KEY": "${BRIDGE_TEST_UNSET}"}}, "variable BRIDGE_TEST_UNSET is not set"),
+        ({"url": "ftp://a"}, "must begin with http:// or https://"),
+        ({"url": "http://a", "type": "sse"}, "the old SSE transport"),
+        ({"url": "http://a", "type": "carrier pigeon"}, "known are 'stdio' and 'http'"),
+        ({"url": "http://a", "toolbake": {"isolation": "process"}}, 'needs a "command"'),
+        ({"command": "a", "toolbake": {"isolation": "none"}}, "choices are 'process', 'session', 'shared'"),
+        ({"command": "a", "toolbake": {"isolate": "process"}}, 'must look like {"isolation": "process"}'),
+        ({"command": "a", "disabled": True}, "is disabled"),
+        ("python server.py", 'it must be an object with "command" or "url"'),
+    ],
+)
+async def test_a_wrong_entry_is_named_with_its_place_and_the_fix(entry: Any, message: str) -> None:
+    with pytest.raises(SourceError, match=message.replace("(HTTP)", "(HTTP)")) as raised:
+        async with mcp_bridge.connect(servers(orders=entry)):
+            pass
+    assert "the dict" in str(raised.value)
+
+
+async def test_malformed_json_is_told_with_line_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text('{"mcpServers": {\n  "one": {"command": "a",}\n}}')
+    with pytest.raises(SourceError, match=r"mcp\.json' is not valid JSON: .* at line 2, column 2\d"):
+        async with mcp_bridge.connect(path):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "holds a list"),
+        ("{}", 'has no object "mcpServers"'),
+        ('{"servers": {}}', 'It has "servers"; rename that key'),
+        ('{"mcpServers": {}}', "is empty; add at least one server"),
+        ("", "is not valid JSON"),
+        ("\x00", "is not valid JSON"),
+    ],
+)
+async def test_a_json_file_that_is_no_configuration_says_what_it_should_be(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(text)
+    with pytest.raises(SourceError, match=message):
+        async with mcp_bridge.connect(path):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("gone.json", "there is no file 'gone.json'"),
+        ("python server.py", r"give it as a list: \['python', 'server\.py'\]"),
+        ("", "an empty string"),
+        ([], "an empty list"),
+        (["", "x"], "begin with a program"),
+        (7, "is no source of tools"),
+        (None, "is no source of tools"),
+        ([["python", "s.py"], 3.5], "is no source of tools"),
+        (dict, "give an instance"),
+        ("http://", "name a host"),
+        ("/", "cannot be read"),
+    ],
+)
+async def test_anything_else_is_refused(source: Any, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        async with mcp_bridge.connect(source):
+            pass
+
+
+async def test_the_refusal_lists_what_is_accepted() -> None:
+    with pytest.raises(SourceError) as raised:
+        async with mcp_bridge.connect(object()):
+            pass
+    for form in ["mcp.json", "URL", "command as a list", "Python functions", "sandbox", "list of any"]:
+        assert form in str(raised.value)
+
+
+def test_a_disabled_server_is_left_out_and_said_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        specs = identify(servers(one={"command": "a", "disabled": True}, two={"command": "b", "alwaysAllow": []}))
+    assert len(specs) == 1
+    assert "server 'one' in the dict is left out" in caplog.text
+
+
+def test_secrets_are_in_no_repr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRIDGE_TEST_TOKEN", "s3cret-value")
+    specs = identify(
+        servers(
+            one={"command": "a", "env": {"PLACE": "${BRIDGE_TEST_TOKEN}", "API_KEY": "l1teral-key"}},
+            two={"url": "https://u:passw0rd@host/mcp?token=t0ken-in-url", "headers": {"A": "Bearer l1teral-header"}},
+            three={"url": "https://host/${BRIDGE_TEST_TOKEN}/mcp"},
+        )
+    )
+    shown = "".join(f"{spec!r}{spec.label}" for spec in specs)  # type: ignore[union-attr]
+    for secret in ["s3cret", "l1teral", "passw0rd", "t0ken"]:
+        assert secret not in shown
+
+
+async def test_a_secret_that_a_dying_server_prints_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRIDGE_TEST_TOKEN", "s3cret-value")
+    code = "import os, sys; sys.exit('bad token ' + os.environ['TOKEN'])"
+    entry = {"command": sys.executable, "args": ["-c", code], "env": {"TOKEN": "${BRIDGE_TEST_TOKEN}"}}
+    with pytest.raises(SourceError, match=r"bad token \*\*\*") as raised:
+        async with mcp_bridge.connect(servers(one=entry)):
+            pass
+    assert "s3cret" not in str(raised.value)
+
+
+@given(st.text(), st.lists(st.text(min_size=6), max_size=4))
+def test_redaction_leaves_no_secret_behind(text: str, secrets: list[str]) -> None:
+    full = text + "".join(secrets)
+    done = redacted(full, tuple(secrets))
+    # What is left may only contain a secret where the replacement marks are part of it.
+    assert not [secret for secret in secrets if secret in done and "*" not in secret]
+
+
+def test_importing_the_bridge_loads_neither_the_sdk_nor_its_http_client() -> None:
+    code = (
+        "import sys, mcp_bridge; mcp_bridge.connect; mcp_bridge.Toolset; "
+        "print([name for name in ('mcp', 'httpx2', 'torch', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_exported_name_is_there_and_others_are_refused() -> None:
+    for name in mcp_bridge.__all__:
+        assert getattr(mcp_bridge, name).__module__.startswith("mcp_bridge.")
+        assert name in dir(mcp_bridge)
+    with pytest.raises(AttributeError, match=r"no attribute 'conect'; it has: .*connect"):
+        _ = mcp_bridge.conect
+
+
+async def test_the_python_of_toolbake_can_be_named_in_mcp_json(tmp_path: Path) -> None:
+    config = {
+        "mcpServers": {"time": {"command": "${TOOLBAKE_PYTHON:-none}", "args": ["-m", "${MODULE:-mcp_server_time}"]}}
+    }
+    (tmp_path / "mcp.json").write_text(json.dumps(config))
+    async with mcp_bridge.connect(tmp_path / "mcp.json") as toolset:
+        assert "get_current_time" in [tool.name for tool in toolset.tools]

@@ -1,0 +1,42 @@
+"""What changed between two states of a sandbox.
+
+A state is plain JSON: table -> key -> column -> value. A backend without tables names its parts so all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+State = dict[str, dict[str, dict[str, Any]]]
+"""Table -> key -> column -> value."""
+
+
+class Change(TypedDict):
+    """One value that changed. A new row has `before` None in every column, a deleted one `after` None.
+
+    Example: `{"table": "orders", "key": "4417", "column": "status", "before": "processing", "after": "cancelled"}`
+    """
+
+    table: str
+    key: str
+    column: str
+    before: Any
+    after: Any
+
+
+def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """The changes from `before` to `after`, sorted by table, key and column.
+
+    Values of different types are different (`1` is not `True`, nor `1.0`), so that a state cannot be right by accident.
+    """
+    changes: list[Change] = []
+    for table in sorted({*before, *after}):
+        old_rows, new_rows = before.get(table, {}), after.get(table, {})
+        for key in sorted({*old_rows, *new_rows}):
+            old, new = old_rows.get(key, {}), new_rows.get(key, {})
+            for column in sorted({*old, *new}):
+                was, now = old.get(column), new.get(column)
+                if was != now or type(was) is not type(now):
+                    changes.append({"table": table, "key": key, "column": column, "before": was, "after": now})
+    return changes

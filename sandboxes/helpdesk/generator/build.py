@@ -1,0 +1,116 @@
+"""From intents to tasks: every gold solution is played in the world it belongs to."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from ..sandbox import Helpdesk
+from . import more_calls, one_call_acts, one_call_reads, three_calls, two_calls
+from .intents import Answer, GoldRun, Intent, Slots
+
+INTENTS = (
+    *one_call_reads.INTENTS,
+    *one_call_acts.INTENTS,
+    *two_calls.INTENTS,
+    *three_calls.INTENTS,
+    *more_calls.INTENTS,
+)
+
+WORLDS = {"train": ("default", range(1, 49)), "heldout": ("second_branch", range(1001, 1033))}
+"""Scenario and seeds on each side of the split. The seed 0, which ordinary clients get, is on neither."""
+
+_TASKS_PER_INTENT = {
+    "train": {1: 15, 2: 15, 3: 12, 4: 12, 5: 12},
+    "heldout": {1: 6, 2: 6, 3: 6, 4: 6, 5: 6},
+}
+_PAIR_TASKS = 6
+_MOST_EQUAL = 0.35  # of an intent's tasks may have one answer, so that no constant does well
+_WORLDS_TRIED = 200
+
+Task = dict[str, Any]
+
+
+def build_tasks() -> list[Task]:
+    """All tasks, always the same: by tier, then intent, training first."""
+    tasks: list[Task] = []
+    desk = Helpdesk()
+    for intent in sorted(INTENTS, key=lambda intent: intent.tier):
+        for split in ("train", "heldout"):
+            if intent.phrasings(split):
+                tasks += _tasks_of(intent, split, desk)
+    desk.close()
+    return tasks
+
+
+def _tasks_of(intent: Intent, split: str, desk: Helpdesk) -> list[Task]:
+    count = _PAIR_TASKS if intent.facet == "pair" else _TASKS_PER_INTENT[split][intent.tier]
+    most_equal = int(count * _MOST_EQUAL)
+    answers: Counter[tuple[tuple[str, ...], ...]] = Counter()
+    asked: set[tuple[int, str]] = set()
+    tasks: list[Task] = []
+    for setup, slots in _candidates(intent, split, desk):
+        wordings = intent.phrasings(split)
+        number = len(tasks) % len(wordings)
+        prompt = wordings[number].format(**slots)
+        if (setup["seed"], prompt) in asked:
+            continue
+        task, answer = _solve(intent, split, desk.prepare(setup), slots)
+        if answers[answer.parts] == most_equal:
+            continue
+        answers[answer.parts] += 1
+        asked.add((setup["seed"], prompt))
+        wording = number + (len(intent.train) if split == "heldout" else 0)
+        name = f"{intent.name}-{split}-{len(tasks)}"
+        tasks.append({"id": name, "prompt": prompt, "setup": setup, **task, "family": f"{intent.name}/{wording}"})
+        if len(tasks) == count:
+            return tasks
+    raise ValueError(f"only {len(tasks)} of {count} tasks for {intent.name} ({split}); widen what it picks")
+
+
+def _candidates(intent: Intent, split: str, desk: Helpdesk) -> Iterator[tuple[dict[str, Any], Slots]]:
+    """One request from each of many worlds in turn."""
+    chance = random.Random(f"{intent.name}/{split}")
+    scenario, seeds = WORLDS[split]
+    for _ in range(_WORLDS_TRIED):
+        setup = {"seed": chance.choice(seeds), "scenario": scenario}
+        world = desk.prepare(setup)
+        found = [slots for slots in intent.pick(world.state(), chance) if intent.asks(split, slots)]
+        world.close()
+        if found:
+            yield setup, chance.choice(found)
+
+
+def _solve(intent: Intent, split: str, world: Helpdesk, slots: Slots) -> tuple[Task, Answer]:
+    before = world.state()
+    run = GoldRun(world)
+    answer = intent.solve(run, slots)
+    changes = world.diff(before, world.state())
+    world.close()
+    if len(run.calls) != intent.tier:
+        raise ValueError(f"{intent.name} took {len(run.calls)} calls; its tier says {intent.tier}")
+    task = {
+        "expected": {
+            **answer.expected(),
+            "calls": run.granted,
+            "changes": changes,
+        },
+        "demonstration": _demonstration(run, answer),
+        "tags": {
+            "tier": str(intent.tier),
+            "intent": intent.name,
+            "split": split,
+            "combination": f"{intent.name} x {slots[intent.facet]}",
+        },
+    }
+    return task, answer
+
+
+def _demonstration(run: GoldRun, answer: Answer) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = [
+        {"role": "assistant", "tool_calls": [{"id": f"call_{number}", **call}]}
+        for number, call in enumerate(run.calls, start=1)
+    ]
+    return [*messages, {"role": "assistant", "content": answer.sentence}]

@@ -1,0 +1,301 @@
+"""Tier 1, reads: one call, then the answer."""
+
+from __future__ import annotations
+
+from . import picking
+from .intents import Answer, GoldRun, Intent, Slots, lines, says
+
+
+def _order_status(run: GoldRun, slots: Slots) -> Answer:
+    status = run.call("get_order", order_id=slots["order"])["status"]
+    return says(status, f"Order {slots['order']} is {status}.")
+
+
+def _order_total(run: GoldRun, slots: Slots) -> Answer:
+    total = run.call("get_order", order_id=slots["order"])["total"]
+    return says(total, f"The total of order {slots['order']} is {total}.")
+
+
+def _order_address(run: GoldRun, slots: Slots) -> Answer:
+    address = run.call("get_order", order_id=slots["order"])["address"]
+    return says(address, f"Order {slots['order']} goes to {address}.")
+
+
+def _stock_count(run: GoldRun, slots: Slots) -> Answer:
+    stock = run.call("get_stock", product=slots["product"])["stock"]
+    return says(stock, f"The stock of the {slots['product']} is {stock}.")
+
+
+def _product_price(run: GoldRun, slots: Slots) -> Answer:
+    price = run.call("get_stock", product=slots["product"])["price"]
+    return says(price, f"The price of the {slots['product']} is {price}.")
+
+
+def _policy_days(run: GoldRun, slots: Slots) -> Answer:
+    days = run.call("get_policy", topic=slots["topic"])["days"]
+    return says(days, f"The {slots['topic']} policy says {days} days.")
+
+
+def _policy_refund(run: GoldRun, slots: Slots) -> Answer:
+    most = run.call("get_policy", topic=slots["topic"])["max_refund"]
+    return says(most, f"The {slots['topic']} policy refunds at most {most}.")
+
+
+def _customer_id(run: GoldRun, slots: Slots) -> Answer:
+    found = run.call("find_customer", query=slots["email"])["id"]
+    return says(found, f"The customer id is {found}.")
+
+
+def _customer_city(run: GoldRun, slots: Slots) -> Answer:
+    city = run.call("find_customer", query=slots["name"])["city"]
+    return says(city, f"{slots['name']} lives in {city}.")
+
+
+def _order_number(run: GoldRun, slots: Slots) -> Answer:
+    found = run.call("list_orders", customer_id=slots["customer"])
+    order = next(row["id"] for row in found if row["product"] == slots["product"])
+    return says(order, f"The {slots['product']} is order {order}.")
+
+
+INTENTS = (
+    Intent(
+        "order_status",
+        1,
+        picking.orders(),
+        _order_status,
+        lines(
+            """
+            What is the status of order {order}?
+            Is order {order} on its way? Tell me its status.
+            Please check how order {order} is doing.
+            Where does order {order} stand?
+            Tell me the status of order {order}.
+            I am waiting for order {order}. What is its status?
+            """
+        ),
+        lines(
+            """
+            Any news about order {order}?
+            How far along is order {order}?
+            Could you look up the state of order {order}?
+            """
+        ),
+    ),
+    Intent(
+        "order_total",
+        1,
+        picking.orders(),
+        _order_total,
+        lines(
+            """
+            What is the total of order {order}?
+            How much did order {order} cost?
+            Tell me the amount of order {order}.
+            What did the customer pay for order {order}?
+            How much money was order {order}?
+            Please check the total for order {order}.
+            """
+        ),
+        lines(
+            """
+            What was the bill for order {order}?
+            How expensive was order {order}?
+            I need the sum of order {order}.
+            """
+        ),
+        facet="status",
+        held_facets=("shipped",),
+    ),
+    Intent(
+        "order_address",
+        1,
+        picking.orders(),
+        _order_address,
+        lines(
+            """
+            What is the address of order {order}?
+            Where is order {order} sent to?
+            Which address is on order {order}?
+            Tell me where order {order} goes.
+            To which street is order {order} delivered?
+            Please read me the address for order {order}.
+            """
+        ),
+        lines(
+            """
+            What is the destination of order {order}?
+            Order {order} goes to which address?
+            I want to know where order {order} will arrive.
+            """
+        ),
+        facet="status",
+        held_facets=("processing",),
+    ),
+    Intent(
+        "stock_count",
+        1,
+        picking.products,
+        _stock_count,
+        lines(
+            """
+            What is the stock of the {product}?
+            How many of the {product} are in stock?
+            Do we have the {product} in stock, and how many?
+            Tell me how many of the {product} are left.
+            How many of the {product} can we sell?
+            Please check the stock for the {product}.
+            """
+        ),
+        lines(
+            """
+            How many units of the {product} remain?
+            I need the stock level of the {product}.
+            What quantity of the {product} is available?
+            """
+        ),
+    ),
+    Intent(
+        "product_price",
+        1,
+        picking.products,
+        _product_price,
+        lines(
+            """
+            What is the price of the {product}?
+            How much does the {product} cost?
+            Tell me the price of one {product}.
+            What do we charge for the {product}?
+            A customer asks what the {product} costs.
+            Please check the price for the {product}.
+            """
+        ),
+        lines(
+            """
+            How expensive is the {product}?
+            What would I pay for the {product}?
+            I need the price tag of the {product}.
+            """
+        ),
+    ),
+    Intent(
+        "policy_days",
+        1,
+        picking.days_policies,
+        _policy_days,
+        lines(
+            """
+            How many days does the {topic} policy give?
+            What does the policy on {topic} say, in days?
+            Tell me the number of days in the {topic} policy.
+            How long is it under our {topic} policy?
+            Which number of days does the {topic} policy set?
+            Please check the days in the policy on {topic}.
+            """
+        ),
+        lines(
+            """
+            How many days are written in our policy for {topic}?
+            A customer asks about {topic}: how many days by our policy?
+            For {topic}, what number of days do our rules name?
+            """
+        ),
+        facet="topic",
+        held_facets=("warranty",),
+    ),
+    Intent(
+        "policy_refund",
+        1,
+        picking.refund_policies,
+        _policy_refund,
+        lines(
+            """
+            What is the most we refund under the {topic} policy?
+            How much can be refunded by the {topic} policy?
+            What is the maximum refund in the policy on {topic}?
+            Tell me the refund limit of the {topic} policy.
+            Up to what amount does the {topic} policy refund?
+            Please check the refund limit in the policy on {topic}.
+            """
+        ),
+        lines(
+            """
+            What is the highest refund our policy on {topic} allows?
+            How far do refunds go in our policy for {topic}?
+            A parcel was {topic}: what is the largest refund by our policy?
+            """
+        ),
+        facet="topic",
+        held_facets=("faulty",),
+    ),
+    Intent(
+        "customer_id",
+        1,
+        picking.customers,
+        _customer_id,
+        lines(
+            """
+            What is the customer id of {email}?
+            Which customer has the e-mail {email}?
+            Find the customer id for {email}.
+            Tell me the id of the customer with the e-mail {email}.
+            Who is {email}? Give me the customer id.
+            Please check which id belongs to {email}.
+            """
+        ),
+        lines(
+            """
+            Under which id do we know {email}?
+            A mail came from {email}. What is the sender's customer id?
+            I need the customer number of {email}.
+            """
+        ),
+        facet="city",
+    ),
+    Intent(
+        "customer_city",
+        1,
+        picking.customers,
+        _customer_city,
+        lines(
+            """
+            In which city does {name} live?
+            What is the city of {name}?
+            Where does our customer {name} live?
+            Tell me the city of the customer {name}.
+            Which city is {name} from?
+            Please check the city for {name}.
+            """
+        ),
+        lines(
+            """
+            What town is on file for {name}?
+            {name} is a customer in which city?
+            I need to know where {name} is living.
+            """
+        ),
+        facet="city",
+    ),
+    Intent(
+        "order_number",
+        1,
+        picking.orders(),
+        _order_number,
+        lines(
+            """
+            What is the order number for the {product} of customer {customer}?
+            Which order of customer {customer} is the {product}?
+            Customer {customer} bought the {product}. Which order is it?
+            Tell me the number of the {product} order of customer {customer}.
+            Find the order in which customer {customer} bought the {product}.
+            Please check which order has the {product} for customer {customer}.
+            """
+        ),
+        lines(
+            """
+            Under what number did customer {customer} order the {product}?
+            I need the id of the {product} order by customer {customer}.
+            Customer {customer} asks for the number of the order with the {product}.
+            """
+        ),
+    ),
+)

@@ -1,0 +1,307 @@
+"""Tier 2: the second call rests on the first one's result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from . import picking, steps
+from .intents import Answer, GoldRun, Intent, Slots, asking, lines, says
+
+
+def _email_order_number(run: GoldRun, slots: Slots) -> Answer:
+    order = steps.order_by_email(run, slots)
+    return says(order, f"The {slots['product']} is order {order}.")
+
+
+def _email_order_status(run: GoldRun, slots: Slots) -> Answer:
+    status = steps.order_by_product(run, slots, steps.customer_by_email(run, slots))["status"]
+    return says(status, f"{steps.the_product(slots)} is {status}.")
+
+
+def _order_stock(run: GoldRun, slots: Slots) -> Answer:
+    product = run.call("get_order", order_id=slots["order"])["product"]
+    stock = run.call("get_stock", product=product)["stock"]
+    return says(stock, f"The stock of the {product} is {stock}.")
+
+
+def _order_city(run: GoldRun, slots: Slots) -> Answer:
+    customer = run.call("get_order", order_id=slots["order"])["customer"]
+    found = run.call("find_customer", query=customer)
+    return says(found["city"], f"{found['name']} lives in {found['city']}.")
+
+
+def _product_total(run: GoldRun, slots: Slots) -> Answer:
+    order = steps.order_by_customer(run, slots)
+    total = run.call("get_order", order_id=order)["total"]
+    return says(total, f"The total of the {slots['product']} is {total}.")
+
+
+def _refund_refused(run: GoldRun, slots: Slots) -> Answer:
+    found = run.call("get_order", order_id=slots["order"])
+    return steps.cannot_refund(run, slots["order"], found, found["total"], steps.the_order(slots))
+
+
+def _cancel_refused(run: GoldRun, slots: Slots) -> Answer:
+    order = steps.order_by_product(run, slots, slots["customer"])
+    return steps.cannot_cancel(run, order, steps.the_product(slots))
+
+
+def _address_product(run: GoldRun, slots: Slots) -> Answer:
+    order = steps.order_by_customer(run, slots)
+    return steps.change_address(run, order, slots["address"], steps.the_product(slots))
+
+
+READS = (
+    Intent(
+        "email_order_number",
+        2,
+        picking.orders(),
+        _email_order_number,
+        lines(
+            """
+            What is the order number for the {product} of {email}?
+            Which order of {email} is the {product}?
+            {email} bought the {product}. Which order is it?
+            Tell me the number of the {product} order of {email}.
+            Find the order in which {email} bought the {product}.
+            Please check which order has the {product} for {email}.
+            """
+        ),
+        lines(
+            """
+            Under what number did {email} order the {product}?
+            I need the id of the {product} order by {email}.
+            {email} asks for the number of the order with the {product}.
+            """
+        ),
+    ),
+    Intent(
+        "email_order_status",
+        2,
+        picking.orders(),
+        _email_order_status,
+        lines(
+            """
+            What is the status of the {product} ordered by {email}?
+            {email} is waiting for the {product}. What is its status?
+            Please check how the {product} order of {email} is doing.
+            Where does the {product} order of {email} stand?
+            Tell me the status of the {product} order of {email}.
+            Is the {product} for {email} on its way? Tell me its status.
+            """
+        ),
+        lines(
+            """
+            Any news about the {product} for {email}?
+            How far along is the {product} order by {email}?
+            Could you look up the state of the {product} that {email} ordered?
+            """
+        ),
+    ),
+    Intent(
+        "order_stock",
+        2,
+        picking.orders(),
+        _order_stock,
+        lines(
+            """
+            How many of the product in order {order} are in stock?
+            What is the stock of the product in order {order}?
+            Do we have more of what is in order {order}? How many?
+            Tell me how many are left of the product in order {order}.
+            Please check the stock for the product of order {order}.
+            Order {order}: how many of its product are in stock?
+            """
+        ),
+        lines(
+            """
+            How many units remain of what order {order} contains?
+            I need the stock level of the item in order {order}.
+            What quantity is available of the item from order {order}?
+            """
+        ),
+    ),
+    Intent(
+        "order_city",
+        2,
+        picking.orders(),
+        _order_city,
+        lines(
+            """
+            In which city does the customer of order {order} live?
+            What is the city of the customer with order {order}?
+            Where does the customer of order {order} live?
+            Tell me the city of the customer who placed order {order}.
+            Which city is the customer of order {order} from?
+            Please check the customer's city for order {order}.
+            """
+        ),
+        lines(
+            """
+            What town is on file for the buyer in order {order}?
+            The person behind order {order} is living in which city?
+            I need to know the home city of whoever placed order {order}.
+            """
+        ),
+        facet="city",
+    ),
+    Intent(
+        "product_total",
+        2,
+        picking.orders(),
+        _product_total,
+        lines(
+            """
+            What is the total of the {product} order of customer {customer}?
+            How much did customer {customer} pay for the {product} order?
+            Customer {customer} ordered the {product}. What was the total?
+            Tell me the total of the order of customer {customer} with the {product}.
+            How much money was the {product} order of customer {customer}?
+            Please check the total for the {product} order of customer {customer}.
+            """
+        ),
+        lines(
+            """
+            What was the bill when customer {customer} ordered the {product}?
+            How expensive was the {product} order by customer {customer}?
+            I need the sum of the {product} order that customer {customer} made.
+            """
+        ),
+        facet="status",
+        held_facets=("delivered",),
+    ),
+)
+
+_REFUND = Intent(
+    "refund_full",
+    2,
+    picking.orders(picking.refundable),
+    lambda run, slots: steps.refund_in_full(run, slots["order"], steps.the_order(slots)),
+    asking(
+        lines(
+            """
+            Refund the total of order {order}.
+            Please refund order {order} in full.
+            Give the customer a full refund for order {order}.
+            Order {order} should get a full refund.
+            Can you refund order {order} completely?
+            I promised a full refund on order {order}. Do it.
+            """
+        ),
+        "How much was it?",
+        "Tell me the amount.",
+    ),
+    asking(
+        lines(
+            """
+            Pay back all the money for order {order}.
+            Return the whole amount of order {order}.
+            The customer of order {order} gets everything back.
+            """
+        ),
+        "What sum was that?",
+    ),
+)
+
+_CANCEL = Intent(
+    "cancel_product",
+    2,
+    picking.orders(picking.status_is("processing")),
+    lambda run, slots: steps.cancel(run, steps.order_by_customer(run, slots), steps.the_product(slots)),
+    asking(
+        lines(
+            """
+            Cancel the {product} order of customer {customer}.
+            Please cancel the {product} for customer {customer}.
+            Customer {customer} wants to cancel the {product}.
+            Customer {customer} does not want the {product} any more. Cancel it.
+            Can you cancel the {product} order of customer {customer}?
+            The {product} order of customer {customer} should be cancelled.
+            """
+        ),
+        "How much is paid back?",
+        "Tell me the amount paid back.",
+    ),
+    asking(
+        lines(
+            """
+            Stop the {product} order by customer {customer}, it is not wanted.
+            Call off the {product} for customer {customer}, please.
+            The {product} of customer {customer} was a mistake. Take the order back.
+            """
+        ),
+        "What sum goes back to the customer?",
+    ),
+)
+
+_ADDRESS = Intent(
+    "address_product",
+    2,
+    picking.orders(picking.status_is("processing")),
+    _address_product,
+    lines(
+        """
+            Change the address of the {product} order of customer {customer} to {address}.
+            Please send the {product} of customer {customer} to {address}.
+            The {product} order of customer {customer} should go to {address}.
+            Set the address of the {product} for customer {customer} to {address}.
+            The new address for the {product} of customer {customer} is {address}.
+            Can you send the {product} order of customer {customer} to {address}?
+            """
+    ),
+    lines(
+        """
+            Redirect the {product} order by customer {customer} to {address}.
+            Customer {customer} moved. Deliver the {product} to {address}.
+            Update the {product} order of customer {customer}: ship it to {address}.
+            """
+    ),
+)
+
+_PLACE = Intent(
+    "place_by_email",
+    2,
+    picking.purchases,
+    lambda run, slots: steps.place(run, steps.customer_by_email(run, slots), slots["product"], slots["quantity"]),
+    asking(
+        lines(
+            """
+            Order {quantity} of the {product} for {email}.
+            {email} wants {quantity} of the {product}. Place the order.
+            Please place an order of {quantity} of the {product} for {email}.
+            Place a new order for {email}: {quantity} of the {product}.
+            Can you order the {product}, {quantity} of it, for {email}?
+            Make a new order with {quantity} of the {product} for {email}.
+            """
+        ),
+        "What is its number?",
+        "Tell me the number of the new order.",
+    ),
+    asking(
+        lines(
+            """
+            {email} would like to buy {quantity} of the {product}.
+            Put in an order by {email} for {quantity} of the {product}.
+            Send {quantity} of the {product} to {email} as a new order.
+            """
+        ),
+        "Under which number does the new order run?",
+    ),
+)
+
+ACTS = (
+    _REFUND,
+    _CANCEL,
+    _ADDRESS,
+    _PLACE,
+    # Nothing in the words of a request tells that the rules forbid it.
+    replace(_REFUND, name="refund_refused", pick=picking.orders(picking.not_refundable), solve=_refund_refused),
+    replace(
+        _CANCEL,
+        name="cancel_refused",
+        pick=picking.orders(picking.status_is("shipped", "delivered", "cancelled")),
+        solve=_cancel_refused,
+    ),
+)
+
+INTENTS = (*READS, *ACTS)

@@ -1,0 +1,27 @@
+"""Errors of the sdk. Each message names the value, the valid choices and the fix."""
+
+from __future__ import annotations
+
+
+class ToolbakeError(Exception):
+    """Base of all errors that a user can mend."""
+
+
+class ConfigError(ToolbakeError):
+    """An option, a prompt file or a combination of them that cannot work."""
+
+
+class ModelError(ToolbakeError):
+    """A model or tokenizer that cannot be loaded or lacks something needed."""
+
+
+class RunFolderError(ToolbakeError):
+    """An output folder that cannot be written, holds another run, or is damaged."""
+
+
+class PolicyFailure(ToolbakeError):
+    """The engine or endpoint behind a policy failed. The rollout stays unscored."""
+
+
+class VerifierError(ToolbakeError):
+    """A verifier raised or returned something that is no score. The rollout stays unscored."""

@@ -1,0 +1,107 @@
+"""What a policy is: token ids in, token ids and log-probabilities out; and who speaks with it.
+
+`Policy` is the exact, token-level protocol that can be trained. `Agent` is what the rollout engine
+drives: it turns messages into a policy's tokens and back (`TokenAgent`), or talks to an endpoint that
+only knows text (`EndpointAgent`), or plays a script (`ScriptedAgent`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from mcp_bridge.records import Tool
+
+from ..records import Message, TokenRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How to sample. `temperature=0` takes the most likely token, whatever the seed."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 256
+    """The most tokens of one turn."""
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature is {self.temperature}; it must be 0 (greedy) or more")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}; it must be in (0, 1]")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Tokens as sampled. `logprobs` [T] are of the distribution sampled from (after the temperature)."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    stop_reason: Literal["stop", "length"]
+    version: int = 0
+
+
+class Policy(Protocol):
+    """Token ids in, token ids and log-probabilities out. Many calls may be in flight at once."""
+
+    @property
+    def context_tokens(self) -> int:
+        """The most tokens of prompt and completion together."""
+        ...
+
+    async def sample(
+        self, prompt_ids: Sequence[int], *, sampling: Sampling, seed: int, stop_token_ids: Sequence[int] = ()
+    ) -> Completion:
+        """Continue `prompt_ids`. The result depends on the prompt, `sampling`, `seed` and the weights only,
+        not on what else is in flight. The stop token, where one ended it, is the last of `token_ids`.
+
+        Raises `PolicyFailure` when the engine broke.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One assistant message and what it cost."""
+
+    message: Message
+    stop_reason: Literal["stop", "length", "context"]
+    """`length`: the turn's token limit cut it; `context`: no room was left for a reply at all."""
+    sampled_tokens: int = 0
+    prompt_tokens: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Conversation(Protocol):
+    """One conversation in progress."""
+
+    async def reply(self, new_messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+        """Hear `new_messages` (the opening, tool results or a later user turn) and answer.
+
+        `max_tokens` lowers the sampling's own limit for this turn.
+        """
+        ...
+
+    def rows(self) -> list[TokenRow]:
+        """The tokens so far, exactly as sampled; empty for an endpoint that only knows text."""
+        ...
+
+
+class Agent(Protocol):
+    """Speaks in conversations. One agent serves many at once."""
+
+    @property
+    def name(self) -> str: ...
+
+    def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> Conversation: ...
+
+
+class WeightPublisher(Protocol):
+    """The one back edge: the trainer hands new weights to whoever samples."""
+
+    def publish(self, state: Mapping[str, Any], *, version: int) -> None:
+        """Take the weights (name to tensor). Later samples carry `version`."""
+        ...

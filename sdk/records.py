@@ -1,0 +1,209 @@
+"""The records that flow through the project. Plain data: no torch, no network.
+
+Axes: B rows, P prompt tokens, T completion tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from mcp_bridge.records import ToolResult
+
+
+class ToolCall(BaseModel):
+    """A call as the policy wrote it. `error` is set, and `arguments` empty, where it did not parse."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    error: str | None = None
+
+
+class Message(BaseModel):
+    """One message of a conversation, in the roles of OpenAI's chat format."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    tool_calls: list[ToolCall] = Field(default_factory=list)
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning: str | None = None
+    """Text between think markers, where the model family has them; not part of `content`."""
+
+    def as_openai(self) -> dict[str, Any]:
+        """The message as OpenAI's chat format has it; `arguments` stay a JSON string there."""
+        out: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.reasoning is not None:
+            out["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            out["tool_calls"] = [
+                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.arguments)}}
+                for c in self.tool_calls
+            ]
+        if self.role == "tool":
+            out["tool_call_id"] = self.tool_call_id
+            if self.name:
+                out["name"] = self.name
+        return out
+
+
+class Task(BaseModel):
+    """Something to do with the tools, and how to know that it was done.
+
+    Example: `Task(prompt="Where is order 4417?", expected={"answer": "shipped"}, family="order_status/3")`
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompt: str | list[Message]
+    later_turns: list[str] = Field(default_factory=list)
+    """What the user says next, each after the policy's answer to the turn before."""
+    setup: dict[str, Any] = Field(default_factory=dict)
+    """How the world begins; given to the sandbox's reset."""
+    expected: dict[str, Any] = Field(default_factory=dict)
+    """The gold outcome that verifiers compare with: `answer`, `calls`, `state`, or keys of your own."""
+    demonstration: list[Message] = Field(default_factory=list)
+    """The assistant messages of a right solution. Tool results are not written down: calls are replayed."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    """For grouping in the report, for example `{"tier": "2"}`."""
+    family: str = ""
+    """The stable key of the split: tasks of one family are never on both sides. The id where empty."""
+    id: str = ""
+    """Stable: derived from prompt, later turns and setup where it is not given."""
+
+    @field_validator("prompt")
+    @classmethod
+    def _prompt_says_something(cls, prompt: str | list[Message]) -> str | list[Message]:
+        if not prompt or (isinstance(prompt, str) and not prompt.strip()):
+            raise ValueError("the prompt is empty; write what the user asks for")
+        return prompt
+
+    @model_validator(mode="after")
+    def _derive_keys(self) -> Task:
+        if not self.id:
+            messages = self.prompt if isinstance(self.prompt, str) else [m.model_dump() for m in self.prompt]
+            key = json.dumps([messages, self.later_turns, self.setup], sort_keys=True, default=str)
+            self.id = hashlib.sha256(key.encode()).hexdigest()[:12]
+        if not self.family:
+            self.family = self.id
+        return self
+
+    def opening(self) -> list[Message]:
+        """The messages that the policy sees first."""
+        return [Message(role="user", content=self.prompt)] if isinstance(self.prompt, str) else list(self.prompt)
+
+
+class Verdict(BaseModel):
+    """What a verifier says of a rollout. Named components are kept through to the report."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    score: float
+    components: dict[str, float] = Field(default_factory=dict)
+    explanation: str = ""
+
+    @field_validator("score")
+    @classmethod
+    def _finite_score(cls, score: float) -> float:
+        if not math.isfinite(score):
+            raise ValueError(f"score is {score!r}; it must be a finite number")
+        return score
+
+    @field_validator("components")
+    @classmethod
+    def _finite_components(cls, components: dict[str, float]) -> dict[str, float]:
+        for name, value in components.items():
+            if not math.isfinite(value):
+                raise ValueError(f"component {name!r} is {value!r}; it must be a finite number")
+        return components
+
+
+class CallRecord(BaseModel):
+    """A call that reached the world, and what came back. Verifiers rest on these, not on text."""
+
+    turn: int
+    call: ToolCall
+    result: ToolResult
+
+
+class TokenRow(BaseModel):
+    """Token ids exactly as they went in and out of the policy; one row unless a template rewrote history.
+
+    `completion_ids` [T] holds everything after the first prompt: sampled tokens and, between them, the
+    rendered tool results. `sampled` [T] is True for tokens the policy chose; only those are trained.
+    `logprobs` [T] are the sampler's, in nats, 0.0 where not sampled. `versions` [T] is the version of the
+    weights that chose the token, -1 where not sampled.
+
+    Example: prompt `[1, 5]`, the policy says `[7, 2]`, a tool answers `[9]`, the policy says `[8, 2]`:
+    `completion_ids=[7, 2, 9, 8, 2]`, `sampled=[True, True, False, True, True]`.
+    """
+
+    prompt_ids: list[int]
+    completion_ids: list[int] = Field(default_factory=list)
+    sampled: list[bool] = Field(default_factory=list)
+    logprobs: list[float] = Field(default_factory=list)
+    versions: list[int] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _same_lengths(self) -> TokenRow:
+        lengths = {len(self.completion_ids), len(self.sampled), len(self.logprobs), len(self.versions)}
+        if len(lengths) != 1:
+            raise ValueError(f"completion_ids, sampled, logprobs and versions differ in length: {sorted(lengths)}")
+        return self
+
+
+StopReason = Literal["answered", "turn_limit", "token_limit", "call_limit", "time_limit", "context_limit", "failed"]
+"""Why a rollout ended. Only `failed` means that the infrastructure broke; see `Rollout.failure`."""
+
+
+class Failure(BaseModel):
+    """What broke, at which boundary. A failed rollout is unscored: masked out, counted and shown."""
+
+    boundary: Literal["tools", "policy", "verifier", "world"]
+    kind: str
+    message: str
+
+
+class Rollout(BaseModel):
+    """One conversation between a policy and a world, from the task to the verdict."""
+
+    id: str
+    task: Task
+    policy: str = ""
+    group: str = ""
+    """Rollouts of one group answer the same task and are compared with each other."""
+    seed: int = 0
+    step: int = -1
+    """The training step it was sampled for, -1 outside training."""
+    messages: list[Message] = Field(default_factory=list)
+    calls: list[CallRecord] = Field(default_factory=list)
+    answer: str = ""
+    """The text of the last assistant message that made no call; empty if there was none."""
+    initial_state: dict[str, Any] | None = None
+    final_state: dict[str, Any] | None = None
+    rows: list[TokenRow] = Field(default_factory=list)
+    stop_reason: StopReason = "answered"
+    failure: Failure | None = None
+    verdict: Verdict | None = None
+    turns: int = 0
+    sampled_tokens: int = 0
+    duration_s: float = 0.0
+
+    @property
+    def scored(self) -> bool:
+        """True when a verdict stands; unscored rollouts take part in no average and no advantage."""
+        return self.verdict is not None and self.failure is None
+
+    @property
+    def error_kinds(self) -> dict[str, int]:
+        """How often each kind of the policy's own mistakes happened."""
+        kinds: dict[str, int] = {}
+        for record in self.calls:
+            if record.result.error_kind:
+                kinds[record.result.error_kind] = kinds.get(record.result.error_kind, 0) + 1
+        return kinds

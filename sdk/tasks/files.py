@@ -1,0 +1,112 @@
+"""Reading task files: each item with the file and line or row that it comes from."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from .rows import from_arrow_row, from_csv_cells, task_fields
+
+SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+
+
+def read_file(path: Path) -> Iterator[tuple[Any, str]]:
+    """The items of a task file, not yet checked, each with its place in words.
+
+    Raises `ConfigError` for a file that is not there, cannot be read or is malformed.
+    """
+    readers = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}
+    suffix = path.suffix.lower()
+    if suffix not in readers:
+        raise ConfigError(
+            f"{path}: cannot read {suffix or 'a file without suffix'} as tasks; use {', '.join(SUFFIXES)}"
+        )
+    if not path.is_file():
+        raise ConfigError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}; give the path to a task file")
+    return readers[suffix](path)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{path}, line {line}: not UTF-8 ({error.reason}); save the file as UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _parse(text: str, where: str) -> Any:
+    """Strict JSON: no NaN, and no key twice (Python would keep the last one and say nothing)."""
+
+    def refuse_constant(name: str) -> Any:
+        raise ConfigError(f"{where}: {name} is not JSON; use a number or null")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            names = [name for name, _ in pairs]
+            raise ConfigError(f"{where}: the key {next(n for n in names if names.count(n) > 1)!r} occurs twice")
+        return found
+
+    try:
+        return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{where}: not JSON: {error.msg} at column {error.colno} (line {error.lineno})") from error
+
+
+def _jsonl(path: Path) -> Iterator[tuple[Any, str]]:
+    # Not splitlines(): that also breaks at characters such as U+2028, which JSON allows inside strings.
+    for number, line in enumerate(_text(path).split("\n"), start=1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield _parse(line, where), where
+
+
+def _json(path: Path) -> Iterator[tuple[Any, str]]:
+    items = _parse(_text(path), str(path))
+    if not isinstance(items, list):
+        raise ConfigError(f"{path}: holds a JSON {type(items).__name__}; a .json task file holds a list of tasks")
+    for index, item in enumerate(items):
+        yield item, f"{path}, item {index}"
+
+
+def _csv(path: Path) -> Iterator[tuple[Any, str]]:
+    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+    try:
+        header = next(reader, [])
+        if "prompt" not in header or len(set(header)) != len(header):
+            raise ConfigError(
+                f"{path}, line 1: the columns are {header}; they must be different and one must be 'prompt'; "
+                f"the others are fields of a task: {', '.join(task_fields())}"
+            )
+        for cells in reader:
+            # A quoted cell may span lines; line_num is the last one of the row.
+            where = f"{path}, line {reader.line_num}"
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                raise ConfigError(
+                    f"{where}: {len(cells)} cells, but the header has {len(header)}; quote cells that hold commas"
+                )
+            yield from_csv_cells(dict(zip(header, cells, strict=True)), where), where
+    except csv.Error as error:
+        raise ConfigError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+
+
+def _parquet(path: Path) -> Iterator[tuple[Any, str]]:
+    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow.parquet  # type: ignore[import-untyped]
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ConfigError(f"{path}: not a Parquet file that can be read: {error}") from error
+    for index, row in enumerate(table.to_pylist()):
+        where = f"{path}, row {index}"
+        yield from_arrow_row(row, where), where

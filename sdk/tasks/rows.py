@@ -1,0 +1,189 @@
+"""One row, from a dict, a CSV line or an Arrow table, as a task."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..errors import ConfigError
+from ..records import Message, Task, ToolCall
+
+_MAPPINGS = ("setup", "expected", "tags")
+_TEXTS = ("id", "family")
+_MESSAGE_LISTS = ("demonstration",)
+
+
+def task_fields() -> list[str]:
+    return list(Task.model_fields)
+
+
+def task_from_mapping(row: Mapping[Any, Any], where: str) -> Task:
+    """A checked task. Raises `ConfigError` that names `where`, the field and the fix."""
+    _refuse_unknown(row, task_fields(), where, hint="data of your own belongs under 'expected' or 'tags'")
+    if "prompt" not in row:
+        raise ConfigError(f"{where}: has no 'prompt'; its fields are {sorted(map(str, row)) or 'none'}")
+    fields = dict(row)
+    for name in ("prompt", *_MESSAGE_LISTS):
+        if isinstance(fields.get(name), list):
+            fields[name] = [_message(m, f"{where}, {name}[{i}]") for i, m in enumerate(fields[name])]
+    try:
+        return Task.model_validate(fields)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {_first_problem(error)}") from error
+
+
+def from_csv_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Cells as fields: empty ones are absent, `expected.answer` is one entry of `expected`."""
+    fields: dict[str, Any] = {}
+    for column, cell in cells.items():
+        if not cell.strip() and column != "prompt":
+            continue
+        name, dot, entry = column.partition(".")
+        if dot and name in _MAPPINGS and entry:
+            mapping = fields.setdefault(name, {})
+            if not isinstance(mapping, dict) or entry in mapping:
+                raise ConfigError(f"{where}: the column {column!r} and the column {name!r} both set {entry!r}")
+            mapping[entry] = cell if name == "tags" else _json_or_text(cell)
+        elif isinstance(fields.get(name), dict):
+            whole = _cell(column, cell, where)
+            twice = sorted(set(whole) & set(fields[name]))
+            if twice:
+                raise ConfigError(f"{where}: the column {name!r} and columns of its own both set {twice[0]!r}")
+            fields[name] |= whole
+        else:
+            fields[column] = _cell(column, cell, where)
+    return fields
+
+
+def _cell(column: str, cell: str, where: str) -> Any:
+    if column in _TEXTS:
+        return cell
+    value = _json_or_text(cell)
+    if column == "prompt":
+        is_messages = isinstance(value, list) and value and all(isinstance(m, dict) and "role" in m for m in value)
+        return value if is_messages else cell
+    if column == "later_turns" and not isinstance(value, list):
+        return [cell]
+    if column == "expected" and not isinstance(value, dict):
+        return {"answer": value}
+    if column in (*_MAPPINGS, *_MESSAGE_LISTS) and isinstance(value, str):
+        raise ConfigError(f'{where}: {column} is {cell!r}, which is not JSON; write for example {{"key": "value"}}')
+    return value
+
+
+def _json_or_text(cell: str) -> Any:
+    """JSON where the cell is JSON, the text as it stands otherwise. `NaN` stays text."""
+
+    def keep_as_text(_: str) -> Any:
+        raise ValueError
+
+    try:
+        return json.loads(cell, parse_constant=keep_as_text)
+    except ValueError:
+        return cell
+
+
+def _structured_from_text(name: str, value: str, where: str) -> Any:
+    if name in (*_TEXTS, "prompt"):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{where}: {name} is the text {value[:80]!r}, which is not JSON: {error.msg}") from error
+
+
+def from_arrow_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A row of an Arrow table as fields: structured ones may be JSON text, and filled-in nulls are absent.
+
+    Arrow gives all structs of a column the same fields and fills those that a row lacks with null. At the
+    first level (`expected.answer`) null means absent. Deeper (`expected.calls[0].arguments.note`) a filled-in
+    null and a written one cannot be told apart, so it is refused.
+    """
+    kept: dict[str, Any] = {}
+    for name, value in row.items():
+        if value is None:
+            continue
+        if isinstance(value, str):
+            kept[name] = _structured_from_text(name, value, where)
+            continue
+        if isinstance(value, Mapping):
+            value = {key: inner for key, inner in value.items() if inner is not None}
+        elif isinstance(value, list):
+            value = [{k: v for k, v in m.items() if v is not None} if isinstance(m, Mapping) else m for m in value]
+        null = _null_inside(value, name)
+        if null:
+            raise ConfigError(
+                f"{where}: {null} is null, and Arrow fills fields that a row lacks with null, so what was meant "
+                f"is not known; store the column {name!r} as JSON text"
+            )
+        kept[name] = value
+    return kept
+
+
+def _null_inside(value: Any, path: str) -> str | None:
+    if value is None:
+        return path
+    if isinstance(value, Mapping):
+        found = (_null_inside(inner, f"{path}.{key}") for key, inner in value.items())
+    elif isinstance(value, list):
+        found = (_null_inside(inner, f"{path}[{index}]") for index, inner in enumerate(value))
+    else:
+        return None
+    return next((null for null in found if null), None)
+
+
+def _message(message: Any, where: str) -> Any:
+    """A message, also in OpenAI's form (`content: null`, calls under `function` with arguments as text)."""
+    if isinstance(message, Message):
+        return message
+    if not isinstance(message, Mapping):
+        raise ConfigError(f"{where} is {message!r}; a message is a dict with 'role' and 'content'")
+    _refuse_unknown(message, list(Message.model_fields), where, hint="")
+    fields = {name: value for name, value in message.items() if value is not None}
+    if "tool_calls" in fields:
+        if not isinstance(fields["tool_calls"], list):
+            raise ConfigError(f"{where}.tool_calls is {fields['tool_calls']!r}; give a list of calls")
+        fields["tool_calls"] = [_call(c, i, f"{where}.tool_calls[{i}]") for i, c in enumerate(fields["tool_calls"])]
+    return fields
+
+
+def _call(call: Any, index: int, where: str) -> Any:
+    if isinstance(call, ToolCall):
+        return call
+    if not isinstance(call, Mapping):
+        raise ConfigError(f"{where} is {call!r}; a call is a dict with 'name' and 'arguments'")
+    fields = {name: value for name, value in call.items() if value is not None}
+    if "function" in fields:
+        function = fields.pop("function")
+        fields.pop("type", None)
+        fields |= function if isinstance(function, Mapping) else {"name": function}
+    _refuse_unknown(fields, list(ToolCall.model_fields), where, hint="")
+    if isinstance(fields.get("arguments"), str):
+        try:
+            fields["arguments"] = json.loads(fields["arguments"])
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{where}.arguments is {fields['arguments']!r}, which is not JSON") from error
+    fields.setdefault("id", f"call_{index}")
+    return fields
+
+
+def _refuse_unknown(row: Mapping[Any, Any], known: list[str], where: str, *, hint: str) -> None:
+    for key in row:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            meant = f"did you mean {near[0]!r}? " if near else ""
+            rest = f"; {hint}" if hint else ""
+            raise ConfigError(f"{where}: unknown field {key!r}; {meant}the fields are {', '.join(known)}{rest}")
+
+
+def _first_problem(error: ValidationError) -> str:
+    """The first problem in plain words: the field, what is wrong, and the value."""
+    problem = error.errors()[0]
+    # A union such as `prompt` reports its branches after the field's name; the name is what helps.
+    field = ".".join(str(part) for part in problem["loc"]) or "task"
+    more = f" (and {len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
+    return f"{field} is {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}{more}"

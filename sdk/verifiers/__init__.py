@@ -1,0 +1,22 @@
+"""What earns a reward: functions of the rollout, ready-made checks of evidence, and ways to combine them."""
+
+from .answers import answer_match
+from .calls import required_calls
+from .combining import all_of, any_of, weighted
+from .protocol import Verifier, VerifierLike
+from .running import check_verifier, run_verifier, verifier_name
+from .states import final_state
+
+__all__ = [
+    "Verifier",
+    "VerifierLike",
+    "all_of",
+    "answer_match",
+    "any_of",
+    "check_verifier",
+    "final_state",
+    "required_calls",
+    "run_verifier",
+    "verifier_name",
+    "weighted",
+]

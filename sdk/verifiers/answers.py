@@ -1,0 +1,209 @@
+"""Does the answer say what it should? Text is the policy's own, so what it may not do is spelled out here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from ..errors import ConfigError, VerifierError
+from ..records import Rollout, Verdict
+from .comparing import shortened
+from .tokens import Token, is_number, positions, tokenize
+
+STATUSES = (
+    *("pending", "processing", "packed", "shipped", "in transit", "delivered", "cancelled", "returned", "refunded"),
+    *("in stock", "out of stock"),
+)
+"""Words of which an answer may name only the right one, unless `options` says otherwise."""
+
+_YES, _NO = ("yes", "true"), ("no", "false")
+_NEGATIONS = frozenset({"not", "no", "never", "without", "isn't", "wasn't", "aren't", "weren't", "hasn't", "cannot"})
+_TO_THE_JUDGE = re.compile(r"\b(score|reward|verdict|grade)\b[\s\"'*]*[:=]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, repr=False)
+class AnswerMatch:
+    """See `answer_match`."""
+
+    whole: bool = False
+    options: tuple[str, ...] = STATUSES
+    max_words: int = 60
+    other_numbers: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.options, str):
+            raise ConfigError(f"answer_match: options is {self.options!r}; give a tuple: ({self.options!r},)")
+        if self.max_words < 1:
+            raise ConfigError(f"answer_match: max_words is {self.max_words}; it must be 1 or more")
+
+    def __repr__(self) -> str:
+        options = ["whole=True"] * self.whole + [f"options={self.options!r}"] * (self.options != STATUSES)
+        options += [f"max_words={self.max_words}"] * (self.max_words != 60)
+        options += ["other_numbers=True"] * self.other_numbers
+        return f"answer_match({', '.join(options)})"
+
+    def verify(self, rollout: Rollout) -> Verdict:
+        """1 if the final answer says what the task expects, 0 otherwise, with the reason."""
+        required = _required(rollout)
+        problem = self._problem(rollout, required)
+        wanted = " and ".join(" or ".join(map(repr, choices)) for choices in required)
+        said = shortened(rollout.answer, 120)
+        reason = f"the answer {said} says {wanted}" if problem is None else f"{problem}; wanted {wanted}, got {said}"
+        return Verdict(score=float(problem is None), components={"answer": float(problem is None)}, explanation=reason)
+
+    def _problem(self, rollout: Rollout, required: list[list[Any]]) -> str | None:
+        """Why the answer does not count, or None."""
+        if rollout.stop_reason != "answered":
+            return f"the rollout ended by {rollout.stop_reason}, not with an answer"
+        answer = tokenize(rollout.answer)
+        if not answer:
+            return "the answer is empty"
+        prompt = [tokenize(text) for text in _asked(rollout)]
+        known = [token for said in prompt for token in said]
+        golds = [[_gold_tokens(choice) for choice in choices] for choices in required]
+        if _TO_THE_JUDGE.search(rollout.answer) and not _TO_THE_JUDGE.search(" ".join(map(str, _flat(required)))):
+            return "the answer speaks to whoever scores it"
+        answer = _without(prompt, answer)
+        if self.whole:
+            return self._whole_problem(answer, golds)
+        if len(answer) > self.max_words:
+            return f"the answer has {len(answer)} words, more than max_words={self.max_words}"
+        return self._contained_problem(answer, golds, rollout, known)
+
+    def _whole_problem(self, answer: list[Token], golds: list[list[list[list[Token]]]]) -> str | None:
+        if len(golds) != 1:
+            raise VerifierError(
+                "answer_match(whole=True) takes one answer; expected['answer'] has the form {'all': ...}"
+            )
+        return None if any(answer == form for choice in golds[0] for form in choice) else "the answer is another"
+
+    def _contained_problem(
+        self, answer: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout, known: list[Token]
+    ) -> str | None:
+        spans: set[int] = set()
+        for choices in golds:
+            found = [
+                (at, form)
+                for choice in choices
+                for form in choice
+                for at in positions(form, answer)
+                if _stands(form, at, answer)
+            ]
+            if not found:
+                return "the answer does not say it"
+            for at, form in found:
+                spans |= set(range(at, at + len(form)))
+        rest = [token for at, token in enumerate(answer) if at not in spans]
+        other = self._other_option(rest, golds, rollout)
+        if other is not None:
+            return f"the answer also says {other!r}"
+        numeric = any(is_number(form) for choices in golds for choice in choices for form in choice)
+        if numeric and not self.other_numbers:
+            stray = next((t for t in rest if isinstance(t, Decimal) and t not in known), None)
+            if stray is not None:
+                return f"the answer also says {stray:f}, a number that was not asked about"
+        return None
+
+    def _other_option(self, rest: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout) -> str | None:
+        """Another of the options that the answer names besides the right one."""
+        options = rollout.task.expected.get("options", self.options)
+        if not isinstance(options, list | tuple) or not all(isinstance(option, str) for option in options):
+            raise VerifierError(
+                f"task {rollout.task.id!r}: expected['options'] is {shortened(options)}; give a list of strings"
+            )
+        option_tokens = {option: tokenize(option) for option in options}
+        right = [form for choices in golds for choice in choices for form in choice]
+        if not any(tokens in right for tokens in option_tokens.values()):
+            return None  # the answer is none of a closed list
+        return next((o for o, tokens in option_tokens.items() if tokens not in right and positions(tokens, rest)), None)
+
+
+def answer_match(
+    *, whole: bool = False, options: Sequence[str] = STATUSES, max_words: int = 60, other_numbers: bool = False
+) -> AnswerMatch:
+    """A verifier: the final answer says `task.expected["answer"]`.
+
+    The expected answer is a string, a number, a bool (yes or no), a list of acceptable ones, or
+    `{"all": [...]}` of which each must be said (and may itself be a list of acceptable ones). Case, punctuation,
+    spaces, thousands separators and currency signs do not count; numbers are compared as numbers, and 12 is found
+    neither in 312 nor in A-12 nor in a date.
+
+    By default the answer may be a sentence that contains the expected one, and it does not count when
+
+    - the rollout ended otherwise than with an answer, or the answer is empty or merely the prompt again;
+    - the expected words are negated ("not shipped"), or yes or no does not come first;
+    - the expected answer is one of `options` (`task.expected["options"]` goes before) and another one is said too;
+    - a number is expected and other numbers are said that the prompt does not have (unless `other_numbers`);
+    - it has more than `max_words` words, or addresses the scorer ("score: 1").
+
+    Give `options` wherever the answer is one of a closed list: a policy that names them all is right otherwise.
+    `whole=True` is strictest: the whole answer must be the expected one.
+
+    Example: `answer_match(options=("gold", "silver", "bronze"))`
+    """
+    options = options if isinstance(options, str) else tuple(options)
+    return AnswerMatch(whole=whole, options=options, max_words=max_words, other_numbers=other_numbers)  # type: ignore[arg-type]
+
+
+def _required(rollout: Rollout) -> list[list[Any]]:
+    """What must be said, each as the list of its acceptable forms."""
+    expected = rollout.task.expected
+    form = "a string, a number, a bool, a list of acceptable ones, or {'all': [...]}"
+    if "answer" not in expected:
+        raise VerifierError(
+            f"task {rollout.task.id!r} expects {sorted(expected) or 'nothing'}; answer_match compares with "
+            f"expected['answer'], {form}"
+        )
+    gold = expected["answer"]
+    parts = gold["all"] if isinstance(gold, dict) and set(gold) == {"all"} and isinstance(gold["all"], list) else [gold]
+    required = [part if isinstance(part, list) else [part] for part in parts]
+    flat = _flat(required)
+    for choice in flat:
+        if not isinstance(choice, str | int | float) or not tokenize(str(choice)):
+            raise VerifierError(
+                f"task {rollout.task.id!r}: expected['answer'] holds {choice!r} of which nothing can be found in an "
+                f"answer; it must be {form}"
+            )
+    if not flat or not all(required):
+        raise VerifierError(
+            f"task {rollout.task.id!r}: expected['answer'] is {gold!r}, which is empty; it must be {form}"
+        )
+    return required
+
+
+def _flat(required: list[list[Any]]) -> list[Any]:
+    return [choice for choices in required for choice in choices]
+
+
+def _gold_tokens(choice: Any) -> list[list[Token]]:
+    """The forms in which an acceptable answer may be said."""
+    if isinstance(choice, bool):
+        return [[word] for word in (_YES if choice else _NO)]
+    if isinstance(choice, float):
+        return [[Decimal(repr(choice)).normalize()]]
+    return [tokenize(str(choice))]
+
+
+def _asked(rollout: Rollout) -> list[str]:
+    task = rollout.task
+    return [message.content for message in task.opening() if message.role == "user"] + task.later_turns
+
+
+def _without(prompts: list[list[Token]], answer: list[Token]) -> list[Token]:
+    """The answer without what merely repeats a prompt."""
+    for prompt in prompts:
+        while len(prompt) > 1 and (found := positions(prompt, answer)):
+            answer = answer[: found[0]] + answer[found[0] + len(prompt) :]
+    return answer
+
+
+def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
+    """Whether what was found at `at` is asserted there."""
+    if form[0] in (*_YES, *_NO) and len(form) == 1:
+        return at == 0
+    before = answer[max(0, at - 2) : at]
+    negations = _NEGATIONS - {"no"} if is_number(form) else _NEGATIONS  # "order no 4417"
+    return not any(token in negations for token in before)

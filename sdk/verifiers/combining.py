@@ -1,0 +1,123 @@
+"""Several verifiers as one, with the parts kept visible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigError
+from ..records import Rollout, Verdict
+from .protocol import VerifierLike
+from .running import check_verifier, run_verifier, verifier_name
+
+_RIGHT = 1.0
+
+
+@dataclass(frozen=True, repr=False)
+class AllOf:
+    """See `all_of`."""
+
+    verifiers: tuple[VerifierLike, ...]
+
+    def __repr__(self) -> str:
+        return f"all_of({', '.join(map(verifier_name, self.verifiers))})"
+
+    async def verify(self, rollout: Rollout) -> Verdict:
+        verdicts = await _run(self.verifiers, rollout)
+        return _joined(verdicts, float(all(verdict.score >= _RIGHT for verdict in verdicts.values())))
+
+
+@dataclass(frozen=True, repr=False)
+class AnyOf:
+    """See `any_of`."""
+
+    verifiers: tuple[VerifierLike, ...]
+
+    def __repr__(self) -> str:
+        return f"any_of({', '.join(map(verifier_name, self.verifiers))})"
+
+    async def verify(self, rollout: Rollout) -> Verdict:
+        verdicts = await _run(self.verifiers, rollout)
+        return _joined(verdicts, float(any(verdict.score >= _RIGHT for verdict in verdicts.values())))
+
+
+@dataclass(frozen=True, repr=False)
+class Weighted:
+    """See `weighted`."""
+
+    verifiers: tuple[VerifierLike, ...]
+    weights: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        parts = zip(self.verifiers, self.weights, strict=True)
+        return f"weighted({{{', '.join(f'{verifier_name(verifier)}: {weight}' for verifier, weight in parts)}}})"
+
+    async def verify(self, rollout: Rollout) -> Verdict:
+        verdicts = await _run(self.verifiers, rollout)
+        pairs = zip(self.weights, verdicts.values(), strict=True)
+        return _joined(verdicts, math.fsum(weight * verdict.score for weight, verdict in pairs))
+
+
+def all_of(*verifiers: VerifierLike) -> AllOf:
+    """A verifier: 1 only if every one of them scores 1 or more, otherwise 0.
+
+    This gate is the reward to begin with: it gives nothing for half an answer, so that nothing is gained by faking
+    one half. The score of each part is among the verdict's components. All parts run, also after one has failed.
+
+    Example: `all_of(final_state(), answer_match())`
+    """
+    return AllOf(_checked(verifiers, "all_of"))
+
+
+def any_of(*verifiers: VerifierLike) -> AnyOf:
+    """A verifier: 1 if at least one of them scores 1 or more, otherwise 0.
+
+    Example: `any_of(required_calls(), answer_match())`
+    """
+    return AnyOf(_checked(verifiers, "any_of"))
+
+
+def weighted(weights: Mapping[Any, float]) -> Weighted:
+    """A verifier: the sum of weight times score. The weights are taken as they are, negative ones as penalties.
+
+    Partial credit invites policies that collect the easy part; prefer `all_of` unless nothing is learned with it.
+
+    Example: `weighted({final_state(): 0.7, answer_match(): 0.3})`
+    """
+    if not isinstance(weights, Mapping):
+        raise ConfigError(f"weighted: {weights!r} is no mapping; give {{verifier: weight, ...}}")
+    for verifier, weight in weights.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise ConfigError(f"weighted: the weight of {verifier_name(verifier)} is {weight!r}; give a finite number")
+    return Weighted(_checked(tuple(weights), "weighted"), tuple(map(float, weights.values())))
+
+
+def _checked(verifiers: tuple[Any, ...], name: str) -> tuple[VerifierLike, ...]:
+    if not verifiers:
+        raise ConfigError(f"{name}() combines nothing; give at least one verifier")
+    for verifier in verifiers:
+        check_verifier(verifier)
+    return verifiers
+
+
+async def _run(verifiers: Sequence[VerifierLike], rollout: Rollout) -> dict[str, Verdict]:
+    """The verdicts by short name; equal names get a number. The time limit is the outer verifier's."""
+    verdicts: dict[str, Verdict] = {}
+    for verifier in verifiers:
+        short = name = verifier_name(verifier).partition("(")[0]
+        while name in verdicts:
+            name = f"{short}#{int(name.removeprefix(short).lstrip('#') or 1) + 1}"
+        verdicts[name] = await run_verifier(verifier, rollout, timeout_s=None)
+    return verdicts
+
+
+def _joined(verdicts: Mapping[str, Verdict], score: float) -> Verdict:
+    """Components `part` and `part.component`; the explanation has one line for each part."""
+    components: dict[str, float] = {}
+    for name, verdict in verdicts.items():
+        components[name] = verdict.score
+        components |= {f"{name}.{inner}": value for inner, value in verdict.components.items()}
+    lines = [f"{name} {verdict.score:g}: {verdict.explanation or '-'}" for name, verdict in verdicts.items()]
+    return Verdict(score=score, components=components, explanation="\n".join(lines))

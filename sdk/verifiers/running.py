@@ -1,0 +1,124 @@
+"""Running a verifier safely: what it may be, what it may return, and how long it may take."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+import os
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+from pydantic import ValidationError
+
+from ..errors import ConfigError, VerifierError
+from ..records import Rollout, Verdict
+from .protocol import Verifier, VerifierLike
+from .threads import call_in_thread
+
+_FIX = "return a finite float, a bool, or sdk.Verdict(score=..., components={...}, explanation='...')"
+
+
+async def run_verifier(verifier: VerifierLike, rollout: Rollout, timeout_s: float | None = 60) -> Verdict:
+    """The verdict of `verifier` on `rollout`.
+
+    The verifier sees a deep copy, so it cannot alter the trace. A sync verifier runs in a worker thread; one that
+    passes its time limit is left behind there, since Python cannot stop a thread. `timeout_s=None`: no limit.
+
+    Raises `VerifierError`, which names the verifier and the fix, when it raises, returns something that is no
+    score, or takes too long.
+    """
+    name = verifier_name(verifier)
+    judge = _judge(verifier)
+    evidence = rollout.model_copy(deep=True)
+    with anyio.move_on_after(timeout_s) as scope:
+        try:
+            found = await _call(judge, evidence)
+        except VerifierError as error:
+            raise VerifierError(f"{name}: {error}") from error
+        except Exception as error:
+            raise VerifierError(f"the verifier {name} raised {_describe(error)}") from error
+    if scope.cancelled_caught:
+        raise VerifierError(
+            f"the verifier {name} gave no verdict within {timeout_s} s on rollout {rollout.id!r}; "
+            "make it faster or raise the time limit"
+        )
+    return _as_verdict(found, name)
+
+
+def check_verifier(verifier: Any) -> None:
+    """Raise `ConfigError` for what cannot be a verifier, before any rollout is run."""
+    if inspect.isclass(verifier):
+        raise ConfigError(f"the verifier is the class {verifier.__name__}; give an instance: {verifier.__name__}()")
+    if not callable(verifier) and not isinstance(verifier, Verifier):
+        raise ConfigError(
+            f"the verifier is {verifier!r} ({type(verifier).__name__}); give a function of the rollout, "
+            "or an object with a method verify(rollout)"
+        )
+    try:
+        signature = inspect.signature(_judge(verifier))
+    except (ValueError, TypeError):  # a builtin that does not tell; running it will
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ConfigError(
+            f"the verifier {verifier_name(verifier)} takes {signature} and is called with one argument, the rollout: "
+            f"{error}"
+        ) from error
+
+
+def verifier_name(verifier: Any) -> str:
+    """What messages and verdicts call a verifier: its function's name, its repr if it has its own, or its class."""
+    if inspect.isroutine(verifier):
+        return str(getattr(verifier, "__name__", type(verifier).__name__))
+    if any("__repr__" in vars(cls) for cls in type(verifier).__mro__[:-1]):
+        return repr(verifier)
+    return type(verifier).__name__
+
+
+def _judge(verifier: Any) -> Callable[[Rollout], Any]:
+    judge = getattr(verifier, "verify", None)
+    return judge if callable(judge) else verifier  # type: ignore[no-any-return]
+
+
+async def _call(judge: Callable[[Rollout], Any], evidence: Rollout) -> Any:
+    is_async = inspect.iscoroutinefunction(judge) or inspect.iscoroutinefunction(getattr(judge, "__call__", None))  # noqa: B004
+    found = judge(evidence) if is_async else await call_in_thread(judge, evidence)
+    # A sync function may still hand back something to await, for example a lambda around an async function.
+    return await found if isinstance(found, Awaitable) else found
+
+
+def _as_verdict(found: Any, name: str) -> Verdict:
+    if isinstance(found, Verdict):
+        try:  # validated again: fields may have been set after it was built
+            return Verdict.model_validate(found.model_dump())
+        except ValidationError as error:
+            raise VerifierError(
+                f"the verifier {name} returned {found!r}: {error.errors()[0]['msg']}; {_FIX}"
+            ) from error
+    if isinstance(found, numbers.Real):  # bool and numpy's numbers among them
+        try:
+            score = float(found)
+        except OverflowError:
+            score = math.inf
+        if math.isfinite(score):
+            return Verdict(score=score)
+        raise VerifierError(f"the verifier {name} returned {found!r}; {_FIX}")
+    kind = "" if found is None else f" ({type(found).__module__}.{type(found).__qualname__})"
+    raise VerifierError(f"the verifier {name} returned {repr(found)[:200]}{kind}; {_FIX}")
+
+
+def _describe(error: Exception) -> str:
+    """The exception with the line of the verifier where it came from."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.dirname(f.filename) != _OWN_FOLDER]
+    frames = frames or traceback.extract_tb(error.__traceback__)
+    frame = frames[-1]
+    line = f": {frame.line}" if frame.line else ""
+    message = str(error).strip() or "no message"
+    return f"{type(error).__name__}: {message} ({frame.filename}:{frame.lineno} in {frame.name}{line})"
+
+
+_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))

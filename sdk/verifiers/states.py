@@ -1,0 +1,140 @@
+"""Is the world as it should be? The strongest evidence: the policy cannot write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sandboxes import diff
+
+from ..errors import ConfigError, VerifierError
+from ..records import Rollout, Verdict
+from .comparing import holds_json, same_json, shortened
+
+_PLACE = ("table", "key", "column")
+_SHOWN = 5
+
+
+@dataclass(frozen=True, repr=False)
+class FinalState:
+    """See `final_state`."""
+
+    state: Literal["equals", "contains"] = "equals"
+    ignore: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.state not in ("equals", "contains"):
+            raise ConfigError(f"final_state: state is {self.state!r}; choose 'equals' or 'contains'")
+        if isinstance(self.ignore, str):
+            raise ConfigError(f"final_state: ignore is {self.ignore!r}; give a tuple: ({self.ignore!r},)")
+
+    def __repr__(self) -> str:
+        options = [f"state={self.state!r}"] * (self.state != "equals") + [f"ignore={self.ignore!r}"] * bool(self.ignore)
+        return f"final_state({', '.join(options)})"
+
+    def verify(self, rollout: Rollout) -> Verdict:
+        """1 if the world is as the task expects, 0 otherwise. Raises `VerifierError` when that cannot be known."""
+        expected = rollout.task.expected
+        if "changes" not in expected and "state" not in expected:
+            raise VerifierError(
+                f"task {rollout.task.id!r} expects {sorted(expected) or 'nothing'}; "
+                "final_state compares with expected['changes'] or expected['state']"
+            )
+        components: dict[str, float] = {}
+        reasons: list[str] = []
+        if "changes" in expected:
+            problems = self._wrong_changes(rollout, expected["changes"])
+            components["changes"] = float(not problems)
+            reasons += problems or [f"the {len(expected['changes'])} expected changes and no others"]
+        if "state" in expected:
+            problem = self._wrong_state(rollout, expected["state"])
+            components["state"] = float(problem is None)
+            reasons.append(problem or f"the final state {self.state} the expected one")
+        return Verdict(score=min(components.values()), components=components, explanation="; ".join(reasons))
+
+    def _wrong_changes(self, rollout: Rollout, gold: Any) -> list[str]:
+        expected = {_place(change): change for change in _checked_changes(gold, rollout.task.id)}
+        before = _tables(rollout.initial_state, "initial_state", rollout)
+        after = _tables(rollout.final_state, "final_state", rollout)
+        made = {_place(change): dict(change) for change in diff(before, after) if not self._ignored(change)}
+        problems = []
+        for place, change in expected.items():
+            actual = made.pop(place, None)
+            if actual is None:
+                problems.append(f"missing: {_name(place)} to {change['after']!r}")
+            elif not all(same_json(actual[side], change[side]) for side in ("before", "after") if side in change):
+                problems.append(f"wrong: {_name(place)} is {actual['after']!r} instead of {change['after']!r}")
+        problems += [f"not asked for: {_name(place)} to {change['after']!r}" for place, change in made.items()]
+        more = len(problems) - _SHOWN
+        return problems[:_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+
+    def _wrong_state(self, rollout: Rollout, gold: Any) -> str | None:
+        state = rollout.final_state
+        if state is None:
+            raise _no_state("final_state", rollout)
+        right = same_json(state, gold) if self.state == "equals" else holds_json(state, gold)
+        return None if right else f"the final state does not {self.state.removesuffix('s')} {shortened(gold)}"
+
+    def _ignored(self, change: Mapping[str, Any]) -> bool:
+        return change["table"] in self.ignore or f"{change['table']}.{change['column']}" in self.ignore
+
+
+def final_state(*, state: Literal["equals", "contains"] = "equals", ignore: tuple[str, ...] = ()) -> FinalState:
+    """A verifier: the world ends as the task expects, with nothing else changed.
+
+    - `task.expected["changes"]`: the changes from the initial to the final state, in any order, in the form of
+      `sandboxes.diff`: a list of `{"table", "key", "column", "before", "after"}` (`before` may be left out).
+      `[]` says that nothing may change.
+    - `task.expected["state"]`: the final state `state="equals"` this, or `"contains"` it (objects may have more keys).
+
+    Where a task has both, both must hold. `ignore` names tables ("audit_log") and columns ("orders.updated_at")
+    whose changes do not matter. Raises `VerifierError` where the world cannot tell its state, or the task has neither.
+
+    A rollout that does nothing is right where nothing should change: combine with `answer_match()` there.
+
+    Example: `all_of(final_state(ignore=("orders.updated_at",)), answer_match())`
+    """
+    return FinalState(state=state, ignore=ignore)
+
+
+def _checked_changes(gold: Any, task_id: str) -> list[Mapping[str, Any]]:
+    form = "a list of {'table', 'key', 'column', 'before', 'after'}"
+    if not isinstance(gold, list):
+        raise VerifierError(f"task {task_id!r}: expected['changes'] is {shortened(gold)}; it must be {form}")
+    for change in gold:
+        if not isinstance(change, Mapping) or not {*_PLACE, "after"} <= set(change) <= {*_PLACE, "before", "after"}:
+            raise VerifierError(f"task {task_id!r}: expected['changes'] holds {shortened(change)}; it must be {form}")
+    places = [_place(change) for change in gold]
+    if len(set(places)) != len(places):
+        twice = next(place for place in places if places.count(place) > 1)
+        raise VerifierError(f"task {task_id!r}: expected['changes'] names {_name(twice)} twice")
+    return gold
+
+
+def _tables(state: Any, which: str, rollout: Rollout) -> Mapping[str, Any]:
+    """A state in the form that can be compared: table -> key -> column -> value."""
+    if state is None:
+        raise _no_state(which, rollout)
+    for table, rows in state.items():
+        if not isinstance(rows, Mapping) or not all(isinstance(row, Mapping) for row in rows.values()):
+            raise VerifierError(
+                f"the {which} of rollout {rollout.id!r} is no table -> key -> column -> value at {table!r}; "
+                "compare it with expected['state'] instead of expected['changes']"
+            )
+    return state  # type: ignore[no-any-return]
+
+
+def _no_state(which: str, rollout: Rollout) -> VerifierError:
+    return VerifierError(
+        f"rollout {rollout.id!r} has no {which}: the tools cannot tell their state; "
+        "use tools with a sandbox behind them, or another verifier such as required_calls()"
+    )
+
+
+def _place(change: Mapping[str, Any]) -> tuple[str, str, str]:
+    return str(change["table"]), str(change["key"]), str(change["column"])
+
+
+def _name(place: tuple[str, str, str]) -> str:
+    return f"{place[0]}[{place[1]!r}].{place[2]}"

@@ -1,0 +1,117 @@
+"""The split is stable, leaks nothing, and never leaves a side empty in silence."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdk.errors import ConfigError
+from sdk.records import Task
+from sdk.tasks import split_tasks
+
+
+def tasks_of(families):
+    return [Task(prompt=f"do {n}", id=str(n), family=family) for n, family in enumerate(families)]
+
+
+families_lists = st.lists(st.text("abcdefgh", min_size=1, max_size=3), min_size=2, max_size=60)
+
+
+def split_or_none(tasks, **options):
+    try:
+        return split_tasks(tasks, **options)
+    except ConfigError as error:
+        if "no task is left" not in str(error):
+            raise
+        return None
+
+
+@given(families_lists, st.one_of(st.floats(0.05, 0.95), st.integers(1, 59)), st.integers(0, 5))
+def test_no_family_is_on_both_sides_and_no_task_is_lost(families, heldout, seed):
+    tasks = tasks_of(families)
+    if isinstance(heldout, int):
+        heldout = min(heldout, len(tasks) - 1)
+    split = split_or_none(tasks, heldout=heldout, seed=seed)
+    if split is None:
+        return
+    assert not {t.family for t in split.train} & {t.family for t in split.heldout}
+    assert sorted(t.id for t in [*split.train, *split.heldout]) == sorted(t.id for t in tasks)
+
+
+@given(families_lists, families_lists, st.integers(0, 5))
+def test_adding_tasks_never_moves_others(families, more, seed):
+    tasks = tasks_of([*families, *more])
+    before = split_or_none(tasks[: len(families)], heldout=0.4, seed=seed)
+    after = split_or_none(tasks, heldout=0.4, seed=seed)
+    if before is None or after is None:
+        return
+    assert {t.id for t in before.train} <= {t.id for t in after.train}
+    assert {t.id for t in before.heldout} <= {t.id for t in after.heldout}
+
+
+@given(families_lists, st.randoms())
+def test_the_order_of_the_tasks_does_not_matter(families, random):
+    tasks = tasks_of(families)
+    shuffled = random.sample(tasks, len(tasks))
+    one, two = split_or_none(tasks, heldout=0.5), split_or_none(shuffled, heldout=0.5)
+    assert (one is None) == (two is None)
+    if one and two:
+        assert {t.id for t in one.heldout} == {t.id for t in two.heldout}
+
+
+def test_the_share_is_met_on_average_and_the_seed_matters():
+    tasks = tasks_of(map(str, range(2000)))
+    one, two = split_tasks(tasks, heldout=0.2), split_tasks(tasks, heldout=0.2, seed=1)
+    assert len(one.heldout) == pytest.approx(400, abs=60)
+    assert {t.id for t in one.heldout} != {t.id for t in two.heldout}
+
+
+def test_the_sides_are_the_same_on_every_machine():
+    # `printf '[0, "a"]' | sha256sum`, first digit below 8: held out. A change would move tasks of existing projects.
+    split = split_tasks(tasks_of("abcdefgh"), heldout=0.5)
+    assert "".join(t.family for t in split.heldout) == "acefgh"
+
+
+def test_a_number_of_tasks_is_held_out_family_by_family():
+    tasks = tasks_of([f"{n // 5}" for n in range(50)])
+    assert len(split_tasks(tasks, heldout=10).heldout) == 10
+    assert len(split_tasks(tasks, heldout=11).heldout) == 15
+
+
+def test_tags_on_every_task_decide():
+    tasks = [Task(prompt=f"p{n}", tags={"split": "heldout" if n == 3 else "train"}) for n in range(5)]
+    split = split_tasks(tasks)
+    assert [t.prompt for t in split.heldout] == ["p3"]
+
+
+def test_tags_that_are_partial_wrong_or_tear_a_family_apart_are_refused():
+    one = Task(prompt="a", id="a", tags={"split": "train"})
+    with pytest.raises(ConfigError, match=r"1 of 2 tasks lack tags\['split'\], the first is 'b'"):
+        split_tasks([one, Task(prompt="b", id="b")])
+    with pytest.raises(ConfigError, match="'test'; use 'train' or 'heldout'"):
+        split_tasks([one, Task(prompt="b", tags={"split": "test"})])
+    family = [one.model_copy(update={"family": "f"}), Task(prompt="b", tags={"split": "heldout"}, family="f")]
+    with pytest.raises(ConfigError, match="family 'f' is tagged 'train' and 'heldout'"):
+        split_tasks(family)
+    with pytest.raises(ConfigError, match="no task is left for heldout"):
+        split_tasks([one, Task(prompt="b", tags={"split": "train"})])
+
+
+def test_one_prompt_under_two_families_is_a_leak():
+    tasks = [Task(prompt="same", id=str(n), tags={"split": side}) for n, side in enumerate(["train", "heldout"])]
+    with pytest.raises(ConfigError, match="'0' \\(train\\) and '1' \\(heldout\\) have the same prompt and setup"):
+        split_tasks(tasks)
+    tasks[1].setup["seed"] = 2
+    assert len(split_tasks(tasks).heldout) == 1
+
+
+@pytest.mark.parametrize("heldout", [0, 1.0, 0.0, -0.2, 5, 9, True, "0.2", None])
+def test_a_share_that_cannot_be_is_refused(heldout):
+    with pytest.raises(ConfigError, match="heldout is"):
+        split_tasks(tasks_of("abcde"), heldout=heldout)
+
+
+def test_an_empty_side_says_why():
+    with pytest.raises(ConfigError, match="at least two families"):
+        split_tasks(tasks_of("aaaa"))
+    with pytest.raises(ConfigError, match="give at least two"):
+        split_tasks(tasks_of("a"))

@@ -1,0 +1,191 @@
+"""A verifier's verdict is taken exactly, and whatever it does wrong is one clear error."""
+
+import math
+import threading
+from functools import partial
+
+import anyio
+import numpy
+import pytest
+
+from sdk.errors import ConfigError, VerifierError
+from sdk.records import Rollout, Task, Verdict
+from sdk.verifiers import all_of, check_verifier, run_verifier
+
+
+def a_rollout(**fields):
+    return Rollout(id="r1", task=Task(prompt="p"), answer="shipped", **fields)
+
+
+def sync_function(rollout):
+    return rollout.answer == "shipped"
+
+
+async def async_function(rollout):
+    await anyio.lowlevel.checkpoint()
+    return 0.5
+
+
+class SyncObject:
+    def verify(self, rollout):
+        return Verdict(score=0.25, components={"a": 1.0}, explanation="why")
+
+
+class AsyncCallable:
+    async def __call__(self, rollout):
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("verifier", "verdict"),
+    [
+        (sync_function, Verdict(score=1.0)),
+        (async_function, Verdict(score=0.5)),
+        (SyncObject(), Verdict(score=0.25, components={"a": 1.0}, explanation="why")),
+        (AsyncCallable(), Verdict(score=1.0)),
+        (lambda rollout: async_function(rollout), Verdict(score=0.5)),
+        (partial(lambda bonus, rollout: bonus, 0.75), Verdict(score=0.75)),
+        (lambda rollout: numpy.float32(0.5), Verdict(score=0.5)),
+        (lambda rollout: -2, Verdict(score=-2.0)),
+        (lambda rollout: False, Verdict(score=0.0)),
+    ],
+)
+async def test_functions_and_objects_sync_or_async_give_a_verdict(verifier, verdict):
+    check_verifier(verifier)
+    assert await run_verifier(verifier, a_rollout()) == verdict
+
+
+def spoiled_verdict():
+    verdict = Verdict(score=1.0)
+    verdict.score = math.nan
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("returned", "shown"),
+    [
+        (None, "returned None; return a finite float"),
+        (math.nan, "returned nan"),
+        (math.inf, "returned inf"),
+        (-math.inf, "returned -inf"),
+        (10**400, "returned 1000"),
+        ("1.0", r"returned '1\.0' \(builtins\.str\)"),
+        ({"score": 1}, r"returned \{'score': 1\} \(builtins\.dict\)"),
+        ((1.0, "why"), r"\(builtins\.tuple\)"),
+        (1j, r"\(builtins\.complex\)"),
+        (spoiled_verdict(), "score is nan"),
+    ],
+)
+async def test_what_is_no_score_is_named_with_the_verifier_and_the_fix(returned, shown):
+    def my_check(rollout):
+        return returned
+
+    with pytest.raises(VerifierError, match=shown) as caught:
+        await run_verifier(my_check, a_rollout())
+    assert "the verifier my_check" in str(caught.value)
+    assert "return a finite float, a bool, or sdk.Verdict" in str(caught.value)
+
+
+async def fails_async(rollout):
+    return {}["missing"]
+
+
+def fails_sync(rollout):
+    return 1 / 0
+
+
+@pytest.mark.parametrize(
+    ("verifier", "parts"),
+    [
+        (fails_sync, ["fails_sync raised ZeroDivisionError: division by zero", "return 1 / 0", "in fails_sync"]),
+        (fails_async, ["fails_async raised KeyError: 'missing'", "test_running_verifiers.py:", "in fails_async"]),
+    ],
+)
+async def test_an_exception_inside_carries_type_message_and_line(verifier, parts):
+    with pytest.raises(VerifierError) as caught:
+        await run_verifier(verifier, a_rollout())
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+async def test_exiting_inside_a_verifier_does_not_take_the_run_down():
+    def leaves(rollout):
+        raise SystemExit(3)
+
+    with pytest.raises(VerifierError, match="SystemExit: 3"):
+        await run_verifier(leaves, a_rollout())
+
+
+@pytest.mark.parametrize("wrap", [lambda verifier: verifier, all_of])
+async def test_a_verifier_cannot_alter_the_trace(wrap):
+    def cheat(rollout):
+        rollout.answer = "altered"
+        rollout.task.expected["answer"] = "altered"
+        rollout.messages.clear()
+        return True
+
+    rollout = a_rollout()
+    before = rollout.model_dump_json()
+    await run_verifier(wrap(cheat), rollout)
+    assert rollout.model_dump_json() == before
+
+
+async def test_a_sync_verifier_does_not_block_the_loop():
+    proceed = threading.Event()
+
+    def waits(rollout):
+        return proceed.wait(30)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run_verifier, waits, a_rollout())
+        await anyio.lowlevel.checkpoint()
+        proceed.set()  # reached only because the loop is free
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_verifier_that_never_answers_is_given_up(kind):
+    let_go = threading.Event()
+
+    def hangs(rollout):
+        let_go.wait(30)
+
+    async def hangs_async(rollout):
+        await anyio.sleep_forever()
+
+    with pytest.raises(VerifierError, match=r"gave no verdict within 0\.05 s on rollout 'r1'"):
+        await run_verifier(hangs if kind == "sync" else hangs_async, a_rollout(), timeout_s=0.05)
+    let_go.set()
+
+
+async def test_a_timeout_of_the_verifiers_own_is_its_own_error():
+    async def times_out(rollout):
+        raise TimeoutError("the judge did not answer")
+
+    with pytest.raises(VerifierError, match="raised TimeoutError: the judge did not answer"):
+        await run_verifier(times_out, a_rollout())
+
+
+async def test_many_sync_verifiers_run_at_once():
+    together = threading.Barrier(8)
+
+    def meets(rollout):
+        return together.wait(30) >= 0
+
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(run_verifier, meets, a_rollout())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (None, r"the verifier is None \(NoneType\)"),
+        ("verify", r"'verify' \(str\)"),
+        (SyncObject, r"is the class SyncObject; give an instance: SyncObject\(\)"),
+        (lambda: True, "called with one argument, the rollout"),
+        (lambda rollout, gold: True, "missing a required argument: 'gold'"),
+    ],
+)
+def test_what_cannot_be_a_verifier_is_found_before_any_work(wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        check_verifier(wrong)

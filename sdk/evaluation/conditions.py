@@ -1,0 +1,231 @@
+"""What one condition (untrained, after warm start, after GRPO) did on the held-out tasks, in figures."""
+
+from __future__ import annotations
+
+import math
+import statistics as plain_statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from ..records import Rollout
+from .statistics import Interval, mean_interval, wilson
+
+
+class Spread(BaseModel):
+    """How a quantity spreads over rollouts."""
+
+    model_config = ConfigDict(frozen=True)
+
+    mean: float
+    median: float
+    max: float
+
+
+class SuccessRate(BaseModel):
+    """Success over `tasks`; where a task was tried several times, its tries are averaged first."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tasks: int
+    rollouts: int
+    interval: Interval
+
+
+class ComponentMean(BaseModel):
+    """The mean of a named part of the verdict, over the `rollouts` whose verdict has it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    mean: float
+    rollouts: int
+
+
+class Count(BaseModel):
+    """How often something happened, in how many rollouts."""
+
+    model_config = ConfigDict(frozen=True)
+
+    times: int
+    rollouts: int
+
+
+class FailureCount(BaseModel):
+    """Rollouts that one kind of failure left unscored, and the first one's message."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rollouts: int
+    example: str
+
+
+class ConditionSummary(BaseModel):
+    """One condition. Averages are over scored rollouts; `None` where there is none."""
+
+    rollouts: int
+    scored: int
+    unscored: int
+    failures: dict[str, FailureCount]
+    """Why rollouts are unscored, by `boundary/kind`."""
+    success: SuccessRate | None
+    score: Interval | None
+    """Mean score over tasks."""
+    components: dict[str, ComponentMean]
+    by_tag: dict[str, dict[str, SuccessRate]]
+    """Success by tag and value, for example `by_tag["tier"]["2"]`."""
+    turns: Spread | None
+    calls: Spread | None
+    sampled_tokens: Spread | None
+    seconds: Spread | None
+    errors: dict[str, Count]
+    """The policy's own mistakes in scored rollouts, by kind; `unreadable_call` where a call did not parse."""
+    stop_reasons: dict[str, int]
+    """Over all rollouts, scored or not."""
+
+
+def is_success(rollout: Rollout, threshold: float) -> bool:
+    """Whether a scored rollout reaches the threshold. Scores that are sums may miss it by rounding."""
+    return rollout.scored and rollout.verdict is not None and rollout.verdict.score >= threshold - 1e-9
+
+
+def by_task(rollouts: Iterable[Rollout]) -> dict[str, list[Rollout]]:
+    """Scored rollouts by task id, in the order of ids."""
+    tasks: dict[str, list[Rollout]] = defaultdict(list)
+    for rollout in rollouts:
+        if rollout.scored:
+            tasks[rollout.task.id].append(rollout)
+    return {task: sorted(tasks[task], key=lambda r: r.id) for task in sorted(tasks)}
+
+
+def success_by_task(rollouts: Iterable[Rollout], threshold: float) -> dict[str, float]:
+    """The share of successes among each task's scored rollouts."""
+    return {
+        task: sum(is_success(r, threshold) for r in tries) / len(tries) for task, tries in by_task(rollouts).items()
+    }
+
+
+def score_by_task(rollouts: Iterable[Rollout]) -> dict[str, float]:
+    """The mean score of each task's scored rollouts."""
+    return {task: math.fsum(score_of(r) for r in tries) / len(tries) for task, tries in by_task(rollouts).items()}
+
+
+def score_of(rollout: Rollout) -> float:
+    """The score of a scored rollout."""
+    if rollout.verdict is None:
+        raise ValueError(f"rollout {rollout.id!r} has no verdict; only scored rollouts have a score")
+    return rollout.verdict.score
+
+
+def score_bounds(scores: Iterable[float]) -> tuple[float, float]:
+    """[0, 1] where all scores lie in it, the usual case; otherwise widened to the scores seen."""
+    scores = list(scores)
+    return min(0.0, *scores), max(1.0, *scores)
+
+
+def summarise_condition(rollouts: Sequence[Rollout], *, threshold: float) -> ConditionSummary:
+    """The figures of one condition. Raises `ValueError` where a rollout is given twice."""
+    _refuse_doubles(rollouts)
+    scored = [r for r in rollouts if r.scored]
+    scores = score_by_task(scored)
+    return ConditionSummary(
+        rollouts=len(rollouts),
+        scored=len(scored),
+        unscored=len(rollouts) - len(scored),
+        failures=_failures(rollouts),
+        success=_success(scored, threshold),
+        score=mean_interval(list(scores.values()), score_bounds(scores.values())) if scores else None,
+        components=_components(scored),
+        by_tag=_by_tag(scored, threshold),
+        turns=_spread([r.turns for r in scored]),
+        calls=_spread([len(r.calls) for r in scored]),
+        sampled_tokens=_spread([r.sampled_tokens for r in scored]),
+        seconds=_spread([r.duration_s for r in scored]),
+        errors=_errors(scored),
+        stop_reasons=dict(sorted(Counter(r.stop_reason for r in rollouts).items())),
+    )
+
+
+def _refuse_doubles(rollouts: Sequence[Rollout]) -> None:
+    double = [rollout_id for rollout_id, count in Counter(r.id for r in rollouts).items() if count > 1]
+    if double:
+        raise ValueError(f"rollout {double[0]!r} is given twice in one condition; each counts once")
+
+
+def _success(scored: Sequence[Rollout], threshold: float) -> SuccessRate | None:
+    rates = success_by_task(scored, threshold)
+    if not rates:
+        return None
+    return SuccessRate(tasks=len(rates), rollouts=len(scored), interval=wilson(math.fsum(rates.values()), len(rates)))
+
+
+def _failures(rollouts: Sequence[Rollout]) -> dict[str, FailureCount]:
+    messages: dict[str, list[str]] = defaultdict(list)
+    for rollout in rollouts:
+        if rollout.failure is not None:
+            messages[f"{rollout.failure.boundary}/{rollout.failure.kind}"].append(rollout.failure.message)
+        elif not rollout.scored:
+            messages["no verdict"].append("the rollout ended without a failure and was given no verdict")
+    return {kind: FailureCount(rollouts=len(messages[kind]), example=messages[kind][0]) for kind in sorted(messages)}
+
+
+def _components(scored: Sequence[Rollout]) -> dict[str, ComponentMean]:
+    values: dict[str, list[float]] = defaultdict(list)
+    for rollout in scored:
+        for name, value in (rollout.verdict.components if rollout.verdict else {}).items():
+            values[name].append(value)
+    return {
+        n: ComponentMean(mean=math.fsum(values[n]) / len(values[n]), rollouts=len(values[n])) for n in sorted(values)
+    }
+
+
+def _by_tag(scored: Sequence[Rollout], threshold: float) -> dict[str, dict[str, SuccessRate]]:
+    groups: dict[str, dict[str, list[Rollout]]] = defaultdict(lambda: defaultdict(list))
+    for rollout in scored:
+        for tag, value in rollout.task.tags.items():
+            groups[tag][value].append(rollout)
+    return {tag: _rates(groups[tag], threshold) for tag in sorted(groups)}
+
+
+def _rates(groups: Mapping[str, Sequence[Rollout]], threshold: float) -> dict[str, SuccessRate]:
+    rates = {value: _success(groups[value], threshold) for value in sorted(groups, key=_natural)}
+    return {value: rate for value, rate in rates.items() if rate is not None}
+
+
+def _natural(value: str) -> tuple[int, int, str]:
+    """Numbers in their order, before words."""
+    return (0, int(value), value) if value.isdecimal() else (1, 0, value)
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    if not values:
+        return None
+    return Spread(
+        mean=math.fsum(values) / len(values), median=float(plain_statistics.median(values)), max=float(max(values))
+    )
+
+
+def errors_of(rollout: Rollout) -> dict[str, int]:
+    """The policy's own mistakes in one rollout, by kind."""
+    kinds = dict(rollout.error_kinds)
+    # Calls that did not parse never reach the world, unless the engine recorded its answer to them.
+    recorded = Counter(record.call.id for record in rollout.calls if record.result.error_kind)
+    for message in rollout.messages:
+        for call in message.tool_calls:
+            if call.error is None:
+                continue
+            if recorded[call.id]:
+                recorded[call.id] -= 1
+            else:
+                kinds["unreadable_call"] = kinds.get("unreadable_call", 0) + 1
+    return kinds
+
+
+def _errors(scored: Sequence[Rollout]) -> dict[str, Count]:
+    times: Counter[str] = Counter()
+    rollouts: Counter[str] = Counter()
+    for rollout in scored:
+        kinds = errors_of(rollout)
+        times.update(kinds)
+        rollouts.update(kinds.keys())
+    return {kind: Count(times=times[kind], rollouts=rollouts[kind]) for kind in sorted(times)}

@@ -1,0 +1,65 @@
+"""Running tasks to measure a policy: greedy, one rollout a task, resumable from the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import ToolbakeError
+from ..policies.protocol import Sampling
+from ..progress import Progress, Silent
+from ..records import Rollout, Task
+from ..rollouts.engine import RolloutEngine
+from ..rollouts.episode import Job
+from ..rollouts.seeds import derive_seed
+from ..traces.run_folder import RunFolder
+
+
+async def measure(
+    engine: RolloutEngine,
+    tasks: Sequence[Task],
+    *,
+    stage: str,
+    folder: RunFolder | None = None,
+    progress: Progress | None = None,
+    title: str = "",
+    seed: int = 0,
+    temperature: float = 0.0,
+    threshold: float = 1.0,
+) -> list[Rollout]:
+    """One rollout for each task, in the order of the tasks. Rollouts that `folder` already has are not run again.
+
+    Raises `ToolbakeError` when not one rollout could be scored: then there is nothing to measure, only a fault.
+    """
+    known = {rollout.id: rollout for rollout in folder.iter_rollouts(stage)} if folder else {}
+    jobs = [Job(id=f"{stage}/{task.id}", task=task, seed=derive_seed(seed, stage, task.id)) for task in tasks]
+    missing = [job for job in jobs if job.id not in known]
+    right = sum(_succeeded(rollout, threshold) for rollout in known.values())
+    sampling = Sampling(temperature=temperature, max_tokens=engine.limits.max_turn_tokens)
+    with (progress or Silent()).track(title or stage, len(jobs), len(jobs) - len(missing)) as step:
+
+        def ended(rollout: Rollout) -> None:
+            nonlocal right
+            if folder is not None:
+                folder.append_rollout(stage, rollout)
+            right += _succeeded(rollout, threshold)
+            known[rollout.id] = rollout
+            step.advance(note=f"{right}/{len(known)} right")
+
+        await engine.run(missing, sampling=sampling, on_rollout=ended)
+    rollouts = [known[job.id] for job in jobs]
+    require_scores(rollouts, what=f"measuring {stage!r}")
+    return rollouts
+
+
+def require_scores(rollouts: Sequence[Rollout], *, what: str) -> None:
+    """Stop before empty results are taken for bad ones. Raises `ToolbakeError` when none is scored."""
+    if rollouts and not any(rollout.scored for rollout in rollouts):
+        failure = next(rollout.failure for rollout in rollouts if rollout.failure is not None)
+        raise ToolbakeError(
+            f"{what}: none of {len(rollouts)} rollouts could be scored. The first failure, at the boundary "
+            f"{failure.boundary!r}: {failure.kind}: {failure.message}"
+        )
+
+
+def _succeeded(rollout: Rollout, threshold: float) -> bool:
+    return rollout.scored and rollout.verdict is not None and rollout.verdict.score >= threshold

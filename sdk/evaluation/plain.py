@@ -1,0 +1,52 @@
+"""The report's short form for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import figures
+from .comparisons import PairedComparison
+from .safe_text import one_line
+
+if TYPE_CHECKING:
+    from .report import Report
+
+_HEAD = ("condition", "success (95 % interval)", "score", "turns", "calls", "unscored")
+
+
+def render_short(report: Report) -> str:
+    """A table of the conditions and one line for each comparison."""
+    rows = [_HEAD]
+    for name, c in report.conditions.items():
+        score = figures.decimal(c.score.estimate if c.score else None)
+        turns = figures.decimal(c.turns.mean if c.turns else None, 1)
+        calls = figures.decimal(c.calls.mean if c.calls else None, 1)
+        rows.append((one_line(name), figures.success(c.success), score, turns, calls, f"{c.unscored} of {c.rollouts}"))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    lines += [compared(comparison) for comparison in report.comparisons]
+    return "\n".join(lines)
+
+
+def compared(comparison: PairedComparison) -> str:
+    """One comparison as a sentence without markup."""
+    names = f"{one_line(comparison.first)} → {one_line(comparison.second)}"
+    if comparison.success is None:
+        return f"{names}: no task was scored in both"
+    text = (
+        f"{names}: {figures.points(comparison.success.estimate)} points "
+        f"(95 % interval {figures.points_range(comparison.success)}) on {_tasks(comparison.tasks)}"
+    )
+    if comparison.p_value is not None:
+        p = figures.p_value(comparison.p_value)
+        text += f", p {p}" if p.startswith("<") else f", p = {p}"
+    return text + (f", {_tasks(len(comparison.left_out))} left out" if comparison.left_out else "")
+
+
+def _tasks(number: int) -> str:
+    return "1 task" if number == 1 else f"{number:,} tasks"

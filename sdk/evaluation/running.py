@@ -1,0 +1,118 @@
+"""`evaluate` and `rollout`: a policy and tools, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from mcp_bridge import connect
+
+from ..errors import ConfigError
+from ..policies.opening import ModelSource, open_agent
+from ..policies.protocol import Sampling
+from ..progress import Progress, Silent
+from ..records import Rollout
+from ..rollouts.engine import RolloutEngine
+from ..rollouts.episode import Job
+from ..rollouts.limits import Limits
+from ..tasks import load_tasks
+from ..traces.run_folder import RunFolder
+from ..verifiers import VerifierLike, check_verifier, verifier_name
+from .measuring import measure
+from .report import Report, build_report
+
+
+async def evaluate_async(
+    tools: Any,
+    prompts: Any,
+    verifier: VerifierLike,
+    *,
+    model: ModelSource = None,
+    output_dir: str | Path | None = None,
+    limits: Limits | Mapping[str, Any] | None = None,
+    concurrency: int = 64,
+    temperature: float = 0.0,
+    seed: int = 0,
+    success_threshold: float = 1.0,
+    progress: Progress | None = None,
+) -> Report:
+    """Measure a policy on all of `prompts`: one rollout each, greedy unless `temperature` says otherwise.
+
+    `model`: see `sdk.policies.opening.ModelSource`. With `output_dir`, every rollout and the report are kept, and a
+    run that was cut off goes on. Raises what `sdk.train` raises, before work is lost.
+    """
+    check_verifier(verifier)
+    tasks = load_tasks(prompts)
+    bounds = _limits(limits)
+    identity = {
+        "evaluate": _model_name(model),
+        "tasks": [task.id for task in tasks],
+        "verifier": verifier_name(verifier),
+        "limits": bounds.model_dump(),
+        "temperature": temperature,
+        "seed": seed,
+    }
+    opened = RunFolder.create_or_resume(Path(output_dir), identity) if output_dir is not None else nullcontext()
+    with opened as folder:
+        async with connect(tools, call_timeout_s=bounds.call_timeout_s) as source:
+            async with open_agent(model, rows=concurrency) as agent:
+                engine = RolloutEngine(
+                    agent=agent, source=source, verifier=verifier, limits=bounds, concurrency=concurrency
+                )
+                rollouts = await measure(
+                    engine,
+                    tasks,
+                    stage="evaluation",
+                    folder=folder,
+                    progress=progress or Silent(),
+                    title="evaluation",
+                    seed=seed,
+                    temperature=temperature,
+                    threshold=success_threshold,
+                )
+        report = build_report({agent.name: rollouts}, run={"model": agent.name}, success_threshold=success_threshold)
+        if folder is not None:
+            report.write(folder.path)
+    return report
+
+
+async def rollout_async(
+    tools: Any,
+    prompt: Any,
+    *,
+    model: ModelSource = None,
+    verifier: VerifierLike | None = None,
+    limits: Limits | Mapping[str, Any] | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> Rollout:
+    """One conversation, to look at. `prompt`: a string, a mapping or a `Task`. Scored if a verifier is given."""
+    if verifier is not None:
+        check_verifier(verifier)
+    tasks = load_tasks([prompt])
+    bounds = _limits(limits)
+    async with connect(tools, call_timeout_s=bounds.call_timeout_s) as source:
+        async with open_agent(model, rows=1) as agent:
+            engine = RolloutEngine(agent=agent, source=source, verifier=verifier, limits=bounds)
+            sampling = Sampling(temperature=temperature, max_tokens=bounds.max_turn_tokens)
+            job = Job(id=f"rollout/{tasks[0].id}", task=tasks[0], seed=seed)
+            return (await engine.run([job], sampling=sampling))[0]
+
+
+def _limits(limits: Limits | Mapping[str, Any] | None) -> Limits:
+    if limits is None or isinstance(limits, Limits):
+        return limits or Limits()
+    unknown = sorted(set(limits) - set(Limits.model_fields))
+    if unknown:
+        raise ConfigError(f"there is no limit {unknown[0]!r}; the limits are {', '.join(sorted(Limits.model_fields))}")
+    return Limits.model_validate(dict(limits))
+
+
+def _model_name(model: ModelSource) -> str:
+    if isinstance(model, Mapping):
+        return f"{model.get('base_url')}#{model.get('model')}"
+    if isinstance(model, tuple):
+        return "#".join(str(part) for part in model)
+    return str(model) if model is None or isinstance(model, str | Path) else model.name

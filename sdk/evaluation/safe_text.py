@@ -1,0 +1,70 @@
+"""Text from models and tools, made harmless for Markdown, HTML and terminals. Nothing is cut in silence."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+_JOINERS = "\u200c\u200d"  # invisible, but part of writing Persian, Hindi and emoji
+_MARKUP = re.compile(r"[\\`*\[\]<>|~&]|(?<![^\W_])_|_(?![^\W_])")
+
+
+def visible(text: str) -> str:
+    """Control, direction-changing and invisible characters as escapes (`\\x1b`); line breaks and tabs stay."""
+    return "".join(_escape(char) if _is_hidden(char) else char for char in text)
+
+
+def _is_hidden(char: str) -> bool:
+    if char in "\n\t" or char in _JOINERS:
+        return False
+    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if char == "\r":
+        return "\\r"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def cut(text: str, limit: int) -> str:
+    """The text, or its beginning and how many characters were left out."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]} … [{len(text) - limit:,} more characters]"
+
+
+def inline(text: object, limit: int = 120) -> str:
+    """A text on one line with Markdown's and HTML's signs escaped: for table cells, headings and sentences."""
+    return _MARKUP.sub(lambda sign: "\\" + sign[0], one_line(cut(str(text), limit)))
+
+
+def one_line(text: str) -> str:
+    """The text in `visible` form on a single line."""
+    return " ".join(visible(text).split())
+
+
+def fence(text: str) -> str:
+    """A block of plain text that nothing in the text can end."""
+    text = visible(text)
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    ticks = "`" * max(3, longest + 1)
+    return f"{ticks}text\n{text}\n{ticks}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left_columns: int = 1) -> str:
+    """A Markdown table with its columns in line, so that it reads well as plain text too.
+
+    Cells are used as they are: pass what is not yours through `inline` first.
+    """
+    widths = [max(3, *(len(row[i]) for row in [head, *rows])) for i in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            c.ljust(w) if i < left_columns else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+        ]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = ["-" * w if i < left_columns else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    return "\n".join([line(head), line(rule), *(line(row) for row in rows)])

@@ -1,0 +1,102 @@
+"""Whole files or none: what is written here survives a kill at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunFolderError
+from .json_text import dump_json
+
+_GOES_ON = "what is there stays good: the same call with this folder goes on from it"
+
+
+def folder_error(path: Path, error: OSError) -> RunFolderError:
+    """The operating system's error as one that names the path and the fix."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return RunFolderError(f"no space left to write {path}; free some, or choose another output_dir ({_GOES_ON})")
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return RunFolderError(f"{path} cannot be written ({error.strerror}); choose an output_dir you may write to")
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        return RunFolderError(
+            f"{path} cannot be a folder: a file is in the way; remove it or choose another output_dir"
+        )
+    return RunFolderError(f"{path} cannot be written: {error.strerror or error}; choose another output_dir")
+
+
+def make_folder(path: Path) -> None:
+    """The folder and its parents, where they are missing. Raises `RunFolderError`."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise folder_error(path, error) from error
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write the file as a whole: readers see the old content or the new, also after a power cut.
+
+    One writer at a time per folder (see `RunLock`). Raises `RunFolderError`.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # the first error is the one to report
+            temporary.unlink(missing_ok=True)
+        raise folder_error(path, error) from error
+
+
+def write_json(path: Path, data: Any) -> None:
+    """`write_bytes` of indented JSON. Raises `RunFolderError`."""
+    write_bytes(path, dump_json(data, indent=2) + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file. Raises `RunFolderError` where it cannot be read or is none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise RunFolderError(f"{path} is damaged ({error}); choose another output_dir") from error
+    if not isinstance(content, dict):
+        raise RunFolderError(f"{path} is damaged: it holds no object; choose another output_dir")
+    return content
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def require_space(path: Path, needed_bytes: int) -> None:
+    """Raises `RunFolderError` where the disk under `path` has fewer bytes free. `path` need not exist yet."""
+    existing = path
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    try:
+        free = shutil.disk_usage(existing).free
+    except OSError as error:
+        raise folder_error(path, error) from error
+    if free < needed_bytes:
+        raise RunFolderError(
+            f"{path} has {_gigabytes(free)} free and the run needs about {_gigabytes(needed_bytes)}; "
+            "free some, or choose an output_dir on another disk"
+        )
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB"

@@ -1,0 +1,150 @@
+"""A file of JSON lines that only grows, and stays whole when its writer is killed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunFolderError
+from .atomic_files import folder_error
+from .json_text import dump_json
+
+log = logging.getLogger(__name__)
+
+Line = dict[str, Any]
+
+
+class Journal:
+    """JSON objects, one a line. Each line reaches the operating system before `append` returns.
+
+    A line without its line break is one whose writer was killed: `cut_torn_line` removes it before a run
+    goes on, and readers leave it out. Anything else that is no JSON object is damage and an error.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+        self._lock = threading.Lock()
+
+    def append(self, line: Any) -> None:
+        """Write one line: all of it or, on an error, nothing. Raises `RunFolderError`. Threads may share it."""
+        data = dump_json(line) + b"\n"
+        with self._lock:
+            try:
+                self._write_whole(data)
+            except OSError as error:
+                raise folder_error(self.path, error) from error
+
+    def _write_whole(self, data: bytes) -> None:
+        if self._fd is None:
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        start = os.fstat(self._fd).st_size
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError:
+            if len(rest) < len(data):  # a disk that filled up took a part: take it back
+                os.ftruncate(self._fd, start)
+            raise
+
+    def sync(self) -> None:
+        """Wait until the lines are on the disk itself. Raises `RunFolderError`."""
+        with self._lock:
+            if self._fd is not None:
+                try:
+                    os.fsync(self._fd)
+                except OSError as error:
+                    raise folder_error(self.path, error) from error
+
+    def close(self) -> None:
+        with self._lock:
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
+
+    def read(self) -> Iterator[Line]:
+        """The lines in their order; none where there is no file. Raises `RunFolderError` on damage."""
+        for _, line in self._raw_lines():
+            yield line
+
+    def _raw_lines(self) -> Iterator[tuple[bytes, Line]]:
+        if not self.path.exists():
+            return
+        with open(self.path, "rb") as file:
+            for number, raw in enumerate(file, start=1):
+                if not raw.endswith(b"\n"):
+                    log.warning("%s: line %d was not written to its end; it is left out", self.path, number)
+                    return
+                yield raw, self._parse(raw, number)
+
+    def _parse(self, raw: bytes, number: int) -> Line:
+        try:
+            line = json.loads(raw)
+        except ValueError as error:
+            raise RunFolderError(
+                f"{self.path}, line {number}, is damaged ({error}); remove that line, or use another output_dir"
+            ) from error
+        if not isinstance(line, dict):
+            raise RunFolderError(f"{self.path}, line {number}, is a {type(line).__name__}, not an object; remove it")
+        return line
+
+    def cut_torn_line(self) -> int:
+        """Cut off a last line that was not written to its end; returns its bytes, 0 where all is whole."""
+        if not self.path.exists():
+            return 0
+        try:
+            with open(self.path, "rb+") as file:
+                size = file.seek(0, os.SEEK_END)
+                whole = _end_of_last_whole_line(file.fileno(), size)
+                if whole < size:
+                    file.truncate(whole)
+        except OSError as error:
+            raise folder_error(self.path, error) from error
+        if whole < size:
+            log.warning("%s: cut off a last line of %d bytes that was not written to its end", self.path, size - whole)
+        return size - whole
+
+    def move_lines(self, unwanted: Callable[[Line], bool], into: Path) -> int:
+        """Move lines to another journal; returns how many. A kill in between loses none and doubles none here."""
+        self.close()
+        moved = [raw for raw, line in self._raw_lines() if unwanted(line)]
+        if not moved:
+            return 0
+        other = Journal(into)
+        other.cut_torn_line()
+        # Killed between the two files, the next run moves the same lines again: they are there already.
+        there = {raw for raw, _ in other._raw_lines()}
+        try:
+            with open(into, "ab") as file:
+                file.writelines(raw for raw in moved if raw not in there)
+                file.flush()
+                os.fsync(file.fileno())
+            self._keep(lambda line: not unwanted(line))
+        except OSError as error:
+            raise folder_error(self.path, error) from error
+        return len(moved)
+
+    def _keep(self, wanted: Callable[[Line], bool]) -> None:
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
+        with open(temporary, "wb") as file:
+            file.writelines(raw for raw, line in self._raw_lines() if wanted(line))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path)
+
+
+def _end_of_last_whole_line(fd: int, size: int, block: int = 1 << 16) -> int:
+    end = size
+    while end > 0:
+        start = max(0, end - block)
+        found = os.pread(fd, end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0

@@ -1,0 +1,69 @@
+"""JSON that loses nothing a model or a tool can write."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
+
+def dump_json(value: Any, *, indent: int | None = None) -> bytes:
+    """A pydantic record or plain data as JSON in UTF-8, without a line break unless `indent` is given.
+
+    Pydantic's own writer fails on half a surrogate pair in a value and silently replaces it in a key, and a
+    model can write one (`"\\ud83d"` in its arguments); here it stays as an escape. JSON has no `nan` or `inf`:
+    in free-form values (tool results, states) they become the strings "nan", "inf" and "-inf".
+    """
+    data = value.model_dump() if isinstance(value, BaseModel) else value
+    try:
+        text = _dumps(data, indent=indent, ascii_only=False)
+    except ValueError:
+        data = _spell_out_non_finite(data)
+        text = _dumps(data, indent=indent, ascii_only=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _dumps(data, indent=indent, ascii_only=True).encode()
+
+
+def _dumps(data: Any, *, indent: int | None, ascii_only: bool) -> str:
+    separators = (",", ":") if indent is None else None
+    return json.dumps(
+        data,
+        indent=indent,
+        separators=separators,
+        ensure_ascii=ascii_only,
+        allow_nan=False,
+        default=to_jsonable_python,
+    )
+
+
+def _spell_out_non_finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, BaseModel):
+        return _spell_out_non_finite(value.model_dump())
+    if isinstance(value, dict):
+        return {key: _spell_out_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spell_out_non_finite(item) for item in value]
+    return value
+
+
+def non_finite_path(value: Any, at: str = "") -> str | None:
+    """Where in plain data the first `nan` or `inf` stands, for example `seconds.rollout`; `None` if nowhere."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return at or "value"
+    items: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, list | tuple):
+        items = list(enumerate(value))
+    for key, item in items:
+        found = non_finite_path(item, f"{at}.{key}" if at else str(key))
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,89 @@
+"""Starting a run in a folder or going on with the one in it: what is checked, what is written down."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunFolderError
+from . import identity
+from .atomic_files import folder_error, read_json
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+_OWN_LEFTOVERS = frozenset({".lock", ".run.json.tmp"})
+"""What a run killed in its first moments leaves behind; such a folder still counts as empty."""
+
+
+def refuse_foreign_content(path: Path, stored: dict[str, Any]) -> None:
+    """Raises `RunFolderError` unless the folder is new, empty or holds the run of this configuration."""
+    try:
+        names = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
+    except OSError as error:
+        raise folder_error(path, error) from error
+    if "run.json" in names:
+        _refuse_other_run(path, stored)
+        return
+    foreign = [name for name in names if name not in _OWN_LEFTOVERS]
+    if foreign:
+        shown = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
+        raise RunFolderError(f"{path} is not empty and holds no run ({shown}); choose a new or empty output_dir")
+
+
+def _refuse_other_run(path: Path, stored: dict[str, Any]) -> None:
+    info = read_info(path)
+    if info["fingerprint"] == identity.fingerprint(stored):
+        return
+    differ = identity.differences(info["config"], stored) or ["the fingerprint differs"]
+    shown = "; ".join(differ[:5]) + (f"; and {len(differ) - 5} more" if len(differ) > 5 else "")
+    raise RunFolderError(
+        f"{path} holds another run: {shown}. Choose another output_dir, or use the folder's options to resume it"
+    )
+
+
+def read_info(path: Path) -> dict[str, Any]:
+    """The checked content of a run's `run.json`. Raises `RunFolderError`."""
+    info = read_json(path / "run.json")
+    if info.get("format_version") != FORMAT_VERSION:
+        raise RunFolderError(
+            f"{path} has format version {info.get('format_version')!r}, and this toolbake reads {FORMAT_VERSION}; "
+            "choose another output_dir, or the toolbake that wrote it"
+        )
+    if not isinstance(info.get("config"), dict) or not isinstance(info.get("fingerprint"), str):
+        raise RunFolderError(
+            f"{path / 'run.json'} is damaged: config or fingerprint is missing; choose another output_dir"
+        )
+    return info
+
+
+def new_info(stored: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
+    """The first `run.json` of a run; `stored` is its configuration without secrets."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "created_at": now(),
+        "fingerprint": identity.fingerprint(stored),
+        "seeds": identity.seeds_of(stored),
+        "versions": versions,
+        "config": stored,
+        "resumed": [],
+    }
+
+
+def note_resume(info: dict[str, Any], versions: dict[str, str], path: Path) -> None:
+    """Add this resume to `info`, and log which versions have changed since."""
+    changed = [
+        f"{name} {info['versions'].get(name)} -> {versions.get(name)}"
+        for name in sorted(info["versions"].keys() | versions.keys())
+        if info["versions"].get(name) != versions.get(name)
+    ]
+    if changed:
+        log.warning("%s: the run goes on with other versions: %s", path, ", ".join(changed))
+    info.setdefault("resumed", []).append({"at": now(), "versions": versions})
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

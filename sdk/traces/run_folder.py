@@ -1,0 +1,294 @@
+"""The folder of one run: everything needed to read it, to trust it and to go on with it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..errors import RunFolderError
+from ..records import Rollout
+from . import identity
+from .atomic_files import make_folder, read_json, require_space, write_json
+from .journal import Journal, Line
+from .json_text import non_finite_path
+from .opening import new_info, note_resume, now, read_info, refuse_foreign_content
+from .run_lock import RunLock
+
+log = logging.getLogger(__name__)
+
+_STAGE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+class RunFolder:
+    """One run on disk. One process writes it; a killed run goes on from it.
+
+    Example:
+        with RunFolder.create_or_resume(Path("runs/a"), config={"model": "m", "seed": 7}) as run:
+            run.append_rollout("grpo", rollout)
+            run.append_metrics({"step": 0, "reward": 0.25})
+            run.finish_stage("grpo", {"steps": 1})
+
+    Under several training processes (DDP, FSDP) only the main one opens it.
+    """
+
+    def __init__(self, path: Path, info: dict[str, Any], *, lock: RunLock | None, resumed: bool) -> None:
+        """Use `create_or_resume` or `open_to_read`."""
+        self.path = path
+        self.info = info
+        """The content of `run.json`."""
+        self.resumed = resumed
+        self._lock = lock
+        self._journals: dict[str, Journal] = {}
+        self._ids: dict[str, set[str]] = {}
+
+    # ---- opening and closing
+
+    @classmethod
+    def create_or_resume(
+        cls,
+        path: Path,
+        config: Mapping[str, Any],
+        versions: Mapping[str, str] | None = None,
+        *,
+        needed_bytes: int = 0,
+    ) -> RunFolder:
+        """Start a run in a new or empty folder, or go on with the run of the same `config` in it.
+
+        `config` holds what makes the run this run and no other (model, tasks, seeds, hyperparameters), as plain
+        values; secrets in it are neither stored nor compared. `versions`: those installed, where not given.
+        `needed_bytes`: what the run will write, estimated.
+
+        Raises `RunFolderError` for a folder that holds another run or other files, is in use, cannot be written,
+        or has too little space.
+        """
+        path = Path(path).absolute()
+        stored = identity.plain_config(config)
+        known_versions = dict(versions) if versions is not None else identity.installed_versions()
+        require_space(path, needed_bytes)
+        refuse_foreign_content(path, stored)
+        make_folder(path)
+        lock = RunLock(path / ".lock")
+        try:
+            refuse_foreign_content(path, stored)  # again: another process may have been faster
+            resumed = (path / "run.json").exists()
+            info = read_info(path) if resumed else new_info(stored, known_versions)
+            if resumed:
+                note_resume(info, known_versions, path)
+            for name in ("rollouts", "stages", "checkpoints"):
+                make_folder(path / name)
+            write_json(path / "run.json", info)
+            run = cls(path, info, lock=lock, resumed=resumed)
+            run._cut_torn_lines()
+        except BaseException:
+            lock.close()
+            raise
+        return run
+
+    @classmethod
+    def open_to_read(cls, path: Path) -> RunFolder:
+        """A run to look at, also while another process writes it. Raises `RunFolderError` where there is none."""
+        path = Path(path).absolute()
+        if not (path / "run.json").is_file():
+            raise RunFolderError(f"{path} holds no run (it has no run.json); give the output_dir of a run")
+        return cls(path, read_info(path), lock=None, resumed=False)
+
+    def close(self) -> None:
+        """Close the files and let go of the lock. A second call does nothing."""
+        for journal in self._journals.values():
+            journal.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- where things are
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration as stored: secrets are `***`."""
+        config: dict[str, Any] = self.info["config"]
+        return config
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self.info["fingerprint"])
+
+    @property
+    def model_dir(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def report_md(self) -> Path:
+        return self.path / "report.md"
+
+    @property
+    def report_json(self) -> Path:
+        return self.path / "report.json"
+
+    @property
+    def curve_png(self) -> Path:
+        return self.path / "learning_curve.png"
+
+    # ---- rollouts
+
+    def append_rollout(self, stage: str, rollout: Rollout) -> None:
+        """Write a rollout to its stage's file. Raises `RunFolderError`, also for an id the stage has already."""
+        self._require_writable()
+        journal = self._journal(f"rollouts/{_checked(stage)}.jsonl")
+        ids = self._known_ids(stage)
+        if rollout.id in ids:
+            raise RunFolderError(
+                f"stage {stage!r} has a rollout {rollout.id!r} already; ids are unique within a stage "
+                "(on resume, call drop_after for what the checkpoint does not know)"
+            )
+        _require_finite(rollout)
+        journal.append(rollout)
+        ids.add(rollout.id)
+
+    def read_rollouts(self, stage: str) -> list[Rollout]:
+        """All rollouts of a stage in the order written. For large stages see `iter_rollouts`."""
+        return list(self.iter_rollouts(stage))
+
+    def iter_rollouts(self, stage: str) -> Iterator[Rollout]:
+        """The rollouts of a stage one by one. Raises `RunFolderError` where a line is damaged."""
+        journal = self._journal(f"rollouts/{_checked(stage)}.jsonl")
+        for line in journal.read():
+            try:
+                yield Rollout.model_validate(line)
+            except ValidationError as error:
+                raise RunFolderError(
+                    f"{journal.path}: rollout {line.get('id')!r} is damaged: {error}; remove its line"
+                ) from error
+
+    def rollout_ids(self, stage: str) -> frozenset[str]:
+        """The ids that a stage has already; to skip them when a stage goes on."""
+        return frozenset(self._known_ids(stage))
+
+    def rollout_stages(self) -> list[str]:
+        """The stages that have rollouts."""
+        return sorted(f.stem for f in (self.path / "rollouts").glob("*.jsonl") if _STAGE_NAME.fullmatch(f.stem))
+
+    def drop_after(self, stage: str, step: int) -> int:
+        """Set aside rollouts of steps after `step`, the last that a checkpoint knows; returns how many.
+
+        They move to `rollouts/<stage>.discarded.jsonl`, so that none is counted twice when the steps run again.
+        """
+        self._require_writable()
+        journal = self._journal(f"rollouts/{_checked(stage)}.jsonl")
+        into = self.path / "rollouts" / f"{stage}.discarded.jsonl"
+        moved = journal.move_lines(lambda line: int(line.get("step", -1)) > step, into)
+        self._ids.pop(stage, None)
+        if moved:
+            log.info("%s: set aside %d rollouts of %s after step %d", self.path, moved, stage, step)
+        return moved
+
+    # ---- metrics
+
+    def append_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Write a line of metrics: plain numbers, strings, dicts. Raises `ValueError` for `nan` and `inf`."""
+        self._require_writable()
+        _require_plain(metrics, "")
+        self._journal("metrics.jsonl").append(dict(metrics))
+
+    def read_metrics(self) -> list[Line]:
+        """All lines of metrics in the order written."""
+        return list(self._journal("metrics.jsonl").read())
+
+    def drop_metrics_after(self, step: int, stage: str | None = None) -> int:
+        """Set aside metrics of steps after `step`, of one stage where given; returns how many.
+
+        Lines without a `step` stay.
+        """
+        self._require_writable()
+
+        def later(line: Line) -> bool:
+            return int(line.get("step", -1)) > step and (stage is None or line.get("stage") == stage)
+
+        return self._journal("metrics.jsonl").move_lines(later, self.path / "metrics.discarded.jsonl")
+
+    # ---- stages
+
+    def finish_stage(self, name: str, data: Mapping[str, Any]) -> None:
+        """Mark a stage as done, after everything it wrote is on the disk. `data` is what later stages need."""
+        self._require_writable()
+        _checked(name)
+        for journal in self._journals.values():
+            journal.sync()
+        marker = {"stage": name, "finished_at": now(), "data": dict(data)}
+        write_json(self.path / "stages" / f"{name}.json", marker)
+
+    def stage(self, name: str) -> dict[str, Any] | None:
+        """The data of a finished stage, or `None` where it is not done."""
+        path = self.path / "stages" / f"{_checked(name)}.json"
+        if not path.exists():
+            return None
+        data: dict[str, Any] = read_json(path)["data"]
+        return data
+
+    # ---- inside
+
+    def _journal(self, name: str) -> Journal:
+        if name not in self._journals:
+            self._journals[name] = Journal(self.path / name)
+        return self._journals[name]
+
+    def _known_ids(self, stage: str) -> set[str]:
+        if stage not in self._ids:
+            self._ids[stage] = {
+                str(line.get("id")) for line in self._journal(f"rollouts/{_checked(stage)}.jsonl").read()
+            }
+        return self._ids[stage]
+
+    def _cut_torn_lines(self) -> None:
+        for file in [*(self.path / "rollouts").glob("*.jsonl"), *self.path.glob("*.jsonl")]:
+            Journal(file).cut_torn_line()
+
+    def _require_writable(self) -> None:
+        if self._lock is None:
+            raise RunFolderError(
+                f"{self.path} is open to read only, or closed; use RunFolder.create_or_resume to write"
+            )
+
+
+def _checked(stage: str) -> str:
+    if not _STAGE_NAME.fullmatch(stage):
+        raise RunFolderError(
+            f"stage name {stage!r} cannot be a file name; use 1 to 64 of a-z, 0-9, '_' and '-', such as 'warm_start'"
+        )
+    return stage
+
+
+def _require_finite(rollout: Rollout) -> None:
+    # Verdicts check themselves; these are the numbers that training rests on.
+    for number, row in enumerate(rollout.rows):
+        if not all(math.isfinite(value) for value in row.logprobs):
+            raise ValueError(f"rollout {rollout.id!r}: row {number} has a log-probability that is nan or inf")
+
+
+def _require_plain(value: Any, at: str) -> None:
+    bad = non_finite_path(value)
+    if bad is not None:
+        raise ValueError(f"metric {bad!r} is nan or inf; find out why before writing it, or leave it out")
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, item in items:
+        _require_plain(item, f"{at}.{key}" if at else str(key))
+    if not isinstance(value, str | int | float | list | tuple | Mapping) and value is not None:
+        raise ValueError(f"metric {at!r} is a {type(value).__name__}; give a plain number, for example x.item()")

@@ -1,0 +1,69 @@
+"""toolbake: turn your own tools into a model's skills.
+
+`train`, `evaluate` and `rollout` have async twins (`train_async`, ...), which are the real ones; `serve` starts an
+OpenAI-compatible endpoint. Nothing heavy is imported until it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .blocking import evaluate, rollout, train
+    from .errors import ConfigError, ModelError, RunFolderError, ToolbakeError, VerifierError
+    from .evaluation.report import Report
+    from .evaluation.running import evaluate_async, rollout_async
+    from .records import Message, Rollout, Task, ToolCall, Verdict
+    from .rollouts.limits import Limits
+    from .serving import serve
+    from .trainer.config import TrainConfig
+    from .trainer.pipeline import TrainResult, train_async
+
+__all__ = [
+    "ConfigError",
+    "Limits",
+    "Message",
+    "ModelError",
+    "Report",
+    "Rollout",
+    "RunFolderError",
+    "Task",
+    "ToolCall",
+    "ToolbakeError",
+    "TrainConfig",
+    "TrainResult",
+    "Verdict",
+    "VerifierError",
+    "evaluate",
+    "evaluate_async",
+    "rollout",
+    "rollout_async",
+    "serve",
+    "train",
+    "train_async",
+]
+
+_HOMES = {
+    **dict.fromkeys(("train", "evaluate", "rollout"), ".blocking"),
+    **dict.fromkeys(("ConfigError", "ModelError", "RunFolderError", "ToolbakeError", "VerifierError"), ".errors"),
+    **dict.fromkeys(("Message", "Rollout", "Task", "ToolCall", "Verdict"), ".records"),
+    **dict.fromkeys(("TrainResult", "train_async"), ".trainer.pipeline"),
+    **dict.fromkeys(("evaluate_async", "rollout_async"), ".evaluation.running"),
+    "Limits": ".rollouts.limits",
+    "Report": ".evaluation.report",
+    "TrainConfig": ".trainer.config",
+    "serve": ".serving",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sdk' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_HOMES[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,271 @@
+"""An agent over any OpenAI-compatible endpoint: text in, text out. For baselines; nothing here can be trained."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+import anyio
+import httpx
+
+from mcp_bridge.records import Tool
+
+from ..errors import ConfigError, PolicyFailure
+from ..records import Message, TokenRow
+from .endpoint_replies import context_exceeded, error_text, read_reply
+from .protocol import Reply, Sampling
+from .token_agent import turn_seed
+from .token_history import with_call_ids
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_SHORTEST_SECRET = 4
+_REPEATED_STATUSES = (429, 502, 503)
+_REPEATED_ERRORS = (httpx.NetworkError, httpx.ConnectTimeout, httpx.RemoteProtocolError)
+"""No answer began. A read timeout is not among them: the endpoint may still be generating."""
+
+
+class EndpointAgent:
+    """Speaks with `base_url` + `/chat/completions`.
+
+    Used with `async with`, conversations share connections; without, every request opens its own.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        api_key: str | None = None,
+        *,
+        name: str | None = None,
+        timeout_s: float = 300.0,
+        max_retries: int = 4,
+        backoff_s: float = 1.0,
+        max_wait_s: float = 60.0,
+        max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
+        extra_body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        `max_retries`: how often a request is repeated after 429, 502, 503 or a connection that broke before any
+        answer. The wait is the server's Retry-After, else `backoff_s`, doubled every time; a wait above
+        `max_wait_s` seconds is a failure. `extra_body` is merged into every request; a value of None takes a field
+        out (`{"seed": None}` for endpoints that refuse it). `headers` are sent as given and never shown.
+
+        Raises `ConfigError` for a URL or key that cannot work.
+        """
+        self._url = _checked_url(base_url)
+        self._model = model
+        self._name = name or model
+        self._limits = (timeout_s, max_retries, backoff_s, max_wait_s)
+        self._max_tokens_field = max_tokens_field
+        self._extra_body = dict(extra_body or {})
+        self._headers = _Secret({**(headers or {}), **_authorization(api_key)})
+        self._client: httpx.AsyncClient | None = None
+
+    def __repr__(self) -> str:
+        return f"EndpointAgent({self._url!r}, {self._model!r})"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> EndpointConversation:
+        return EndpointConversation(self, tools, sampling=sampling, seed=seed)
+
+    async def __aenter__(self) -> Self:
+        if self._client is not None:
+            raise RuntimeError("this agent is already open")
+        self._client = self._new_client()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def request_body(
+        self, messages: Sequence[Message], tools: Sequence[Tool], sampling: Sampling, max_tokens: int, seed: int
+    ) -> dict[str, Any]:
+        """The JSON of one request. Reasoning is not sent back: endpoints keep or refuse it, each in its own way."""
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [message.model_copy(update={"reasoning": None}).as_openai() for message in messages],
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            self._max_tokens_field: max_tokens,
+            "seed": seed,
+        }
+        if tools:
+            body["tools"] = [tool.as_openai() for tool in tools]
+        merged = {**body, **self._extra_body}
+        return {key: value for key, value in merged.items() if value is not None}
+
+    async def post(self, body: dict[str, Any]) -> tuple[int, str, list[str]]:
+        """Send until an answer came: its status and text, and why earlier tries were repeated.
+
+        Raises `PolicyFailure` when none came.
+        """
+        _, max_retries, backoff_s, max_wait_s = self._limits
+        retried: list[str] = []
+        while True:
+            try:
+                status, text, retry_after = await self._post_once(body)
+                problem = f"HTTP {status}"
+            except _REPEATED_ERRORS as error:
+                status, text, retry_after = 0, "", None
+                problem = type(error).__name__
+            if status and status not in _REPEATED_STATUSES:
+                return status, text, retried
+            detail = f": {error_text(text)}" if text else ""
+            if len(retried) == max_retries:
+                raise self.failure(f"failed {len(retried) + 1} times, at last with {problem}{detail}")
+            wait = backoff_s * 2 ** len(retried) if retry_after is None else retry_after
+            if wait > max_wait_s:
+                raise self.failure(
+                    f"failed with {problem}; the next try is {wait:g} s off, over {max_wait_s:g} s{detail}"
+                )
+            retried.append(problem)
+            await anyio.sleep(wait)
+
+    def failure(self, message: str) -> PolicyFailure:
+        """A `PolicyFailure` that names the endpoint and holds nothing secret."""
+        return PolicyFailure(f"endpoint {self._url} (model {self._model!r}) {self.redact(message)}")
+
+    def redact(self, text: str) -> str:
+        """The text without the key and the values of headers, which some endpoints repeat in their errors."""
+        for secret in self._headers.value.values():
+            for part in (secret, secret.removeprefix("Bearer ")):
+                text = text.replace(part, "***") if len(part) >= _SHORTEST_SECRET else text
+        return text
+
+    async def _post_once(self, body: dict[str, Any]) -> tuple[int, str, float | None]:
+        """One request: status, text and Retry-After in seconds. Errors before the answer's head are passed on."""
+        async with self._open_client() as client:
+            content = _LONE_SURROGATE.sub("\ufffd", json.dumps(body, ensure_ascii=False)).encode()
+            headers = {"Content-Type": "application/json"}
+            request = client.build_request("POST", self._url + "/chat/completions", content=content, headers=headers)
+            try:
+                response = await client.send(request, stream=True)
+            except _REPEATED_ERRORS:
+                raise
+            except httpx.TimeoutException:
+                raise self.failure(f"gave no answer within {self._limits[0]:g} s") from None
+            except httpx.HTTPError as error:
+                raise self.failure(f"could not be asked: {type(error).__name__}: {error}") from None
+            try:
+                await response.aread()
+                return response.status_code, response.text, _retry_after(response.headers.get("retry-after"))
+            except httpx.HTTPError as error:
+                raise self.failure(f"broke off its answer: {type(error).__name__}: {error}") from None
+            finally:
+                await response.aclose()
+
+    @asynccontextmanager
+    async def _open_client(self) -> AsyncIterator[httpx.AsyncClient]:
+        if self._client is not None:
+            yield self._client
+            return
+        async with self._new_client() as client:
+            yield client
+
+    def _new_client(self) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+        return httpx.AsyncClient(headers=self._headers.value, timeout=self._limits[0], limits=limits)
+
+
+class EndpointConversation:
+    """One conversation with an endpoint. A turn that raises or finds no room leaves it as it was."""
+
+    def __init__(self, agent: EndpointAgent, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> None:
+        self._agent = agent
+        self._tools = list(tools)
+        self._sampling = sampling
+        self._seed = seed
+        self._turn = 0
+        self._messages: list[Message] = []
+
+    def rows(self) -> list[TokenRow]:
+        """Empty: an endpoint that only knows text has no tokens to train."""
+        return []
+
+    async def reply(self, new_messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+        """See `Conversation.reply`. `Reply.extra` holds `retries`, why (`retried`), and what the endpoint says of
+        the answer: `id`, `model`, `finish_reason`."""
+        messages = [*self._messages, *new_messages]
+        limit = self._sampling.max_tokens if max_tokens is None else min(max_tokens, self._sampling.max_tokens)
+        seed = turn_seed(self._seed, self._turn)
+        body = self._agent.request_body(messages, self._tools, self._sampling, limit, seed)
+        status, text, retried = await self._agent.post(body)
+        counted = {"retries": len(retried), "retried": retried}
+        if context_exceeded(status, text):
+            return Reply(
+                Message(role="assistant"), "context", extra={**counted, "error": self._agent.redact(error_text(text))}
+            )
+        if status != 200:
+            raise self._agent.failure(f"answered HTTP {status}: {error_text(text)}")
+        try:
+            reply = read_reply(text)
+        except ValueError as error:
+            raise self._agent.failure(f"gave an answer that cannot be read: {error}") from None
+        message = reply.message.model_copy(update={"tool_calls": with_call_ids(reply.message.tool_calls, messages)})
+        self._messages = [*messages, message]
+        self._turn += 1
+        return Reply(
+            message,
+            reply.stop_reason,
+            sampled_tokens=reply.sampled_tokens,
+            prompt_tokens=reply.prompt_tokens,
+            extra={**counted, **reply.extra},
+        )
+
+
+class _Secret:
+    """A value that shows itself to nobody."""
+
+    def __init__(self, value: dict[str, str]) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "***"
+
+
+def _checked_url(base_url: str) -> str:
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"endpoint {parts.hostname or base_url[:40]!r} is no http(s) URL; try http://host:8000/v1")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ConfigError(
+            f"the URL of endpoint {parts.hostname!r} holds credentials, a query or a fragment; "
+            "give a key as api_key or in headers"
+        )
+    return base_url.rstrip("/").removesuffix("/chat/completions")
+
+
+def _authorization(api_key: str | None) -> dict[str, str]:
+    if api_key is None:
+        return {}
+    if not re.fullmatch(r"[\x21-\x7e]+", api_key):
+        raise ConfigError("the api_key is empty or holds blanks or characters that no HTTP header can carry")
+    return {"Authorization": f"Bearer {api_key}"}
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds to wait, from either form of the header (RFC 9110, 10.2.3); None where it cannot be read."""
+    if value is None:
+        return None
+    if value.strip().isdecimal():
+        return float(value)
+    from datetime import UTC, datetime
+    from email.utils import parsedate_to_datetime
+
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        return None
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())

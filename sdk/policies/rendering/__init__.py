@@ -1,0 +1,40 @@
+"""Messages to token ids and back, exactly: what was sampled is never rendered again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import ModelError
+from .demonstration import append_tokens, render_demonstration
+from .protocol import ChatRenderer, ParsedReply
+
+__all__ = ["ChatRenderer", "ParsedReply", "append_tokens", "make_renderer", "render_demonstration"]
+
+
+def make_renderer(
+    tokenizer: Any, *, family: str | None = None, options: Mapping[str, Any] | None = None
+) -> ChatRenderer:
+    """The renderer for a tokenizer (transformers, with a fast version).
+
+    `family`: None chooses by `tokenizer.name_or_path`: a hand-written renderer where the hub name is known, the
+    tokenizer's chat template otherwise. A hub name (`"Qwen/Qwen3-4B"`), a family (`"qwen3"`) or `"template"` says
+    it outright, which a model saved to a folder needs: keep `renderer.family` with it.
+    `options`: variables of the template, for example `{"enable_thinking": False}`.
+
+    Raises `ModelError` when the family is unknown or does not fit the tokenizer.
+    """
+    from renderers.base import MODEL_RENDERER_MAP
+
+    from .library import LibraryRenderer
+    from .template import TemplateRenderer
+
+    if family is None:
+        family = MODEL_RENDERER_MAP.get(getattr(tokenizer, "name_or_path", ""), "template")
+    family = MODEL_RENDERER_MAP.get(family, family)
+    if family == "template":
+        return TemplateRenderer(tokenizer, options=options)
+    families = sorted(set(MODEL_RENDERER_MAP.values()))
+    if family not in families:
+        raise ModelError(f"renderer family {family!r} is unknown; choose 'template' or one of {', '.join(families)}")
+    return LibraryRenderer(tokenizer, family, options=options)

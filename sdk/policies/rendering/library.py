@@ -1,0 +1,143 @@
+"""Model families known by hand: the `renderers` library behind our protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mcp_bridge.records import Tool
+
+from ...errors import ModelError
+from ...records import Message, ToolCall
+from .calls import check_arguments, read_arguments
+from .plain_text import PlainTextCodec
+from .protocol import ParsedReply
+from .template import protected_messages
+
+_ASK = Message(role="user", content="Ask")
+_PROBLEMS = {
+    "invalid_json": "the call is not valid JSON",
+    "unclosed_block": "the call is not closed",
+    "missing_name": "the call has no name",
+    "malformed_structure": "the call is not in the model's own form",
+}
+
+
+class LibraryRenderer:
+    """One of the library's hand-written renderers, with text kept from becoming control tokens."""
+
+    def __init__(self, tokenizer: Any, family: str, *, options: Mapping[str, Any] | None = None) -> None:
+        """`options`: the family's template variables, for example `{"enable_thinking": False}` for `qwen3`."""
+        from renderers import config_from_name, create_renderer
+        from renderers.base import merge_chat_template_kwargs
+
+        self.family = family
+        self._codec = PlainTextCodec(tokenizer)
+        try:
+            config = merge_chat_template_kwargs(config_from_name(family), options)
+            self._renderer = create_renderer(_ProtectingTokenizer(tokenizer, self._codec), config)
+        except (ValueError, AssertionError, TypeError) as error:
+            raise ModelError(f"renderer {family!r} does not fit this tokenizer or these options: {error}") from error
+        self.stop_token_ids = list(self._renderer.get_stop_token_ids())
+
+    def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        return self._render(messages, tools, generation_prompt=True)
+
+    def extend(
+        self,
+        prompt_ids: Sequence[int],
+        completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
+        bridged = self._renderer.bridge_to_next_turn(
+            list(prompt_ids),
+            list(completion_ids),
+            protected_messages(self._codec, new_messages),
+            tools=self._specifications(tools),
+        )
+        if bridged is None:
+            return None
+        history = [*prompt_ids, *completion_ids]
+        ids = list(bridged.token_ids)
+        return ids if ids[: len(history)] == history else None
+
+    def parse(
+        self, completion_ids: Sequence[int], tools: Sequence[Tool], *, prompt_ids: Sequence[int] = ()
+    ) -> ParsedReply:
+        specifications = [tool.as_openai()["function"] for tool in tools] or None
+        parsed = self._renderer.parse_response(
+            list(completion_ids), tools=specifications, prompt_ids=list(prompt_ids) or None
+        )
+        return ParsedReply(
+            content=parsed.content,
+            reasoning=parsed.reasoning_content,
+            tool_calls=[_tool_call(call) for call in parsed.tool_calls],
+        )
+
+    def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
+        opening = self._render([_ASK], tools, generation_prompt=True)
+        whole = self._renderer.render(
+            protected_messages(self._codec, [_ASK, message]), tools=self._specifications(tools)
+        )
+        ids = list(whole.token_ids)
+        if ids[: len(opening)] == opening:
+            ends = [i for i, token in enumerate(ids) if token in self.stop_token_ids and i >= len(opening)]
+            if ends:
+                return ids[len(opening) : ends[-1] + 1]
+        if len(whole.sampled_mask) != len(ids):
+            raise ModelError(f"renderer {self.family!r} does not tell which tokens of an answer the model samples")
+        return [
+            t
+            for t, sampled, i in zip(ids, whole.sampled_mask, whole.message_indices, strict=True)
+            if sampled and i == 1
+        ]
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool) -> list[int]:
+        return list(
+            self._renderer.render_ids(
+                protected_messages(self._codec, messages),
+                tools=self._specifications(tools),
+                add_generation_prompt=generation_prompt,
+            )
+        )
+
+    def _specifications(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
+        return [self._codec.protect(tool.as_openai()) for tool in tools] or None
+
+
+class _ProtectingTokenizer:
+    """A tokenizer that encodes protected text as plain text; everything else is the wrapped one's.
+
+    It has no `__call__`: character offsets would be those of the stand-ins. The library then leaves out what needs
+    them (`is_content`) and its ids are the same.
+    """
+
+    def __init__(self, tokenizer: Any, codec: PlainTextCodec) -> None:
+        self._tokenizer = tokenizer
+        self._codec = codec
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return self._codec.encode(text)
+
+    def decode(self, ids: Any, **options: Any) -> str:
+        return str(self._tokenizer.decode(ids, **options))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__call__":
+            raise AttributeError(name)
+        return getattr(self._tokenizer, name)
+
+
+def _tool_call(parsed: Any) -> ToolCall:
+    status = str(parsed.status)
+    name = parsed.name or ""
+    call_id = parsed.id or ""
+    if status in _PROBLEMS:
+        return ToolCall(id=call_id, name=name, error=f"{_PROBLEMS[status]}: {parsed.raw.strip()[:120]}")
+    # `unknown_tool` is not an error of form: whoever runs the call answers it with the tools there are.
+    if isinstance(parsed.arguments, str):
+        arguments, error = read_arguments(parsed.arguments)
+    else:
+        arguments, error = check_arguments(parsed.arguments if parsed.arguments is not None else {})
+    return ToolCall(id=call_id, name=name, arguments=arguments, error=error)

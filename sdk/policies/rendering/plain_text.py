@@ -1,0 +1,114 @@
+"""Text to token ids where only the template's own control tokens become control tokens.
+
+A tool result that contains `<|im_end|>` is data: encoded the usual way it would end the turn and let whoever
+wrote it speak in any role. `protect` therefore replaces control tokens in messages and tools by stand-ins that
+survive a chat template; `encode` puts the text back and encodes it as ordinary characters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import ModelError
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class PlainTextCodec:
+    """Encodes rendered text and decodes ids. Holds its own copies of the tokenizer: its settings cannot be changed."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
+            raise ModelError(f"tokenizer {name!r} has no fast version; use a model whose folder has a tokenizer.json")
+        specification = json.loads(backend.to_str()) | {"truncation": None, "padding": None, "post_processor": None}
+        self._whole = _build(specification)
+        self._plain = _build(specification | {"added_tokens": []})
+        added = tokenizer.added_tokens_decoder
+        self._ids = {token.content: token_id for token_id, token in added.items()}
+        self._strips = {token.content: (token.lstrip, token.rstrip) for token in added.values()}
+        self._control_ids = frozenset(i for i, token in added.items() if token.special)
+        everywhere = [token.content for token in added.values() if token.special]
+        marked = [token.content for token in added.values() if token.special or re.search(r"[^\w\s]", token.content)]
+        self._control_pattern = _any_of(everywhere)
+        self._marked_pattern = _any_of(marked)
+        self._token_pattern = _any_of(list(self._ids))
+        self._names = sorted(marked)
+        self._nonce = "TEXT" + secrets.token_hex(8).upper()
+        self._stand_in = re.compile(self._nonce + r"N(\d+)E")
+
+    def protect(self, value: Any, *, keep_markup: bool = False) -> Any:
+        """A copy of a JSON value in which no string holds a control token.
+
+        `keep_markup`: leave markers that are tokens but control nothing (`<think>`), which templates look for in
+        the assistant's own words.
+        """
+        if isinstance(value, str):
+            text = _LONE_SURROGATE.sub("\ufffd", value)
+            pattern = self._control_pattern if keep_markup else self._marked_pattern
+            return pattern.sub(lambda m: f"{self._nonce}N{self._names.index(m.group())}E", text)
+        if isinstance(value, dict):
+            return {
+                self.protect(k, keep_markup=keep_markup): self.protect(v, keep_markup=keep_markup)
+                for k, v in value.items()
+            }
+        if isinstance(value, list):
+            return [self.protect(item, keep_markup=keep_markup) for item in value]
+        return value
+
+    def restore(self, text: str) -> str:
+        """The text as it was before `protect`, for reading only."""
+        return self._stand_in.sub(lambda m: self._names[int(m.group(1))], text)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of rendered text; protected text becomes ordinary tokens.
+
+        Without protected text these are exactly the tokenizer's own ids.
+        """
+        if self._nonce not in text:
+            return list(self._whole.encode(text, add_special_tokens=False).ids)
+        ids: list[int] = []
+        position = 0
+        swallow = False
+        for match in [*self._token_pattern.finditer(text), None]:
+            piece = text[position : match.start() if match else len(text)]
+            strip_left, strip_right = self._strips[match.group()] if match else (False, False)
+            piece = piece.lstrip() if swallow else piece
+            piece = piece.rstrip() if strip_left else piece
+            ids += self._encode_plain(self.restore(piece))
+            if match:
+                ids.append(self._ids[match.group()])
+                position, swallow = match.end(), strip_right
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, control tokens shown as text; bytes that are no UTF-8 become U+FFFD."""
+        return str(self._whole.decode(list(ids), skip_special_tokens=False))
+
+    def first_token(self, text: str) -> tuple[str, int, int] | None:
+        """The first control token in rendered text: its text, its id and the place behind it."""
+        match = self._control_pattern.search(text)
+        return (match.group(), self._ids[match.group()], match.end()) if match else None
+
+    def _encode_plain(self, text: str) -> list[int]:
+        ids = list(self._plain.encode(text, add_special_tokens=False).ids)
+        if not self._control_ids.isdisjoint(ids):
+            raise ModelError(f"the tokenizer encodes the text {text[:80]!r} as a control token even as plain text")
+        return ids
+
+
+def _build(specification: dict[str, Any]) -> Any:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(json.dumps(specification))
+
+
+def _any_of(contents: list[str]) -> re.Pattern[str]:
+    """Matches the longest of `contents` first; matches nothing when there are none."""
+    longest_first = sorted((c for c in contents if c), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")

@@ -1,0 +1,24 @@
+"""What one rollout may use up. Every limit that ends a rollout is named in its stop reason."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Limits(BaseModel):
+    """Budgets of one rollout. Example: `Limits(max_turns=4, max_turn_tokens=128)`"""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_turns: int = Field(default=8, ge=1)
+    """Assistant messages."""
+    max_turn_tokens: int = Field(default=256, ge=1)
+    """Sampled tokens of one assistant message."""
+    max_tokens: int = Field(default=2048, ge=1)
+    """Sampled tokens of the whole rollout."""
+    max_calls: int = Field(default=16, ge=0)
+    """Tool calls of the whole rollout, mistaken ones included."""
+    max_seconds: float = Field(default=300.0, gt=0)
+    """Wall-clock time. A rollout that runs out of it is left unscored: a slow machine is not a bad answer."""
+    call_timeout_s: float = Field(default=30.0, gt=0)
+    """One tool call. Running out of it is a failure of the tool and leaves the rollout unscored."""

@@ -1,0 +1,243 @@
+"""The agent over an OpenAI-compatible endpoint, against real local servers with faults."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+from chat_endpoints import ChatServer, says
+from starlette.responses import JSONResponse, Response
+
+from mcp_bridge.records import Tool
+from sdk.errors import ConfigError, PolicyFailure
+from sdk.policies.endpoint import EndpointAgent
+from sdk.policies.protocol import Sampling
+from sdk.policies.token_agent import turn_seed
+from sdk.records import Message
+
+KEY = "sk-very-secret"
+ASK = [Message(role="user", content="Where is 4417?")]
+NOW = {"retry-after": "0"}
+
+
+def failing(status: int, message: str = "broken", **error: Any) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, **error}}, status_code=status, headers=NOW)
+
+
+def called(*calls: tuple[str, str, str]) -> JSONResponse:
+    made = [{"id": i, "type": "function", "function": {"name": n, "arguments": a}} for i, n, a in calls]
+    return says(finish="tool_calls", tool_calls=made)
+
+
+def talk(url: str, tools: tuple[Tool, ...] = (), **options: Any) -> Any:
+    agent = EndpointAgent(url, "small", KEY, backoff_s=0, **options)
+    return agent.start(tools, sampling=Sampling(temperature=0.5, top_p=0.9, max_tokens=64), seed=3)
+
+
+async def test_a_conversation_with_parallel_calls_sends_what_openai_expects(
+    chat_server: ChatServer, order_tool: Tool
+) -> None:
+    chat_server.will(called(("a", "get_order", '{"order_id": "1"}'), ("a", "get_order", "{}")), says("Shipped."))
+    conversation = talk(chat_server.url, (order_tool,))
+    first = await conversation.reply(ASK)
+    ids = [call.id for call in first.message.tool_calls]
+    assert ids[0] == "a"
+    assert len(set(ids)) == 2
+    assert [call.arguments for call in first.message.tool_calls] == [{"order_id": "1"}, {}]
+    assert (first.stop_reason, first.sampled_tokens, first.prompt_tokens) == ("stop", 7, 11)
+    second = await conversation.reply([Message(role="tool", content="ok", tool_call_id=i) for i in ids], max_tokens=9)
+    assert second.message.content == "Shipped."
+    assert conversation.rows() == []
+    one, two = chat_server.bodies
+    assert one == {
+        "model": "small",
+        "messages": [{"role": "user", "content": "Where is 4417?"}],
+        "tools": [order_tool.as_openai()],
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_tokens": 64,
+        "seed": turn_seed(3, 0),
+    }
+    assert [m["role"] for m in two["messages"]] == ["user", "assistant", "tool", "tool"]
+    assert [call["id"] for call in two["messages"][1]["tool_calls"]] == ids
+    assert (two["max_tokens"], two["seed"]) == (9, turn_seed(3, 1))
+    assert chat_server.headers[0]["authorization"] == f"Bearer {KEY}"
+
+
+async def test_busy_answers_are_repeated_as_the_server_asks_and_counted(chat_server: ChatServer) -> None:
+    chat_server.will(failing(429), failing(502), failing(503), says("Here."))
+    reply = await talk(chat_server.url).reply(ASK)
+    assert reply.message.content == "Here."
+    assert reply.extra["retries"] == 3
+    assert reply.extra["retried"] == ["HTTP 429", "HTTP 502", "HTTP 503"]
+    assert chat_server.bodies[0] == chat_server.bodies[3]
+
+
+async def test_retries_end_and_a_wait_that_is_too_long_is_not_waited_for(chat_server: ChatServer) -> None:
+    chat_server.will(*[failing(429, "slow down")] * 3)
+    with pytest.raises(PolicyFailure, match=r"failed 3 times, at last with HTTP 429: slow down"):
+        await talk(chat_server.url, max_retries=2).reply(ASK)
+    chat_server.will(Response("later", status_code=503, headers={"retry-after": "3600"}))
+    with pytest.raises(PolicyFailure, match="3600 s off, over 60 s: later"):
+        await talk(chat_server.url).reply(ASK)
+    date = "Wed, 21 Oct 2099 07:28:00 GMT"
+    chat_server.will(Response("later", status_code=503, headers={"retry-after": date}))
+    with pytest.raises(PolicyFailure, match="off, over 60 s"):
+        await talk(chat_server.url).reply(ASK)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 500, 504])
+async def test_other_refusals_fail_at_once_with_the_endpoints_message_and_without_the_key(
+    chat_server: ChatServer, status: int
+) -> None:
+    chat_server.will(failing(status, f"Bad key {KEY} for you"))
+    conversation = talk(chat_server.url)
+    with pytest.raises(PolicyFailure, match=rf"HTTP {status}: Bad key \*\*\* for you") as caught:
+        await conversation.reply(ASK)
+    assert KEY not in repr(caught.value)
+    assert len(chat_server.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": "too long", "code": "context_length_exceeded"},
+        {"message": "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens."},
+        {"message": "prompt is too long: 9000 tokens > 8192 maximum"},
+    ],
+)
+async def test_a_conversation_too_long_for_the_model_ends_for_want_of_context(
+    chat_server: ChatServer, error: dict[str, str]
+) -> None:
+    chat_server.will(JSONResponse({"error": error}, status_code=400), says("Short."))
+    conversation = talk(chat_server.url)
+    reply = await conversation.reply(ASK)
+    assert (reply.stop_reason, reply.message.content) == ("context", "")
+    assert reply.extra["error"] == error["message"]
+    assert (await conversation.reply(ASK)).message.content == "Short."
+    assert len(chat_server.bodies[1]["messages"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("<html>oops", "no JSON.*<html>oops"),
+        ("[]", "no choices"),
+        ('{"choices": []}', "no choices"),
+        ('{"choices": [{"message": null}]}', "no message"),
+        ('{"choices": [{"message": {"content": 5}}]}', "neither text nor parts"),
+        ('{"choices": [{"message": {"tool_calls": 5}}]}', "tool_calls is no list"),
+        ('{"choices": [{"message": {}, "finish_reason": "content_filter"}]}', "content filter"),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_is_a_failure_not_a_reply(
+    chat_server: ChatServer, body: str, complaint: str
+) -> None:
+    chat_server.will(Response(body))
+    with pytest.raises(PolicyFailure, match=complaint):
+        await talk(chat_server.url).reply(ASK)
+
+
+async def test_malformed_calls_come_back_as_calls_with_an_error(chat_server: ChatServer) -> None:
+    chat_server.will(called(("1", "find", '{"q": '), ("2", "find", "[1]"), ("3", "", "{}")), says("ok"))
+    conversation = talk(chat_server.url)
+    calls = (await conversation.reply(ASK)).message.tool_calls
+    assert ["not valid JSON" in (calls[0].error or ""), "JSON object" in (calls[1].error or "")] == [True, True]
+    assert calls[2].error == "the call has no name"
+    assert all(call.arguments == {} for call in calls)
+    await conversation.reply([Message(role="tool", content="no", tool_call_id=c.id) for c in calls])
+
+
+async def test_a_cut_answer_reasoning_parts_and_a_refusal_are_read(chat_server: ChatServer) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    chat_server.will(says("par", finish="length"), says(parts, reasoning_content="hm"), says(None, refusal="No."))
+    conversation = talk(chat_server.url)
+    assert (await conversation.reply(ASK)).stop_reason == "length"
+    second = (await conversation.reply(ASK)).message
+    assert (second.content, second.reasoning) == ("ab", "hm")
+    assert (await conversation.reply(ASK)).message.content == "No."
+    assert "reasoning_content" not in json.dumps(chat_server.bodies[-1])
+
+
+async def test_fields_can_be_renamed_added_and_taken_out(chat_server: ChatServer) -> None:
+    chat_server.will(says("ok"))
+    options = {"max_tokens_field": "max_completion_tokens", "extra_body": {"seed": None, "top_k": 5}}
+    await talk(chat_server.url, **options).reply(ASK)
+    body = chat_server.bodies[0]
+    assert (body["max_completion_tokens"], body["top_k"]) == (64, 5)
+    assert not {"max_tokens", "seed"} & set(body)
+
+
+async def test_half_a_surrogate_pair_in_a_message_is_sent_as_the_replacement_character(chat_server: ChatServer) -> None:
+    chat_server.will(says("ok"))
+    await talk(chat_server.url).reply([Message(role="user", content="a\ud800b")])
+    assert chat_server.bodies[0]["messages"][0]["content"] == "a\ufffdb"
+
+
+COMPLETE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n"
+
+
+async def test_a_connection_dropped_before_an_answer_is_tried_again(raw_server: Any) -> None:
+    body = says("Back.").body
+    url, seen = raw_server([b"", COMPLETE + b"content-length: %d\r\n\r\n" % len(body) + body])
+    reply = await talk(url).reply(ASK)
+    assert (reply.message.content, reply.extra["retries"]) == ("Back.", 1)
+    assert len(seen) == 2
+
+
+async def test_an_answer_that_breaks_off_is_not_asked_for_again(raw_server: Any) -> None:
+    url, seen = raw_server([COMPLETE + b"content-length: 500\r\n\r\n{", b""])
+    with pytest.raises(PolicyFailure, match="broke off its answer"):
+        await talk(url).reply(ASK)
+    assert len(seen) == 1
+
+
+async def test_an_endpoint_that_is_not_there_fails_after_the_retries(unused_port: int) -> None:
+    with pytest.raises(PolicyFailure, match=r"failed 2 times, at last with ConnectError"):
+        await talk(f"http://127.0.0.1:{unused_port}/v1", max_retries=1).reply(ASK)
+
+
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def test_an_open_agent_shares_its_connections_among_conversations(chat_server: ChatServer) -> None:
+    chat_server.will(*[says("ok")] * 6)
+    async with EndpointAgent(chat_server.url, "small", KEY, name="baseline") as agent:
+        async with anyio.create_task_group() as group:
+            for seed in range(6):
+                group.start_soon(agent.start([], sampling=Sampling(), seed=seed).reply, ASK)
+    assert len(chat_server.bodies) == 6
+    assert agent.name == "baseline"
+
+
+def test_the_key_is_never_shown() -> None:
+    agent = EndpointAgent("http://localhost:1/v1/", "small", KEY, headers={"x-tenant": "hidden-tenant"})
+    shown = repr(agent) + repr(vars(agent)) + repr(agent.start([], sampling=Sampling(), seed=0).__dict__)
+    assert KEY not in shown
+    assert "hidden-tenant" not in shown
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        ("localhost:8000", None),
+        ("ftp://host/v1", None),
+        ("http://user:pass@host/v1", None),
+        ("http://host/v1?key=1", None),
+        ("http://host/v1", "two words"),
+        ("http://host/v1", ""),
+    ],
+)
+def test_a_url_or_key_that_cannot_work_is_refused_without_showing_secrets(url: str, key: str | None) -> None:
+    with pytest.raises(ConfigError) as caught:
+        EndpointAgent(url, "small", key)
+    assert "pass" not in str(caught.value)
+    assert "two words" not in str(caught.value)

@@ -1,0 +1,7 @@
+"""The embedded engine: samples from a transformers model in this process, many requests in one batch."""
+
+from __future__ import annotations
+
+from .engine import EmbeddedEngine
+
+__all__ = ["EmbeddedEngine"]

@@ -1,0 +1,64 @@
+"""Where keys and values are kept: a row for every conversation, and prefixes that rows share.
+
+Axes: Y layers, 2 keys and values, R rows, K key heads, S stored tokens, D head size.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class RowCache:
+    """Preallocated keys and values, [Y, 2, R, K, S, D]. Room grows by doubling; nothing is copied for each token."""
+
+    def __init__(self, config: Any, *, dtype: torch.dtype, device: torch.device) -> None:
+        heads = config.num_attention_heads
+        self._layers: int = config.num_hidden_layers
+        self._key_heads: int = getattr(config, "num_key_value_heads", None) or heads
+        self._head_size: int = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self._dtype = dtype
+        self._device = device
+        self.data = self._empty(0, 0)
+
+    def ensure(self, *, rows: int, tokens: int) -> None:
+        """Make room for so many rows and tokens of a row. What is stored stays; views of it grow stale."""
+        have_rows, have_tokens = self.data.shape[2], self.data.shape[4]
+        if rows <= have_rows and tokens <= have_tokens:
+            return
+        grown = self._empty(_room(have_rows, rows, least=8), _room(have_tokens, tokens, least=128))
+        grown[:, :, :have_rows, :, :have_tokens] = self.data
+        self.data = grown
+
+    def row(self, row: int) -> torch.Tensor:
+        """A view of one row's keys and values, [Y, 2, K, S, D]."""
+        return self.data[:, :, row]
+
+    def swap(self, a: int, b: int, *, a_tokens: int, b_tokens: int) -> None:
+        """Exchange two rows that hold so many tokens."""
+        kept = self.data[:, :, a, :, :a_tokens].clone()
+        self.data[:, :, a, :, :b_tokens] = self.data[:, :, b, :, :b_tokens]
+        self.data[:, :, b, :, :a_tokens] = kept
+
+    def separate(self, tokens: int) -> torch.Tensor:
+        """Room for a prefix, [Y, 2, K, tokens, D], apart from the rows."""
+        return self._empty(1, tokens)[:, :, 0]
+
+    def _empty(self, rows: int, tokens: int) -> torch.Tensor:
+        # Zeros, not `empty`: what lies behind a mask is multiplied by 0, and 0 times nan would be nan.
+        shape = (self._layers, 2, rows, self._key_heads, tokens, self._head_size)
+        if self._device.type != "cpu" or 0 in shape:
+            return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        # numpy asks the system for zeroed pages, which take no memory until a row writes to them.
+        return (
+            torch.from_numpy(np.zeros(math.prod(shape) * self._dtype.itemsize, np.uint8)).view(self._dtype).view(shape)
+        )
+
+
+def _room(have: int, need: int, *, least: int) -> int:
+    if need <= have:
+        return have
+    return max(least, 1 << (need - 1).bit_length())

@@ -1,0 +1,214 @@
+"""The embedded engine: one batch over every request in flight, in a worker thread of its own.
+
+The worker admits what waits (computing only what no row holds yet), then decodes one token for every live row, and
+so on. Callers on any event loop await futures. New weights are taken in between requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from ...errors import PolicyFailure
+from ..protocol import Completion, Sampling
+from .decoder import Decoder
+from .requests import Request
+from .sampling import generator
+from .worker import Batch, NewWeights
+
+_GATHER_S = 0.002
+"""How long an idle engine waits for more requests before it computes the first."""
+
+
+class EmbeddedEngine:
+    """A `Policy` and a `WeightPublisher` in this process.
+
+    Example::
+
+        loaded = load_model()
+        with EmbeddedEngine(loaded.model) as engine:
+            completion = await engine.sample([1, 520, 9531], sampling=Sampling(max_tokens=16), seed=7)
+    """
+
+    def __init__(self, model: Any, *, max_rows: int = 64, context_tokens: int | None = None, version: int = 0) -> None:
+        """Copy `model` and start the worker.
+
+        `max_rows`: the most requests decoded at once; more wait their turn. `context_tokens`: the most tokens of
+        prompt and completion together, the model's own limit where not given. `version`: of the weights as they are.
+        Raises `ModelError` for a model the engine cannot express, `ValueError` for limits that cannot be.
+        """
+        if max_rows < 1:
+            raise ValueError(f"max_rows is {max_rows}; it must be 1 or more")
+        decoder = Decoder(model)
+        if context_tokens is not None and not 2 <= context_tokens <= decoder.max_positions:
+            raise ValueError(f"context_tokens is {context_tokens}; the model takes 2 to {decoder.max_positions}")
+        self._context_tokens = context_tokens or decoder.max_positions
+        self._decoder = decoder
+        self._batch = Batch(decoder, max_rows=max_rows, version=version)
+        self._changed = threading.Condition()
+        self._waiting: list[Request] = []
+        self._new_weights: NewWeights | None = None
+        self._closing = False
+        self._ended: PolicyFailure | None = None
+        self._worker = threading.Thread(target=self._run, name="embedded-engine", daemon=True)
+        self._worker.start()
+
+    @property
+    def context_tokens(self) -> int:
+        """The most tokens of prompt and completion together."""
+        return self._context_tokens
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that sample now."""
+        return self._batch.version
+
+    @property
+    def alive(self) -> bool:
+        """False after `close()` or after the worker failed; `sample` then raises `PolicyFailure`."""
+        return self._ended is None
+
+    @property
+    def computed_prompt_tokens(self) -> int:
+        """How many prompt tokens went through the model so far; the others were reused."""
+        return self._batch.rows.computed_tokens
+
+    async def sample(
+        self, prompt_ids: Sequence[int], *, sampling: Sampling, seed: int, stop_token_ids: Sequence[int] = ()
+    ) -> Completion:
+        """Continue `prompt_ids`; see `Policy.sample`. Cancelling the task frees the row.
+
+        Raises `ValueError` for a prompt that is empty, leaves no room in the context or holds ids outside the
+        vocabulary, and `PolicyFailure` when the engine has failed or is closed.
+        """
+        prompt = [int(token) for token in prompt_ids]
+        self._check_prompt(prompt)
+        loop = asyncio.get_running_loop()
+        request = Request(
+            prompt=prompt,
+            sampling=sampling,
+            limit=min(sampling.max_tokens, self._context_tokens - len(prompt)),
+            stop_ids=self._decoder.eos_ids | frozenset(stop_token_ids),
+            random=generator(seed),
+            loop=loop,
+            future=loop.create_future(),
+        )
+        with self._changed:
+            if self._ended is not None:
+                raise PolicyFailure(str(self._ended))
+            self._waiting.append(request)
+            self._changed.notify_all()
+        try:
+            return await request.future
+        except asyncio.CancelledError:
+            request.cancelled = True
+            raise
+
+    def publish(self, state: Mapping[str, Any], *, version: int) -> None:
+        """Copy new weights in (the `state_dict()` of the same model) and forget all stored keys and values.
+
+        Requests in flight end with the weights they began with, later ones carry `version`; returns when the
+        weights are in, so that the caller may change its tensors. Blocks until then.
+        Raises `ModelError` for weights that do not fit, `PolicyFailure` when the engine has failed or is closed.
+        """
+        self._decoder.weights.check(state)
+        ticket = NewWeights(state, version)
+        with self._changed:
+            while self._new_weights is not None and self._ended is None:
+                self._changed.wait()
+            if self._ended is not None:
+                raise PolicyFailure(str(self._ended))
+            self._new_weights = ticket
+            self._changed.notify_all()
+        ticket.done.wait()
+        if ticket.error is not None:
+            raise PolicyFailure(str(ticket.error)) from ticket.error
+
+    def close(self) -> None:
+        """Stop the worker. Requests in flight raise `PolicyFailure`. Closing twice is fine."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._worker.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_prompt(self, prompt: list[int]) -> None:
+        if not prompt:
+            raise ValueError("the prompt is empty; give at least one token")
+        if len(prompt) >= self._context_tokens:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens and the context holds {self._context_tokens}, which leaves no "
+                "room for an answer; shorten the prompt"
+            )
+        if min(prompt) < 0 or max(prompt) >= self._decoder.vocabulary:
+            wrong = next(token for token in prompt if not 0 <= token < self._decoder.vocabulary)
+            raise ValueError(
+                f"the prompt holds token id {wrong}; the vocabulary ends at {self._decoder.vocabulary - 1}"
+            )
+
+    # The worker thread
+
+    def _run(self) -> None:
+        failure = PolicyFailure("the engine was closed; make a new one")
+        try:
+            while self._next():
+                self._batch.step()
+        except Exception as error:
+            failure = PolicyFailure(
+                f"the embedded engine failed and is dead: {type(error).__name__}: {error}; make a new one"
+            )
+            failure.__cause__ = error
+        self._end(failure)
+
+    def _next(self) -> bool:
+        """Wait for work and hand what waits to the batch; False when the engine is to close."""
+        with self._changed:
+            idle = not self._batch.busy
+            while not (self._waiting or self._batch.busy or self._new_weights or self._closing):
+                self._changed.wait()
+            if idle and self._waiting and not self._new_weights and not self._closing:
+                # Rollouts start together: a moment's patience puts them into one batch.
+                self._changed.wait_for(lambda: self._closing, timeout=_GATHER_S)
+            if self._closing:
+                return False
+            if self._new_weights is None:
+                self._batch.waiting += self._waiting
+                self._waiting = []
+                return True
+            ticket = self._new_weights
+        if not self._batch.busy:
+            self._take_weights(ticket)
+        return True
+
+    def _take_weights(self, ticket: NewWeights) -> None:
+        self._batch.load(ticket)
+        with self._changed:
+            self._new_weights = None
+            self._changed.notify_all()
+        ticket.done.set()
+
+    def _end(self, failure: PolicyFailure) -> None:
+        """Nobody is left waiting: every request and every publisher hears of it."""
+        with self._changed:
+            self._ended = failure
+            requests = [*self._batch.requests(), *self._waiting]
+            self._waiting = []
+            ticket, self._new_weights = self._new_weights, None
+            self._changed.notify_all()
+        for request in requests:
+            error = PolicyFailure(str(failure))
+            error.__cause__ = failure.__cause__
+            request.fail(error)
+        if ticket is not None:
+            ticket.error = failure
+            ticket.done.set()

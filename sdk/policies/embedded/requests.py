@@ -1,0 +1,76 @@
+"""One request in the engine: what was asked, what came so far, and how the answer reaches the caller's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..protocol import Completion, Sampling
+
+
+@dataclass(eq=False)
+class Request:
+    """Belongs to the worker thread, apart from `cancelled`, which the caller sets."""
+
+    prompt: list[int]
+    sampling: Sampling
+    limit: int
+    """The most new tokens: the sampling's own limit, or what the context leaves."""
+    stop_ids: frozenset[int]
+    random: np.random.Generator
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Completion]
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    cancelled: bool = False
+
+    def take(self, token: int, logprob: float) -> bool:
+        """Add a sampled token; True when it was the last."""
+        self.token_ids.append(token)
+        self.logprobs.append(logprob)
+        return token in self.stop_ids or len(self.token_ids) >= self.limit
+
+    def finish(self, version: int) -> None:
+        """Hand the completion to the caller."""
+        stopped = self.token_ids[-1] in self.stop_ids
+        completion = Completion(self.token_ids, self.logprobs, "stop" if stopped else "length", version)
+        self._on_loop(completion)
+
+    def fail(self, error: Exception) -> None:
+        """Raise `error` at the caller."""
+        self._on_loop(error)
+
+    def _on_loop(self, outcome: Completion | Exception) -> None:
+        def deliver() -> None:
+            if self.future.done():
+                return
+            if isinstance(outcome, Exception):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)
+
+        # A loop that has been closed has nobody left who waits.
+        if not self.loop.is_closed():
+            try:
+                self.loop.call_soon_threadsafe(deliver)
+            except RuntimeError:
+                if not self.loop.is_closed():
+                    raise
+
+
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two sequences have in common at their beginning."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    # a[:low] == b[:low] and a[:high] != b[:high] hold throughout.
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

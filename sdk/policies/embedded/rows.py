@@ -1,0 +1,245 @@
+"""Which conversation sits in which row of the cache, and what of it need not be computed again.
+
+Three kinds of reuse, from the cheapest: a request that goes on from what a finished row holds takes that row over; a
+prefix that several conversations share (system prompt and tools) is stored once, apart from the rows; and what
+another row happens to hold is copied. Live rows are always the first rows, so that one view of the cache spans them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from .attention import Segment
+from .decoder import Decoder
+from .requests import Request, common_length
+
+SHORTEST_PREFIX = 32
+"""A shorter common beginning is not worth a prefix of its own."""
+LEAST_SHARERS = 2
+"""So many other conversations must begin with a prefix to make it shared."""
+MOST_PREFIXES = 4
+
+
+@dataclass(eq=False)
+class Prefix:
+    """Tokens that conversations begin with, and their keys and values, [Y, 2, K, P, D]."""
+
+    tokens: list[int]
+    kv: torch.Tensor
+    used: int = 0
+
+
+@dataclass(eq=False)
+class Row:
+    """A conversation. `tokens`: those whose keys and values are stored, in the prefix and then in the row itself."""
+
+    prefix: Prefix | None = None
+    tokens: list[int] = field(default_factory=list)
+    request: Request | None = None
+    """None: the conversation waits for its next turn, and may lose its row to another."""
+    used: int = 0
+
+    @property
+    def own(self) -> int:
+        """How many tokens the row itself stores."""
+        return len(self.tokens) - (len(self.prefix.tokens) if self.prefix else 0)
+
+
+@dataclass(eq=False)
+class Admission:
+    """Rows that begin with one and the same prompt; the first of them is computed, the others copy it."""
+
+    rows: list[Row]
+    missing: list[int]
+
+
+class Rows:
+    """All rows and prefixes; belongs to the worker thread."""
+
+    def __init__(self, decoder: Decoder, *, max_rows: int) -> None:
+        self._decoder = decoder
+        self._max_rows = max_rows
+        self._clock = 0
+        self.rows: list[Row] = []
+        self.live = 0
+        self.prefixes: list[Prefix] = []
+        self.computed_tokens = 0
+        """Prompt tokens that went through the model, for tests and metrics of reuse."""
+
+    @property
+    def room(self) -> int:
+        """How many more requests can be live."""
+        return self._max_rows - self.live
+
+    def forget(self) -> None:
+        """Drop everything stored; only without live rows."""
+        self.rows, self.prefixes = [], []
+        self._decoder.reset()
+
+    def admit(self, requests: Sequence[Request]) -> list[tuple[list[Row], torch.Tensor]]:
+        """Make `requests` (at most `room`) live: returns rows with equal prompts and their logits, [V], in turn."""
+        self._clock += 1
+        admissions = [a for a in map(self._take_over, requests) if a is not None]
+        taken = {id(a.rows[0].request) for a in admissions}
+        others: dict[tuple[int, ...], list[Request]] = {}
+        for request in requests:
+            if id(request) not in taken:
+                others.setdefault(tuple(request.prompt), []).append(request)
+        prompts = [r.prompt for r in requests if id(r) not in taken]
+        admissions += [self._place(same, prompts) for same in others.values()]
+        return self._compute(admissions)
+
+    def release(self, row: Row) -> None:
+        """The row's request ended: what it holds stays, for its next turn, until somebody needs the room."""
+        row.request = None
+        row.used = self._clock
+        self.live -= 1
+        self._exchange(self.rows.index(row), self.live)
+
+    # Placing requests
+
+    def _take_over(self, request: Request) -> Admission | None:
+        """Continue the longest waiting conversation that the prompt extends."""
+        prompt = request.prompt
+        found = [
+            r for r in self.rows[self.live :] if len(r.tokens) < len(prompt) and prompt[: len(r.tokens)] == r.tokens
+        ]
+        best = max(found, key=lambda row: len(row.tokens), default=None)
+        if best is None or best.own <= 0:
+            return None
+        return Admission([self._make_live(best, request)], prompt[len(best.tokens) :])
+
+    def _place(self, requests: Sequence[Request], prompts: Sequence[list[int]]) -> Admission:
+        """Rows for requests of one prompt: a shared prefix, what another row holds, and the rest to compute."""
+        prompt = requests[0].prompt
+        prefix = self._prefix_for(prompt, prompts)
+        known = len(prefix.tokens) if prefix else 0
+        source = max(self.rows, key=lambda row: common_length(row.tokens, prompt), default=None)
+        shared = min(common_length(source.tokens, prompt), len(prompt) - 1) if source else 0
+        # A copy: the row that holds it may be the one that is given away next.
+        copied = self._read(source, known, shared).clone() if source and shared > known else None
+        rows = [self._make_live(self._free_row(), request) for request in requests]
+        for row in rows:
+            row.prefix, row.tokens = prefix, prompt[:known]
+        if copied is not None:
+            self._write(rows[0], copied, prompt[known:shared])
+        return Admission(rows, prompt[max(known, shared) :])
+
+    def _free_row(self) -> Row:
+        """An unused row, or the one whose conversation has waited longest."""
+        if len(self.rows) < self._max_rows:
+            self._decoder.cache.ensure(rows=len(self.rows) + 1, tokens=1)
+            self.rows.append(Row())
+            return self.rows[-1]
+        row = min(self.rows[self.live :], key=lambda row: row.used)
+        row.prefix, row.tokens = None, []
+        return row
+
+    def _make_live(self, row: Row, request: Request) -> Row:
+        row.request = request
+        row.used = self._clock
+        if row.prefix is not None:
+            row.prefix.used = self._clock
+        self._exchange(self.rows.index(row), self.live)
+        self.live += 1
+        return row
+
+    def _exchange(self, a: int, b: int) -> None:
+        if a == b:
+            return
+        rows = self.rows
+        self._decoder.cache.swap(a, b, a_tokens=rows[a].own, b_tokens=rows[b].own)
+        rows[a], rows[b] = rows[b], rows[a]
+
+    # Prefixes
+
+    def _prefix_for(self, prompt: list[int], prompts: Sequence[list[int]]) -> Prefix | None:
+        """The prefix that saves most: tokens times the conversations that begin with them, made if need be."""
+        others = [*(p for p in prompts if p is not prompt), *(row.tokens for row in self.rows)]
+        lengths = [min(common_length(prompt, other), len(prompt) - 1) for other in others]
+        fitting = [p for p in self.prefixes if len(p.tokens) < len(prompt) and prompt[: len(p.tokens)] == p.tokens]
+        best = max(fitting, key=lambda p: len(p.tokens), default=None)
+        have = len(best.tokens) if best else 0
+
+        def saved(length: int) -> int:
+            return length * sum(other >= length for other in lengths)
+
+        candidates = {n for n in lengths if n >= SHORTEST_PREFIX and saved(n) >= n * LEAST_SHARERS}
+        length = max(candidates, key=saved, default=0)
+        if best is not None and (length < have + SHORTEST_PREFIX or saved(length) <= saved(have)):
+            best.used = self._clock
+            return best
+        if length == 0 or not self._room_for_prefix():
+            return best
+        return self._make_prefix(prompt[:length])
+
+    def _room_for_prefix(self) -> bool:
+        """Drop the prefix that was not used for longest, of those that no row stands on."""
+        if len(self.prefixes) < MOST_PREFIXES:
+            return True
+        held = {id(row.prefix) for row in self.rows}
+        idle = [p for p in self.prefixes if id(p) not in held and p.used < self._clock]
+        if idle:
+            self.prefixes.remove(min(idle, key=lambda p: p.used))
+        return bool(idle)
+
+    def _make_prefix(self, tokens: list[int]) -> Prefix:
+        """Store a prefix: copied as far as some row or prefix holds it, computed from there."""
+        holders: list[Row | Prefix] = [*self.rows, *self.prefixes]
+        source = max(holders, key=lambda holder: common_length(holder.tokens, tokens), default=None)
+        known = common_length(source.tokens, tokens) if source else 0
+        prefix = Prefix(tokens, self._decoder.cache.separate(len(tokens)), self._clock)
+        if source and known:
+            prefix.kv[:, :, :, :known] = self._read(source, 0, known)
+        if known < len(tokens):
+            self._prefill([Segment(tokens[known:], prefix.kv, known)])
+        self.prefixes.append(prefix)
+        return prefix
+
+    # Keys and values
+
+    def _compute(self, admissions: Sequence[Admission]) -> list[tuple[list[Row], torch.Tensor]]:
+        if not admissions:
+            return []
+        cache = self._decoder.cache
+        most = max(a.rows[0].own + len(a.missing) for a in admissions)
+        cache.ensure(rows=len(self.rows), tokens=most + 1)
+        segments = []
+        for admission in admissions:
+            first = admission.rows[0]
+            store = cache.row(self.rows.index(first))
+            segments.append(Segment(admission.missing, store, first.own, first.prefix.kv if first.prefix else None))
+        logits = self._prefill(segments)
+        for admission in admissions:
+            first, *others = admission.rows
+            first.tokens = first.tokens + admission.missing
+            begin = len(first.tokens) - first.own
+            for row in others:
+                self._write(row, self._read(first, begin, len(first.tokens)), first.tokens[begin:])
+        return [(admission.rows, logits[i]) for i, admission in enumerate(admissions)]
+
+    def _prefill(self, segments: Sequence[Segment]) -> torch.Tensor:
+        self.computed_tokens += sum(len(s.token_ids) for s in segments)
+        return self._decoder.prefill(segments)
+
+    def _read(self, holder: Row | Prefix, begin: int, end: int) -> torch.Tensor:
+        """The keys and values at positions `begin` to `end` of a row or prefix, [Y, 2, K, end - begin, D]."""
+        if isinstance(holder, Prefix):
+            return holder.kv[:, :, :, begin:end]
+        prefix = holder.prefix.kv if holder.prefix else None
+        border = prefix.shape[3] if prefix is not None else 0
+        own = self._decoder.cache.row(self.rows.index(holder))[:, :, :, max(begin - border, 0) : max(end - border, 0)]
+        if prefix is None or begin >= border:
+            return own
+        return torch.cat([prefix[:, :, :, begin : min(end, border)], own], dim=3)
+
+    def _write(self, row: Row, kv: torch.Tensor, tokens: list[int]) -> None:
+        """Append stored tokens to a row."""
+        own = row.own
+        self._decoder.cache.ensure(rows=len(self.rows), tokens=own + len(tokens))
+        store = self._decoder.cache.row(self.rows.index(row))
+        store[:, :, :, own : own + len(tokens)] = kv
+        row.tokens = row.tokens + tokens

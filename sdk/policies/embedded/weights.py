@@ -1,0 +1,139 @@
+"""The engine's own copy of a model: checked for what the engine can express, packed for the processor, replaceable.
+
+The copy is deep, so training the original changes nothing that is sampled until new weights are published.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import ModelError
+from .attention import ATTENTION_NAME
+
+# The rotary frequencies of these change with the length of the text, so stored keys would grow stale.
+_LENGTH_DEPENDENT_ROPE = {"dynamic", "longrope"}
+
+
+class PackedLinear(nn.Module):  # type: ignore[misc]
+    """`nn.Linear` for inference on a CPU, its weight laid out once in oneDNN's blocked order (about twice as fast)."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.shape = tuple(weight.shape)
+        self.bias = None if bias is None else bias.detach().clone()
+        self.load(weight)
+
+    def load(self, weight: torch.Tensor) -> None:
+        """Take a new weight [out, in]."""
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().float().contiguous())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
+
+
+def check_supported(model: Any) -> None:
+    """Refuse what the engine's attention cannot express. Raises `ModelError` that names the feature."""
+    config = model.config.get_text_config(decoder=True)
+    found = []
+    kinds = set(getattr(config, "layer_types", None) or [])
+    if kinds - {"full_attention"}:
+        found.append(f"layers of type {', '.join(sorted(kinds - {'full_attention'}))}")
+    elif not kinds and getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+        found.append(f"a sliding window of {config.sliding_window} tokens")
+    for name in ("attn_logit_softcapping", "attention_chunk_size", "alibi", "kv_lora_rank"):
+        if getattr(config, name, None):
+            found.append(f"{name}={getattr(config, name)}")
+    if getattr(model.config, "is_encoder_decoder", False):
+        found.append("an encoder")
+    rope_types = _rope_types(getattr(config, "rope_parameters", None) or {}) & _LENGTH_DEPENDENT_ROPE
+    found += [f"rope_type={kind!r}" for kind in sorted(rope_types)]
+    if not getattr(model, "_supports_attention_backend", False):
+        found.append("an attention that cannot be exchanged")
+    if found:
+        raise ModelError(
+            f"the embedded engine cannot run {type(model).__name__} with {'; '.join(found)}; it runs decoders with "
+            "rotary positions and full attention (Llama, Qwen2, Qwen3, SmolLM2): choose one of these, or serve "
+            "this model with vLLM"
+        )
+
+
+def _rope_types(parameters: Mapping[str, Any]) -> set[str]:
+    """All values of `rope_type`; the parameters may be nested by layer type."""
+    types = {value for key, value in parameters.items() if key == "rope_type"}
+    for value in parameters.values():
+        if isinstance(value, Mapping):
+            types |= _rope_types(value)
+    return types
+
+
+class OwnWeights:
+    """A copy of a model that nobody else holds."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = _detached_copy(model)
+        self._tied = {name for name, _ in model.named_parameters(remove_duplicate=False)} - {
+            name for name, _ in model.named_parameters()
+        }
+        self._tensors: dict[str, torch.Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
+        self._packed: dict[str, PackedLinear] = {}
+
+    def pack(self) -> None:
+        """Exchange the linear layers for packed ones, where that exists (float32 on a CPU), and set our attention."""
+        self.model.set_attn_implementation(ATTENTION_NAME)
+        parameter = next(self.model.parameters())
+        if (
+            parameter.device.type != "cpu"
+            or parameter.dtype != torch.float32
+            or not torch.backends.mkldnn.is_available()
+        ):
+            return
+        for name, module in list(self.model.named_modules()):
+            if type(module) is nn.Linear:
+                packed = PackedLinear(module.weight, module.bias)
+                self.model.set_submodule(name, packed)
+                self._packed[f"{name}.weight"] = packed
+                if packed.bias is not None:
+                    self._tensors[f"{name}.bias"] = packed.bias
+        for name in self._packed.keys() - self._tied:
+            # The plain weight is freed; one that is tied to the embedding stays there.
+            del self._tensors[name]
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raises `ModelError` unless `state` has every weight in its shape, and nothing else."""
+        shapes = {name: tuple(t.shape) for name, t in self._tensors.items()}
+        shapes |= {name: packed.shape for name, packed in self._packed.items()}
+        missing = sorted(shapes.keys() - state.keys() - self._tied)
+        unknown = sorted(state.keys() - shapes.keys() - {n for n, _ in self.model.named_buffers()})
+        wrong = [n for n in sorted(shapes.keys() & state.keys()) if tuple(state[n].shape) != shapes[n]]
+        if not missing and not unknown and not wrong:
+            return
+        parts = [f"{len(names)} {what}, first {names[0]}" for names, what in
+                 ((missing, "missing"), (unknown, "unknown"), (wrong, "of another shape")) if names]  # fmt: skip
+        raise ModelError(
+            f"the published weights do not fit the engine's model: {'; '.join(parts)}; publish the state_dict() of "
+            "the same model, with adapters merged"
+        )
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Copy a checked `state` in."""
+        for name, tensor in state.items():
+            if name in self._tensors:
+                self._tensors[name].copy_(tensor)
+        for name, packed in self._packed.items():
+            if name in state:
+                packed.load(state[name])
+            else:
+                packed.load(self._tensors[name])
+
+
+def _detached_copy(model: Any) -> Any:
+    own = copy.deepcopy(model)
+    for parameter in own.parameters():
+        parameter.grad = None
+        parameter.requires_grad_(False)
+    return own.eval()

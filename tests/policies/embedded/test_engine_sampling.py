@@ -1,0 +1,68 @@
+"""Choosing tokens: the distribution, the nucleus, the seeds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sdk.policies.embedded.sampling import choose, generator
+from sdk.policies.protocol import Sampling
+
+# Probabilities 1/2, 1/4, 1/8, 1/8, in no order.
+LOGITS = torch.tensor([math.log(1 / 8), math.log(1 / 2), math.log(1 / 8), math.log(1 / 4)])
+
+
+def draw(count: int, **options: float) -> tuple[list[int], list[float]]:
+    sampling = Sampling(**options)  # type: ignore[arg-type]
+    return choose(LOGITS.expand(count, -1), [sampling] * count, [generator(seed) for seed in range(count)])
+
+
+def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
+    tokens, logprobs = draw(8000)
+    share = torch.bincount(torch.tensor(tokens), minlength=4) / 8000
+    # Three standard errors of a share of 1/2 over 8000 draws are 0.017.
+    assert share.tolist() == pytest.approx([1 / 8, 1 / 2, 1 / 8, 1 / 4], abs=0.017)
+    assert logprobs == pytest.approx(LOGITS[tokens].tolist(), abs=1e-6)
+
+
+def test_top_p_keeps_the_smallest_set_that_holds_it_and_renormalizes() -> None:
+    tokens, logprobs = draw(400, top_p=0.7)
+    assert set(tokens) == {1, 3}
+    expected = {1: math.log(2 / 3), 3: math.log(1 / 3)}
+    assert logprobs == pytest.approx([expected[t] for t in tokens], abs=1e-6)
+
+
+def test_top_p_is_of_the_distribution_after_the_temperature() -> None:
+    # At temperature 1/2 the probabilities are squared: 16/22, 4/22, 1/22, 1/22.
+    tokens, logprobs = draw(200, top_p=0.72, temperature=0.5)
+    assert set(tokens) == {1}
+    assert logprobs == pytest.approx([0.0] * 200, abs=1e-6)
+
+
+def test_temperature_zero_takes_the_most_likely_token_with_its_own_logprob() -> None:
+    tokens, logprobs = draw(3, temperature=0, top_p=0.1)
+    assert tokens == [1, 1, 1]
+    assert logprobs == pytest.approx([math.log(1 / 2)] * 3, abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seeds=st.lists(st.integers(-(2**70), 2**70), min_size=2, max_size=6),
+    temperatures=st.lists(st.sampled_from([0.0, 0.3, 1.0, 1.7]), min_size=6, max_size=6),
+    top_ps=st.lists(st.sampled_from([0.05, 0.6, 1.0]), min_size=6, max_size=6),
+)
+def test_a_row_does_not_depend_on_the_rows_beside_it(
+    seeds: list[int], temperatures: list[float], top_ps: list[float]
+) -> None:
+    count = len(seeds)
+    logits = torch.randn(count, 50, generator=torch.Generator().manual_seed(0)) * 3
+    samplings = [Sampling(temperature=t, top_p=p) for t, p in zip(temperatures, top_ps, strict=True)][:count]
+    tokens, logprobs = choose(logits, samplings, [generator(s) for s in seeds])
+    for i in range(count):
+        token, logprob = choose(logits[i : i + 1], [samplings[i]], [generator(seeds[i])])
+        assert token == [tokens[i]]
+        assert logprob == pytest.approx([logprobs[i]], abs=1e-6)

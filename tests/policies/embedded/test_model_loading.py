@@ -1,0 +1,166 @@
+"""Loading and saving models: whole or a clear error that names the folder and the fix."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_models import tiny_model
+from transformers import AutoTokenizer
+
+from sdk.errors import ModelError
+from sdk.policies.models import LoadedModel, load_model, save_model
+from sdk.policies.models.saving import fresh_folder
+from sdk.policies.models.smollm2 import embedded_folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(embedded_folder())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer: Any) -> Path:
+    return save_model(tiny_model(vocab_size=49152), tokenizer, tmp_path / "model")
+
+
+def test_a_saved_model_loads_with_the_same_weights_and_template(folder: Path, tokenizer: Any) -> None:
+    loaded = load_model(folder)
+    saved = tiny_model(vocab_size=49152).state_dict()
+    assert all(torch.equal(t, saved[name]) for name, t in loaded.model.state_dict().items())
+    assert loaded.tokenizer.chat_template == tokenizer.chat_template
+    assert (loaded.name, loaded.model.training) == (str(folder), False)
+    assert [p.name for p in folder.parent.iterdir()] == ["model"]
+
+
+def test_the_embedded_model_knows_tools_and_can_be_saved(embedded_model: LoadedModel, tmp_path: Path) -> None:
+    assert embedded_model.name == "SmolLM2-135M-Instruct"
+    assert sum(p.numel() for p in embedded_model.model.parameters()) == 134_515_008
+    assert "<tool_call>" in embedded_model.tokenizer.chat_template
+    ids = embedded_model.tokenizer.encode("The capital of France is", return_tensors="pt")
+    with torch.no_grad():
+        likely = int(embedded_model.model(ids).logits[0, -1].argmax())
+    assert embedded_model.tokenizer.decode([likely]) == " Paris"
+
+
+def damage_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def cut_config(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "lla')
+
+
+def remove_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def cut_weights(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+def cut_header(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:50])
+
+
+def lose_a_shard(folder: Path) -> None:
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (damage_config, "no config.json"),
+        (cut_config, "config.json is not JSON"),
+        (remove_weights, "no weights"),
+        (cut_weights, "where its header promises"),
+        (cut_header, "cut off in its header"),
+        (lose_a_shard, "1 of 2 weight files are missing, first model-00002-of-00002.safetensors"),
+    ],
+)
+def test_a_half_written_folder_is_named_with_what_is_missing(folder: Path, damage: Any, named: str) -> None:
+    damage(folder)
+    with pytest.raises(ModelError, match=named) as caught:
+        load_model(folder)
+    assert str(folder) in str(caught.value)
+    assert "save the model again" in str(caught.value)
+
+
+def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder())
+    tokenizer.chat_template = None
+    folder = save_model(tiny_model(vocab_size=49152), tokenizer, tmp_path / "base")
+    with pytest.raises(ModelError, match="no chat template"):
+        load_model(folder)
+
+
+def test_an_unknown_name_offline_says_that_it_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match=r"'nobody/no-such-model'.*HF_HUB_OFFLINE is set"):
+        load_model("nobody/no-such-model")
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./no-such-folder", ""])
+def test_a_folder_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(ModelError, match="there is no model folder"):
+        load_model(name)
+
+
+def test_saving_again_replaces_a_model_and_nothing_else(folder: Path, tokenizer: Any, tmp_path: Path) -> None:
+    save_model(tiny_model(seed=1, vocab_size=49152), tokenizer, folder)
+    new = tiny_model(seed=1, vocab_size=49152).state_dict()
+    assert torch.equal(load_model(folder).model.state_dict()["model.norm.weight"], new["model.norm.weight"])
+    other = tmp_path / "papers"
+    other.mkdir()
+    (other / "thesis.txt").write_text("years of work")
+    with pytest.raises(ModelError, match="holds no model"):
+        save_model(tiny_model(vocab_size=49152), tokenizer, other)
+    assert (other / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_failure_while_saving_leaves_the_old_model_whole(folder: Path) -> None:
+    before = (folder / "model.safetensors").read_bytes()
+
+    class FullDisk:
+        def save_pretrained(self, folder: Path) -> None:
+            (folder / "config.json").write_text("{}")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(ModelError, match="No space left"):
+        save_model(FullDisk(), FullDisk(), folder)
+    assert (folder / "model.safetensors").read_bytes() == before
+    assert [p.name for p in folder.parent.iterdir()] == ["model"]
+
+
+def test_a_process_killed_half_way_leaves_no_folder_under_the_name(tmp_path: Path) -> None:
+    script = (
+        "import sys, os, signal\nfrom pathlib import Path\nfrom sdk.policies.models.saving import fresh_folder\n"
+        "with fresh_folder(Path(sys.argv[1])) as made:\n"
+        "    (made / 'config.json').write_text('{}')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    target = tmp_path / "model"
+    ended = subprocess.run([sys.executable, "-c", script, str(target)], check=False, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    assert not target.exists()
+    with fresh_folder(target, keep_existing=True) as made:
+        (made / "whole").touch()
+    assert (target / "whole").exists()
+
+
+def test_of_two_that_make_the_same_folder_at_once_the_first_wins(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    with fresh_folder(target, keep_existing=True) as late:
+        (late / "late").touch()
+        with fresh_folder(target, keep_existing=True) as early:
+            (early / "early").touch()
+    assert [p.name for p in target.iterdir()] == ["early"]
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]

@@ -1,0 +1,92 @@
+"""From groups of rollouts to the rows that are trained. Plain data: no torch.
+
+Axes: P prompt tokens, T completion tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..records import Rollout, TokenRow
+from .advantages import group_advantages
+
+
+@dataclass(frozen=True)
+class TrainRow:
+    """One row of tokens and what each sampled token earned.
+
+    Example: the row of `TokenRow`'s example with advantage 1.5 for all of the rollout's sampled tokens.
+    """
+
+    tokens: TokenRow
+    advantage: float
+
+
+@dataclass
+class BatchStats:
+    """What became of a step's rollouts. Everything that was not trained is counted here."""
+
+    rollouts: int = 0
+    unscored: int = 0
+    groups_with_signal: int = 0
+    groups_all_right: int = 0
+    """Without signal because every rollout reached the best score seen in the group, and that was positive."""
+    groups_all_wrong: int = 0
+    groups_unscored: int = 0
+    """Without signal because fewer than two of their rollouts could be scored."""
+    mean_score: float | None = None
+    sampled_tokens: int = 0
+    trained_rows: int = 0
+    trained_tokens: int = 0
+
+    @property
+    def groups(self) -> int:
+        return self.groups_with_signal + self.groups_all_right + self.groups_all_wrong + self.groups_unscored
+
+
+@dataclass
+class Batch:
+    """One optimiser step: the groups in the order of their tasks; a group without signal has no rows."""
+
+    groups: list[list[TrainRow]] = field(default_factory=list)
+    stats: BatchStats = field(default_factory=BatchStats)
+
+
+def build_batch(groups: Sequence[Sequence[Rollout]], *, scale: Literal["std", "none"] = "std") -> Batch:
+    """Rows to train from groups of rollouts of the same task each."""
+    batch = Batch()
+    stats = batch.stats
+    scores_seen: list[float] = []
+    for group in groups:
+        scores = [r.verdict.score if r.scored and r.verdict is not None else None for r in group]
+        scored = [score for score in scores if score is not None]
+        scores_seen.extend(scored)
+        stats.rollouts += len(group)
+        stats.unscored += len(group) - len(scored)
+        stats.sampled_tokens += sum(r.sampled_tokens for r in group)
+        advantages = group_advantages(scores, scale=scale)
+        rows: list[TrainRow] = []
+        if advantages is None:
+            _count_without_signal(stats, scored)
+        else:
+            stats.groups_with_signal += 1
+            for rollout, advantage in zip(group, advantages, strict=True):
+                if advantage is not None:
+                    rows.extend(TrainRow(row, advantage) for row in rollout.rows if any(row.sampled))
+        batch.groups.append(rows)
+        stats.trained_rows += len(rows)
+        stats.trained_tokens += sum(sum(row.tokens.sampled) for row in rows)
+    if scores_seen:
+        stats.mean_score = sum(scores_seen) / len(scores_seen)
+    return batch
+
+
+def _count_without_signal(stats: BatchStats, scored: Sequence[float]) -> None:
+    if len(scored) < 2:
+        stats.groups_unscored += 1
+    elif scored[0] > 0:
+        stats.groups_all_right += 1
+    else:
+        stats.groups_all_wrong += 1

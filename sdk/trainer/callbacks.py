@@ -1,0 +1,87 @@
+"""What happens beside TRL's steps: metrics into the run folder, progress, and a way to stop."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Any
+
+from transformers import TrainerCallback
+
+from ..progress import Step
+from ..traces.run_folder import RunFolder
+from .collecting import STAGE, Collector
+
+
+class StopOnRequest(TrainerCallback):  # type: ignore[misc]
+    """Ends training after the current micro-batch once `stop` is set: how cancellation reaches the thread."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        control.should_training_stop = control.should_training_stop or self._stop.is_set()
+
+    on_step_end = on_substep_end
+
+
+class WarmStartProgress(TrainerCallback):  # type: ignore[misc]
+    """The warm start's losses, as metrics and in the bar."""
+
+    def __init__(self, folder: RunFolder, step: Step) -> None:
+        self._folder = folder
+        self._progress = step
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:  # noqa: ARG002
+        if logs and "loss" in logs:
+            line = {"stage": "warm_start", "step": state.global_step - 1, "loss": float(logs["loss"])}
+            self._folder.append_metrics(line)
+            self._progress.advance(note=f"loss {float(logs['loss']):.3f}")
+
+
+class StepMetrics(TrainerCallback):  # type: ignore[misc]
+    """One line of metrics for each GRPO step: what the rollouts were worth and what the update did."""
+
+    def __init__(self, folder: RunFolder, collector: Collector) -> None:
+        self._folder = folder
+        self._collector = collector
+        self._step_ended = time.monotonic()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        self._step_ended = time.monotonic()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:  # noqa: ARG002
+        if not logs or "loss" not in logs:
+            return
+        now = time.monotonic()
+        stats, rollout_seconds = self._collector.stats, self._collector.rollout_seconds
+        update_seconds = now - self._step_ended - rollout_seconds
+        self._step_ended = now
+        line: dict[str, Any] = {
+            "stage": STAGE,
+            "step": state.global_step - 1,
+            "reward": stats.mean_score,
+            "rollouts": stats.rollouts,
+            "skipped_rollouts": stats.unscored,
+            "groups_with_signal": stats.groups_with_signal,
+            "groups_without_signal": stats.groups - stats.groups_with_signal,
+            "groups_all_right": stats.groups_all_right,
+            "groups_all_wrong": stats.groups_all_wrong,
+            "groups_unscored": stats.groups_unscored,
+            "sampled_tokens": stats.sampled_tokens,
+            "trained_tokens": stats.trained_tokens,
+            "trained_rows": stats.trained_rows,
+            "seconds/rollout": rollout_seconds,
+            "seconds/update": update_seconds,
+        }
+        wanted = ("loss", "grad_norm", "learning_rate", "entropy", "kl")
+        for name, value in logs.items():
+            if (name in wanted or name.startswith(("sampler_gap/", "clip_ratio/"))) and value is not None:
+                number = float(value)
+                if math.isfinite(number):
+                    line[name] = number
+                else:
+                    line[f"{name}/not_finite"] = str(number)
+        self._folder.append_metrics(line)
+        self._collector.finished_step()

@@ -1,0 +1,76 @@
+"""From the trainer's thread to the event loop and back: one step's rollouts on request.
+
+The trainer is synchronous and runs in a worker thread; rollouts run in the event loop that opened the
+tools. `Collector` is the one place where the two meet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import anyio.from_thread
+
+from ..evaluation.measuring import require_scores
+from ..policies.protocol import Sampling
+from ..progress import Step
+from ..records import Rollout, Task
+from ..rollouts.engine import RolloutEngine
+from ..rollouts.episode import Job
+from ..rollouts.seeds import derive_seed
+from ..traces.run_folder import RunFolder
+from .batch import Batch, BatchStats, build_batch
+from .config import TrainConfig
+
+STAGE = "grpo"
+
+
+class Collector:
+    """Answers the trainer's `CollectBatch`: runs a group for each task, keeps every rollout in the folder."""
+
+    def __init__(
+        self, engine: RolloutEngine, tasks: Sequence[Task], *, config: TrainConfig, folder: RunFolder, step: Step
+    ) -> None:
+        self._engine = engine
+        self._tasks = tasks
+        self._config = config
+        self._folder = folder
+        self._progress = step
+        self.stats = BatchStats()
+        """Of the latest step."""
+        self.rollout_seconds = 0.0
+
+    def __call__(self, step: int, tasks: Sequence[int]) -> Batch:
+        started = time.monotonic()
+        rollouts = anyio.from_thread.run(self._run, step, [self._tasks[place] for place in tasks])
+        self.rollout_seconds = time.monotonic() - started
+        size = self._config.group_size
+        groups = [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
+        batch = build_batch(groups, scale=self._config.scale_advantages)
+        self.stats = batch.stats
+        return batch
+
+    async def _run(self, step: int, tasks: Sequence[Task]) -> list[Rollout]:
+        jobs = [
+            Job(
+                id=f"{STAGE}/{step}/{task.id}/{member}",
+                task=task,
+                seed=derive_seed(self._config.seed, STAGE, step, task.id, member),
+                group=f"{step}/{task.id}",
+                step=step,
+            )
+            for task in tasks
+            for member in range(self._config.group_size)
+        ]
+        sampling = Sampling(temperature=self._config.temperature, max_tokens=self._engine.limits.max_turn_tokens)
+        rollouts = await self._engine.run(jobs, sampling=sampling)
+        for rollout in rollouts:
+            self._folder.append_rollout(STAGE, rollout)
+        require_scores(rollouts, what=f"GRPO step {step}")
+        return rollouts
+
+    def finished_step(self) -> None:
+        """Called by the trainer after the optimiser's step."""
+        score = self.stats.mean_score
+        note = f"reward {score:.2f}" if score is not None else "nothing scored"
+        self._progress.advance(note=f"{note}, {self.stats.groups_with_signal}/{self.stats.groups} groups with signal")

@@ -1,0 +1,91 @@
+"""Demonstrations are played in the world before anything is learned from them.
+
+A demonstration that does not pass the run's own verifier means that the task, the tools or the verifier
+is wrong; finding it here costs seconds, and training on it would cost the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+
+from mcp_bridge.records import Tool
+from mcp_bridge.world import WorldSource
+
+from ..errors import ConfigError
+from ..policies.protocol import Sampling
+from ..policies.rendering import ChatRenderer, render_demonstration
+from ..policies.scripted import replay_demonstration
+from ..progress import Progress
+from ..records import Rollout, Task, TokenRow
+from ..rollouts.engine import RolloutEngine
+from ..rollouts.episode import Job
+from ..rollouts.limits import Limits
+from ..verifiers import VerifierLike
+
+_SHOWN = 5
+
+
+async def replay_demonstrations(
+    tasks: Sequence[Task],
+    *,
+    source: WorldSource,
+    verifier: VerifierLike,
+    limits: Limits,
+    concurrency: int,
+    threshold: float,
+    progress: Progress,
+) -> list[Rollout]:
+    """The demonstrations as rollouts, with the tools' real results. Raises ConfigError if one does not succeed."""
+    shown = [task for task in tasks if task.demonstration]
+    rollouts: dict[int, Rollout] = {}
+    # A script is counted in bytes, not in the policy's tokens.
+    generous = limits.model_copy(update={"max_turn_tokens": 10**9, "max_tokens": 10**9})
+    limiter = anyio.CapacityLimiter(concurrency)
+    with progress.track("gold check", len(shown)) as step:
+
+        async def replay(place: int, task: Task) -> None:
+            async with limiter:
+                agent = replay_demonstration(task)
+                engine = RolloutEngine(agent=agent, source=source, verifier=verifier, limits=generous, concurrency=1)
+                job = Job(id=f"demonstration/{task.id}", task=task, seed=0)
+                rollouts[place] = (await engine.run([job], sampling=Sampling(temperature=0.0, max_tokens=10**9)))[0]
+                step.advance()
+
+        async with anyio.create_task_group() as group:
+            for place, task in enumerate(shown):
+                group.start_soon(replay, place, task)
+    played = [rollouts[place] for place in range(len(shown))]
+    _require_success(played, threshold)
+    return played
+
+
+def _require_success(rollouts: Sequence[Rollout], threshold: float) -> None:
+    wrong = [r for r in rollouts if not (r.scored and r.verdict is not None and r.verdict.score >= threshold)]
+    if wrong:
+        reasons = "\n".join(f"  task {r.task.id}: {_reason(r)}" for r in wrong[:_SHOWN])
+        more = f"\n  and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise ConfigError(
+            f"{len(wrong)} of {len(rollouts)} demonstrations do not pass the verifier when they are played in the "
+            f"world; mend the task, the tools or the verifier, or leave the demonstration out:\n{reasons}{more}"
+        )
+
+
+def demonstration_rows(rollouts: Sequence[Rollout], renderer: ChatRenderer, tools: Sequence[Tool]) -> list[TokenRow]:
+    """What the policy would have sampled in each replayed demonstration, as rows to train on."""
+    rows: list[TokenRow] = []
+    for rollout in rollouts:
+        opening = rollout.task.opening()
+        rows += render_demonstration(renderer, opening, tools, rollout.messages[len(opening) :])
+    return rows
+
+
+def _reason(rollout: Rollout) -> str:
+    if rollout.failure is not None:
+        return f"{rollout.failure.boundary} broke: {rollout.failure.kind}: {rollout.failure.message}"
+    verdict = rollout.verdict
+    assert verdict is not None
+    errors = [record.result.text for record in rollout.calls if record.result.is_error]
+    hint = f"; a tool answered: {errors[0]}" if errors else ""
+    return f"score {verdict.score:g} after {rollout.stop_reason!r}: {verdict.explanation or verdict.components}{hint}"

@@ -1,0 +1,168 @@
+"""TRL's GRPOTrainer, fed by our rollouts.
+
+Three seams of TRL 1.16 are used, and a contract test pins each of them:
+`_prepare_inputs` (rollouts instead of generation; a micro-batch is one group, so that its prefix is
+shared and groups are never torn apart), `_get_per_token_logps_and_entropies` (only to measure how far
+sampler and trainer are apart), and the fused forward (`shared_prefix`). Losses, clipping, optimiser,
+schedules, checkpoints and distribution stay TRL's.
+
+Axes: B rows of a micro-batch, P padded prompt, T padded completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from ..policies.protocol import WeightPublisher
+from .batch import Batch, TrainRow
+from .config import TrainConfig
+from .shared_prefix import share_prefixes
+
+
+class CollectBatch(Protocol):
+    """How the trainer asks for rollouts: task positions in, a batch out. The loop is closed here."""
+
+    def __call__(self, step: int, tasks: Sequence[int]) -> Batch: ...
+
+
+def make_trainer(
+    model: Any,
+    tokenizer: Any,
+    *,
+    config: TrainConfig,
+    task_count: int,
+    output_dir: str,
+    collect: CollectBatch,
+    publisher: WeightPublisher,
+    callbacks: list[TrainerCallback],
+) -> RolloutTrainer:
+    """A trainer over tasks 0 .. task_count-1, in an order that depends on the seed only."""
+    rows = [{"prompt": str(place), "task": place} for place in range(task_count)]
+    trainer = RolloutTrainer(
+        model=model,
+        reward_funcs=_scored_elsewhere,
+        args=_grpo_config(config, output_dir),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        callbacks=callbacks,
+        collect=collect,
+        publisher=publisher,
+    )
+    if config.shared_prefix:
+        share_prefixes(trainer.model, temperature=config.temperature)
+    return trainer
+
+
+class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
+    """GRPOTrainer whose batches come from `collect` and whose weights go to `publisher`."""
+
+    def __init__(self, *, collect: CollectBatch, publisher: WeightPublisher, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._collect = collect
+        self._publisher = publisher
+        self._pad_id = int(self._tokenizer.pad_token_id)
+        self._micro_batches: list[dict[str, torch.Tensor]] = []
+
+    def _send_telemetry(self) -> None:
+        """TRL reports each trainer to its hub by default; this library sends nothing."""
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, torch.Tensor]:
+        steps = self.args.steps_per_generation
+        if self._step % (steps * self.num_iterations) == 0 or not self._micro_batches:
+            step = self.state.global_step
+            self._publisher.publish(self.accelerator.unwrap_model(self.model).state_dict(), version=step)
+            tasks = list(dict.fromkeys(int(row["task"]) for row in generation_batch))
+            batch = self._collect(step, tasks)
+            self._micro_batches = collate_batch(batch, pad_id=self._pad_id, device=self.accelerator.device)
+        micro_batch: dict[str, torch.Tensor] = self._micro_batches[self._step % steps]
+        return micro_batch
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        outputs = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._last_logps_BT = outputs[0].detach()
+        return outputs
+
+    def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        loss: torch.Tensor = super()._compute_loss(model, inputs)
+        mask_BT = inputs["completion_mask"].bool() & inputs["tool_mask"].bool()
+        if bool(mask_BT.any()):
+            gap = (self._last_logps_BT - inputs["old_per_token_logps"])[mask_BT].abs()
+            self._metrics["train"]["sampler_gap/mean"].append(gap.mean().item())
+            self._metrics["train"]["sampler_gap/max"].append(gap.max().item())
+        return loss
+
+
+def collate_batch(batch: Batch, *, pad_id: int, device: torch.device | str) -> list[dict[str, torch.Tensor]]:
+    """One dict of TRL's tensors per group. A group without signal becomes one row with nothing to train."""
+    tokens = torch.tensor(float(batch.stats.trained_tokens), device=device)
+    return [{**_collate_group(rows, pad_id, device), "num_items_in_batch": tokens} for rows in batch.groups]
+
+
+def _collate_group(rows: Sequence[TrainRow], pad_id: int, device: torch.device | str) -> dict[str, torch.Tensor]:
+    prompts = [row.tokens.prompt_ids for row in rows] or [[pad_id]]
+    completions = [row.tokens.completion_ids for row in rows] or [[pad_id]]
+    sampled = [row.tokens.sampled for row in rows] or [[False]]
+    logprobs = [row.tokens.logprobs for row in rows] or [[0.0]]
+    advantages = [row.advantage for row in rows] or [0.0]
+    P, T = max(map(len, prompts)), max(map(len, completions))
+
+    def right(values: Sequence[Sequence[float]], fill: float, dtype: torch.dtype) -> torch.Tensor:
+        padded = [[*value, *[fill] * (T - len(value))] for value in values]
+        return torch.tensor(padded, dtype=dtype, device=device)
+
+    def left(values: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
+        return torch.tensor([[*[fill] * (P - len(value)), *value] for value in values], device=device)
+
+    return {
+        "prompt_ids": left(prompts, pad_id),
+        "prompt_mask": left([[1] * len(p) for p in prompts], 0),
+        "completion_ids": right(completions, pad_id, torch.long),
+        "completion_mask": right([[1] * len(c) for c in completions], 0, torch.long),
+        "tool_mask": right(sampled, False, torch.long),
+        "old_per_token_logps": right(logprobs, 0.0, torch.float32),
+        "advantages": torch.tensor(advantages, device=device),
+    }
+
+
+def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
+    options: dict[str, Any] = {
+        "output_dir": output_dir,
+        "seed": config.seed,
+        "max_steps": config.grpo_steps,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": "constant",
+        "per_device_train_batch_size": config.group_size,
+        "gradient_accumulation_steps": config.prompts_per_step,
+        "steps_per_generation": config.prompts_per_step,
+        "num_generations": config.group_size,
+        "temperature": config.temperature,
+        "loss_type": config.loss_type,
+        "epsilon": config.clip_low,
+        "epsilon_high": config.clip_high,
+        "beta": 0.0,
+        "max_completion_length": config.limits.max_tokens,
+        "gradient_checkpointing": False,
+        "bf16": False,
+        "use_cpu": not torch.cuda.is_available(),
+        "logging_steps": 1,
+        "logging_strategy": "steps",
+        "save_strategy": "steps",
+        "save_steps": config.checkpoint_every,
+        "save_total_limit": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "dataloader_pin_memory": False,
+    }
+    return GRPOConfig(**{**options, **config.trl})
+
+
+def _scored_elsewhere(**_: Any) -> list[float]:
+    """TRL wants a reward function; ours are scored by the rollout engine before they reach the trainer."""
+    raise RuntimeError("rewards come from the rollout engine; TRL's reward path must not be reached")

@@ -1,0 +1,202 @@
+"""The main job, from top to bottom: tools and tasks in, a trained and measured model out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge import connect
+from mcp_bridge.world import WorldSource
+
+from ..errors import ConfigError
+from ..evaluation.measuring import measure
+from ..evaluation.report import Report, build_report
+from ..policies.token_agent import TokenAgent
+from ..progress import Progress, Silent
+from ..records import Rollout, Task
+from ..rollouts.engine import RolloutEngine
+from ..tasks import load_tasks, split_tasks
+from ..traces.run_folder import RunFolder
+from ..verifiers import VerifierLike, check_verifier, verifier_name
+from .config import TrainConfig
+from .demonstrations import demonstration_rows, replay_demonstrations
+
+if TYPE_CHECKING:
+    from .stages import Learner
+
+UNTRAINED, WARM, TRAINED = "untrained", "after_warm_start", "after_grpo"
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What `sdk.train` leaves behind."""
+
+    model_dir: Path
+    """The tuned model, loadable by transformers and served by `sdk.serve`."""
+    run_dir: Path
+    """Everything that happened: config, rollouts, metrics, curve, report."""
+    report: Report
+
+
+async def train_async(
+    tools: Any,
+    prompts: Any,
+    verifier: VerifierLike,
+    model: str | Path | None = None,
+    output_dir: str | Path | None = None,
+    config: Any = None,
+    *,
+    progress: Progress | None = None,
+) -> TrainResult:
+    """Train a model to use the tools, and measure it on held-out tasks before, between and after.
+
+    `tools`: anything `mcp_bridge.connect` takes. `prompts`: anything `sdk.tasks.load_tasks` takes. `verifier`: a
+    function of the rollout or an object with `verify`. `model`: a local folder or hub name; the embedded
+    SmolLM2-135M-Instruct where None. `output_dir`: a new or empty folder, or that of the same run to go on with it;
+    `runs/<fingerprint>` where None. `config`: a `TrainConfig`, a mapping or a JSON file.
+
+    Raises `ConfigError`, `ModelError`, `RunFolderError` or `mcp_bridge.SourceError` before work is lost; a run that
+    was killed goes on from its folder when called again in the same way.
+    """
+    options = TrainConfig.of(config)
+    progress = progress or Silent()
+    check_verifier(verifier)
+    tasks = load_tasks(prompts)
+    split = split_tasks(tasks, heldout=options.heldout, seed=options.seed)
+    heldout = spread(split.heldout, options.max_heldout)
+    _require_a_way_to_learn(split.train, options)
+    identity = {
+        "train": options.model_dump(mode="json"),
+        "model": str(model) if model is not None else None,
+        "verifier": verifier_name(verifier),
+        "train_tasks": [task.id for task in split.train],
+        "heldout_tasks": [task.id for task in heldout],
+    }
+    with RunFolder.create_or_resume(_folder_path(output_dir, identity), identity) as folder:
+        async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
+            run = _Run(options, source, verifier, split.train, heldout, folder, progress)
+            return await run.through(model)
+
+
+class _Run:
+    """The stages of one run. Each is skipped if the folder has it already."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        source: WorldSource,
+        verifier: VerifierLike,
+        train: Sequence[Task],
+        heldout: Sequence[Task],
+        folder: RunFolder,
+        progress: Progress,
+    ) -> None:
+        self.config = config
+        self.source = source
+        self.verifier = verifier
+        self.train = train
+        self.heldout = heldout
+        self.folder = folder
+        self.progress = progress
+        self.conditions: dict[str, list[Rollout]] = {}
+
+    async def through(self, model: str | Path | None) -> TrainResult:
+        demonstrations = await self._replayed_demonstrations()
+        from .stages import open_learner
+
+        self.progress.say(f"loading the model {model or '(embedded SmolLM2-135M-Instruct)'}")
+        async with open_learner(model, config=self.config, folder=self.folder, progress=self.progress) as learner:
+            engine = self._engine(learner.agent)
+            await self._measure(engine, UNTRAINED, "untrained")
+            if self.config.warm_start_steps:
+                rows = demonstration_rows(demonstrations, learner.renderer, self.source.tools)
+                await learner.warm_start(rows)
+                await self._measure(engine, WARM, "after warm start")
+            if self.config.grpo_steps:
+                await learner.grpo(engine, self.train)
+                await self._measure(engine, TRAINED, "after GRPO")
+            learner.save()
+        report = self._write_report(learner)
+        return TrainResult(model_dir=self.folder.model_dir, run_dir=self.folder.path, report=report)
+
+    def _engine(self, agent: TokenAgent) -> RolloutEngine:
+        return RolloutEngine(
+            agent=agent,
+            source=self.source,
+            verifier=self.verifier,
+            limits=self.config.limits,
+            concurrency=self.config.concurrency,
+        )
+
+    async def _replayed_demonstrations(self) -> list[Rollout]:
+        shown = [task for task in self.train if task.demonstration]
+        chosen = spread(shown, self.config.warm_start_tasks) if self.config.warm_start_steps else []
+        return await replay_demonstrations(
+            chosen,
+            source=self.source,
+            verifier=self.verifier,
+            limits=self.config.limits,
+            concurrency=self.config.concurrency,
+            threshold=self.config.success_threshold,
+            progress=self.progress,
+        )
+
+    async def _measure(self, engine: RolloutEngine, stage: str, title: str) -> None:
+        self.conditions[title] = await measure(
+            engine,
+            self.heldout,
+            stage=stage,
+            folder=self.folder,
+            progress=self.progress,
+            title=title,
+            seed=self.config.seed,
+            threshold=self.config.success_threshold,
+        )
+        self.folder.finish_stage(stage, {"rollouts": len(self.conditions[title])})
+
+    def _write_report(self, learner: Learner) -> Report:
+        from ..evaluation.plots import learning_curve
+        from ..evaluation.training_summary import TrainingSummary
+
+        metrics = self.folder.read_metrics()
+        report = build_report(
+            self.conditions,
+            run={"model": learner.name, "folder": str(self.folder.path), **learner.facts()},
+            training=TrainingSummary.from_metrics(metrics, stage="grpo") if self.config.grpo_steps else None,
+            success_threshold=self.config.success_threshold,
+        )
+        learning_curve(metrics, report.conditions, self.folder.curve_png, stage="grpo")
+        report.write(self.folder.path)
+        self.folder.finish_stage("report", {"conditions": list(self.conditions)})
+        return report
+
+
+def spread(tasks: Sequence[Task], count: int | None) -> list[Task]:
+    """At most `count` of the tasks, spread evenly over their order; all where None."""
+    if count is None or count >= len(tasks):
+        return list(tasks)
+    return [tasks[place * len(tasks) // count] for place in range(count)]
+
+
+def _require_a_way_to_learn(train: Sequence[Task], config: TrainConfig) -> None:
+    if config.warm_start_steps and not any(task.demonstration for task in train):
+        raise ConfigError(
+            f"warm_start_steps is {config.warm_start_steps}, but none of the {len(train)} training tasks has a "
+            "demonstration; add demonstrations, or set config={'warm_start_steps': 0} for a model that can already "
+            "call tools"
+        )
+    if not config.warm_start_steps and not config.grpo_steps:
+        raise ConfigError("warm_start_steps and grpo_steps are both 0: nothing would be trained; use sdk.evaluate")
+    if config.grpo_steps and config.prompts_per_step > len(train):
+        raise ConfigError(
+            f"prompts_per_step is {config.prompts_per_step}, but there are only {len(train)} training tasks; "
+            "lower it or add tasks"
+        )
+
+
+def _folder_path(output_dir: str | Path | None, identity: dict[str, Any]) -> Path:
+    from ..traces.identity import fingerprint, plain_config
+
+    return Path(output_dir) if output_dir is not None else Path("runs") / fingerprint(plain_config(identity))[:12]

@@ -1,0 +1,178 @@
+"""The shared-prefix forward: TRL's fused log-probabilities, each distinct token computed once.
+
+TRL asks a model for log-probabilities by `model(input_ids, attention_mask, labels, fused_lm_head=True)`.
+`share_prefixes` answers that call: the padded rows become a `PrefixTree`, the backbone runs once over
+its N nodes with an ancestor mask and each node's own position, and the language-model head runs only
+on nodes that predict a label. The result is that of the padded computation, gradients included,
+because a token's hidden state depends on its ancestors alone. Rollouts of a group share their prompt
+(GRPO, arXiv 2402.03300, section 4.1) and often their first calls, so most tokens of a step are shared.
+
+Axes: B rows, L padded positions, N nodes, U predicting nodes, K scored labels, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from ..errors import ModelError
+from .prefix_tree import build_prefix_tree
+
+IGNORED = -100
+_HEAD_CHUNK = 512
+"""Predicting nodes per chunk: the [chunk, V] logits are the only large tensor, and are never all there at once."""
+
+
+@dataclass
+class FusedOutput:
+    """What TRL reads of a fused forward; all per-label tensors are [B, L-1], aligned with `labels[:, 1:]`."""
+
+    log_probs: torch.Tensor
+    entropy: torch.Tensor
+    is_top1: torch.Tensor
+    label_mask: torch.Tensor
+    loss: torch.Tensor
+    aux_loss: torch.Tensor | None = None
+    forwarded_tokens: int = 0
+
+
+def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
+    """Let `model` answer TRL's fused calls with the shared-prefix forward. Other calls are left as they are.
+
+    `temperature` divides the logits, as the sampler's did. Raises ModelError for a model whose attention
+    the ancestor mask cannot express (sliding windows, recurrent layers).
+    """
+    _refuse_unfit(model)
+    original_forward = model.forward
+
+    def forward(
+        self: Any, *args: Any, fused_lm_head: bool = False, labels: torch.Tensor | None = None, **kwargs: Any
+    ) -> Any:
+        if not fused_lm_head:
+            if labels is not None:
+                kwargs["labels"] = labels
+            return original_forward(*args, **kwargs)
+        if labels is None:
+            raise ValueError("a fused forward needs labels")
+        return fused_forward(self, kwargs["input_ids"], kwargs["attention_mask"], labels, temperature=temperature)
+
+    model.forward = types.MethodType(forward, model)
+
+
+def fused_forward(
+    model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor, *, temperature: float = 1.0
+) -> FusedOutput:
+    """Log-probability and entropy of every label. `input_ids`, `attention_mask`, `labels`: [B, L]."""
+    device = input_ids.device
+    shifted_BL = labels[:, 1:]
+    label_mask_BL = (shifted_BL != IGNORED) & attention_mask[:, 1:].bool() & attention_mask[:, :-1].bool()
+    node_BL, tokens, depths, mask_NN = _pack(input_ids, attention_mask, label_mask_BL)
+    log_probs_BL = torch.zeros(shifted_BL.shape, device=device)
+    entropy_BL = torch.zeros_like(log_probs_BL)
+    top1_BL = torch.zeros_like(log_probs_BL)
+    if not bool(label_mask_BL.any()):
+        # Nothing to score: a zero that still hangs on the weights, so that a backward pass has something to do.
+        zero = next(p for p in model.parameters() if p.requires_grad).sum() * 0.0
+        return FusedOutput(log_probs_BL + zero, entropy_BL, top1_BL, label_mask_BL, zero)
+
+    backbone = model.base_model
+    dtype = next(backbone.parameters()).dtype
+    bias_NN = torch.zeros(mask_NN.shape, dtype=dtype, device=device).masked_fill_(~mask_NN, torch.finfo(dtype).min)
+    hidden_NH = backbone(
+        input_ids=torch.tensor([tokens], device=device),
+        position_ids=torch.tensor([depths], device=device),
+        attention_mask=bias_NN[None, None],
+        use_cache=False,
+    ).last_hidden_state[0]
+
+    node_K = node_BL[:, :-1][label_mask_BL]
+    target_K = shifted_BL[label_mask_BL]
+    log_probs_K, entropy_K, top1_K = _score(model, hidden_NH, node_K, target_K, temperature)
+    log_probs_BL = log_probs_BL.to(log_probs_K.dtype).masked_scatter(label_mask_BL, log_probs_K)
+    entropy_BL = entropy_BL.to(entropy_K.dtype).masked_scatter(label_mask_BL, entropy_K)
+    top1_BL = top1_BL.masked_scatter(label_mask_BL, top1_K)
+    loss = -log_probs_BL.sum() / label_mask_BL.sum()
+    return FusedOutput(log_probs_BL, entropy_BL, top1_BL, label_mask_BL, loss, forwarded_tokens=len(tokens))
+
+
+def _pack(
+    input_ids: torch.Tensor, attention_mask: torch.Tensor, label_mask_BL: torch.Tensor
+) -> tuple[torch.Tensor, list[int], list[int], torch.Tensor]:
+    """Rows to tree: ([B, L] node of each position, tokens [N], depths [N], ancestor mask [N, N]).
+
+    Tokens after a row's last predicting position are left out: nothing depends on them.
+    """
+    rows, columns = [], []
+    for ids, mask, scored in zip(input_ids.tolist(), attention_mask.tolist(), label_mask_BL.tolist(), strict=True):
+        end = max((t for t, is_scored in enumerate(scored) if is_scored), default=-1) + 1
+        kept = [t for t in range(end) if mask[t]]
+        columns.append(kept)
+        rows.append([ids[t] for t in kept])
+    tree = build_prefix_tree(rows)
+    node_BL = torch.zeros(input_ids.shape, dtype=torch.long)
+    for b, (kept, nodes) in enumerate(zip(columns, tree.nodes, strict=True)):
+        node_BL[b, kept] = torch.tensor(nodes, dtype=torch.long)
+    device = input_ids.device
+    return node_BL.to(device), tree.token_ids, tree.depths, tree.ancestor_mask(device)
+
+
+def _score(
+    model: Any, hidden_NH: torch.Tensor, node_K: torch.Tensor, target_K: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Log-probability, entropy and top-1 hit of each label [K]; the head runs once per distinct node."""
+    head = model.get_output_embeddings()
+    node_U, place_K = torch.unique(node_K, return_inverse=True)
+    order_K = torch.argsort(place_K, stable=True)
+    counts = torch.bincount(place_K, minlength=len(node_U)).split(_HEAD_CHUNK)
+    pieces, start, first = [], 0, 0
+    for chunk in counts:
+        size, labels = len(chunk), int(chunk.sum())
+        order = order_K[start : start + labels]
+        pieces.append(
+            checkpoint(
+                _head_chunk,
+                head,
+                hidden_NH[node_U[first : first + size]],
+                place_K[order] - first,
+                target_K[order],
+                temperature,
+                use_reentrant=False,
+            )
+        )
+        start, first = start + labels, first + size
+    back_K = torch.argsort(order_K)
+    log_probs, entropy, top1 = (torch.cat(parts)[back_K] for parts in zip(*pieces, strict=True))
+    return log_probs, entropy, top1
+
+
+def _head_chunk(
+    head: Any, hidden_UH: torch.Tensor, place_K: torch.Tensor, target_K: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    logits_UV = head(hidden_UH)
+    logits_UV = (logits_UV if logits_UV.dtype == torch.float64 else logits_UV.float()) / temperature
+    norm_U = torch.logsumexp(logits_UV, dim=-1)
+    log_probs_K = logits_UV[place_K, target_K] - norm_U[place_K]
+    entropy_U = norm_U - (torch.softmax(logits_UV, dim=-1) * logits_UV).sum(-1)
+    top1_K = (logits_UV.detach().argmax(-1)[place_K] == target_K).float()
+    return log_probs_K, entropy_U[place_K], top1_K
+
+
+def _refuse_unfit(model: Any) -> None:
+    config = model.config.get_text_config()
+    windowed = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
+    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if windowed else "full_attention"])
+    if kinds != {"full_attention"}:
+        raise ModelError(
+            f"{type(model).__name__} has layers of the kinds {sorted(kinds)}; the shared-prefix forward handles "
+            "full attention only. Pass config={'shared_prefix': False} to train with the padded forward."
+        )
+    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier"):
+        if getattr(config, name, None) not in (None, 1, 1.0):
+            raise ModelError(
+                f"{type(model).__name__} scales its logits ({name}={getattr(config, name)}); the shared-prefix forward "
+                "does not. Pass config={'shared_prefix': False} to train with the padded forward."
+            )

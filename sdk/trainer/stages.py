@@ -1,0 +1,174 @@
+"""The learner: one model, the engine that samples from it, and the two stages that change its weights.
+
+Loads torch; imported only when a run begins. TRL's trainers are synchronous and run in a worker thread.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from transformers import PrinterCallback
+
+from ..policies.embedded import EmbeddedEngine
+from ..policies.models import LoadedModel, load_model, save_model
+from ..policies.models.progress import quiet_loading
+from ..policies.rendering import ChatRenderer, make_renderer
+from ..policies.token_agent import TokenAgent
+from ..progress import Progress
+from ..records import Task, TokenRow
+from ..rollouts.engine import RolloutEngine
+from ..traces.run_folder import RunFolder
+from .callbacks import StepMetrics, StopOnRequest, WarmStartProgress
+from .collecting import STAGE, Collector
+from .config import TrainConfig
+from .grpo import make_trainer
+from .warm_start import make_warm_start
+
+
+@asynccontextmanager
+async def open_learner(
+    model: str | Path | None, *, config: TrainConfig, folder: RunFolder, progress: Progress
+) -> AsyncIterator[Learner]:
+    """Load the model, start its engine, and stop it at the end."""
+    loaded = await anyio.to_thread.run_sync(load_model, str(model) if model is not None else None)
+    with EmbeddedEngine(loaded.model, max_rows=config.concurrency) as engine:
+        yield Learner(loaded, engine, config=config, folder=folder, progress=progress)
+
+
+class Learner:
+    """A model in training. `agent` speaks with the weights last published."""
+
+    def __init__(
+        self, loaded: LoadedModel, engine: EmbeddedEngine, *, config: TrainConfig, folder: RunFolder, progress: Progress
+    ) -> None:
+        self.name = loaded.name
+        self.model = loaded.model
+        self.tokenizer = loaded.tokenizer
+        self.renderer: ChatRenderer = make_renderer(loaded.tokenizer)
+        self.engine = engine
+        self.agent = TokenAgent(engine, self.renderer, name=loaded.name)
+        self._config = config
+        self._folder = folder
+        self._progress = progress
+
+    async def warm_start(self, rows: Sequence[TokenRow]) -> None:
+        """Supervised training on demonstration rows; done once, its weights are kept for a resumed run."""
+        kept = self._folder.checkpoints / "warm_start"
+        if self._folder.stage("warm_start") is not None:
+            self._load(kept)
+        else:
+            self._folder.drop_metrics_after(-1, "warm_start")
+            with self._progress.track("warm start", self._config.warm_start_steps) as step:
+                progress = WarmStartProgress(self._folder, step)
+
+                def make(stop: StopOnRequest) -> Any:
+                    return make_warm_start(
+                        self.model,
+                        self.tokenizer,
+                        rows,
+                        config=self._config,
+                        output_dir=str(self._folder.checkpoints / "warm_start_trainer"),
+                        callbacks=[progress, stop],
+                    )
+
+                await self._run(make)
+            save_model(self.model, self.tokenizer, kept)
+            self._folder.finish_stage("warm_start", {"demonstrations": len(rows)})
+        self.engine.publish(self.model.state_dict(), version=0)
+
+    async def grpo(self, engine: RolloutEngine, tasks: Sequence[Task]) -> None:
+        """Reinforcement from rollouts; goes on from the newest whole checkpoint."""
+        kept = self._folder.checkpoints / "trained"
+        if self._folder.stage(STAGE) is not None:
+            self._load(kept)
+        else:
+            output_dir = self._folder.checkpoints / STAGE
+            checkpoint, done = newest_checkpoint(output_dir)
+            dropped = self._folder.drop_after(STAGE, done - 1)
+            self._folder.drop_metrics_after(done - 1, STAGE)
+            if self._folder.resumed and (done or dropped):
+                self._progress.say(f"going on from step {done}; {dropped} rollouts of unsaved steps set aside")
+            with self._progress.track("GRPO", self._config.grpo_steps, done) as step:
+                collector = Collector(engine, tasks, config=self._config, folder=self._folder, step=step)
+
+                def make(stop: StopOnRequest) -> Any:
+                    return make_trainer(
+                        self.model,
+                        self.tokenizer,
+                        config=self._config,
+                        task_count=len(tasks),
+                        output_dir=str(output_dir),
+                        collect=collector,
+                        publisher=self.engine,
+                        callbacks=[StepMetrics(self._folder, collector), stop],
+                    )
+
+                await self._run(make, checkpoint)
+            save_model(self.model, self.tokenizer, kept)
+            self._folder.finish_stage(STAGE, {"steps": self._config.grpo_steps})
+        self.engine.publish(self.model.state_dict(), version=self._config.grpo_steps)
+
+    def save(self) -> None:
+        """Write the model for use; checkpoints that a finished run no longer needs are removed."""
+        save_model(self.model, self.tokenizer, self._folder.model_dir)
+        for leftover in (self._folder.checkpoints / STAGE, self._folder.checkpoints / "warm_start_trainer"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def facts(self) -> dict[str, Any]:
+        """What the report says of the model."""
+        return {"parameters": sum(parameter.numel() for parameter in self.model.parameters())}
+
+    async def _run(self, make: Callable[[StopOnRequest], Any], checkpoint: Path | None = None) -> None:
+        """Train in a worker thread. Cancelling asks the trainer to stop after its micro-batch and waits for it."""
+        stop = threading.Event()
+
+        def work() -> None:
+            with quiet_loading():
+                trainer = make(StopOnRequest(stop))
+                trainer.remove_callback(PrinterCallback)  # our progress bars say it
+                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+        async def pass_on_cancellation() -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                stop.set()
+
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(pass_on_cancellation)
+                await anyio.to_thread.run_sync(work)
+                group.cancel_scope.cancel()
+        finally:
+            # TRL and the shared-prefix forward patch the instance; the class's own forward comes back.
+            self.model.__dict__.pop("forward", None)
+            self.model.eval()
+
+    def _load(self, folder: Path) -> None:
+        self.model.load_state_dict(load_model(str(folder)).model.state_dict())
+
+
+def newest_checkpoint(folder: Path) -> tuple[Path | None, int]:
+    """The newest checkpoint that was written to its end, and the steps done in it; (None, 0) where there is none.
+
+    TRL writes `trainer_state.json` last, so a checkpoint without a readable one was cut off by a kill.
+    """
+    found: list[tuple[int, Path]] = []
+    for path in folder.glob("checkpoint-*") if folder.is_dir() else []:
+        try:
+            state = json.loads((path / "trainer_state.json").read_text())
+            found.append((int(state["global_step"]), path))
+        except (OSError, ValueError, KeyError):
+            shutil.rmtree(path)
+    if not found:
+        return None, 0
+    steps, path = max(found)
+    return path, steps

@@ -1,0 +1,77 @@
+"""The supervised warm start: TRL's SFTTrainer on demonstrations that were replayed in the world.
+
+Only the tokens that the policy itself would have sampled are trained; tool results are context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+from trl import SFTConfig, SFTTrainer
+
+from ..records import TokenRow
+from .config import TrainConfig
+from .shared_prefix import IGNORED, share_prefixes
+
+
+def make_warm_start(
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[TokenRow],
+    *,
+    config: TrainConfig,
+    output_dir: str,
+    callbacks: list[TrainerCallback],
+) -> WarmStartTrainer:
+    """A trainer over demonstration rows, `warm_start_steps` long; its order depends on the seed only."""
+    trainer = WarmStartTrainer(
+        model=model,
+        args=_sft_config(config, output_dir),
+        train_dataset=Dataset.from_list([supervised_example(row) for row in rows]),
+        processing_class=tokenizer,
+        callbacks=callbacks,
+    )
+    if config.shared_prefix:
+        share_prefixes(trainer.model)
+    return trainer
+
+
+class WarmStartTrainer(SFTTrainer):  # type: ignore[misc]
+    """SFTTrainer as it is, but silent."""
+
+    def _send_telemetry(self) -> None:
+        """TRL reports each trainer to its hub by default; this library sends nothing."""
+
+
+def supervised_example(row: TokenRow) -> dict[str, list[int]]:
+    """`input_ids` and `labels` [P + T]; labels are -100 where the token was not the policy's choice."""
+    labels = [token if sampled else IGNORED for token, sampled in zip(row.completion_ids, row.sampled, strict=True)]
+    return {
+        "input_ids": row.prompt_ids + row.completion_ids,
+        "labels": [IGNORED] * len(row.prompt_ids) + labels,
+    }
+
+
+def _sft_config(config: TrainConfig, output_dir: str) -> SFTConfig:
+    return SFTConfig(
+        output_dir=output_dir,
+        seed=config.seed,
+        max_steps=config.warm_start_steps,
+        learning_rate=config.warm_start_learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=min(2, config.warm_start_steps),
+        per_device_train_batch_size=config.warm_start_batch,
+        gradient_checkpointing=False,
+        bf16=False,
+        use_cpu=not torch.cuda.is_available(),
+        dataset_kwargs={"skip_prepare_dataset": True},
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )

@@ -1,0 +1,33 @@
+"""A tiny model with the real tokenizer and template: real training in seconds."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of about 1.6 M parameters, saved as a user would save a model."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from sdk.policies.models import save_model
+    from sdk.policies.models.smollm2 import embedded_folder
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder())
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=True,
+    )
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    return save_model(LlamaForCausalLM(config), tokenizer, folder)

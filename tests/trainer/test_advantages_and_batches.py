@@ -1,0 +1,85 @@
+"""Advantages by hand, and what becomes of each rollout of a step."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdk.records import Failure, Rollout, Task, TokenRow, Verdict
+from sdk.trainer.advantages import group_advantages
+from sdk.trainer.batch import build_batch
+
+
+def test_scores_are_centred_and_divided_by_the_sample_deviation() -> None:
+    # mean 0.25, deviations (0.75, -0.25, -0.25, -0.25): sample variance 0.75 / 3 = 0.25, standard deviation 0.5
+    advantages = group_advantages([1.0, 0.0, 0.0, 0.0])
+    assert advantages == pytest.approx([0.75 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001])
+
+
+def test_without_scaling_they_are_only_centred() -> None:
+    assert group_advantages([1.0, 0.0, None, 0.0], scale="none") == pytest.approx([2 / 3, -1 / 3, None, -1 / 3])
+
+
+@pytest.mark.parametrize("scores", [[], [None, None], [1.0], [0.5, None], [1.0, 1.0, 1.0], [0.0, 0.0, None]])
+def test_a_group_without_a_difference_has_no_signal(scores: list[float | None]) -> None:
+    assert group_advantages(scores) is None
+
+
+@given(st.lists(st.none() | st.floats(-100, 100), min_size=2, max_size=16), st.sampled_from(["std", "none"]))
+def test_advantages_sum_to_zero_and_keep_the_order(scores: list[float | None], scale: str) -> None:
+    advantages = group_advantages(scores, scale=scale)  # type: ignore[arg-type]
+    if advantages is None:
+        return
+    assert [a is None for a in advantages] == [s is None for s in scores]
+    pairs = [(s, a) for s, a in zip(scores, advantages, strict=True) if s is not None and a is not None]
+    assert math.fsum(a for _, a in pairs) == pytest.approx(0, abs=1e-9 * max(1, *(abs(a) for _, a in pairs)))
+    assert all(a1 <= a2 for (s1, a1) in pairs for (s2, a2) in pairs if s1 < s2)
+
+
+def rollout(name: str, score: float | None, rows: int = 1) -> Rollout:
+    row = TokenRow(
+        prompt_ids=[1, 2],
+        completion_ids=[3, 4, 5],
+        sampled=[True, False, True],
+        logprobs=[-0.5, 0.0, -0.25],
+        versions=[0, -1, 0],
+    )
+    return Rollout(
+        id=name,
+        task=Task(prompt="p"),
+        rows=[row] * rows,
+        sampled_tokens=2 * rows,
+        verdict=None if score is None else Verdict(score=score),
+        failure=Failure(boundary="tools", kind="ServerDied", message="gone") if score is None else None,
+    )
+
+
+def test_an_unscored_rollout_is_masked_out_and_counted_not_scored_as_zero() -> None:
+    batch = build_batch([[rollout("a", 1.0), rollout("b", None), rollout("c", 1.0)]])
+    assert batch.stats.unscored == 1
+    # With the failure counted as 0 this group would have a signal.
+    assert batch.stats.groups_with_signal == 0
+    assert batch.stats.groups_all_right == 1
+    assert batch.groups == [[]]
+
+
+def test_every_group_is_counted_once() -> None:
+    groups = [
+        [rollout("a", 1.0), rollout("b", 0.0)],
+        [rollout("c", 1.0), rollout("d", 1.0)],
+        [rollout("e", 0.0), rollout("f", 0.0)],
+        [rollout("g", None), rollout("h", 1.0)],
+    ]
+    stats = build_batch(groups).stats
+    counted = (stats.groups_with_signal, stats.groups_all_right, stats.groups_all_wrong, stats.groups_unscored)
+    assert counted == (1, 1, 1, 1)
+    assert stats.groups == 4
+    assert stats.mean_score == pytest.approx(4 / 7)
+    assert (stats.rollouts, stats.unscored, stats.sampled_tokens) == (8, 1, 16)
+    assert (stats.trained_rows, stats.trained_tokens) == (2, 4)
+
+
+def test_all_rows_of_a_split_rollout_share_its_advantage() -> None:
+    batch = build_batch([[rollout("a", 1.0, rows=2), rollout("b", 0.0)]], scale="none")
+    assert [row.advantage for row in batch.groups[0]] == [0.5, 0.5, -0.5]

@@ -1,0 +1,48 @@
+"""Rows as a tree: nothing lost, nothing twice, ancestors exactly the prefixes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdk.trainer.prefix_tree import build_prefix_tree
+
+ROWS = st.lists(st.lists(st.integers(0, 3), max_size=8), max_size=6)
+
+
+def test_the_worked_example_of_the_docstring() -> None:
+    tree = build_prefix_tree([[5, 6, 7], [5, 6, 8]])
+    assert tree.token_ids == [5, 6, 7, 8]
+    assert tree.depths == [0, 1, 2, 2]
+    assert tree.last == [3, 3, 2, 3]
+    assert tree.nodes == [[0, 1, 2], [0, 1, 3]]
+
+
+def test_a_node_sees_itself_and_its_ancestors_only() -> None:
+    mask = build_prefix_tree([[5, 6, 7], [5, 6, 8]]).ancestor_mask()
+    assert mask.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 1]]
+
+
+@given(ROWS)
+def test_every_row_can_be_read_back_from_its_nodes(rows: list[list[int]]) -> None:
+    tree = build_prefix_tree(rows)
+    for row, nodes in zip(rows, tree.nodes, strict=True):
+        assert [tree.token_ids[node] for node in nodes] == row
+        assert [tree.depths[node] for node in nodes] == list(range(len(row)))
+
+
+@given(ROWS)
+def test_there_is_one_node_for_each_distinct_prefix(rows: list[list[int]]) -> None:
+    prefixes = {tuple(row[:end]) for row in rows for end in range(1, len(row) + 1)}
+    assert len(build_prefix_tree(rows).token_ids) == len(prefixes)
+
+
+@given(ROWS)
+def test_the_mask_is_the_prefix_relation(rows: list[list[int]]) -> None:
+    tree = build_prefix_tree(rows)
+    mask = tree.ancestor_mask()
+    path: dict[int, tuple[int, ...]] = {}
+    for row, nodes in zip(rows, tree.nodes, strict=True):
+        for place, node in enumerate(nodes):
+            path[node] = tuple(row[: place + 1])
+    for i, one in path.items():
+        for j, other in path.items():
+            assert bool(mask[i, j]) == (one[: len(other)] == other)

@@ -1,0 +1,118 @@
+"""The shared-prefix forward against the plain padded one, in float64, gradients included."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from sdk.errors import ModelError
+from sdk.trainer.shared_prefix import IGNORED, share_prefixes
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+CONFIGS = [LlamaConfig(**SIZES), Qwen2Config(**SIZES), Qwen3Config(**SIZES, head_dim=8)]
+
+
+def tiny(config: Any) -> Any:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    # Transformers' norms compute in float32 whatever the model's type; torch's own keep float64.
+    for name, module in list(model.named_modules()):
+        if type(module).__name__.endswith("RMSNorm"):
+            parent = model.get_submodule(name.rpartition(".")[0])
+            norm = torch.nn.RMSNorm(module.weight.shape, eps=module.variance_epsilon)
+            setattr(parent, name.rpartition(".")[2], norm)
+    return model.double().eval()
+
+
+def padded_rows() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Six rows [B=6, L=24]: a shared prompt, rows that share more, one left-padded, one right-padded, one repeated."""
+    torch.manual_seed(1)
+    ids = torch.randint(0, 61, (6, 24))
+    ids[:, :10] = ids[0, :10]
+    ids[:3, :16] = ids[0, :16]
+    ids[3] = ids[2]
+    mask = torch.ones_like(ids)
+    mask[4, 20:] = 0
+    ids[5, 4:14] = ids[0, :10]
+    mask[5, :4] = 0
+    labels = ids.masked_fill(mask == 0, IGNORED)
+    labels[:, :12] = IGNORED
+    labels[1, 15:18] = IGNORED  # a tool's result between sampled tokens
+    return ids, mask, labels
+
+
+def plain_log_probs(
+    model: Any, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[B, L-1] log-probability of each label and entropy before it, by the model's own padded forward."""
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    logits = model(input_ids=ids, attention_mask=mask, position_ids=positions).logits[:, :-1] / temperature
+    log_softmax = logits.log_softmax(-1)
+    wanted = labels[:, 1:]
+    scored = wanted != IGNORED
+    chosen = log_softmax.gather(-1, wanted.clamp(min=0)[..., None])[..., 0]
+    entropy = -(log_softmax.exp() * log_softmax).sum(-1)
+    return chosen.masked_fill(~scored, 0.0), entropy.masked_fill(~scored, 0.0)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.model_type)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probabilities_entropies_and_gradients_equal_the_padded_forward(config: Any, temperature: float) -> None:
+    plain, shared = tiny(config), tiny(config)
+    share_prefixes(shared, temperature=temperature)
+    ids, mask, labels = padded_rows()
+    expected, entropy = plain_log_probs(plain, ids, mask, labels, temperature)
+    output = shared(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
+    # The head is scored in float64 where the model is, so the two differ by rounding alone.
+    torch.testing.assert_close(output.log_probs, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(output.entropy, entropy, rtol=0, atol=1e-12)
+
+    weights = torch.randn(expected.shape, dtype=torch.float64)
+    (expected * weights).sum().backward()
+    (output.log_probs * weights).sum().backward()
+    for (name, one), other in zip(plain.named_parameters(), shared.parameters(), strict=True):
+        torch.testing.assert_close(
+            other.grad, one.grad, rtol=0, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def test_each_distinct_token_is_forwarded_once() -> None:
+    model = tiny(CONFIGS[0])
+    share_prefixes(model)
+    ids, mask, labels = padded_rows()
+    rows = [[int(t) for t, m in zip(row, keep, strict=True) if m] for row, keep in zip(ids, mask, strict=True)]
+    # The last token of a row predicts nothing, so it is not forwarded.
+    distinct = {tuple(row[:end]) for row in rows for end in range(1, len(row))}
+    output = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
+    assert output.forwarded_tokens == len(distinct)
+
+
+def test_other_calls_reach_the_models_own_forward() -> None:
+    plain, shared = tiny(CONFIGS[0]), tiny(CONFIGS[0])
+    share_prefixes(shared)
+    ids = torch.arange(8)[None]
+    torch.testing.assert_close(shared(input_ids=ids, labels=ids).loss, plain(input_ids=ids, labels=ids).loss)
+
+
+def test_a_batch_with_nothing_to_score_gives_a_zero_that_can_be_trained() -> None:
+    model = tiny(CONFIGS[0])
+    share_prefixes(model)
+    ids = torch.zeros((1, 2), dtype=torch.long)
+    nothing = torch.full_like(ids, IGNORED)
+    output = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=nothing, fused_lm_head=True)
+    output.log_probs.sum().backward()
+    assert output.log_probs.tolist() == [[0.0]]
+    assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+def test_a_model_with_a_sliding_window_is_refused() -> None:
+    with pytest.raises(ModelError, match="sliding_attention"):
+        share_prefixes(tiny(MistralConfig(**SIZES, sliding_window=4)))

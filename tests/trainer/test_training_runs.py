@@ -1,0 +1,188 @@
+"""Whole training runs through the public API, on a tiny model: what a run leaves, and that it survives a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sdk
+from sdk.traces import RunFolder
+
+TINY = {
+    "warm_start_steps": 2,
+    "warm_start_batch": 2,
+    "grpo_steps": 4,
+    "prompts_per_step": 2,
+    "group_size": 4,
+    "heldout": 2,
+    "checkpoint_every": 1,
+    "limits": {"max_turns": 2, "max_turn_tokens": 6, "max_tokens": 12},
+}
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def tasks() -> list[dict[str, Any]]:
+    return [
+        {
+            "prompt": f"What is {n} + 1?",
+            "demonstration": [
+                {"role": "assistant", "tool_calls": [{"id": "c", "name": "add", "arguments": {"a": n, "b": 1}}]},
+                {"role": "assistant", "content": f"{n + 1}"},
+            ],
+        }
+        for n in range(8)
+    ]
+
+
+def even_letters(rollout: sdk.Rollout) -> bool:
+    """About half of a random model's rollouts pass, so that groups have a signal; demonstrations pass."""
+    return bool(rollout.calls) or sum(map(ord, rollout.messages[-1].content)) % 2 == 0
+
+
+@pytest.fixture
+def run(tiny_model_dir: Path, tmp_path: Path) -> sdk.TrainResult:
+    return sdk.train([add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", TINY)
+
+
+def test_a_run_leaves_a_model_a_report_metrics_rollouts_and_a_curve(run: sdk.TrainResult) -> None:
+    from sdk.policies.models import load_model
+
+    assert list(run.report.conditions) == ["untrained", "after warm start", "after GRPO"]
+    assert load_model(str(run.model_dir)).tokenizer.chat_template
+    folder = RunFolder.open_to_read(run.run_dir)
+    assert folder.curve_png.read_bytes().startswith(b"\x89PNG")
+    assert "after GRPO" in folder.report_md.read_text()
+    assert json.loads(folder.report_json.read_text())
+    lines = [m for m in folder.read_metrics() if m["stage"] == "grpo"]
+    assert [m["step"] for m in lines] == [0, 1, 2, 3]
+    assert [m["rollouts"] for m in lines] == [8] * 4
+    assert any(m["groups_with_signal"] for m in lines)
+    assert max(m["sampler_gap/max"] for m in lines if "sampler_gap/max" in m) < 1e-3
+    rollouts = folder.read_rollouts("grpo")
+    assert len(rollouts) == len({r.id for r in rollouts}) == 32
+    # The weights that sampled each token are those of the step it was sampled for.
+    for rollout in rollouts:
+        assert {v for row in rollout.rows for v in row.versions if v >= 0} <= {rollout.step}
+
+
+def test_training_changes_the_weights_and_the_endpoint_serves_them(run: sdk.TrainResult, tiny_model_dir: Path) -> None:
+    from sdk.policies.models import load_model
+
+    before = load_model(str(tiny_model_dir)).model.state_dict()
+    after = load_model(str(run.model_dir)).model.state_dict()
+    assert any(not before[name].equal(after[name]) for name in before)
+    with sdk.serve(run.model_dir, port=0) as server:
+        report = sdk.evaluate([add], ["2 + 2?"], even_letters, model=(f"{server.url}/v1", server.model_name))
+    (condition,) = report.conditions.values()
+    assert condition.unscored == 0
+
+
+def test_a_finished_run_is_reported_again_without_training(run: sdk.TrainResult, tiny_model_dir: Path) -> None:
+    before = (run.run_dir / "metrics.jsonl").read_bytes()
+    again = sdk.train([add], tasks(), even_letters, str(tiny_model_dir), run.run_dir, TINY)
+    assert again.report.conditions == run.report.conditions
+    assert (run.run_dir / "metrics.jsonl").read_bytes() == before
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import sdk
+from test_training_runs import TINY, add, even_letters, tasks
+
+class Lines:
+    def say(self, text): print(text, flush=True)
+    def track(self, title, total, done=0):
+        from contextlib import contextmanager
+        @contextmanager
+        def step():
+            class Step:
+                def advance(self, amount=1, note=""): print(title, "advanced", flush=True)
+            yield Step()
+        return step()
+
+import anyio
+from functools import partial
+train = partial(sdk.train_async, [add], tasks(), even_letters, sys.argv[2], sys.argv[3], TINY, progress=Lines())
+anyio.run(train)
+print("finished", flush=True)
+"""
+
+
+def start(tiny_model_dir: Path, folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(tiny_model_dir), str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("stage", "pieces"), [("untrained", 1), ("warm start", 1), ("GRPO", 2)])
+def test_a_killed_run_goes_on_from_its_folder(tiny_model_dir: Path, tmp_path: Path, stage: str, pieces: int) -> None:
+    folder = tmp_path / "run"
+    with start(tiny_model_dir, folder) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            pieces -= line.startswith(f"{stage} advanced")
+            if pieces == 0:
+                process.send_signal(signal.SIGKILL)
+                break
+        process.wait()
+    assert process.returncode == -signal.SIGKILL
+    assert not (folder / "model").exists()
+
+    with start(tiny_model_dir, folder) as process:
+        output = process.stdout.read() if process.stdout else ""
+    assert process.returncode == 0
+    assert output.endswith("finished\n")
+    read = RunFolder.open_to_read(folder)
+    steps = [m["step"] for m in read.read_metrics() if m["stage"] == "grpo"]
+    assert steps == [0, 1, 2, 3]
+    rollouts = read.read_rollouts("grpo")
+    assert sorted(r.id for r in rollouts) == sorted({r.id for r in rollouts})
+    assert len(rollouts) == 32
+    if stage == "GRPO":
+        assert "going on from step 1" in output or "going on from step 2" in output
+    assert (folder / "model" / "config.json").exists()
+
+
+def test_a_demonstration_that_does_not_pass_its_verifier_stops_the_run_before_the_model_is_loaded(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(sdk.ConfigError, match=r"8 of 8 demonstrations do not pass|6 of 6 demonstrations do not pass"):
+        sdk.train([add], tasks(), lambda rollout: 0.0, "/no/such/model", tmp_path / "run", TINY)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"grpo_step": 3}, "there is no option 'grpo_step'"),
+        ({"group_size": 1}, "group_size is 1"),
+        ({"limits": {"max_turn": 3}}, "limits.max_turn"),
+        ({"warm_start_steps": 0, "grpo_steps": 0}, "nothing would be trained"),
+        ({**TINY, "prompts_per_step": 100}, "prompts_per_step is 100"),
+        ("no-such-file.json", "no-such-file.json"),
+    ],
+)
+def test_options_that_cannot_work_are_named(config: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(sdk.ConfigError, match=words):
+        sdk.train([add], tasks(), even_letters, None, tmp_path / "run", config)
+
+
+def test_a_verifier_that_fails_on_every_rollout_stops_the_run_with_its_message(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    def moody(rollout: sdk.Rollout) -> float:
+        if rollout.policy != "scripted" and not rollout.id.startswith("demonstration/"):
+            raise RuntimeError("out of order")
+        return 1.0
+
+    with pytest.raises(sdk.ToolbakeError, match="out of order"):
+        sdk.train([add], tasks(), moody, str(tiny_model_dir), tmp_path / "run", TINY)

@@ -1,0 +1,121 @@
+"""The seams of TRL that the trainer relies on. An upgrade that moves one fails here, not in a run."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trl import GRPOTrainer
+
+from sdk.policies.models import load_model
+from sdk.records import TokenRow
+from sdk.trainer.batch import Batch, BatchStats, TrainRow
+from sdk.trainer.config import TrainConfig
+from sdk.trainer.grpo import RolloutTrainer, collate_batch, make_trainer
+
+
+def test_the_overridden_methods_keep_their_signatures() -> None:
+    assert list(inspect.signature(GRPOTrainer._prepare_inputs).parameters) == ["self", "generation_batch"]
+    assert list(inspect.signature(GRPOTrainer._compute_loss).parameters) == ["self", "model", "inputs"]
+    wanted = ["self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"]
+    assert list(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)[:7] == wanted
+
+
+def test_the_loss_reads_the_tensors_we_give_it() -> None:
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages", "num_items_in_batch"):
+        assert f'inputs["{name}"]' in source, name
+    assert '"tool_mask" not in inputs' in source
+    assert 'inputs.get("old_per_token_logps")' in source
+
+
+def test_the_telemetry_that_is_switched_off_is_still_called_by_that_name() -> None:
+    assert "self._send_telemetry()" in inspect.getsource(inspect.getmodule(GRPOTrainer.__base__))
+
+
+def test_rollouts_are_asked_for_once_per_optimiser_step() -> None:
+    # `_prepare_inputs` is ours; it relies on `_step` counting micro-batches from zero.
+    assert "self._step += 1" in inspect.getsource(GRPOTrainer.training_step)
+
+
+class Published:
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+
+    def publish(self, state: Any, *, version: int) -> None:
+        self.versions.append(version)
+
+
+def two_rows() -> list[TrainRow]:
+    first = TokenRow(
+        prompt_ids=[5, 6, 7],
+        completion_ids=[8, 9, 10, 11],
+        sampled=[True, True, False, True],
+        logprobs=[0.0] * 4,
+        versions=[0, 0, -1, 0],
+    )
+    second = TokenRow(
+        prompt_ids=[5, 6], completion_ids=[8, 12], sampled=[True] * 2, logprobs=[0.0] * 2, versions=[0] * 2
+    )
+    return [TrainRow(first, 0.5), TrainRow(second, -1.5)]
+
+
+@pytest.fixture
+def trainer(tiny_model_dir: Path, tmp_path: Path) -> RolloutTrainer:
+    loaded = load_model(str(tiny_model_dir))
+    return make_trainer(
+        loaded.model,
+        loaded.tokenizer,
+        config=TrainConfig(group_size=2, prompts_per_step=1, grpo_steps=1),
+        task_count=2,
+        output_dir=str(tmp_path),
+        collect=lambda step, tasks: Batch(),
+        publisher=Published(),
+        callbacks=[],
+    )
+
+
+def log_prob(model: Any, row: TokenRow, place: int) -> torch.Tensor:
+    """The plain log-probability of one completion token."""
+    ids = torch.tensor([row.prompt_ids + row.completion_ids[:place]])
+    return model(input_ids=ids).logits[0, -1].log_softmax(-1)[row.completion_ids[place]]
+
+
+def test_the_loss_is_the_policy_gradient_over_sampled_tokens_only(trainer: RolloutTrainer) -> None:
+    rows = two_rows()
+    for row in rows:  # on policy: the sampler's log-probabilities are the model's
+        for place, sampled in enumerate(row.tokens.sampled):
+            if sampled:
+                row.tokens.logprobs[place] = log_prob(trainer.model, row.tokens, place).item()
+    batch = Batch(groups=[rows], stats=BatchStats(trained_tokens=5))
+    (inputs,) = collate_batch(batch, pad_id=0, device="cpu")
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.model.train()
+    loss = trainer._compute_loss(trainer.model, inputs)
+    # By hand: five sampled tokens, ratio 1 each: -(3 x 0.5 + 2 x -1.5) / 5 = 0.3
+    assert loss.item() == pytest.approx(0.3, abs=1e-4)
+    loss.backward()
+    got = [p.grad.clone() for p in trainer.model.parameters()]
+
+    trainer.model.zero_grad()
+    expected = sum(
+        -row.advantage * log_prob(trainer.model, row.tokens, place) / 5
+        for row in rows
+        for place, sampled in enumerate(row.tokens.sampled)
+        if sampled
+    )
+    expected.backward()
+    for mine, plain in zip(got, trainer.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, plain.grad, rtol=1e-3, atol=1e-6)
+    assert trainer._metrics["train"]["sampler_gap/max"][-1] < 1e-4
+
+
+def test_a_group_without_signal_changes_nothing(trainer: RolloutTrainer) -> None:
+    (inputs,) = collate_batch(Batch(groups=[[]]), pad_id=0, device="cpu")
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.model.train()
+    loss = trainer._compute_loss(trainer.model, inputs)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert all(p.grad is None or not p.grad.any() for p in trainer.model.parameters())

@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help install quickstart test lint types bench clean
+.PHONY: help install quickstart test servers lint types bench clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,8 +21,18 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 quickstart: install  ## the main job: measure, train and serve a small model on the helpdesk's tools
 	$(BIN)/toolbake quickstart
 
-test: install lint types  ## all checks and tests
+test: install servers lint types  ## all checks and tests
 	$(BIN)/python -m pytest
+
+# Third-party MCP servers that the tests start; without npm those tests say that they were left out.
+servers: tests/node/node_modules/.package-lock.json
+
+tests/node/node_modules/.package-lock.json: tests/node/package-lock.json
+	@if command -v npm >/dev/null; then npm ci --prefix tests/node --no-audit --no-fund --ignore-scripts; \
+	else echo "npm is missing: the tests of two npm servers will be skipped"; fi
+
+bench: install  ## measure speed beside the peers; tables go to docs/benchmarks.md
+	$(BIN)/python tests/benchmarks/run.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -1,0 +1,10 @@
+"""The `toolbake` command. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Run the command line; ends the process with its exit code."""
+    from .app import app
+
+    app(prog_name="toolbake")

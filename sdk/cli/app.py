@@ -1,0 +1,52 @@
+"""The commands under one name, and `--version`."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from .commands.evaluate import evaluate
+from .commands.quickstart import quickstart
+from .commands.rollout import rollout
+from .commands.serve import serve
+from .commands.tools import tools
+from .commands.train import train
+
+# Tracebacks with the values of local variables could show keys.
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"toolbake {metadata.version('toolbake')}")
+        raise typer.Exit
+
+
+def toolbake(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Turn your own tools into a model's skills: MCP servers in, a tuned and served open-weight model out.
+
+    Start with `toolbake quickstart`: it trains a small model on a simulated helpdesk, with nothing to download. Then
+    look at your own tools (`tools`), watch a model use them once (`rollout`), measure it on your tasks (`evaluate`),
+    train it (`train`) and put it to use (`serve`). Each command explains itself with --help.
+
+    Results go to stdout and progress to stderr. Exit codes: 0 done, 1 an error, 2 a mistyped command, 130 Ctrl-C.
+    """
+
+
+def _help(docstring: str | None) -> str:
+    """A docstring for any width of terminal: lines are joined within paragraphs, examples stay as they are."""
+    paragraphs = inspect.cleandoc(docstring or "").split("\n\n")
+    joined = [text if "\n " in text else " ".join(text.split()) for text in paragraphs]
+    return "\n\n".join(joined).replace("[", "\\[")
+
+
+app.callback(help=_help(toolbake.__doc__))(toolbake)
+for _command in (quickstart, train, evaluate, rollout, serve, tools):
+    app.command(help=_help(_command.__doc__))(_command)

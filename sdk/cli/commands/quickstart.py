@@ -1,0 +1,144 @@
+"""`toolbake quickstart`: the main job on the helpdesk and the embedded model."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..failing import RESUMABLE, clean_errors
+from ..options import Debug
+
+if TYPE_CHECKING:
+    from ...progress import Progress
+    from ...trainer.config import TrainConfig
+    from ...trainer.pipeline import TrainResult
+
+DEFAULT_FOLDER = Path("runs/quickstart")
+
+HELPDESK = {"mcpServers": {"helpdesk": {"command": sys.executable, "args": ["-m", "sandboxes.helpdesk"]}}}
+"""A process of its own over stdio, started as any MCP server is."""
+
+
+def quickstart(
+    output_dir: Annotated[
+        Path,
+        typer.Option(
+            "--output-dir", metavar="FOLDER", help="Where everything of the run goes: rollouts, curve, model."
+        ),
+    ] = DEFAULT_FOLDER,
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="Start over into a new folder beside the old one; nothing is deleted."),
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            min=1,
+            metavar="N",
+            show_default="as many as the report needs",
+            help="At most N steps of the warm start and of GRPO each, for a shorter try.",
+        ),
+    ] = None,
+    heldout: Annotated[
+        int | None,
+        typer.Option(
+            "--heldout", min=1, metavar="N", show_default="all", help="Measure on at most N of the held-out tasks."
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """See the main job done, from an MCP server to a trained and served model, with nothing to download.
+
+    It starts a simulated order desk as an MCP server in a process of its own, measures the embedded model on tasks
+    that training never sees, shows it some solved tasks (the warm start), lets it practise against a verifier (GRPO),
+    measures it again, writes the report and the model, and asks the served model one question over HTTP. It takes
+    about a quarter of an hour on two cores. Stopped at any time, the same command goes on where it was; a finished
+    run is only reported again.
+
+    Examples:
+      toolbake quickstart
+      toolbake quickstart --steps 2 --heldout 20 --output-dir runs/short
+    """
+    from ..resuming import fresh_folder
+
+    folder = fresh_folder(output_dir) if fresh else output_dir
+    interrupted = RESUMABLE
+    if fresh:
+        shorter = [f"--{name}={value}" for name, value in (("steps", steps), ("heldout", heldout)) if value is not None]
+        interrupted = (
+            f"stopped; go on with: {shlex.join(['toolbake', 'quickstart', '--output-dir', str(folder), *shorter])}"
+        )
+    with clean_errors(debug, interrupted=interrupted):
+        from ...progress import Console
+        from ..quickstart_options import quickstart_options
+
+        _run(folder, quickstart_options(steps=steps, heldout=heldout), Console())
+
+
+def _run(folder: Path, options: TrainConfig, progress: Progress) -> None:
+    from ..quiet import quiet_bars, quiet_libraries
+    from ..resuming import finished_run, say_what_is_there
+    from ..showing import show_result
+
+    quiet_libraries()
+    result = finished_run(folder, options)
+    if result is not None:
+        progress.say(f"{folder} holds a finished quickstart, reported again; --fresh starts over into a new folder")
+    else:
+        say_what_is_there(folder, progress)
+        quiet_bars()
+        result = _train(folder, options, progress)
+    show_result(result)
+    _ask(result, options, progress)
+
+
+def _train(folder: Path, options: TrainConfig, progress: Progress) -> TrainResult:
+    import sandboxes.helpdesk
+
+    from ...blocking import train
+    from ..quickstart_options import TIERS
+
+    return train(
+        HELPDESK,
+        sandboxes.helpdesk.tasks(tiers=TIERS),
+        _verifier(),
+        output_dir=folder,
+        config=options,
+        progress=progress,
+    )
+
+
+def _verifier() -> Any:
+    from ...verifiers import all_of, answer_match, final_state, required_calls
+
+    return all_of(final_state(), required_calls(), answer_match())
+
+
+def _ask(result: TrainResult, options: TrainConfig, progress: Progress) -> None:
+    """Serve the tuned model and ask it the first held-out question that takes two calls."""
+    import anyio
+
+    import sandboxes.helpdesk
+
+    from ...serving import serve
+    from ...tasks import load_tasks
+    from ..asking import ask_served_model
+    from ..showing import show_rollout
+
+    question = load_tasks(sandboxes.helpdesk.tasks(tiers=("2",), split="heldout")[:1])[0]
+    progress.say("serving the tuned model to ask it one held-out question")
+    with serve(result.model_dir, port=0) as server:
+
+        async def ask() -> Any:
+            return await ask_served_model(server, HELPDESK, question, _verifier(), limits=options.limits)
+
+        rollout = anyio.run(ask)
+        typer.echo()
+        typer.echo(f"One held-out question to {server.url}/v1/chat/completions, model {server.model_name!r}:")
+        typer.echo()
+        show_rollout(rollout)

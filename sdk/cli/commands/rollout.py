@@ -1,0 +1,100 @@
+"""`toolbake rollout`: one conversation, to look at."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ...errors import ConfigError
+from ..failing import clean_errors
+from ..options import Command, Debug, Endpoint, EndpointKey, LimitSettings, Model, Seed, Temperature, Tools
+
+
+def rollout(
+    tools: Tools = None,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", show_default=False, help="What the user asks for, in quotes.")
+    ] = None,
+    *,
+    command: Command = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            "--tasks",
+            metavar="FILE",
+            show_default="none",
+            help="Take the task from a file of tasks, with its setup and what is expected, in place of PROMPT.",
+        ),
+    ] = None,
+    task_id: Annotated[
+        str | None,
+        typer.Option("--task-id", metavar="ID", show_default="the first", help="Which task of the file."),
+    ] = None,
+    verifier: Annotated[
+        str | None,
+        typer.Option("--verifier", metavar="FILE.py:NAME", show_default="none", help="Show its verdict, too."),
+    ] = None,
+    model: Model = None,
+    endpoint: Endpoint = None,
+    api_key_env: EndpointKey = None,
+    limit: LimitSettings = None,
+    temperature: Temperature = 0.0,
+    seed: Seed = 0,
+    debug: Debug = False,
+) -> None:
+    """Have one conversation and read it: what was asked, which tools were called, what came back, the verdict.
+
+    The quickest way to see whether tools and model understand each other, and why a task fails. The conversation has
+    a world of its own, as in training; nothing is kept.
+
+    Examples:
+      toolbake rollout mcp.json 'Where is order 4417?'
+      toolbake rollout mcp.json --tasks tasks.jsonl --task-id refund-3 --verifier checks.py:verify
+    """
+    with clean_errors(debug):
+        from ...progress import Console
+        from ..asking import require_no_failure
+        from ..quiet import quiet_libraries
+        from ..settings import limits
+        from ..showing import show_rollout
+        from ..sources import load_verifier, model_source, place_arguments, tool_source
+
+        quiet_libraries()
+        progress = Console()
+        bounds = limits(limit or [])
+        policy = model_source(model, endpoint, api_key_env, say=progress.say)
+        if command is not None:
+            tools, prompt = place_arguments(tools, prompt, command)
+        source = tool_source(tools, command)
+        task = _task(prompt, tasks, task_id)
+        judge = load_verifier(verifier) if verifier is not None else None
+
+        from ...blocking import rollout
+
+        progress.say(f"asking {model or 'the embedded SmolLM2-135M-Instruct'}")
+        found = rollout(source, task, model=policy, verifier=judge, limits=bounds, temperature=temperature, seed=seed)
+        show_rollout(found)
+        require_no_failure(found)
+
+
+def _task(prompt: str | None, tasks: str | None, task_id: str | None) -> Any:
+    """What to ask. Raises `ConfigError` unless PROMPT or --tasks says it."""
+    from ...tasks import load_tasks
+    from ..sources import task_source
+
+    if (prompt is None) == (tasks is None):
+        found = "both" if prompt is not None else "neither"
+        raise ConfigError(f"give PROMPT in quotes or --tasks FILE, exactly one of them; this has {found}")
+    if tasks is None:
+        if task_id is not None:
+            raise ConfigError(f"--task-id {task_id} does nothing without --tasks; give the file, or leave it out")
+        return {"prompt": prompt}
+    known = load_tasks(task_source(tasks))
+    if task_id is None:
+        return known[0]
+    for task in known:
+        if task.id == task_id:
+            return task
+    ids = ", ".join(task.id for task in known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
+    raise ConfigError(f"--task-id is {task_id!r}, which {tasks} does not have; its ids are {ids}")

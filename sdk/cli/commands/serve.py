@@ -1,0 +1,72 @@
+"""`toolbake serve`: a model behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Annotated
+
+import typer
+
+from ..failing import clean_errors
+from ..options import Debug
+
+
+def serve(
+    model_dir: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL_DIR",
+            show_default="the embedded SmolLM2-135M-Instruct",
+            help="The model folder that train wrote, or a name on the hub.",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="The address to listen on. One that other machines reach needs a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(
+            "--api-key-env",
+            metavar="VARIABLE",
+            show_default="none: no key is asked for",
+            help="The environment variable that holds the key which clients must send.",
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Serve a model over HTTP, for anything that speaks OpenAI's chat API.
+
+    It offers /v1/chat/completions with tools and streaming, /v1/models and /health. Your application keeps calling
+    the tools; the model decides which. Ctrl-C lets requests in flight finish, then ends it.
+
+    Examples:
+      toolbake serve runs/desk/model
+      DESK_KEY=... toolbake serve runs/desk/model --host 0.0.0.0 --port 8080 --api-key-env DESK_KEY
+    """
+    with clean_errors(debug):
+        # `docker stop` and service managers end a process by SIGTERM; it is to end as cleanly as by Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        from ...progress import Console
+        from ...serving import serve
+        from ..quiet import quiet_libraries
+        from ..sources import key_from
+
+        quiet_libraries()
+        key = key_from(api_key_env) if api_key_env is not None else None
+        progress = Console()
+        progress.say(f"loading {model_dir or 'the embedded SmolLM2-135M-Instruct'}")
+        server = serve(model_dir, host=host, port=port, api_key=key)
+        with server:
+            typer.echo(f"{server.model_name} is served at {server.url}/v1 (Ctrl-C ends it). Try it:\n")
+            typer.echo(curl_example(server.url, server.model_name, api_key_env if key else None))
+            server.wait()
+        progress.say("stopped")
+
+
+def curl_example(url: str, model_name: str, key_variable: str | None) -> str:
+    """A request to copy. The key stays in its variable."""
+    body = json.dumps({"model": model_name, "messages": [{"role": "user", "content": "Hello!"}]}).replace("'", "'\\''")
+    key = f' \\\n  -H "Authorization: Bearer ${key_variable}"' if key_variable else ""
+    return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n  -d '{body}'"

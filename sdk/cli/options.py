@@ -1,0 +1,98 @@
+"""Arguments and options that several commands share, each explained once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Tools = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TOOLS",
+        show_default=False,
+        help="The tools: an mcp.json (the format of desktop MCP clients), the URL of a streamable HTTP server, or a "
+        "Python object, file.py:name or package.module:name (functions with type hints, a list of them, a sandbox, "
+        "an MCP server).",
+    ),
+]
+Tasks = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TASKS",
+        show_default=False,
+        help="The tasks: a .jsonl, .json, .csv or .parquet file with a prompt in each row, or a Python object that "
+        "is a list of them, file.py:name.",
+    ),
+]
+Command = Annotated[
+    str | None,
+    typer.Option(
+        "--command",
+        metavar="'PROGRAM ARGS'",
+        show_default=False,
+        help="Start this MCP server over stdio, in place of TOOLS. It is split as a shell would, but no shell runs.",
+    ),
+]
+VerifierName = Annotated[
+    str,
+    typer.Option(
+        "--verifier",
+        metavar="FILE.py:NAME",
+        show_default=False,
+        help="What counts as success: a function of the rollout that returns a number, a bool or an sdk.Verdict, or "
+        "an object with a method verify. Also package.module:name.",
+    ),
+]
+LocalModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="FOLDER|NAME",
+        show_default="the embedded SmolLM2-135M-Instruct",
+        help="A model folder or a name on the hub.",
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="FOLDER|NAME",
+        show_default="the embedded SmolLM2-135M-Instruct",
+        help="A model folder or a name on the hub; with --endpoint, the model's name there.",
+    ),
+]
+Endpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--endpoint",
+        metavar="URL",
+        show_default="none: the model runs here",
+        help="Ask a model behind an OpenAI-compatible endpoint, such as https://host/v1.",
+    ),
+]
+EndpointKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key-env",
+        metavar="VARIABLE",
+        show_default="OPENAI_API_KEY where it is set",
+        help="The environment variable that holds the endpoint's key; '' sends none. Keys are never options "
+        "themselves: other users of a machine can read those.",
+    ),
+]
+LimitSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=VALUE",
+        show_default="max_turns=8, max_turn_tokens=256, max_tokens=2048, max_calls=16, max_seconds=300, "
+        "call_timeout_s=30",
+        help="What one conversation may use up. May be given several times.",
+    ),
+]
+Temperature = Annotated[
+    float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest token every time; 1 samples as trained.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="What sampling depends on where the temperature is above 0.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")]

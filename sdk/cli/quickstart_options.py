@@ -1,0 +1,38 @@
+"""What the quickstart trains with, in one place."""
+
+from __future__ import annotations
+
+from ..rollouts.limits import Limits
+from ..trainer.config import TrainConfig
+
+WARM_START_STEPS = 12
+"""Enough for the form of a call and a first success now and then; what is left is for the reinforcement to win."""
+GRPO_STEPS = 20
+"""As many as fit into the quarter of an hour that the quickstart may take on two cores."""
+
+TIERS = ("1", "2")
+"""One call, or two of which the second needs what the first found: what the embedded model can reach."""
+
+LIMITS = Limits(
+    max_turns=5,  # two calls and an answer, with room for two mistakes
+    max_turn_tokens=80,  # the longest right turn takes about half of it
+    max_tokens=240,  # a rollout that rambles ends here, rather than holding up its step
+)
+
+
+def quickstart_options(*, steps: int | None = None, heldout: int | None = None) -> TrainConfig:
+    """The quickstart's options.
+
+    `steps`: at most so many steps of the warm start and of GRPO each; `heldout`: measure on at most so many
+    held-out tasks. Both are for a shorter try.
+    """
+    return TrainConfig(
+        warm_start_steps=_at_most(WARM_START_STEPS, steps),
+        grpo_steps=_at_most(GRPO_STEPS, steps),
+        max_heldout=heldout,
+        limits=LIMITS,
+    )
+
+
+def _at_most(wanted: int, bound: int | None) -> int:
+    return wanted if bound is None else min(wanted, bound)

@@ -1,0 +1,62 @@
+"""What tools cost in tokens of every prompt, under a model's own tokenizer and template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import ModelError
+
+if TYPE_CHECKING:
+    from mcp_bridge.records import Tool
+
+    from ..policies.rendering import ChatRenderer
+
+
+@dataclass(frozen=True)
+class TokenCosts:
+    """Tokens of a prompt that are there because of the tools."""
+
+    total: int
+    by_tool: dict[str, int]
+    """Each tool's own share: the prompt with all tools, less the prompt without this one."""
+
+    @property
+    def around(self) -> int:
+        """What the template says around them, once, whatever their number."""
+        return self.total - sum(self.by_tool.values())
+
+
+def count_tokens(renderer: ChatRenderer, tools: Sequence[Tool]) -> TokenCosts:
+    """The cost of `tools`. Raises `ModelError` where the template cannot show tools."""
+    from ..records import Message
+
+    opening = [Message(role="user", content="Hello")]
+
+    def length(shown: Sequence[Tool]) -> int:
+        return len(renderer.start(opening, shown))
+
+    whole = length(tools)
+    by_tool = {tool.name: whole - length([other for other in tools if other is not tool]) for tool in tools}
+    if len(tools) == 1:  # without it there is no list of tools at all, so twice the tool tells its own share
+        twin = tools[0].model_copy(update={"name": tools[0].name + "_"})
+        by_tool = {tools[0].name: length([tools[0], twin]) - length([twin])}
+    return TokenCosts(total=whole - length([]), by_tool=by_tool)
+
+
+def open_renderer(model: str | None) -> ChatRenderer:
+    """The renderer of a model; its weights are not loaded. Raises `ModelError`."""
+    from transformers import AutoTokenizer
+
+    from ..policies.models.smollm2 import embedded_folder
+    from ..policies.rendering import make_renderer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(embedded_folder()) if model is None else model)
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(
+            f"cannot load the tokenizer of {model!r}: {reason}; give a model folder, or a hub name that can be reached"
+        ) from error
+    return make_renderer(tokenizer)

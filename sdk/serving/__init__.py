@@ -1,0 +1,23 @@
+"""Serving a model behind an OpenAI-compatible endpoint. starlette and uvicorn are loaded when it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .app import build_app
+    from .server import Server, serve
+
+__all__ = ["Server", "build_app", "serve"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "build_app":
+        from .app import build_app
+
+        return build_app
+    if name in ("Server", "serve"):
+        from . import server
+
+        return getattr(server, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

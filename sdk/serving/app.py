@@ -1,0 +1,177 @@
+"""The endpoint as an ASGI application."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TypeVar
+
+import anyio
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ..policies.protocol import Policy
+from ..policies.rendering import ChatRenderer
+from .errors import ApiError
+from .generation import Generator
+from .replies import stream_events, whole_reply
+from .requests import read_request
+
+Found = TypeVar("Found")
+
+log = logging.getLogger(__name__)
+_MOST_BYTES = 16 * 2**20
+_CLIENT_CLOSED = 499
+
+
+def build_app(
+    policy: Policy,
+    renderer: ChatRenderer,
+    model_name: str,
+    api_key: str | None = None,
+    *,
+    default_max_tokens: int = 1024,
+) -> Starlette:
+    """`/v1/chat/completions`, `/v1/models` and `/health` over a policy.
+
+    `api_key`: what clients must send (`Authorization: Bearer ...`) for everything but `/health`; None asks for
+    nothing. `default_max_tokens`: the most new tokens of requests that set no limit.
+
+    A stream begins when the answer is complete, because a policy samples whole completions.
+    """
+    return _Endpoint(policy, renderer, model_name, api_key, default_max_tokens).app()
+
+
+class _Endpoint:
+    def __init__(
+        self, policy: Policy, renderer: ChatRenderer, model_name: str, api_key: str | None, default_max_tokens: int
+    ) -> None:
+        self._generator = Generator(policy, renderer, default_max_tokens=default_max_tokens)
+        self._model_name = model_name
+        self._api_key = api_key
+        self._created = int(time.time())
+
+    def app(self) -> Starlette:
+        routes = [
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/models", self.models),
+            Route("/v1/models/{model:path}", self.one_model),
+            Route("/health", self.health),
+        ]
+        handlers = {ApiError: _api_error, HTTPException: _http_error, Exception: _server_error}
+        return Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
+
+    async def health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok", "model": self._model_name})
+
+    async def models(self, request: Request) -> Response:
+        self._authorize(request)
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def one_model(self, request: Request) -> Response:
+        self._authorize(request)
+        self._check_model(request.path_params["model"])
+        return JSONResponse(self._model())
+
+    async def chat(self, request: Request) -> Response:
+        self._authorize(request)
+        chat = read_request(await _body(request))
+        self._check_model(chat.model)
+        generated = await _unless_disconnected(request, lambda: self._generator.generate(chat))
+        if generated is None:
+            return Response(status_code=_CLIENT_CLOSED)
+        if not chat.stream:
+            return JSONResponse(whole_reply(generated, self._model_name))
+        include_usage = bool(chat.stream_options and chat.stream_options.include_usage)
+        events = stream_events(generated, self._model_name, include_usage=include_usage)
+        return StreamingResponse(_each(events), media_type="text/event-stream", headers={"cache-control": "no-cache"})
+
+    def _authorize(self, request: Request) -> None:
+        if self._api_key is None:
+            return
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._api_key.encode()):
+            raise ApiError(
+                401,
+                "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'",
+                code="invalid_api_key",
+                kind="authentication_error",
+            )
+
+    def _check_model(self, name: str) -> None:
+        if name != self._model_name:
+            raise ApiError(
+                404,
+                f"the model {name!r} does not exist; this endpoint serves {self._model_name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def _model(self) -> dict[str, object]:
+        return {"id": self._model_name, "object": "model", "created": self._created, "owned_by": "toolbake"}
+
+
+async def _each(events: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """One by one on the loop: starlette would fetch every event of a plain iterator from a thread."""
+    for event in events:
+        yield event
+
+
+async def _body(request: Request) -> bytes:
+    """The body. Only JSON's own media type: a page in a browser cannot send that to another site unasked."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise ApiError(415, f"the content type is {media_type or 'missing'}; send application/json")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_BYTES:
+            raise ApiError(413, f"the body has more than {_MOST_BYTES} bytes; send a shorter conversation")
+    return bytes(body)
+
+
+async def _unless_disconnected(request: Request, work: Callable[[], Awaitable[Found]]) -> Found | None:
+    """What `work` returns; None when the client went away first, which cancels it."""
+    found: list[Found] = []
+    failed: list[ApiError] = []
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        try:
+            found.append(await work())
+        except ApiError as error:  # carried out of the task group, which would wrap it
+            failed.append(error)
+        group.cancel_scope.cancel()
+    if failed:
+        raise failed[0]
+    return found[0] if found else None
+
+
+async def _api_error(_: Request, error: ApiError) -> Response:
+    headers = {"www-authenticate": "Bearer"} if error.status == 401 else None
+    return JSONResponse(error.body, status_code=error.status, headers=headers)
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    what = f"{request.method} {request.url.path}: {error.detail.lower()}"
+    there = "POST /v1/chat/completions, GET /v1/models and GET /health"
+    body = ApiError(error.status_code, f"{what}; there are {there}").body
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def _server_error(_: Request, error: Exception) -> Response:
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=_CLIENT_CLOSED)
+    log.error("the endpoint failed", exc_info=error)
+    body = ApiError(500, f"the server failed: {type(error).__name__}; its log says more", kind="server_error").body
+    return JSONResponse(body, status_code=500)

@@ -1,0 +1,224 @@
+"""From a checked request to finished choices: prompt, sampling, forced calls, stop strings."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import anyio
+
+from mcp_bridge.records import Tool
+
+from ..errors import ModelError, PolicyFailure
+from ..policies.protocol import Completion, Policy, Sampling
+from ..policies.rendering import ChatRenderer, ParsedReply
+from ..policies.rendering.calls import format_calls
+from ..records import Message, ToolCall
+from ..rollouts.seeds import derive_seed
+from .errors import ApiError, bad_request
+from .requests import ChatRequest
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer. `finish_reason` is OpenAI's: stop, length or tool_calls."""
+
+    content: str
+    reasoning: str | None
+    tool_calls: list[ToolCall]
+    finish_reason: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Generated:
+    """All answers to one request."""
+
+    choices: list[Choice]
+    prompt_tokens: int
+
+    def usage(self) -> dict[str, int]:
+        completion = sum(choice.tokens for choice in self.choices)
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": completion,
+            "total_tokens": self.prompt_tokens + completion,
+        }
+
+
+class Generator:
+    """Answers requests with a policy."""
+
+    def __init__(self, policy: Policy, renderer: ChatRenderer, *, default_max_tokens: int) -> None:
+        self._policy = policy
+        self._renderer = renderer
+        self._default_max_tokens = default_max_tokens
+
+    async def generate(self, request: ChatRequest) -> Generated:
+        """Raises `ApiError`: 400 for requests that do not fit, 422 for a call that was asked for and not made,
+        500 when the engine broke."""
+        messages, tools = request.read_messages(), request.read_tools()
+        prompt_ids = self._prompt(messages, tools)
+        forced_ids = self._forced_start(tools, request.forced_tools)
+        sampling = self._sampling(request, len(prompt_ids), len(forced_ids))
+        seed = secrets.randbits(31) if request.seed is None else request.seed
+        choices: dict[int, Choice] = {}
+        failures: list[ApiError] = []
+
+        async def one(index: int) -> None:
+            try:
+                completion = await self._policy.sample(
+                    [*prompt_ids, *forced_ids],
+                    sampling=sampling,
+                    seed=derive_seed("serving", seed, index),
+                    stop_token_ids=self._renderer.stop_token_ids,
+                )
+                choices[index] = self._choice(request, tools, prompt_ids, forced_ids, completion)
+            except PolicyFailure as error:
+                failures.append(ApiError(500, f"the engine failed: {error}", kind="server_error", code="engine_failed"))
+                group.cancel_scope.cancel()
+            except ApiError as error:
+                failures.append(error)
+                group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            for index in range(request.n or 1):
+                group.start_soon(one, index)
+        if failures:
+            raise failures[0]
+        return Generated([choices[index] for index in sorted(choices)], len(prompt_ids))
+
+    def _prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        try:
+            return self._renderer.start(messages, tools)
+        except ModelError as error:
+            raise bad_request(f"the model's chat template does not take these messages: {error}", "messages") from error
+
+    def _sampling(self, request: ChatRequest, prompt_tokens: int, forced_tokens: int) -> Sampling:
+        """The sampling of a request that fits into the context."""
+        context = self._policy.context_tokens
+        room = context - prompt_tokens - forced_tokens
+        wanted = request.limit
+        if room < 1 or (wanted is not None and wanted > context - prompt_tokens):
+            asked = f" and {wanted} new ones are asked for" if wanted is not None else ""
+            raise bad_request(
+                f"the context holds {context} tokens; the messages and tools have {prompt_tokens}{asked}; shorten them"
+                + (" or lower max_tokens" if wanted is not None else ""),
+                "messages",
+                "context_length_exceeded",
+            )
+        if wanted is not None and wanted <= forced_tokens:
+            raise bad_request(
+                f"max_tokens is {wanted}, and the start of the call that tool_choice asks for takes {forced_tokens}",
+                "max_tokens",
+            )
+        limit = min(room, self._default_max_tokens if wanted is None else wanted - forced_tokens)
+        return Sampling(
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_p=1.0 if request.top_p is None else request.top_p,
+            max_tokens=limit,
+        )
+
+    def _forced_start(self, tools: Sequence[Tool], names: list[str] | None) -> list[int]:
+        """The tokens with which a call to one of `names` begins: what calls with different arguments share.
+
+        Found by writing such calls out, so it holds for every renderer. The reply is sampled after these tokens.
+        """
+        if names is None:
+            return []
+        written = [
+            self._renderer.encode_reply(
+                Message(role="assistant", tool_calls=[ToolCall(id="call_1", name=name, arguments=arguments)]), tools
+            )
+            for name in names
+            for arguments in ({}, {"a": "x"}, {"Z": 1})
+        ]
+        plain = self._renderer.encode_reply(Message(role="assistant", content="Said"), tools)
+        shared = _common_start(written)
+        if len(shared) <= len(_common_start([shared, plain])):
+            raise bad_request(
+                "the model's format of calls has no common start, so a call cannot be forced; use tool_choice 'auto'",
+                "tool_choice",
+                "unsupported_value",
+            )
+        return shared
+
+    def _choice(
+        self,
+        request: ChatRequest,
+        tools: Sequence[Tool],
+        prompt_ids: Sequence[int],
+        forced_ids: Sequence[int],
+        completion: Completion,
+    ) -> Choice:
+        ids = [*forced_ids, *completion.token_ids]
+        parsed = self._renderer.parse(ids, tools, prompt_ids=prompt_ids)
+        if not tools:
+            parsed = _calls_as_text(parsed)
+        content, stopped = _cut_at_stop(parsed.content, request.stops)
+        calls = [] if stopped else _with_ids(parsed.tool_calls)
+        if request.parallel_tool_calls is False:
+            calls = calls[:1]
+        if request.forced_tools is not None:
+            _check_forced(request.forced_tools, calls, completion)
+        reason = "stop"
+        if completion.stop_reason == "length" and not stopped:
+            reason = "length"
+        elif calls:
+            reason = "tool_calls"
+        return Choice(content, parsed.reasoning, calls, reason, len(ids))
+
+
+def _common_start(sequences: Sequence[Sequence[int]]) -> list[int]:
+    shared = []
+    for tokens in zip(*sequences, strict=False):
+        if len(set(tokens)) > 1:
+            break
+        shared.append(tokens[0])
+    return shared
+
+
+def _cut_at_stop(content: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The content up to the first stop string, and whether there was one."""
+    places = [content.find(stop) for stop in stops]
+    found = [place for place in places if place >= 0]
+    return (content[: min(found)], True) if found else (content, False)
+
+
+def _calls_as_text(parsed: ParsedReply) -> ParsedReply:
+    """A reply to someone who offered no tools: what looks like a call is text like any other."""
+    if not parsed.tool_calls:
+        return parsed
+    whole = [call for call in parsed.tool_calls if call.error is None]
+    broken = [call.error for call in parsed.tool_calls if call.error is not None]
+    return replace(parsed, content="\n".join([format_calls(parsed.content, whole), *broken]).strip(), tool_calls=[])
+
+
+def _with_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
+    """Every call with an id of its own."""
+    seen: set[str] = set()
+    named = []
+    for call in calls:
+        call_id = call.id if call.id and call.id not in seen else f"call_{secrets.token_hex(12)}"
+        seen.add(call_id)
+        named.append(call.model_copy(update={"id": call_id}))
+    return named
+
+
+def _check_forced(names: Sequence[str], calls: Sequence[ToolCall], completion: Completion) -> None:
+    """The start was forced; that the rest became such a call is checked, and said where it did not."""
+    if calls and all(call.name in names and call.error is None for call in calls):
+        return
+    if completion.stop_reason == "length":
+        return  # cut off, which finish_reason says
+    problem = next((call.error for call in calls if call.error), None) or (
+        f"it called {', '.join(repr(call.name) for call in calls)}" if calls else "it wrote no call"
+    )
+    raise ApiError(
+        422,
+        f"tool_choice asks for a call of {' or '.join(names)}, and the model did not write one: {problem}",
+        param="tool_choice",
+        code="tool_choice_not_met",
+        kind="model_error",
+    )

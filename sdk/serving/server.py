@@ -1,0 +1,188 @@
+"""Running the endpoint: a socket that is ours before the model is loaded, and a thread that ends when told to."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+
+from ..errors import ConfigError, ToolbakeError
+
+_GRACE_S = 5
+"""How long requests in flight may take when the server closes; then they are cancelled."""
+
+
+class Server:
+    """A running endpoint. Use it as a context manager, or `close()` it.
+
+    Example::
+
+        with sdk.serve("runs/helpdesk/model", port=0) as server:
+            client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+    """
+
+    def __init__(
+        self, app: Any, listener: socket.socket, *, model_name: str, on_close: Callable[[], None] | None = None
+    ) -> None:
+        """Serve `app` on a bound socket. `on_close` runs once after the last request."""
+        self.model_name = model_name
+        self._on_close = on_close
+        host, port = listener.getsockname()[:2]
+        if ipaddress.ip_address(host).is_unspecified:
+            host = "::1" if ":" in host else "127.0.0.1"
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        """Where the server is, for example `http://127.0.0.1:8000`. Clients of OpenAI's API want `{url}/v1`."""
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_GRACE_S
+        )
+        self._uvicorn = _Uvicorn(config)
+        self._listener = listener
+        self._failure: BaseException | None = None
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="toolbake-serve", daemon=True)
+        self._thread.start()
+        self._uvicorn.settled.wait()
+        if not self._uvicorn.started:
+            self.close()
+            raise ToolbakeError(f"the server at {self.url} did not start: {self._failure}") from self._failure
+
+    def __repr__(self) -> str:
+        return f"Server({self.url!r}, model_name={self.model_name!r}{', closed' if self._closed else ''})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop taking requests, let those in flight finish for some seconds, and let go of the port. Safe to repeat."""
+        self._uvicorn.should_exit = True
+        self._thread.join()
+        self._listener.close()
+        with self._closing:
+            first, self._closed = not self._closed, True
+        if first and self._on_close is not None:
+            self._on_close()
+
+    def wait(self) -> None:
+        """Block until the server stops or Ctrl-C is pressed, then close it. Raises what ended it, if anything did."""
+        try:
+            self._thread.join()
+        except KeyboardInterrupt:
+            return
+        finally:
+            self.close()
+        if self._failure is not None:
+            raise ToolbakeError(f"the server at {self.url} failed: {self._failure}") from self._failure
+
+    def _run(self) -> None:
+        try:
+            self._uvicorn.run(sockets=[self._listener])
+        except BaseException as error:  # uvicorn leaves by SystemExit, too; `wait` and the constructor report it
+            self._failure = error
+        finally:
+            self._uvicorn.settled.set()
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn's server that says when it has started."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.settled = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self.settled.set()
+
+
+def serve(
+    model_dir: str | os.PathLike[str] | None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key: str | None = None,
+    *,
+    model_name: str | None = None,
+    default_max_tokens: int = 1024,
+    family: str | None = None,
+) -> Server:
+    """Load a model and serve it behind an OpenAI-compatible endpoint in a thread of its own.
+
+    `model_dir`: a folder as `sdk.train` writes it, a hub name, or None for the embedded model. `host`: anything but
+    this machine needs an `api_key`. `port`: 0 takes any free one; see `Server.url`. `model_name`: what clients ask
+    for, the folder's name where not given. `default_max_tokens`: the most new tokens where a request sets no limit.
+    `family`: how messages become tokens, see `make_renderer`; a folder's own chat template where not given.
+
+    Raises `ConfigError` for an address that cannot be used, before the model is loaded, and `ModelError` for a
+    model that cannot be.
+    """
+    if default_max_tokens < 1:
+        raise ConfigError(f"default_max_tokens is {default_max_tokens}; it must be 1 or more")
+    listener = bind(host, port, api_key)
+    with ExitStack() as on_failure:
+        on_failure.callback(listener.close)
+        from ..policies.models import load_model
+
+        loaded = load_model(model_dir)  # before torch is imported for the engine: a wrong folder is found at once
+
+        from ..policies.embedded import EmbeddedEngine
+        from ..policies.rendering import make_renderer
+        from .app import build_app
+
+        renderer = make_renderer(loaded.tokenizer, family=family)
+        engine = on_failure.enter_context(EmbeddedEngine(loaded.model))
+        name = model_name or _served_name(model_dir, loaded.name)
+        app = build_app(engine, renderer, name, api_key, default_max_tokens=default_max_tokens)
+        server = Server(app, listener, model_name=name, on_close=engine.close)
+        on_failure.pop_all()
+        return server
+
+
+def bind(host: str, port: int, api_key: str | None) -> socket.socket:
+    """A socket bound to an address. Raises `ConfigError` when that must not or cannot be."""
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
+        raise ConfigError(f"port is {port!r}; give a number from 0 (any free one) to 65535")
+    if api_key is not None and not api_key.strip():
+        raise ConfigError("api_key is empty; give a key, or None for a server that only this machine reaches")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(f"host is {host!r}, which is no address of this machine: {error}") from error
+    if api_key is None and not ipaddress.ip_address(address[0]).is_loopback:
+        raise ConfigError(
+            f"host is {host!r}, which other machines can reach, and there is no api_key; "
+            "give an api_key, or host='127.0.0.1' for this machine only"
+        )
+    listener = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":  # lets a port be taken again right after its server has ended
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(0)  # claims the port: two sockets may be bound to one port as long as none listens
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {port} of {host} is in use by another program; stop it, choose another port, or port=0 for any"
+            ) from error
+        raise ConfigError(f"cannot listen on port {port} of {host}: {error.strerror}") from error
+    return listener
+
+
+def _served_name(model_dir: str | os.PathLike[str] | None, loaded_name: str) -> str:
+    if model_dir is None or not Path(model_dir).is_dir():
+        return loaded_name
+    return Path(model_dir).resolve().name

@@ -1,0 +1,228 @@
+"""Each command does its work, with results on stdout."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+
+import httpx
+import pytest
+from command_line import start_toolbake, toolbake
+
+HELPDESK = shlex.join([sys.executable, "-m", "sandboxes.helpdesk"])
+
+
+def test_tools_of_the_helpdesk_are_listed_as_the_model_sees_them(desk):
+    result = toolbake("tools", "mcp.json")
+    assert result.exit_code == 0, result.stderr
+    assert "refund_order(order_id: string, amount: integer)" in result.stdout
+    assert "    Refund an order.\n    (not read-only, destructive, not idempotent, closed world)" in result.stdout
+    assert result.stdout.count(" tokens]") == 9
+    assert result.stdout.splitlines()[-1].startswith("9 tools, ")
+    assert toolbake("tools", "--command", HELPDESK).stdout == result.stdout
+
+
+def test_the_token_cost_of_tools_is_that_of_the_prompt(desk):
+    from transformers import AutoTokenizer
+
+    from mcp_bridge.functions import FunctionSource
+    from sdk.cli.named_objects import load_named
+    from sdk.cli.token_costs import count_tokens, open_renderer
+    from sdk.policies.models.smollm2 import embedded_folder
+
+    tools = FunctionSource(load_named("desk.py:tools", "TOOLS")).tools
+    costs = count_tokens(open_renderer(None), tools)
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder())
+
+    def length(shown):
+        chat = [{"role": "user", "content": "Hello"}]
+        return len(tokenizer.apply_chat_template(chat, tools=shown, add_generation_prompt=True)["input_ids"])
+
+    assert costs.total == length([tool.as_openai() for tool in tools]) - length(None)
+    assert costs.by_tool["get_order"] == length([t.as_openai() for t in tools]) - length([tools[1].as_openai()])
+    alone = count_tokens(open_renderer(None), tools[:1])
+    assert abs(alone.by_tool["get_order"] - costs.by_tool["get_order"]) <= 3
+
+
+def test_a_single_function_is_a_tool_and_one_is_singular(desk):
+    result = toolbake("tools", "desk.py:cancel_order")
+    assert 'cancel_order(order_id: string, reason?: string = "none")' in result.stdout
+    assert "(no annotations)" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("1 tool, ")
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "string"}, "string"),
+        ({"enum": ["a", 1]}, '"a" | 1'),
+        ({"const": "a"}, '"a"'),
+        ({"type": "array", "items": {"type": "integer"}}, "integer[]"),
+        ({"type": "array", "items": {"type": ["integer", "null"]}}, "(integer | null)[]"),
+        ({"type": "array"}, "any[]"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "string | null"),
+        ({"$ref": "#/$defs/Address"}, "Address"),
+        (True, "any"),
+        ({}, "any"),
+    ],
+)
+def test_a_schema_is_shown_as_a_type(schema, text):
+    from sdk.cli.tool_texts import type_name
+
+    assert type_name(schema) == text
+
+
+def test_what_a_server_writes_cannot_move_the_cursor():
+    from mcp_bridge.records import Tool
+    from sdk.cli.tool_texts import describe_tool
+
+    assert "\x1b" not in describe_tool(Tool(name="x", description="\x1b[2J gone"), 3)
+
+
+def test_a_rollout_of_the_embedded_model_is_printed_with_how_it_ended(desk):
+    result = toolbake("rollout", "desk.py:tools", "Where is order 4417?", "--limit", "max_turn_tokens=4")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("user:      Where is order 4417?\n")
+    assert "ended: token_limit after 1 turn and 0 calls" in result.stdout
+    assert result.stderr == "asking the embedded SmolLM2-135M-Instruct\n"
+
+
+def test_a_rollout_shows_calls_results_and_the_verdict(desk, endpoint):
+    result = toolbake(
+        *("rollout", "desk.py:tools", "--tasks", "tasks.jsonl", "--task-id", "t2", "--verifier", "checks.py:verify"),
+        *("--endpoint", endpoint.url, "--model", "large-1"),
+    )
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[:4] == [
+        "user:      Who has order 4417?",
+        'call:      get_order {"order_id": "4417"}',
+        "result:    shipped",
+        "assistant: The order is shipped.",
+    ]
+    assert "ended: answered after 2 turns and 1 call, " in result.stdout
+    assert result.stdout.splitlines()[-1] == "verdict: 1"
+    assert endpoint.keys == [None, None]
+
+
+def test_a_rollout_whose_endpoint_is_gone_is_a_failure_not_an_answer(desk):
+    result = toolbake(
+        *("rollout", "desk.py:tools", "Hi there", "--endpoint", "http://127.0.0.1:1/v1", "--model", "m"),
+        *("--limit", "max_seconds=0.2"),
+    )
+    assert result.exit_code == 1
+    assert "error: the rollout failed at the boundary 'policy'" in result.stderr
+
+
+def test_an_endpoint_is_measured_with_the_key_from_the_named_variable(desk, endpoint):
+    result = toolbake(
+        *("evaluate", "desk.py:tools", "tasks.jsonl", "--verifier", "checks.py:verify", "--output-dir", "kept"),
+        *("--endpoint", endpoint.url, "--model", "large-1", "--api-key-env", "DESK_KEY"),
+        DESK_KEY="sk-desk",
+    )
+    assert result.exit_code == 0, result.stderr
+    assert "large-1" in result.stdout
+    assert "100.0 %" in result.stdout
+    assert "0 of 6" in result.stdout
+    assert set(endpoint.keys) == {"Bearer sk-desk"}
+    assert {tool["function"]["name"] for tool in endpoint.requests[0]["tools"]} == {"get_order", "cancel_order"}
+    assert (desk / "kept" / "report.md").is_file()
+    assert "sk-desk" not in "".join(file.read_text() for file in (desk / "kept").rglob("*.json*"))
+
+
+def test_openais_key_is_used_where_it_is_set_and_says_so(desk, endpoint):
+    words = ("rollout", "desk.py:tools", "Hi there", "--endpoint", endpoint.url, "--model", "large-1")
+    result = toolbake(*words, OPENAI_API_KEY="sk-open")
+    assert f"sending the key in OPENAI_API_KEY to {endpoint.url}" in result.stderr
+    assert "sk-open" not in result.output
+    assert set(endpoint.keys) == {"Bearer sk-open"}
+    endpoint.keys.clear()
+    toolbake(*words, "--api-key-env", "", OPENAI_API_KEY="sk-open")
+    assert set(endpoint.keys) == {None}
+
+
+def test_the_command_takes_the_place_of_the_tools(desk, endpoint):
+    result = toolbake(
+        "rollout", "--command", HELPDESK, "Where is it?", "--endpoint", endpoint.url, "--model", "large-1"
+    )
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("user:      Where is it?\n")
+    assert "get_order" in result.stdout
+
+
+def test_training_writes_a_model_and_the_same_command_goes_on(desk, tiny_model_folder):
+    (desk / "config.json").write_text(json.dumps({"grpo_steps": 5, "group_size": 2, "limits": {"max_turns": 2}}))
+    words = [
+        *("train", "desk.py:tools", "tasks.jsonl", "--verifier", "checks.py:verify", "--model", tiny_model_folder),
+        *("--output-dir", "runs/tiny", "--config", "config.json", "--set", "grpo_steps=1", "--set", "heldout=1"),
+        *("--set", "prompts_per_step=2", "--set", "warm_start_steps=1", "--set", "limits.max_turn_tokens=4"),
+    ]
+    result = toolbake(*words)
+    assert result.exit_code == 0, result.stderr
+    folder = desk / "runs" / "tiny"
+    config = json.loads((folder / "run.json").read_text())["config"]["train"]
+    assert (config["grpo_steps"], config["group_size"], config["limits"]["max_turns"]) == (1, 2, 2)
+    assert "untrained" in result.stdout
+    assert "after GRPO" in result.stdout
+    assert f"model     {folder / 'model'}" in result.stdout
+    assert f"report    {folder / 'report.md'}" in result.stdout
+    assert f"Serve it: toolbake serve {folder / 'model'}" in result.stdout
+    assert "Writing model shards" not in result.stderr
+    assert "Warning" not in result.stderr
+    again = toolbake(*words)
+    assert again.exit_code == 0, again.stderr
+    assert "runs/tiny holds a finished run: its parts are read again, nothing is trained twice" in again.stderr
+    assert again.stdout == result.stdout
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_stops_training_and_says_how_to_go_on(desk, tiny_model_folder):
+    process = start_toolbake(
+        *("train", "desk.py:tools", "tasks.jsonl", "--verifier", "checks.py:verify", "--model", tiny_model_folder),
+        *("--output-dir", "run", "--set", "grpo_steps=100000", "--set", "group_size=2", "--set", "prompts_per_step=2"),
+        *("--set", "heldout=1", "--set", "warm_start_steps=1", "--set", "limits.max_turn_tokens=4"),
+        cwd=desk,
+    )
+    try:
+        for line in process.stderr:
+            if line.startswith("after warm start"):
+                break
+        process.send_signal(2)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == "stopped; run the same command again to go on"
+    assert "Traceback" not in err
+    assert out == ""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [2, 15])
+def test_a_served_model_answers_and_ends_cleanly(tmp_path, tiny_model_folder, number):
+    process = start_toolbake("serve", tiny_model_folder, "--port", "0", cwd=tmp_path)
+    try:
+        first = process.stdout.readline()
+        assert first.startswith("model is served at http://127.0.0.1:")
+        process.stdout.readline()
+        curl = shlex.split(process.stdout.readline().removesuffix("\\\n") + process.stdout.readline())
+        url, body = curl[1], curl[curl.index("-d") + 1]
+        answer = httpx.post(url, json={**json.loads(body), "max_tokens": 3}, timeout=60)
+        assert answer.status_code == 200
+        assert answer.json()["usage"]["completion_tokens"] <= 3
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert err.splitlines()[-1] == "stopped"
+
+
+def test_the_curl_example_keeps_the_key_in_its_variable():
+    from sdk.cli.commands.serve import curl_example
+
+    text = curl_example("http://127.0.0.1:8000", "desk", "DESK_KEY")
+    assert '-H "Authorization: Bearer $DESK_KEY"' in text
+    words = shlex.split(text.replace("\\\n", " "))
+    assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/chat/completions"]
+    assert json.loads(words[-1])["model"] == "desk"

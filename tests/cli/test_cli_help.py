@@ -1,0 +1,94 @@
+"""Help that teaches, and starts at once."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+from command_line import toolbake
+from typer.main import get_command
+
+from sdk.cli.app import app
+
+COMMANDS = ("quickstart", "train", "evaluate", "rollout", "serve", "tools")
+HEAVY = ("torch", "mcp", "transformers", "datasets", "matplotlib", "trl", "uvicorn")
+
+
+def test_the_overview_names_every_command_in_the_order_of_use():
+    result = toolbake("--help")
+    assert result.exit_code == 0
+    places = [result.stdout.index(f"│ {name} ") for name in COMMANDS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_it_is_for_with_an_example_and_every_option(name):
+    result = toolbake(name, "--help")
+    assert result.exit_code == 0
+    assert "Examples:" in result.stdout
+    assert f"  toolbake {name}" in result.stdout
+    command = get_command(app).commands[name]
+    for parameter in command.params:
+        assert parameter.help, f"{parameter.name} is not explained"
+        assert (parameter.metavar or "") in result.stdout
+    assert len(command.help.split("\n\n")[1]) > 100, "a paragraph of what and why is missing"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_with_a_value_tells_its_default(name):
+    for parameter in get_command(app).commands[name].params:
+        if parameter.param_type_name == "option" and not parameter.required and not parameter.is_flag:
+            assert parameter.show_default or parameter.name == "command", f"{name} --{parameter.name}"
+
+
+def test_the_version_is_the_packages():
+    assert toolbake("--version").stdout == f"toolbake {metadata.version('toolbake')}\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["--version"]])
+def test_help_loads_nothing_heavy(words):
+    code = (
+        "import sys; from sdk.cli import main\n"
+        f"sys.argv = ['toolbake', *{words!r}]\n"
+        "try: main()\n"
+        f"finally: sys.stderr.write(' '.join(sorted({set(HEAVY)!r} & set(sys.modules))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_help_takes_less_than_half_a_second_of_work():
+    def cost() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "sdk.cli", "--help"], stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(cost() for _ in range(3)) < 0.5
+
+
+def test_the_installed_script_and_the_module_are_the_same_command():
+    script = os.path.join(os.path.dirname(sys.executable), "toolbake")
+    for start in ([script], [sys.executable, "-m", "sdk.cli"]):
+        done = subprocess.run([*start, "--version"], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("toolbake ")
+
+
+def test_the_settings_of_training_are_listed_with_defaults_and_meaning():
+    result = toolbake("train", "--list-settings")
+    assert result.exit_code == 0
+    assert "grpo_steps=20\n    Optimiser steps of GRPO; 0 stops after the warm start." in result.stdout
+    assert "limits.max_turns=8\n    Assistant messages." in result.stdout
+
+
+def test_every_listed_setting_can_be_set():
+    from sdk.cli.settings import train_config
+    from sdk.trainer.config import TrainConfig
+
+    lines = [line for line in toolbake("train", "--list-settings").stdout.splitlines() if not line.startswith(" ")]
+    assert train_config(None, lines) == TrainConfig()

@@ -1,0 +1,116 @@
+"""The quickstart: the whole job by one command, told again when it is done, and never at the cost of an older run."""
+
+from __future__ import annotations
+
+import pytest
+from command_line import start_toolbake, toolbake
+
+import sandboxes.helpdesk
+from sdk.cli.quickstart_options import TIERS, quickstart_options
+from sdk.cli.resuming import finished_run, fresh_folder
+from sdk.evaluation.report import Report
+from sdk.policies.models import load_model
+
+SHORT = ("quickstart", "--steps", "1", "--heldout", "3")
+
+
+def run(*words, cwd):
+    process = start_toolbake(*words, cwd=cwd)
+    try:
+        out, err = process.communicate(timeout=540)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+@pytest.mark.timeout(600)
+def test_the_quickstart_trains_reports_serves_and_asks_and_a_second_run_only_reports(tmp_path):
+    code, out, err = run(*SHORT, cwd=tmp_path)
+    assert code == 0, err
+    folder = tmp_path / "runs" / "quickstart"
+
+    report = Report.read(folder / "report.json")
+    assert list(report.conditions) == ["untrained", "after warm start", "after GRPO"]
+    assert {condition.rollouts for condition in report.conditions.values()} == {3}
+    assert str(report) in out
+    assert f"Serve it: toolbake serve {folder / 'model'}" in out
+    assert (folder / "learning_curve.png").is_file()
+    assert load_model(folder / "model").model.num_parameters() > 100_000_000
+
+    asked = out.partition("One held-out question to http://127.0.0.1:")[2]
+    question = sandboxes.helpdesk.tasks(tiers=("2",), split="heldout")[0]["prompt"]
+    assert f"user: {question}" in " ".join(asked.split())  # the transcript wraps long lines
+    assert "\nended: " in asked
+    assert "\nverdict: " in asked
+
+    assert "gold check: " in err
+    assert "GRPO: 1/1 " in err
+    for noise in ("Writing model shards", "Warning", "Traceback", "it/s"):
+        assert noise not in err
+
+    before = sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*"))
+    code, again, err = run(*SHORT, cwd=tmp_path)
+    assert code == 0, err
+    assert "runs/quickstart holds a finished quickstart, reported again" in err
+    assert again.partition("One held-out")[0] == out.partition("One held-out")[0]
+    assert sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*")) == before
+
+
+def test_a_folder_with_another_quickstart_is_refused(tmp_path, monkeypatch):
+    from sdk.traces.run_folder import RunFolder
+
+    monkeypatch.chdir(tmp_path)
+    RunFolder.create_or_resume(tmp_path / "runs" / "quickstart", {"train": {"grpo_steps": 99}}).close()
+    result = toolbake("quickstart", "--steps", "1")
+    assert result.exit_code == 1
+    assert "holds another run: " in result.stderr
+    assert finished_run(tmp_path / "runs" / "quickstart", quickstart_options()) is None
+
+
+def test_a_fresh_start_takes_the_first_free_folder(tmp_path):
+    wanted = tmp_path / "quickstart"
+    assert fresh_folder(wanted) == wanted
+    for name in ("quickstart", "quickstart-2"):
+        (tmp_path / name).mkdir()
+    assert fresh_folder(wanted) == tmp_path / "quickstart-3"
+
+
+def test_a_run_counts_as_finished_only_with_its_report_its_model_and_the_same_options(tmp_path):
+    from sdk.evaluation.report import build_report
+    from sdk.records import Rollout, Task, Verdict
+    from sdk.traces.run_folder import RunFolder
+
+    options = quickstart_options(steps=1)
+    with RunFolder.create_or_resume(tmp_path, {"train": options.model_dump(mode="json")}) as run:
+        assert finished_run(tmp_path, options) is None
+        rollout = Rollout(id="a", task=Task(prompt="Hi"), verdict=Verdict(score=1.0))
+        build_report({"untrained": [rollout]}).write(run.path)
+        run.finish_stage("report", {})
+        assert finished_run(tmp_path, options) is None
+        run.model_dir.mkdir()
+        (run.model_dir / "config.json").write_text("{}")
+    found = finished_run(tmp_path, options)
+    assert found is not None
+    assert (found.model_dir, found.run_dir) == (tmp_path / "model", tmp_path)
+    assert "100.0 %" in str(found.report)
+    assert finished_run(tmp_path, quickstart_options(steps=2)) is None
+
+
+def test_a_shorter_try_bounds_both_stages_and_leaves_the_rest():
+    whole, short = quickstart_options(), quickstart_options(steps=2, heldout=5)
+    assert (short.warm_start_steps, short.grpo_steps, short.max_heldout) == (2, 2, 5)
+    changed = {"warm_start_steps", "grpo_steps", "max_heldout"}
+    assert short.model_dump(exclude=changed) == whole.model_dump(exclude=changed)
+
+
+def test_the_right_solution_of_every_task_fits_into_the_limits():
+    from sdk.cli.token_costs import open_renderer
+    from sdk.records import Task
+
+    limits, renderer = quickstart_options().limits, open_renderer(None)
+    for given in sandboxes.helpdesk.tasks(tiers=TIERS):
+        task = Task.model_validate(given)
+        lengths = [len(renderer.encode_reply(message, [])) for message in task.demonstration]
+        assert len(lengths) <= limits.max_turns
+        assert max(lengths) <= limits.max_turn_tokens
+        assert sum(lengths) <= limits.max_tokens

@@ -1,0 +1,92 @@
+"""Where the docs' examples run: the helpdesk with few tasks, and a tiny model in place of the embedded one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+import pytest
+from project_files import ROOT
+
+TASKS_OF_A_SIDE = 4
+
+
+@pytest.fixture(scope="session")
+def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers, 32 wide, random weights, with the embedded model's real tokenizer and chat template.
+
+    It ends most turns soon, so that nobody waits for it to ramble to the limit.
+    """
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from sdk.policies.models.saving import save_model
+    from sdk.policies.models.smollm2 import embedded_folder
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder())
+    torch.manual_seed(0)
+    shape = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=len(tokenizer),
+        max_position_embeddings=2048,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = LlamaForCausalLM(shape)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[:, 0] += 1.0  # the same for every token: a constant that the head can read
+        model.lm_head.weight[tokenizer.eos_token_id, 0] = 1.6
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    save_model(model, tokenizer, folder)
+    return folder
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The present folder of the examples, as a reader has it in a clone, only smaller."""
+    helpdesk = tmp_path / "examples" / "helpdesk"
+    shutil.copytree(ROOT / "examples" / "helpdesk", helpdesk, ignore=shutil.ignore_patterns("__pycache__"))
+    (helpdesk / "tasks.jsonl").write_text(_few_tasks(), encoding="utf-8")
+    shutil.copy(helpdesk / "tasks.jsonl", tmp_path / "tasks.jsonl")
+    shutil.copy(helpdesk / "mcp.json", tmp_path / "mcp.json")
+    shutil.copy(helpdesk / "server.py", tmp_path / "server.py")
+    (tmp_path / "verify.py").write_text("from sdk.verifiers import answer_match\n\nverify = answer_match()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("TOOLBAKE_CONTROL", raising=False)
+    monkeypatch.setattr("sdk.policies.models.loading.embedded_folder", lambda: tiny_model_folder)
+    monkeypatch.setattr("sdk.serving.server.bind", _bind_any_port())
+    return tmp_path
+
+
+def _few_tasks() -> str:
+    """The first tasks of each side of the split, as they stand in the example."""
+    kept: dict[str, list[str]] = {}
+    for line in (ROOT / "examples" / "helpdesk" / "tasks.jsonl").read_text(encoding="utf-8").splitlines():
+        side = kept.setdefault(json.loads(line)["tags"]["split"], [])
+        if len(side) < TASKS_OF_A_SIDE:
+            side.append(line)
+    return "\n".join(line for side in kept.values() for line in side) + "\n"
+
+
+def _bind_any_port() -> Any:
+    """The docs serve on port 8000, which may be taken on the machine that runs the tests."""
+    from sdk.serving.server import bind
+
+    def bind_any(host: str, port: int, api_key: str | None) -> socket.socket:
+        return bind(host, 0 if port == 8000 else port, api_key)
+
+    return bind_any

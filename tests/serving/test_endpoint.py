@@ -1,0 +1,430 @@
+"""The endpoint as OpenAI's own client sees it, over a real socket."""
+
+import json
+import threading
+from contextlib import contextmanager
+
+import anyio
+import httpx
+import openai
+import pytest
+from fake_policy import RENDERER, BrokenPolicy, FakePolicy, HangingPolicy
+
+from sdk.serving import Server, build_app
+from sdk.serving.server import bind
+
+USER = [{"role": "user", "content": "Where is order 4417?"}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": name, "parameters": {"type": "object", "properties": {"order_id": {"type": "integer"}}}},
+    }
+    for name in ("get_order", "cancel_order")
+]
+CALL = '<tool_call>{"name": "get_order", "arguments": {"order_id": 4417, "note": "é\\n"}}</tool_call>'
+
+
+def talk(prompt, seed):
+    return f"Seed {seed % 1000}: the order has been shipped.\n\nAnything else, é?"
+
+
+@contextmanager
+def running(policy, api_key=None, **options):
+    app = build_app(policy, RENDERER, "desk", api_key, **options)
+    with Server(app, bind("127.0.0.1", 0, api_key), model_name="desk") as server:
+        yield server
+
+
+@contextmanager
+def serving(say=talk, api_key=None, policy=None, **options):
+    policy = policy or FakePolicy(say)
+    with running(policy, api_key, **options) as server:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key=api_key or "none", max_retries=0) as client:
+            client.policy = policy
+            client.server = server
+            yield client
+
+
+@pytest.fixture(scope="module")
+def client():
+    with serving() as client:
+        yield client
+
+
+def ask(client, **options):
+    return client.chat.completions.create(**{"model": "desk", "messages": USER, "seed": 3, **options})
+
+
+def joined(stream):
+    """The message that a stream's deltas add up to, by choice, and the stream's chunks."""
+    messages, chunks = {}, list(stream)
+    for chunk in chunks:
+        for choice in chunk.choices:
+            message = messages.setdefault(choice.index, {"content": "", "calls": {}, "finish": None, "role": None})
+            message["role"] = choice.delta.role or message["role"]
+            message["content"] += choice.delta.content or ""
+            message["finish"] = choice.finish_reason or message["finish"]
+            for call in choice.delta.tool_calls or []:
+                built = message["calls"].setdefault(call.index, {"id": "", "name": "", "arguments": ""})
+                built["id"] += call.id or ""
+                built["name"] += call.function.name or ""
+                built["arguments"] += call.function.arguments or ""
+    return messages, chunks
+
+
+def test_a_plain_answer_has_content_usage_and_a_finish_reason(client):
+    reply = ask(client)
+    assert reply.object == "chat.completion"
+    assert reply.model == "desk"
+    choice = reply.choices[0]
+    assert choice.message.content.startswith("Seed ")
+    assert (choice.finish_reason, choice.message.role, choice.message.tool_calls) == ("stop", "assistant", None)
+    # One token is one byte: the text, and the token that ends the turn.
+    assert reply.usage.completion_tokens == len(choice.message.content.encode()) + 1
+    assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
+
+
+async def test_the_async_client_gets_the_same_as_the_sync_one(client):
+    expected = ask(client).choices[0].message.content
+    async with openai.AsyncOpenAI(base_url=str(client.base_url), api_key="none", max_retries=0) as other:
+        reply = await other.chat.completions.create(model="desk", messages=USER, seed=3)
+        assert reply.choices[0].message.content == expected
+        stream = await other.chat.completions.create(model="desk", messages=USER, seed=3, stream=True)
+        pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
+    assert "".join(pieces) == expected
+    assert len(pieces) > 5
+
+
+def test_a_stream_adds_up_to_the_whole_answer_for_the_same_seed(client):
+    whole = ask(client)
+    messages, chunks = joined(ask(client, stream=True))
+    assert messages[0]["content"] == whole.choices[0].message.content
+    assert (messages[0]["role"], messages[0]["finish"]) == ("assistant", "stop")
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert all(chunk.object == "chat.completion.chunk" and chunk.usage is None for chunk in chunks)
+
+
+def test_a_stream_ends_with_usage_where_it_is_asked_for_and_with_done(client):
+    whole = ask(client)
+    _, chunks = joined(ask(client, stream=True, stream_options={"include_usage": True}))
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage == whole.usage
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    body = {"model": "desk", "messages": USER, "stream": True}
+    raw = httpx.post(f"{client.server.url}/v1/chat/completions", json=body)
+    assert raw.headers["content-type"].startswith("text/event-stream")
+    assert raw.text.endswith("data: [DONE]\n\n")
+
+
+def test_seeds_decide_and_n_answers_differ(client):
+    first, second = (ask(client, n=3) for _ in range(2))
+    texts = [choice.message.content for choice in first.choices]
+    assert texts == [choice.message.content for choice in second.choices]
+    assert len(set(texts)) == 3
+    assert [choice.index for choice in first.choices] == [0, 1, 2]
+    assert texts[0] == ask(client).choices[0].message.content
+    assert ask(client, seed=4).choices[0].message.content != texts[0]
+    messages, _ = joined(ask(client, n=3, stream=True))
+    assert [messages[index]["content"] for index in range(3)] == texts
+
+
+def test_sampling_parameters_reach_the_policy():
+    with serving(default_max_tokens=77) as client:
+        ask(client, temperature=0.25, top_p=0.5, max_tokens=9)
+        ask(client, max_completion_tokens=8, temperature=0)
+        ask(client)
+        seen = [(s.temperature, s.top_p, s.max_tokens) for s in client.policy.samplings]
+    assert seen == [(0.25, 0.5, 9), (0, 1.0, 8), (1.0, 1.0, 77)]
+
+
+def test_an_answer_that_was_cut_says_length(client):
+    reply = ask(client, max_tokens=5)
+    assert (reply.choices[0].finish_reason, reply.usage.completion_tokens) == ("length", 5)
+    assert len(reply.choices[0].message.content.encode()) == 5
+
+
+def test_stop_strings_cut_the_answer_before_them(client):
+    whole = ask(client).choices[0].message.content
+    reply = ask(client, stop=[" shipped", "order"])
+    assert reply.choices[0].message.content == whole[: whole.index("order")]
+    assert reply.choices[0].finish_reason == "stop"
+    assert ask(client, stop="\n\n").choices[0].message.content == whole.split("\n\n")[0]
+    assert ask(client, stop=["nowhere"]).choices[0].message.content == whole
+
+
+def test_tool_calls_come_back_in_openais_form_streamed_or_not():
+    with serving(lambda prompt, seed: f"I look. {CALL}{CALL}") as client:
+        choice = ask(client, tools=TOOLS).choices[0]
+        messages, chunks = joined(ask(client, tools=TOOLS, stream=True))
+        assert "get_order" in client.policy.prompts[0]
+        alone = ask(client, tools=TOOLS, parallel_tool_calls=False).choices[0]
+    assert choice.finish_reason == messages[0]["finish"] == "tool_calls"
+    assert choice.message.content == messages[0]["content"] == "I look."
+    calls = choice.message.tool_calls
+    assert [call.function.name for call in calls] == ["get_order", "get_order"]
+    assert json.loads(calls[0].function.arguments) == {"order_id": 4417, "note": "é\n"}
+    assert len({call.id for call in calls}) == 2
+    streamed = messages[0]["calls"]
+    assert [streamed[i]["arguments"] for i in range(2)] == [call.function.arguments for call in calls]
+    assert [streamed[i]["name"] for i in range(2)] == ["get_order", "get_order"]
+    assert all(streamed[i]["id"].startswith("call_") for i in range(2))
+    assert any(c.choices and c.choices[0].delta.tool_calls and not c.choices[0].delta.tool_calls[0].id for c in chunks)
+    assert len(alone.message.tool_calls) == 1
+
+
+def test_a_conversation_with_calls_and_results_is_rendered_for_the_policy():
+    history = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Where is "}, {"type": "text", "text": "4417?"}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "get_order", "arguments": '{"order_id": 4417}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "shipped"},
+    ]
+    with serving() as client:
+        ask(client, messages=history, tools=TOOLS)
+        (prompt,) = client.policy.prompts
+    assert prompt.endswith(
+        "<system>Be brief.<end><user>Where is 4417?<end>"
+        '<assistant><tool_call>{"name": "get_order", "arguments": {"order_id": 4417}}</tool_call><end>'
+        "<tool>shipped<end><assistant>"
+    )
+
+
+def test_a_call_that_did_not_parse_never_looks_like_a_call_without_arguments():
+    with serving(lambda prompt, seed: '<tool_call>{"name": "get_order", "arguments": {oops}}</tool_call>') as client:
+        (call,) = ask(client, tools=TOOLS).choices[0].message.tool_calls
+    with pytest.raises(ValueError, match="Expecting value"):
+        json.loads(call.function.arguments)
+    assert "not valid JSON" in call.function.arguments
+
+
+@pytest.mark.parametrize("options", [{}, {"tools": TOOLS, "tool_choice": "none"}])
+def test_without_tools_there_are_no_calls_and_no_text_is_lost(options):
+    with serving(lambda prompt, seed: f"So: {CALL}") as client:
+        choice = ask(client, **options).choices[0]
+        assert "cancel_order" not in client.policy.prompts[0]
+    assert (choice.message.tool_calls, choice.finish_reason) == (None, "stop")
+    assert choice.message.content.startswith("So:")
+    assert '"order_id": 4417' in choice.message.content
+
+
+def continue_call(rest):
+    """A policy that goes on after the forced start, whatever that was."""
+
+    def say(prompt, seed):
+        forced = prompt[prompt.rindex("<assistant>") + len("<assistant>") :]
+        whole = '<tool_call>{"name": "cancel_order", "arguments": {"order_id": 1}}</tool_call>'
+        assert forced
+        assert whole.startswith(forced)
+        return whole[len(forced) :] if rest is None else rest
+
+    return say
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "cancel_order"}}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_required_or_named_call_is_forced(choice, stream):
+    with serving(continue_call(None)) as client:
+        reply = ask(client, tools=TOOLS, tool_choice=choice, stream=stream)
+        if stream:
+            (call,) = joined(reply)[0][0]["calls"].values()
+            name, arguments = call["name"], call["arguments"]
+        else:
+            (call,) = reply.choices[0].message.tool_calls
+            name, arguments = call.function.name, call.function.arguments
+            assert reply.choices[0].finish_reason == "tool_calls"
+    assert (name, json.loads(arguments)) == ("cancel_order", {"order_id": 1})
+
+
+def test_a_named_call_starts_with_the_name():
+    with serving(continue_call(None)) as client:
+        ask(client, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "cancel_order"}})
+        assert client.policy.prompts[0].endswith('<assistant><tool_call>{"name": "cancel_order", "arguments": {')
+
+
+@pytest.mark.parametrize("rest", ["oops", 'no_such_tool", "arguments": {}}</tool_call>'])
+def test_a_forced_call_that_the_model_spoils_is_an_error_and_not_an_answer(rest):
+    with serving(continue_call(rest)) as client:
+        with pytest.raises(openai.UnprocessableEntityError, match="tool_choice asks for a call") as caught:
+            ask(client, tools=TOOLS, tool_choice="required")
+    assert (caught.value.code, caught.value.param) == ("tool_choice_not_met", "tool_choice")
+
+
+@pytest.mark.parametrize(
+    ("options", "param", "message"),
+    [
+        ({"extra_body": {"top_k": 5}}, "top_k", "top_k is not supported; did you mean top_p"),
+        ({"logprobs": True}, "logprobs", "logprobs is not supported here"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty", r"or send 0\)"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "not supported here"),
+        ({"logit_bias": {"5": 1}}, "logit_bias", "not supported here"),
+        ({"store": True}, "store", "not supported here"),
+        ({"temperature": 3}, "temperature", "temperature is 3"),
+        ({"temperature": -1}, "temperature", "temperature is -1"),
+        ({"top_p": 0}, "top_p", "top_p is 0"),
+        ({"max_tokens": 0}, "max_tokens", "max_tokens is 0"),
+        ({"max_tokens": "5"}, "max_tokens", 'max_tokens is "5"'),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "differ"),
+        ({"n": 17}, "n", "n is 17"),
+        ({"seed": 1.5}, "seed", "seed is 1.5"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "stop"),
+        ({"stop": ""}, "stop", "empty string"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "only with stream"),
+        ({"messages": []}, "messages", "messages"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "messages.0.role", "'robot'; choose from system"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content", "has no content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages.0.content.0",
+            "only text is supported",
+        ),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.tool_call_id", "without tool_call_id"),
+        ({"messages": [{"role": "user", "content": "a", "colour": "red"}]}, "messages.0.colour", "not supported"),
+        ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
+        ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice", "tool_choice"),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "fly"}}},
+            "tool_choice",
+            "the tools are get_order, cancel_order",
+        ),
+        ({"tools": [*TOOLS, TOOLS[0]]}, "tools", "two tools have the name 'get_order'"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "strict": True}}]}, "tools", "strict"),
+        ({"tools": TOOLS, "tool_choice": "required", "max_tokens": 3}, "max_tokens", "takes"),
+    ],
+)
+def test_what_would_have_no_effect_or_makes_no_sense_is_refused_by_name(client, options, param, message):
+    with pytest.raises(openai.BadRequestError, match=message) as caught:
+        ask(client, **options)
+    assert caught.value.param.startswith(param)
+    assert caught.value.type == "invalid_request_error"
+
+
+def test_parameters_that_ask_for_nothing_are_fine(client):
+    reply = ask(
+        client,
+        frequency_penalty=0,
+        presence_penalty=0.0,
+        logprobs=False,
+        logit_bias={},
+        response_format={"type": "text"},
+        user="someone",
+        store=False,
+        metadata={"a": "b"},
+        tool_choice="auto",
+        parallel_tool_calls=True,
+        stop=None,
+    )
+    assert reply.choices
+
+
+def test_a_prompt_over_the_context_is_told_apart(client):
+    with pytest.raises(openai.BadRequestError, match="the context holds 4096 tokens") as caught:
+        ask(client, messages=[{"role": "user", "content": "a" * 5000}])
+    assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match="4090 new ones are asked for") as caught:
+        ask(client, max_tokens=4090)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_another_model_does_not_exist(client):
+    with pytest.raises(openai.NotFoundError, match="'gpt-5' does not exist; this endpoint serves 'desk'") as caught:
+        ask(client, model="gpt-5")
+    assert caught.value.code == "model_not_found"
+    assert [model.id for model in client.models.list()] == ["desk"]
+    assert client.models.retrieve("desk").id == "desk"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-5")
+
+
+def test_a_key_is_asked_for_everywhere_but_at_the_health_check():
+    with serving(api_key="s3cret") as client:
+        assert ask(client).choices
+        assert client.models.list().data
+        for key in ("wrong", "s3cre", "s3cret2", "schlüssel".encode().decode("latin-1")):
+            headers = {"authorization": f"Bearer {key}".encode("latin-1", "replace")}
+            reply = httpx.post(f"{client.server.url}/v1/chat/completions", json={}, headers=headers)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (401, "invalid_api_key")
+            assert "s3cret" not in reply.text
+        assert httpx.get(f"{client.server.url}/v1/models").status_code == 401
+        assert httpx.get(f"{client.server.url}/health").json() == {"status": "ok", "model": "desk"}
+        with openai.OpenAI(base_url=client.base_url, api_key="wrong", max_retries=0) as stranger:
+            with pytest.raises(openai.AuthenticationError, match="missing or wrong"):
+                ask(stranger)
+
+
+def test_bodies_that_are_no_request_get_openais_form(client):
+    url = f"{client.server.url}/v1/chat/completions"
+    json_type = {"content-type": "application/json"}
+    for content, headers, status, message in [
+        (b"{oops", json_type, 400, "not JSON"),
+        (b"[1]", json_type, 400, "send an object"),
+        (b'{"model": "desk"}', json_type, 400, "messages: field required"),
+        (b'{"model": "desk", "messages": [], "temperature": NaN}', json_type, 400, "NaN"),
+        (b"{}", {"content-type": "text/plain"}, 415, "send application/json"),
+        (b"[" * 100_000, json_type, 400, "not JSON"),
+        (b" " * (17 * 2**20), json_type, 413, "shorter conversation"),
+    ]:
+        reply = httpx.post(url, content=content, headers=headers)
+        assert reply.status_code == status, reply.text
+        assert message in reply.json()["error"]["message"]
+        assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
+    assert httpx.get(url).json()["error"]["message"].startswith("GET /v1/chat/completions: method not allowed")
+    assert httpx.post(f"{client.server.url}/v1/completions", json={}).status_code == 404
+
+
+def test_a_broken_engine_is_a_server_error_streamed_or_not():
+    with serving(policy=BrokenPolicy(None)) as client:
+        for stream in (False, True):
+            with pytest.raises(openai.InternalServerError, match="out of memory") as caught:
+                ask(client, stream=stream)
+            assert caught.value.type == "server_error"
+
+
+def test_an_error_nobody_thought_of_says_no_more_than_its_kind(caplog):
+    def fails(prompt, seed):
+        raise KeyError("/secret/path")
+
+    with serving(fails) as client:
+        with pytest.raises(openai.InternalServerError, match="its log says more") as caught:
+            ask(client)
+    assert "/secret/path" not in str(caught.value)
+    assert "/secret/path" in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_cancels_its_request(stream):
+    policy = HangingPolicy()
+    with running(policy) as server:
+        body = {"model": "desk", "messages": USER, "stream": stream, "n": 2}
+
+        async def leave():
+            async with httpx.AsyncClient() as http, anyio.create_task_group() as group:
+                group.start_soon(lambda: http.post(f"{server.url}/v1/chat/completions", json=body, timeout=None))
+                await anyio.to_thread.run_sync(policy.asked.wait)
+                group.cancel_scope.cancel()
+
+        anyio.run(leave)
+        assert policy.cancelled.wait(20)
+
+
+def test_many_requests_are_answered_at_once():
+    together = threading.Barrier(4)
+
+    class Meeting(FakePolicy):
+        async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=()):
+            await anyio.to_thread.run_sync(together.wait)
+            return await super().sample(prompt_ids, sampling=sampling, seed=seed, stop_token_ids=stop_token_ids)
+
+    async def ask_all(url):
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            async with anyio.create_task_group() as group:
+                for _ in range(4):
+                    group.start_soon(lambda: client.chat.completions.create(model="desk", messages=USER))
+
+    with running(Meeting(talk)) as server:
+        anyio.run(ask_all, f"{server.url}/v1")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..evaluation.report import Report
-    from ..records import Rollout
+    from ..records import Rollout, Verdict
     from ..trainer.pipeline import TrainResult
 
 
@@ -24,17 +24,18 @@ def show_result(result: TrainResult) -> None:
     """The report, where everything is, and what to do next."""
     show_report(result.report)
     typer.echo()
-    typer.echo(f"model     {result.model_dir}")
+    typer.echo(f"model     {_from_here(result.model_dir)}")
     for label, name in (("report", "report.md"), ("curve", "learning_curve.png"), ("rollouts", "rollouts")):
         if (result.run_dir / name).exists():
-            typer.echo(f"{label:<9} {result.run_dir / name}")
+            typer.echo(f"{label:<9} {_from_here(result.run_dir / name)}")
     typer.echo()
-    typer.echo(f"Serve it: {serve_command(result.model_dir)}")
+    typer.echo(f"Serve it: {shlex.join(['toolbake', 'serve', str(_from_here(result.model_dir))])}")
 
 
-def serve_command(model_dir: Path) -> str:
-    """The command that serves a model folder."""
-    return shlex.join(["toolbake", "serve", str(model_dir)])
+def _from_here(path: Path) -> Path:
+    """The path as one would type it in the current folder."""
+    here = path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def show_rollout(rollout: Rollout) -> None:
@@ -47,16 +48,14 @@ def show_rollout(rollout: Rollout) -> None:
     calls = f"{len(rollout.calls)} call{'' if len(rollout.calls) == 1 else 's'}"
     typer.echo(f"ended: {rollout.stop_reason} after {turns} and {calls}, {rollout.duration_s:.1f} s")
     if rollout.verdict is not None:
-        typer.echo(verdict_line(rollout))
+        typer.echo(verdict_text(rollout.verdict))
 
 
-def verdict_line(rollout: Rollout) -> str:
-    """The verdict in one line: score, components, reasons."""
-    from ..evaluation.safe_text import one_line
+def verdict_text(verdict: Verdict) -> str:
+    """Score and components in one line, the reasons under it."""
+    from ..evaluation.safe_text import one_line, visible
 
-    verdict = rollout.verdict
-    assert verdict is not None
     components = ", ".join(f"{one_line(name)} {value:g}" for name, value in verdict.components.items())
-    line = f"verdict: {verdict.score:g}"
-    line += f" ({components})" if components else ""
-    return line + (f": {one_line(verdict.explanation)}" if verdict.explanation else "")
+    lines = [f"verdict: {verdict.score:g}" + (f" ({components})" if components else "")]
+    lines += [f"         {line}" for line in visible(verdict.explanation).splitlines()]
+    return "\n".join(lines)

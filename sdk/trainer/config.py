@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..errors import ConfigError
 from ..rollouts.limits import Limits
@@ -37,6 +37,9 @@ class TrainConfig(BaseModel):
     prompts_per_step: int = Field(default=4, ge=1)
     group_size: int = Field(default=8, ge=2)
     """Rollouts of one task in one step. They are compared with each other, so at least two."""
+    micro_batches: int = Field(default=1, ge=1)
+    """Parts of a step that are forwarded one after the other. More take less memory, and forward what the parts
+    share (the tools' part of the prompt) once in each. Must divide `prompts_per_step`."""
     learning_rate: float = Field(default=2e-5, gt=0)
     scale_advantages: Literal["std", "none"] = "std"
     """`std`: divide a group's centred rewards by their standard deviation (GRPO); `none`: do not (Dr. GRPO)."""
@@ -58,6 +61,12 @@ class TrainConfig(BaseModel):
     """GRPO steps between checkpoints. A killed run repeats at most this many."""
     success_threshold: float = 1.0
     """A rollout whose score reaches this counts as a success in the report."""
+
+    @model_validator(mode="after")
+    def _micro_batches_divide(self) -> TrainConfig:
+        if self.prompts_per_step % self.micro_batches:
+            raise ValueError(f"micro_batches must divide prompts_per_step, which is {self.prompts_per_step}")
+        return self
 
     @classmethod
     def of(cls, config: TrainConfig | Mapping[str, Any] | str | Path | None) -> TrainConfig:

@@ -1,8 +1,8 @@
 """TRL's GRPOTrainer, fed by our rollouts.
 
 Three seams of TRL 1.16 are used, and a contract test pins each of them:
-`_prepare_inputs` (rollouts instead of generation; a micro-batch is one group, so that its prefix is
-shared and groups are never torn apart), `_get_per_token_logps_and_entropies` (only to measure how far
+`_prepare_inputs` (rollouts instead of generation; groups are never torn apart, so that their prefix is
+shared), `_get_per_token_logps_and_entropies` (only to measure how far
 sampler and trainer are apart), and the fused forward (`shared_prefix`). Losses, clipping, optimiser,
 schedules, checkpoints and distribution stay TRL's.
 
@@ -79,7 +79,9 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
             self._publisher.publish(self.accelerator.unwrap_model(self.model).state_dict(), version=step)
             tasks = list(dict.fromkeys(int(row["task"]) for row in generation_batch))
             batch = self._collect(step, tasks)
-            self._micro_batches = collate_batch(batch, pad_id=self._pad_id, device=self.accelerator.device)
+            self._micro_batches = collate_batch(
+                batch, parts=steps, loss_type=self.loss_type, pad_id=self._pad_id, device=self.accelerator.device
+            )
         micro_batch: dict[str, torch.Tensor] = self._micro_batches[self._step % steps]
         return micro_batch
 
@@ -89,7 +91,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
         return outputs
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        loss: torch.Tensor = super()._compute_loss(model, inputs)
+        loss: torch.Tensor = super()._compute_loss(model, inputs) * inputs["loss_scale"]
         mask_BT = inputs["completion_mask"].bool() & inputs["tool_mask"].bool()
         if bool(mask_BT.any()):
             gap = (self._last_logps_BT - inputs["old_per_token_logps"])[mask_BT].abs()
@@ -98,13 +100,49 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
         return loss
 
 
-def collate_batch(batch: Batch, *, pad_id: int, device: torch.device | str) -> list[dict[str, torch.Tensor]]:
-    """One dict of TRL's tensors per group. A group without signal becomes one row with nothing to train."""
+def collate_batch(
+    batch: Batch, *, parts: int, loss_type: str, pad_id: int, device: torch.device | str
+) -> list[dict[str, torch.Tensor]]:
+    """A step as `parts` dicts of TRL's tensors, whole groups each, of about the same number of tokens.
+
+    A part without a group that has a signal becomes one row with nothing to train. TRL averages most losses
+    within each part; `loss_scale` weighs the parts so that their sum is the average over the whole step.
+    """
+    shares = _shared_out([rows for rows in batch.groups if rows], parts)
     tokens = torch.tensor(float(batch.stats.trained_tokens), device=device)
-    return [{**_collate_group(rows, pad_id, device), "num_items_in_batch": tokens} for rows in batch.groups]
+    weights = [_weight(rows, loss_type) for rows in shares]
+    whole = sum(weights) or 1.0
+    return [
+        {
+            **_collate_rows(rows, pad_id, device),
+            "num_items_in_batch": tokens,
+            "loss_scale": torch.tensor(1.0 if loss_type == "dapo" else parts * weight / whole, device=device),
+        }
+        for rows, weight in zip(shares, weights, strict=True)
+    ]
 
 
-def _collate_group(rows: Sequence[TrainRow], pad_id: int, device: torch.device | str) -> dict[str, torch.Tensor]:
+def _shared_out(groups: Sequence[Sequence[TrainRow]], parts: int) -> list[list[TrainRow]]:
+    """The largest group first, each into the part that has the fewest tokens so far."""
+    shares: list[list[TrainRow]] = [[] for _ in range(parts)]
+    sizes = [0] * parts
+    for group in sorted(groups, key=_token_count, reverse=True):
+        smallest = sizes.index(min(sizes))
+        shares[smallest].extend(group)
+        sizes[smallest] += _token_count(group)
+    return shares
+
+
+def _token_count(rows: Sequence[TrainRow]) -> int:
+    return sum(len(row.tokens.completion_ids) for row in rows)
+
+
+def _weight(rows: Sequence[TrainRow], loss_type: str) -> float:
+    """What TRL divides a part's loss by: its sampled tokens (bnpo), or its rows."""
+    return float(sum(sum(row.tokens.sampled) for row in rows) if loss_type == "bnpo" else len(rows))
+
+
+def _collate_rows(rows: Sequence[TrainRow], pad_id: int, device: torch.device | str) -> dict[str, torch.Tensor]:
     prompts = [row.tokens.prompt_ids for row in rows] or [[pad_id]]
     completions = [row.tokens.completion_ids for row in rows] or [[pad_id]]
     sampled = [row.tokens.sampled for row in rows] or [[False]]
@@ -137,9 +175,9 @@ def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
         "max_steps": config.grpo_steps,
         "learning_rate": config.learning_rate,
         "lr_scheduler_type": "constant",
-        "per_device_train_batch_size": config.group_size,
-        "gradient_accumulation_steps": config.prompts_per_step,
-        "steps_per_generation": config.prompts_per_step,
+        "per_device_train_batch_size": config.group_size * config.prompts_per_step // config.micro_batches,
+        "gradient_accumulation_steps": config.micro_batches,
+        "steps_per_generation": config.micro_batches,
         "num_generations": config.group_size,
         "temperature": config.temperature,
         "loss_type": config.loss_type,

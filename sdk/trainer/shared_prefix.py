@@ -2,7 +2,7 @@
 
 TRL asks a model for log-probabilities by `model(input_ids, attention_mask, labels, fused_lm_head=True)`.
 `share_prefixes` answers that call: the padded rows become a `PrefixTree`, the backbone runs once over
-its N nodes with an ancestor mask and each node's own position, and the language-model head runs only
+its N nodes, attending by tree and with each node's own position, and the language-model head runs only
 on nodes that predict a label. The result is that of the padded computation, gradients included,
 because a token's hidden state depends on its ancestors alone. Rollouts of a group share their prompt
 (GRPO, arXiv 2402.03300, section 4.1) and often their first calls, so most tokens of a step are shared.
@@ -20,7 +20,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import ModelError
-from .prefix_tree import build_prefix_tree
+from .prefix_tree import PrefixTree, build_prefix_tree
+from .tree_attention import TreePlan, attending_by_tree
 
 IGNORED = -100
 _HEAD_CHUNK = 512
@@ -44,7 +45,7 @@ def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
     """Let `model` answer TRL's fused calls with the shared-prefix forward. Other calls are left as they are.
 
     `temperature` divides the logits, as the sampler's did. Raises ModelError for a model whose attention
-    the ancestor mask cannot express (sliding windows, recurrent layers).
+    a tree cannot express (sliding windows, recurrent layers).
     """
     _refuse_unfit(model)
     original_forward = model.forward
@@ -70,7 +71,7 @@ def fused_forward(
     device = input_ids.device
     shifted_BL = labels[:, 1:]
     label_mask_BL = (shifted_BL != IGNORED) & attention_mask[:, 1:].bool() & attention_mask[:, :-1].bool()
-    node_BL, tokens, depths, mask_NN = _pack(input_ids, attention_mask, label_mask_BL)
+    node_BL, tree = _pack(input_ids, attention_mask, label_mask_BL)
     log_probs_BL = torch.zeros(shifted_BL.shape, device=device)
     entropy_BL = torch.zeros_like(log_probs_BL)
     top1_BL = torch.zeros_like(log_probs_BL)
@@ -79,16 +80,7 @@ def fused_forward(
         zero = next(p for p in model.parameters() if p.requires_grad).sum() * 0.0
         return FusedOutput(log_probs_BL + zero, entropy_BL, top1_BL, label_mask_BL, zero)
 
-    backbone = model.base_model
-    dtype = next(backbone.parameters()).dtype
-    bias_NN = torch.zeros(mask_NN.shape, dtype=dtype, device=device).masked_fill_(~mask_NN, torch.finfo(dtype).min)
-    hidden_NH = backbone(
-        input_ids=torch.tensor([tokens], device=device),
-        position_ids=torch.tensor([depths], device=device),
-        attention_mask=bias_NN[None, None],
-        use_cache=False,
-    ).last_hidden_state[0]
-
+    hidden_NH = _run_backbone(model, tree, device)
     node_K = node_BL[:, :-1][label_mask_BL]
     target_K = shifted_BL[label_mask_BL]
     log_probs_K, entropy_K, top1_K = _score(model, hidden_NH, node_K, target_K, temperature)
@@ -96,13 +88,29 @@ def fused_forward(
     entropy_BL = entropy_BL.to(entropy_K.dtype).masked_scatter(label_mask_BL, entropy_K)
     top1_BL = top1_BL.masked_scatter(label_mask_BL, top1_K)
     loss = -log_probs_BL.sum() / label_mask_BL.sum()
-    return FusedOutput(log_probs_BL, entropy_BL, top1_BL, label_mask_BL, loss, forwarded_tokens=len(tokens))
+    return FusedOutput(log_probs_BL, entropy_BL, top1_BL, label_mask_BL, loss, forwarded_tokens=len(tree.token_ids))
+
+
+def _run_backbone(model: Any, tree: PrefixTree, device: torch.device) -> torch.Tensor:
+    """[N, H] hidden state of every node."""
+    config = model.config.get_text_config()
+    groups = config.num_attention_heads // config.num_key_value_heads
+    with attending_by_tree(model):
+        hidden_1NH: torch.Tensor = model.base_model(
+            input_ids=torch.tensor([tree.token_ids], device=device),
+            position_ids=torch.tensor([tree.depths], device=device),
+            # Four dimensions tell transformers that the mask is made already; ours is in the plan.
+            attention_mask=torch.zeros((1, 1, 1, 1), device=device),
+            use_cache=False,
+            tree_plan=TreePlan(tree, queries_per_key=groups, device=device),
+        ).last_hidden_state
+    return hidden_1NH[0]
 
 
 def _pack(
     input_ids: torch.Tensor, attention_mask: torch.Tensor, label_mask_BL: torch.Tensor
-) -> tuple[torch.Tensor, list[int], list[int], torch.Tensor]:
-    """Rows to tree: ([B, L] node of each position, tokens [N], depths [N], ancestor mask [N, N]).
+) -> tuple[torch.Tensor, PrefixTree]:
+    """Padded rows to ([B, L] node of each position, the tree).
 
     Tokens after a row's last predicting position are left out: nothing depends on them.
     """
@@ -116,8 +124,7 @@ def _pack(
     node_BL = torch.zeros(input_ids.shape, dtype=torch.long)
     for b, (kept, nodes) in enumerate(zip(columns, tree.nodes, strict=True)):
         node_BL[b, kept] = torch.tensor(nodes, dtype=torch.long)
-    device = input_ids.device
-    return node_BL.to(device), tree.token_ids, tree.depths, tree.ancestor_mask(device)
+    return node_BL.to(input_ids.device), tree
 
 
 def _score(

@@ -164,9 +164,9 @@ def test_training_writes_a_model_and_the_same_command_goes_on(desk, tiny_model_f
     assert (config["grpo_steps"], config["group_size"], config["limits"]["max_turns"]) == (1, 2, 2)
     assert "untrained" in result.stdout
     assert "after GRPO" in result.stdout
-    assert f"model     {folder / 'model'}" in result.stdout
-    assert f"report    {folder / 'report.md'}" in result.stdout
-    assert f"Serve it: toolbake serve {folder / 'model'}" in result.stdout
+    assert "model     runs/tiny/model\n" in result.stdout
+    assert "report    runs/tiny/report.md\n" in result.stdout
+    assert "Serve it: toolbake serve runs/tiny/model\n" in result.stdout
     assert "Writing model shards" not in result.stderr
     assert "Warning" not in result.stderr
     again = toolbake(*words)
@@ -216,6 +216,14 @@ def test_a_served_model_answers_and_ends_cleanly(tmp_path, tiny_model_folder, nu
         process.kill()
     assert process.returncode == 0, err
     assert err.splitlines()[-1] == "stopped"
+
+
+def test_a_verdict_is_shown_with_its_components_and_each_reason_on_a_line():
+    from sdk.cli.showing import verdict_text
+    from sdk.records import Verdict
+
+    verdict = Verdict(score=0.5, components={"state": 1.0, "answer": 0.25}, explanation="state ok\nno \x1b answer")
+    assert verdict_text(verdict) == ("verdict: 0.5 (state 1, answer 0.25)\n         state ok\n         no \\x1b answer")
 
 
 def test_the_curl_example_keeps_the_key_in_its_variable():

@@ -33,7 +33,7 @@ def test_the_quickstart_trains_reports_serves_and_asks_and_a_second_run_only_rep
     assert list(report.conditions) == ["untrained", "after warm start", "after GRPO"]
     assert {condition.rollouts for condition in report.conditions.values()} == {3}
     assert str(report) in out
-    assert f"Serve it: toolbake serve {folder / 'model'}" in out
+    assert "Serve it: toolbake serve runs/quickstart/model\n" in out
     assert (folder / "learning_curve.png").is_file()
     assert load_model(folder / "model").model.num_parameters() > 100_000_000
 

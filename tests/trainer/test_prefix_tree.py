@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdk.trainer.prefix_tree import build_prefix_tree
+from sdk.trainer.tree_attention import TreePlan
 
 ROWS = st.lists(st.lists(st.integers(0, 3), max_size=8), max_size=6)
 
@@ -12,13 +13,15 @@ def test_the_worked_example_of_the_docstring() -> None:
     tree = build_prefix_tree([[5, 6, 7], [5, 6, 8]])
     assert tree.token_ids == [5, 6, 7, 8]
     assert tree.depths == [0, 1, 2, 2]
-    assert tree.last == [3, 3, 2, 3]
     assert tree.nodes == [[0, 1, 2], [0, 1, 3]]
 
 
-def test_a_node_sees_itself_and_its_ancestors_only() -> None:
-    mask = build_prefix_tree([[5, 6, 7], [5, 6, 8]]).ancestor_mask()
-    assert mask.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 1]]
+def test_pieces_are_runs_with_the_path_above_them() -> None:
+    plan = TreePlan(build_prefix_tree([[5, 6, 7, 7], [5, 6, 8], [5, 6, 7, 9]]), queries_per_key=2, device="cpu")
+    found = [(piece.start, piece.end, piece.ancestors.tolist()) for piece in plan.pieces]
+    assert found == [(0, 4, []), (4, 5, [0, 1, 2]), (5, 6, [0, 1])]
+    assert plan.masks[1] is not None
+    assert plan.masks[1].tolist() == [[True] * 4] * 2  # once for each query head of a key head
 
 
 @given(ROWS)
@@ -36,13 +39,15 @@ def test_there_is_one_node_for_each_distinct_prefix(rows: list[list[int]]) -> No
 
 
 @given(ROWS)
-def test_the_mask_is_the_prefix_relation(rows: list[list[int]]) -> None:
+def test_every_node_sees_exactly_its_own_path(rows: list[list[int]]) -> None:
     tree = build_prefix_tree(rows)
-    mask = tree.ancestor_mask()
-    path: dict[int, tuple[int, ...]] = {}
-    for row, nodes in zip(rows, tree.nodes, strict=True):
+    seen: dict[int, list[int]] = {}
+    plan = TreePlan(tree, queries_per_key=2, device="cpu")
+    for piece, mask in zip(plan.pieces, plan.masks, strict=True):
+        columns = [*piece.ancestors.tolist(), *range(piece.start, piece.end)]
+        for row, node in enumerate(range(piece.start, piece.end)):
+            seen[node] = [column for column, open_ in zip(columns, mask[row].tolist(), strict=True) if open_]
+    assert sorted(seen) == list(range(len(tree.token_ids)))
+    for nodes in tree.nodes:
         for place, node in enumerate(nodes):
-            path[node] = tuple(row[: place + 1])
-    for i, one in path.items():
-        for j, other in path.items():
-            assert bool(mask[i, j]) == (one[: len(other)] == other)
+            assert seen[node] == nodes[: place + 1]

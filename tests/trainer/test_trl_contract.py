@@ -89,7 +89,7 @@ def test_the_loss_is_the_policy_gradient_over_sampled_tokens_only(trainer: Rollo
             if sampled:
                 row.tokens.logprobs[place] = log_prob(trainer.model, row.tokens, place).item()
     batch = Batch(groups=[rows], stats=BatchStats(trained_tokens=5))
-    (inputs,) = collate_batch(batch, pad_id=0, device="cpu")
+    (inputs,) = collate_batch(batch, parts=1, loss_type="dapo", pad_id=0, device="cpu")
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
     loss = trainer._compute_loss(trainer.model, inputs)
@@ -112,10 +112,33 @@ def test_the_loss_is_the_policy_gradient_over_sampled_tokens_only(trainer: Rollo
 
 
 def test_a_group_without_signal_changes_nothing(trainer: RolloutTrainer) -> None:
-    (inputs,) = collate_batch(Batch(groups=[[]]), pad_id=0, device="cpu")
+    (inputs,) = collate_batch(Batch(groups=[[]]), parts=1, loss_type="dapo", pad_id=0, device="cpu")
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
     loss = trainer._compute_loss(trainer.model, inputs)
     loss.backward()
     assert loss.item() == 0.0
     assert all(p.grad is None or not p.grad.any() for p in trainer.model.parameters())
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo"])
+def test_a_step_in_parts_gives_the_gradient_of_the_whole_step(trainer: RolloutTrainer, loss_type: str) -> None:
+    one, other = two_rows()
+    # Groups of different sizes, two of them without signal.
+    groups = [[one, other], [], [other, one, one], [], [other, other]]
+    tokens = sum(sum(row.tokens.sampled) for group in groups for row in group)
+    batch = Batch(groups=groups, stats=BatchStats(trained_tokens=tokens))
+    trainer.loss_type = loss_type
+    gradients = []
+    for parts in (1, 2, 5):
+        trainer.model.train()
+        trainer.model.zero_grad()
+        trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation = parts
+        for inputs in collate_batch(batch, parts=parts, loss_type=loss_type, pad_id=0, device="cpu"):
+            trainer._compute_loss(trainer.model, inputs).backward()
+        gradients.append([p.grad.clone() for p in trainer.model.parameters()])
+    largest = max(float(g.abs().max()) for g in gradients[0])
+    assert largest > 0
+    for parted in gradients[1:]:
+        for whole, part in zip(gradients[0], parted, strict=True):
+            torch.testing.assert_close(part, whole, rtol=1e-3, atol=1e-4 * largest)

@@ -1,0 +1,115 @@
+"""Attention over a prefix tree: every query reads exactly its own path, and no score is computed to be masked away.
+
+The tree falls into *pieces*: runs of nodes that stand one after the other on one path and in the packed order. A
+piece's queries see the path above it and themselves causally. One attention call for each piece and layer costs the
+sum of (piece length x path length), where a dense ancestor mask costs N x N.
+
+Registered with transformers under `ATTENTION_NAME`; a model set to it keeps its own projections and rotary positions.
+
+Axes: N nodes, H query heads, K key heads, G = H / K, n nodes of a piece, a ancestors of a piece, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .prefix_tree import PrefixTree
+
+ATTENTION_NAME = "toolbake_tree"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Nodes `start .. end - 1`, which follow each other on one path below `ancestors` [a], from the root down."""
+
+    start: int
+    end: int
+    ancestors: torch.Tensor
+
+    def mask(self, queries_per_key: int) -> torch.Tensor | None:
+        """[G n, a + n] True where a query may look; None where the plain causal rule says the same."""
+        n, a = self.end - self.start, len(self.ancestors)
+        if a == 0 and queries_per_key == 1:
+            return None
+        visible = torch.ones((n, a + n), dtype=torch.bool, device=self.ancestors.device).tril(diagonal=a)
+        return visible.repeat(queries_per_key, 1)
+
+
+class TreePlan:
+    """The pieces of a tree, with their masks, made once for all layers."""
+
+    def __init__(self, tree: PrefixTree, *, queries_per_key: int, device: torch.device | str) -> None:
+        self.pieces = [
+            Piece(start, end, torch.tensor(path, dtype=torch.long, device=device)) for start, end, path in _runs(tree)
+        ]
+        self.masks = [piece.mask(queries_per_key) for piece in self.pieces]
+        self.lengths = [piece.end - piece.start for piece in self.pieces]
+
+
+def _runs(tree: PrefixTree) -> Iterator[tuple[int, int, list[int]]]:
+    """(start, end, path above) of each piece, in packed order; together they are all nodes."""
+    path: list[int] = []
+    start = 0
+    for node in range(len(tree.token_ids)):
+        depth = tree.depths[node]
+        if node and depth != tree.depths[node - 1] + 1:  # not a child of the node before: a new branch begins
+            yield start, node, path[: tree.depths[start]]
+            start = node
+        del path[depth:]
+        path.append(node)
+    if tree.token_ids:
+        yield start, len(tree.token_ids), path[: tree.depths[start]]
+
+
+def tree_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,  # noqa: ARG001
+    *,
+    tree_plan: TreePlan,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention interface: query [1, H, N, D], key and value [1, K, N, D] -> [1, N, H, D]."""
+    if dropout:
+        raise ValueError(f"attention dropout is {dropout} in {type(module).__name__}; set attention_dropout to 0")
+    q_HND, k_KND, v_KND = query[0], key[0], value[0]
+    heads, groups = q_HND.shape[0], q_HND.shape[0] // k_KND.shape[0]
+    split = (q_HND.split(tree_plan.lengths, 1), k_KND.split(tree_plan.lengths, 1), v_KND.split(tree_plan.lengths, 1))
+    seen = []
+    for piece, mask, q, k_own, v_own in zip(tree_plan.pieces, tree_plan.masks, *split, strict=True):
+        k = torch.cat([k_KND.index_select(1, piece.ancestors), k_own], 1)
+        v = torch.cat([v_KND.index_select(1, piece.ancestors), v_own], 1)
+        # The G query heads of a key head stand below each other, so that keys are read once and never repeated.
+        n = q.shape[1]
+        q = q.reshape(k.shape[0], groups * n, -1)
+        out = F.scaled_dot_product_attention(
+            q[None], k[None], v[None], attn_mask=mask, is_causal=mask is None, scale=scaling
+        )[0]
+        seen.append(out.reshape(heads, n, -1))
+    return torch.cat(seen, 1).transpose(0, 1)[None], None
+
+
+ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, tree_attention)
+
+
+@contextmanager
+def attending_by_tree(model: Any) -> Iterator[None]:
+    """`model` attends by tree inside the block; its own implementation comes back afterwards."""
+    config = model.config.get_text_config()
+    before = config._attn_implementation
+    config._attn_implementation = ATTENTION_NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import platform
 import statistics
 import time
 from typing import Any
@@ -99,15 +98,52 @@ def run_engine(engine: Any, rows: list[list[int]], new_tokens: int) -> float:
     return taken
 
 
-def machine() -> str:
-    """Processor and cores."""
-    name = platform.processor()
-    try:
-        with open("/proc/cpuinfo") as lines:
-            name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return name or platform.machine()
+def measure(*, rounds: int = 3, new_tokens: int = 48, threads: int = 2) -> tuple[list[float], list[float]]:
+    """Seconds of `generate` and of the engine in each round."""
+    import torch
+
+    from sdk.policies.embedded import EmbeddedEngine
+    from sdk.policies.models import load_model
+
+    torch.set_num_threads(threads)
+    loaded = load_model(dtype=torch.float32)
+    model = loaded.model.to("cpu")
+    model.config.eos_token_id = None
+    model.generation_config.eos_token_id = None
+    rows = [prompt for prompt in prompts(loaded.tokenizer) for _ in range(GROUP_SIZE)]
+    generate_s: list[float] = []
+    engine_s: list[float] = []
+    with EmbeddedEngine(model) as engine:
+        run_engine(engine, rows[:2], 2)
+        run_generate(model, rows[:2], 2)
+        for version in range(rounds):
+            engine.publish(model.state_dict(), version=version)  # forgets what is stored
+            engine_s.append(run_engine(engine, rows, new_tokens))
+            generate_s.append(run_generate(model, rows, new_tokens))
+            print(f"round {version}: engine {engine_s[-1]:.1f} s, generate {generate_s[-1]:.1f} s", flush=True)
+    return generate_s, engine_s
+
+
+def section(*, rounds: int = 3, new_tokens: int = 48, threads: int = 2) -> str:
+    """The result as Markdown."""
+    generate_s, engine_s = measure(rounds=rounds, new_tokens=new_tokens, threads=threads)
+    tokens = GROUPS * GROUP_SIZE * new_tokens
+    ratios = [g / e for g, e in zip(generate_s, engine_s, strict=True)]
+    lines = [
+        "## Sampling: the embedded engine beside `generate`",
+        "",
+        f"{GROUPS * GROUP_SIZE} rollouts in {GROUPS} groups, prompts of about {PROMPT_TOKENS} tokens, {new_tokens} new "
+        f"tokens each, float32, {threads} threads.",
+        "",
+        "| | seconds, median | tokens a second |",
+        "| --- | --- | --- |",
+    ]
+    for name, seconds in (("transformers `generate`", generate_s), ("embedded engine", engine_s)):
+        median = statistics.median(seconds)
+        lines.append(f"| {name} | {median:.1f} | {tokens / median:.0f} |")
+    lines.append(f"| ratio, median of {len(ratios)} | {statistics.median(ratios):.1f} | |")
+    lines += ["", "The ratio of each round: " + ", ".join(f"{ratio:.1f}" for ratio in ratios) + "."]
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -116,39 +152,7 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-
-    import torch
-    import transformers
-
-    from sdk.policies.embedded import EmbeddedEngine
-    from sdk.policies.models import load_model
-
-    torch.set_num_threads(options.threads)
-    loaded = load_model(dtype=torch.float32)
-    model = loaded.model.to("cpu")
-    model.config.eos_token_id = None
-    model.generation_config.eos_token_id = None
-    rows = [prompt for prompt in prompts(loaded.tokenizer) for _ in range(GROUP_SIZE)]
-    tokens = len(rows) * options.new_tokens
-    generate_s: list[float] = []
-    engine_s: list[float] = []
-    with EmbeddedEngine(model) as engine:
-        run_engine(engine, rows[:2], 2)
-        run_generate(model, rows[:2], 2)
-        for version in range(options.rounds):
-            engine.publish(model.state_dict(), version=version)  # forgets what is stored
-            engine_s.append(run_engine(engine, rows, options.new_tokens))
-            generate_s.append(run_generate(model, rows, options.new_tokens))
-            print(f"round {version}: engine {engine_s[-1]:.1f} s, generate {generate_s[-1]:.1f} s", flush=True)
-
-    print(f"\n{machine()}, {options.threads} threads, float32")
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {loaded.name}")
-    print(f"{len(rows)} rollouts in {GROUPS} groups, prompts of {len(rows[0])} tokens, {options.new_tokens} new each")
-    print(f"\n{'':22}{'seconds (median)':>18}{'tokens/s':>12}")
-    for name, seconds in (("generate", generate_s), ("embedded engine", engine_s)):
-        print(f"{name:22}{statistics.median(seconds):18.1f}{tokens / statistics.median(seconds):12.0f}")
-    ratios = [g / e for g, e in zip(generate_s, engine_s, strict=True)]
-    print(f"{'ratio (median)':22}{statistics.median(ratios):18.1f}   of {', '.join(f'{r:.1f}' for r in ratios)}")
+    print(section(rounds=options.rounds, new_tokens=options.new_tokens, threads=options.threads))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 from command_line import start_toolbake, toolbake
 
 import sandboxes.helpdesk
-from sdk.cli.quickstart_options import TIERS, quickstart_options
+from sdk.cli.quickstart_options import quickstart_options, quickstart_tasks
 from sdk.cli.resuming import finished_run, fresh_folder
 from sdk.evaluation.report import Report
 from sdk.policies.models import load_model
@@ -108,7 +108,7 @@ def test_the_right_solution_of_every_task_fits_into_the_limits():
     from sdk.records import Task
 
     limits, renderer = quickstart_options().limits, open_renderer(None)
-    for given in sandboxes.helpdesk.tasks(tiers=TIERS):
+    for given in quickstart_tasks():
         task = Task.model_validate(given)
         lengths = [len(renderer.encode_reply(message, [])) for message in task.demonstration]
         assert len(lengths) <= limits.max_turns

@@ -23,8 +23,8 @@ WORLDS = {"train": ("default", range(1, 49)), "heldout": ("second_branch", range
 """Scenario and seeds on each side of the split. The seed 0, which ordinary clients get, is on neither."""
 
 _TASKS_PER_INTENT = {
-    "train": {1: 15, 2: 15, 3: 12, 4: 12, 5: 12},
-    "heldout": {1: 6, 2: 6, 3: 6, 4: 6, 5: 6},
+    "train": {1: 24, 2: 24, 3: 12, 4: 12, 5: 12},
+    "heldout": {1: 12, 2: 12, 3: 6, 4: 6, 5: 6},
 }
 _PAIR_TASKS = 6
 _MOST_EQUAL = 0.35  # of an intent's tasks may have one answer, so that no constant does well

@@ -37,6 +37,16 @@ INTENTS = (
             The customer does not want order {order} any more. Cancel it.
             Can you cancel order {order}?
             Order {order} should be cancelled.
+            Order {order} is not needed, please stop it.
+            Call order {order} off.
+            Drop order {order}, the buyer changed his mind.
+            Take back order {order}, it was placed by mistake.
+            The buyer has called off order {order}. Cancel it for him.
+            Please stop order {order} before it is shipped.
+            Order {order} was wrong, annul it.
+            Do not send order {order}, cancel it instead.
+            Nobody wants order {order}. Take it off the list.
+            Revoke order {order} for me.
             """
             ),
             "How much is paid back?",

@@ -71,6 +71,16 @@ INTENTS = (
             Where does order {order} stand?
             Tell me the status of order {order}.
             I am waiting for order {order}. What is its status?
+            Has order {order} left already? Give me its status.
+            Is there any progress on order {order}?
+            Look up order {order} and tell me its state.
+            The customer wonders what happens with order {order}. What is the status?
+            Update me on order {order}, please.
+            How is order {order} coming along?
+            Status check for order {order}.
+            Did order {order} arrive, or is it still on the road?
+            Somebody called about order {order}. What state is it in?
+            What is new with order {order}?
             """
         ),
         lines(
@@ -94,6 +104,16 @@ INTENTS = (
             What did the customer pay for order {order}?
             How much money was order {order}?
             Please check the total for order {order}.
+            What is the bill of order {order}?
+            Which sum was charged for order {order}?
+            How high is the invoice for order {order}?
+            Give me the price of the whole order {order}.
+            What amount stands on the bill for order {order}?
+            Tell me the sum that order {order} comes to.
+            How expensive did order {order} turn out?
+            What does order {order} add up to?
+            The customer asks what was charged for order {order}.
+            I am writing the invoice for order {order}. What is the sum?
             """
         ),
         lines(
@@ -119,6 +139,16 @@ INTENTS = (
             Tell me where order {order} goes.
             To which street is order {order} delivered?
             Please read me the address for order {order}.
+            Where will order {order} be delivered?
+            What destination does order {order} have?
+            Look up the delivery address of order {order}.
+            Order {order} is going where?
+            At which address does order {order} arrive?
+            The driver asks where to bring order {order}.
+            Give me the street for order {order}.
+            Where should order {order} end up?
+            The parcel of order {order} travels to which address?
+            Name the place order {order} is shipped to.
             """
         ),
         lines(
@@ -144,6 +174,16 @@ INTENTS = (
             Tell me how many of the {product} are left.
             How many of the {product} can we sell?
             Please check the stock for the {product}.
+            How many units of the {product} do we have?
+            What quantity of the {product} is on the shelf?
+            Is the {product} available, and in what number?
+            Tell me the stock level for the {product}.
+            How many pieces of the {product} remain in the store?
+            Count the {product} for me: how many are there?
+            What amount of the {product} is available now?
+            A shop wants the {product}. How many can we deliver?
+            How large is our supply of the {product}?
+            Are there any of the {product}? Say how many units.
             """
         ),
         lines(
@@ -190,6 +230,16 @@ INTENTS = (
             How long is it under our {topic} policy?
             Which number of days does the {topic} policy set?
             Please check the days in the policy on {topic}.
+            By our rules on {topic}, how many days are there?
+            What number of days is written down for {topic}?
+            A customer wants to know the days our {topic} policy names.
+            For {topic}, how many days does the policy allow?
+            Look up {topic} in the policies. How many days is it?
+            How many days do customers have according to the policy for {topic}?
+            Our policy about {topic}: what is the number of days?
+            What do the rules say about {topic}? I need the days.
+            Within how many days, says the {topic} policy?
+            Name the days in our rules for {topic}.
             """
         ),
         lines(
@@ -264,6 +314,16 @@ INTENTS = (
             Tell me the city of the customer {name}.
             Which city is {name} from?
             Please check the city for {name}.
+            What town does {name} live in?
+            {name} is from which town?
+            In what city is the home of {name}?
+            I need the home city of our customer {name}.
+            Look up {name} and name the city.
+            Where is {name} at home? Name the city.
+            Which town stands in the file of {name}?
+            Tell me in which city {name} is living.
+            Name the town of {name}.
+            The driver asks in what city {name} lives.
             """
         ),
         lines(

@@ -111,6 +111,16 @@ READS = (
             Tell me how many are left of the product in order {order}.
             Please check the stock for the product of order {order}.
             Order {order}: how many of its product are in stock?
+            How many units do we have of the item in order {order}?
+            What quantity is left of what order {order} contains?
+            Look at order {order} and tell me the stock level of its item.
+            Is the article of order {order} still available, and in what number?
+            The item from order {order} is wanted again. How many remain?
+            How large is our supply of the product that was bought in order {order}?
+            Order {order} should be sent twice. How many of its item can we deliver?
+            What amount is available of the article in order {order}?
+            How many pieces are there of the thing in order {order}?
+            I need to know how many units of order {order}'s product are on the shelf.
             """
         ),
         lines(
@@ -134,6 +144,16 @@ READS = (
             Tell me the city of the customer who placed order {order}.
             Which city is the customer of order {order} from?
             Please check the customer's city for order {order}.
+            What town does the buyer of order {order} live in?
+            Who placed order {order}, and in which city is the home?
+            In what city is the person who bought order {order}?
+            I need the home city of the customer behind order {order}.
+            Look up the buyer in order {order} and name the city.
+            The buyer of order {order} is from what town?
+            Where is the home of the person who placed order {order}? Name the city.
+            Which town is on file for the customer of order {order}?
+            Tell me in which city whoever ordered {order} is living.
+            Name the customer's town for order {order}.
             """
         ),
         lines(
@@ -186,6 +206,16 @@ _REFUND = Intent(
             Order {order} should get a full refund.
             Can you refund order {order} completely?
             I promised a full refund on order {order}. Do it.
+            Pay the whole sum of order {order} back.
+            Return all the money paid for order {order}.
+            The buyer of order {order} gets the full amount back.
+            Send everything that was paid for order {order} back to the customer.
+            Order {order} broke. Give all of the money back.
+            Please pay back order {order}, the whole of it.
+            Return the full price of order {order} to the buyer.
+            The customer wants all the money for order {order} back. Pay it.
+            Reimburse order {order} fully.
+            Nothing of order {order} shall be charged: refund everything.
             """
         ),
         "How much was it?",

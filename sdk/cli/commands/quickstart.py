@@ -98,14 +98,12 @@ def _run(folder: Path, options: TrainConfig, progress: Progress) -> None:
 
 
 def _train(folder: Path, options: TrainConfig, progress: Progress) -> TrainResult:
-    import sandboxes.helpdesk
-
     from ...blocking import train
-    from ..quickstart_options import TIERS
+    from ..quickstart_options import quickstart_tasks
 
     return train(
         HELPDESK,
-        sandboxes.helpdesk.tasks(tiers=TIERS),
+        quickstart_tasks(),
         _verifier(),
         output_dir=folder,
         config=options,
@@ -123,14 +121,14 @@ def _ask(result: TrainResult, options: TrainConfig, progress: Progress) -> None:
     """Serve the tuned model and ask it the first held-out question that takes two calls."""
     import anyio
 
-    import sandboxes.helpdesk
-
     from ...serving import serve
     from ...tasks import load_tasks
     from ..asking import ask_served_model
+    from ..quickstart_options import quickstart_tasks
     from ..showing import show_rollout
 
-    question = load_tasks(sandboxes.helpdesk.tasks(tiers=("2",), split="heldout")[:1])[0]
+    asked = (t for t in quickstart_tasks() if t["tags"]["tier"] == "2" and t["tags"]["split"] == "heldout")
+    question = load_tasks([next(asked)])[0]
     progress.say("serving the tuned model to ask it one held-out question")
     with serve(result.model_dir, port=0) as server:
 

@@ -1,4 +1,4 @@
-"""Transformers' progress bars, switched off while a model is loaded."""
+"""Transformers' progress bars, switched off while a model is loaded, saved or trained."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """No "Loading weights" bar inside the block: it would tear apart the caller's own progress bars."""
+    """No "Loading weights" or "Writing model shards" bar inside: they would tear apart the caller's own bars."""
     from transformers.utils import logging
 
     enabled = logging.is_progress_bar_enabled()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
+from .progress import quiet_loading
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> Path:
             f"{str(target)!r} is there already and holds no model, so it is not overwritten; "
             "choose an empty or a new folder"
         )
-    with fresh_folder(target) as made:
+    with fresh_folder(target) as made, quiet_loading():
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
     return target

@@ -1,0 +1,45 @@
+"""All benchmarks in one run, into docs/benchmarks.md: `make bench`."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import engine_throughput  # its import sets what must be set before torch is loaded
+import training_step
+
+TARGET = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+PACKAGES = ("toolbake", "torch", "transformers", "trl")
+
+
+def machine() -> str:
+    """Processor and cores."""
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        models = [line.split(":", 1)[1] for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        name = models[0].strip() if models else name
+    return f"{name}, {os.cpu_count()} cores"
+
+
+def main() -> None:
+    versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
+    head = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`, everything in one run, each pair alternating: on shared machines read the ratios.",
+        "",
+        f"{datetime.date.today().isoformat()}; {machine()}; Python {platform.python_version()}; {versions}; "
+        "the embedded SmolLM2-135M-Instruct.",
+    ]
+    sections = [engine_throughput.section(), training_step.section()]
+    TARGET.write_text("\n".join(head) + "\n\n" + "\n\n".join(sections) + "\n")
+    sys.stdout.write(TARGET.read_text())
+
+
+if __name__ == "__main__":
+    main()

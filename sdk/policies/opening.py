@@ -37,7 +37,7 @@ async def open_agent(model: ModelSource = None, *, rows: int = 64) -> AsyncItera
 
         loaded = await anyio.to_thread.run_sync(load_model, str(model) if model is not None else None)
         with EmbeddedEngine(loaded.model, max_rows=rows) as engine:
-            yield TokenAgent(engine, make_renderer(loaded.tokenizer), name=loaded.name)
+            yield TokenAgent(engine, make_renderer(loaded.tokenizer, family=loaded.family), name=loaded.name)
     elif hasattr(model, "start") and hasattr(model, "name"):
         yield model
     else:

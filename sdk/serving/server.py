@@ -142,7 +142,7 @@ def serve(
         from ..policies.rendering import make_renderer
         from .app import build_app
 
-        renderer = make_renderer(loaded.tokenizer, family=family)
+        renderer = make_renderer(loaded.tokenizer, family=family or loaded.family)
         engine = on_failure.enter_context(EmbeddedEngine(loaded.model))
         name = model_name or _served_name(model_dir, loaded.name)
         app = build_app(engine, renderer, name, api_key, default_max_tokens=default_max_tokens)

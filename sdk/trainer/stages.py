@@ -52,7 +52,7 @@ class Learner:
         self.name = loaded.name
         self.model = loaded.model
         self.tokenizer = loaded.tokenizer
-        self.renderer: ChatRenderer = make_renderer(loaded.tokenizer)
+        self.renderer: ChatRenderer = make_renderer(loaded.tokenizer, family=loaded.family)
         self.engine = engine
         self.agent = TokenAgent(engine, self.renderer, name=loaded.name)
         self._config = config
@@ -80,7 +80,7 @@ class Learner:
                     )
 
                 await self._run(make)
-            save_model(self.model, self.tokenizer, kept)
+            self._keep(kept)
             self._folder.finish_stage("warm_start", {"demonstrations": len(rows)})
         self.engine.publish(self.model.state_dict(), version=0)
 
@@ -112,13 +112,13 @@ class Learner:
                     )
 
                 await self._run(make, checkpoint)
-            save_model(self.model, self.tokenizer, kept)
+            self._keep(kept)
             self._folder.finish_stage(STAGE, {"steps": self._config.grpo_steps})
         self.engine.publish(self.model.state_dict(), version=self._config.grpo_steps)
 
     def save(self) -> None:
         """Write the model for use; checkpoints that a finished run no longer needs are removed."""
-        save_model(self.model, self.tokenizer, self._folder.model_dir)
+        self._keep(self._folder.model_dir)
         for leftover in (self._folder.checkpoints / STAGE, self._folder.checkpoints / "warm_start_trainer"):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -151,6 +151,9 @@ class Learner:
             # TRL and the shared-prefix forward patch the instance; the class's own forward comes back.
             self.model.__dict__.pop("forward", None)
             self.model.eval()
+
+    def _keep(self, folder: Path) -> None:
+        save_model(self.model, self.tokenizer, folder, family=self.renderer.family)
 
     def _load(self, folder: Path) -> None:
         self.model.load_state_dict(load_model(str(folder)).model.state_dict())

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import ModelError
 from .progress import quiet_loading
+from .saving import FAMILY_FILE
 from .smollm2 import embedded_folder
 
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
@@ -23,6 +24,8 @@ class LoadedModel:
     model: Any
     tokenizer: Any
     name: str
+    family: str | None = None
+    """The renderer it was trained with, where the folder says so; for `make_renderer`."""
 
 
 def load_model(name_or_path: str | os.PathLike[str] | None = None, *, dtype: Any = None) -> LoadedModel:
@@ -41,7 +44,18 @@ def load_model(name_or_path: str | os.PathLike[str] | None = None, *, dtype: Any
     elif not source or folder.exists() or source.startswith(("/", ".", "~")):
         raise ModelError(f"there is no model folder {name!r}; give a folder with a config.json, a hub name, or None")
     tokenizer = _load_tokenizer(source, name)
-    return LoadedModel(model=_load_weights(source, name, dtype), tokenizer=tokenizer, name=name)
+    family = _read_family(folder)
+    return LoadedModel(_load_weights(source, name, dtype), tokenizer, name, family)
+
+
+def _read_family(folder: Path) -> str | None:
+    file = folder / FAMILY_FILE
+    if not file.exists():
+        return None
+    try:
+        return str(json.loads(file.read_text())["family"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise _incomplete(folder, f"its {FAMILY_FILE} is damaged ({error!r})") from error
 
 
 def _load_tokenizer(source: str, name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import tempfile
@@ -42,9 +43,14 @@ def fresh_folder(target: Path, *, keep_existing: bool = False) -> Iterator[Path]
         shutil.rmtree(made, ignore_errors=True)
 
 
-def save_model(model: Any, tokenizer: Any, folder: str | Path) -> Path:
+FAMILY_FILE = "toolbake.json"
+"""Beside the weights: which renderer the model was trained with. A folder's path does not tell its family."""
+
+
+def save_model(model: Any, tokenizer: Any, folder: str | Path, *, family: str | None = None) -> Path:
     """Write model and tokenizer (with its chat template) to `folder`, whole or not at all.
 
+    `family`: the renderer's, kept so that `load_model` can tell it; see `make_renderer`.
     A folder that is there already is replaced only if it is empty or holds a model; anything else
     raises `ModelError`, and so does a place that cannot be written.
     """
@@ -57,6 +63,8 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> Path:
     with fresh_folder(target) as made, quiet_loading():
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
+        if family is not None:
+            (made / FAMILY_FILE).write_text(json.dumps({"family": family}))
     return target
 
 

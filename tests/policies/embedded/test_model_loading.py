@@ -164,3 +164,12 @@ def test_of_two_that_make_the_same_folder_at_once_the_first_wins(tmp_path: Path)
             (early / "early").touch()
     assert [p.name for p in target.iterdir()] == ["early"]
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_saved_model_keeps_the_family_it_was_trained_with(tmp_path: Path) -> None:
+    tokenizer = load_model(None).tokenizer
+    folder = save_model(tiny_model(vocab_size=49152), tokenizer, tmp_path / "model", family="qwen3")
+    assert load_model(folder).family == "qwen3"
+    (folder / "toolbake.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"toolbake\.json is damaged"):
+        load_model(folder)

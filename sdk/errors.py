@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class ToolbakeError(Exception):
     """Base of all errors that a user can mend."""
@@ -25,3 +28,18 @@ class PolicyFailure(ToolbakeError):
 
 class VerifierError(ToolbakeError):
     """A verifier raised or returned something that is no score. The rollout stays unscored."""
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """What fails inside a task group comes out as itself: callers catch documented types, not groups of them.
+
+    Wrap the task group in it. Of several errors the first is raised; the others stay in its `__context__`.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from first.__cause__

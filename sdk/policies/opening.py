@@ -10,6 +10,8 @@ from typing import Any
 import anyio.to_thread
 
 from ..errors import ConfigError
+from mcp_bridge.specs import public_url
+
 from .endpoint import EndpointAgent
 from .protocol import Agent
 
@@ -26,7 +28,8 @@ async def open_agent(model: ModelSource = None, *, rows: int = 64) -> AsyncItera
 
     Raises `ConfigError` for what names no model, `ModelError` for one that cannot be loaded.
     """
-    if isinstance(model, tuple | Mapping) or _is_url(model):
+    check_model_source(model)
+    if isinstance(model, tuple | Mapping):
         async with EndpointAgent(**_endpoint_options(model)) as endpoint:
             yield endpoint
     elif model is None or isinstance(model, str | Path):
@@ -38,10 +41,30 @@ async def open_agent(model: ModelSource = None, *, rows: int = 64) -> AsyncItera
         loaded = await anyio.to_thread.run_sync(load_model, str(model) if model is not None else None)
         with EmbeddedEngine(loaded.model, max_rows=rows) as engine:
             yield TokenAgent(engine, make_renderer(loaded.tokenizer, family=loaded.family), name=loaded.name)
-    elif hasattr(model, "start") and hasattr(model, "name"):
-        yield model
     else:
-        raise ConfigError(f"model is {model!r}; give {_FORMS}")
+        yield model
+
+
+def check_model_source(model: Any) -> None:
+    """Raises `ConfigError` for what names no model. The error shows no value: there may be a key among them."""
+    if isinstance(model, tuple | Mapping) or _is_url(model):
+        _endpoint_options(model)
+    elif model is not None and not isinstance(model, str | Path):
+        if not (hasattr(model, "start") and hasattr(model, "name")):
+            raise ConfigError(f"model is a {type(model).__name__}; give {_FORMS}")
+
+
+def model_label(model: ModelSource) -> str | None:
+    """What a checked source is called in files: a name, or an endpoint's URL and model name. None: the embedded one.
+
+    Keys, headers and what a URL carries besides its address are no part of it. Raises `ConfigError` as
+    `check_model_source` does.
+    """
+    check_model_source(model)
+    if isinstance(model, tuple | Mapping):
+        options = _endpoint_options(model)
+        return f"{public_url(str(options['base_url']))}#{options['model']}"
+    return str(model) if isinstance(model, str | Path) else getattr(model, "name", None)
 
 
 _FORMS = (
@@ -56,7 +79,7 @@ def _is_url(model: ModelSource) -> bool:
 
 def _endpoint_options(model: Any) -> dict[str, Any]:
     if isinstance(model, str):
-        raise ConfigError(f"{model!r} is a URL without a model name; give (url, model name)")
+        raise ConfigError(f"{public_url(model)!r} is a URL without a model name; give (url, model name)")
     if isinstance(model, tuple):
         if len(model) != 2:
             raise ConfigError(f"an endpoint is (url, model name); this tuple has {len(model)} items")

@@ -8,7 +8,7 @@ import anyio
 
 from mcp_bridge.world import WorldSource
 
-from ..errors import VerifierError
+from ..errors import VerifierError, plain_errors
 from ..policies.protocol import Agent, Sampling
 from ..records import Failure, Rollout
 from ..verifiers import VerifierLike, run_verifier
@@ -57,9 +57,10 @@ class RolloutEngine:
                 if on_rollout is not None:
                     on_rollout(rollouts[place])
 
-        async with anyio.create_task_group() as group:
-            for _ in range(min(self.concurrency, len(jobs))):
-                group.start_soon(worker)
+        with plain_errors():
+            async with anyio.create_task_group() as group:
+                for _ in range(min(self.concurrency, len(jobs))):
+                    group.start_soon(worker)
         return [rollouts[place] for place in range(len(jobs))]
 
     async def _one(self, job: Job, sampling: Sampling) -> Rollout:

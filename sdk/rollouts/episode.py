@@ -40,18 +40,15 @@ async def run_episode(job: Job, *, agent: Agent, source: WorldSource, limits: Li
     )
     started = time.monotonic()
     try:
-        with anyio.fail_after(limits.max_seconds):
+        with anyio.move_on_after(limits.max_seconds) as clock:
             async with source.open_world(job.id, job.task.setup) as world:
                 rollout.initial_state = await world.state()
                 episode = _Episode(rollout, world, limits, sampling)
                 await episode.play(agent.start(world.tools, sampling=sampling, seed=job.seed))
                 rollout.final_state = await world.state()
-    except TimeoutError:
-        rollout.failure = Failure(
-            boundary="policy",
-            kind="time_limit",
-            message=f"not finished after {limits.max_seconds} s; raise max_seconds or lower max_turns and max_tokens",
-        )
+        if clock.cancelled_caught:
+            spent = f"not finished after {limits.max_seconds} s; raise max_seconds or lower max_turns and max_tokens"
+            rollout.failure = Failure(boundary="policy", kind="time_limit", message=spent)
     except ToolFailure as error:
         rollout.failure = Failure(boundary="tools", kind=type(error).__name__, message=str(error))
     except BridgeError as error:

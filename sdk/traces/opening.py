@@ -19,7 +19,7 @@ _OWN_LEFTOVERS = frozenset({".lock", ".run.json.tmp"})
 
 
 def refuse_foreign_content(path: Path, stored: dict[str, Any]) -> None:
-    """Raises `RunFolderError` unless the folder is new, empty or holds the run of this configuration."""
+    """Raises `RunFolderError` unless the folder is new, empty, or holds this configuration's run or nothing to lose."""
     try:
         names = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
     except OSError as error:
@@ -35,12 +35,30 @@ def refuse_foreign_content(path: Path, stored: dict[str, Any]) -> None:
 
 def _refuse_other_run(path: Path, stored: dict[str, Any]) -> None:
     info = read_info(path)
-    if info["fingerprint"] == identity.fingerprint(stored):
+    if info["fingerprint"] == identity.fingerprint(stored) or not has_work(path):
         return
     differ = identity.differences(info["config"], stored) or ["the fingerprint differs"]
     shown = "; ".join(differ[:5]) + (f"; and {len(differ) - 5} more" if len(differ) > 5 else "")
     raise RunFolderError(
         f"{path} holds another run: {shown}. Choose another output_dir, or use the folder's options to resume it"
+    )
+
+
+def holds_run(path: Path, stored: dict[str, Any]) -> bool:
+    """Whether the folder holds the run of this configuration; False too where another's is to be taken over."""
+    if not (path / "run.json").exists():
+        return False
+    same: bool = read_info(path)["fingerprint"] == identity.fingerprint(stored)
+    if not same:
+        log.warning("%s: another run was begun here and did nothing; its folder is taken over", path)
+    return same
+
+
+def has_work(path: Path) -> bool:
+    """Whether a run has left anything that took work: rollouts, metrics, finished stages, checkpoints or a model."""
+    written = [*path.glob("*.jsonl"), *path.glob("rollouts/*.jsonl")]
+    return any(file.stat().st_size for file in written) or any(
+        any((path / name).glob("*")) for name in ("stages", "checkpoints", "model")
     )
 
 

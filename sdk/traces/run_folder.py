@@ -18,7 +18,7 @@ from . import identity
 from .atomic_files import make_folder, read_json, require_space, write_json
 from .journal import Journal, Line
 from .json_text import non_finite_path
-from .opening import new_info, note_resume, now, read_info, refuse_foreign_content
+from .opening import holds_run, new_info, note_resume, now, read_info, refuse_foreign_content
 from .run_lock import RunLock
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,9 @@ class RunFolder:
     ) -> RunFolder:
         """Start a run in a new or empty folder, or go on with the run of the same `config` in it.
 
+        A folder in which another run was only begun, without a rollout, a metric or a finished stage to lose, is
+        taken over: a call whose first try was refused for a mistake in it works in the same folder.
+
         `config` holds what makes the run this run and no other (model, tasks, seeds, hyperparameters), as plain
         values; secrets in it are neither stored nor compared. `versions`: those installed, where not given.
         `needed_bytes`: what the run will write, estimated.
@@ -77,7 +80,7 @@ class RunFolder:
         lock = RunLock(path / ".lock")
         try:
             refuse_foreign_content(path, stored)  # again: another process may have been faster
-            resumed = (path / "run.json").exists()
+            resumed = holds_run(path, stored)
             info = read_info(path) if resumed else new_info(stored, known_versions)
             if resumed:
                 note_resume(info, known_versions, path)
@@ -198,6 +201,23 @@ class RunFolder:
         self._ids.pop(stage, None)
         if moved:
             log.info("%s: set aside %d rollouts of %s after step %d", self.path, moved, stage, step)
+        return moved
+
+    def drop_unscored(self, stage: str) -> int:
+        """Set aside rollouts without a standing verdict, so that they can run again; returns how many.
+
+        They move to `rollouts/<stage>.discarded.jsonl`. See `Rollout.scored`.
+        """
+        self._require_writable()
+
+        def unscored(line: Line) -> bool:
+            return line.get("verdict") is None or line.get("failure") is not None
+
+        journal = self._journal(f"rollouts/{_checked(stage)}.jsonl")
+        moved = journal.move_lines(unscored, self.path / "rollouts" / f"{stage}.discarded.jsonl")
+        self._ids.pop(stage, None)
+        if moved:
+            log.info("%s: set aside %d unscored rollouts of %s", self.path, moved, stage)
         return moved
 
     # ---- metrics

@@ -38,6 +38,10 @@ class BatchStats:
     """Without signal because fewer than two of their rollouts could be scored."""
     mean_score: float | None = None
     sampled_tokens: int = 0
+    scored_rows: int = 0
+    scored_tokens: int = 0
+    """Rows and sampled tokens of all scored rollouts. Losses are averaged over these, as TRL does: a step in which one
+    group of many has a signal is a small step."""
     trained_rows: int = 0
     trained_tokens: int = 0
 
@@ -66,6 +70,9 @@ def build_batch(groups: Sequence[Sequence[Rollout]], *, scale: Literal["std", "n
         stats.rollouts += len(group)
         stats.unscored += len(group) - len(scored)
         stats.sampled_tokens += sum(r.sampled_tokens for r in group)
+        scored_rows = [row for r in group if r.scored for row in r.rows if any(row.sampled)]
+        stats.scored_rows += len(scored_rows)
+        stats.scored_tokens += sum(sum(row.sampled) for row in scored_rows)
         advantages = group_advantages(scores, scale=scale)
         rows: list[TrainRow] = []
         if advantages is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import anyio
 import anyio.from_thread
 
 from ..evaluation.measuring import require_scores
@@ -25,6 +26,10 @@ from .config import TrainConfig
 STAGE = "grpo"
 
 
+class TrainingStopped(Exception):
+    """Training was cancelled; what the last checkpoint does not have is done again by the next run."""
+
+
 class Collector:
     """Answers the trainer's `CollectBatch`: runs a group for each task, keeps every rollout in the folder."""
 
@@ -39,10 +44,13 @@ class Collector:
         self.stats = BatchStats()
         """Of the latest step."""
         self.rollout_seconds = 0.0
+        self._scope: anyio.CancelScope | None = None
 
     def __call__(self, step: int, tasks: Sequence[int]) -> Batch:
         started = time.monotonic()
         rollouts = anyio.from_thread.run(self._run, step, [self._tasks[place] for place in tasks])
+        if rollouts is None:
+            raise TrainingStopped(f"stopped while the rollouts of step {step} were being sampled")
         self.rollout_seconds = time.monotonic() - started
         size = self._config.group_size
         groups = [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
@@ -50,7 +58,12 @@ class Collector:
         self.stats = batch.stats
         return batch
 
-    async def _run(self, step: int, tasks: Sequence[Task]) -> list[Rollout]:
+    def stop(self) -> None:
+        """Give up the rollouts in flight; the waiting trainer then raises `TrainingStopped`."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _run(self, step: int, tasks: Sequence[Task]) -> list[Rollout] | None:
         jobs = [
             Job(
                 id=f"{STAGE}/{step}/{task.id}/{member}",
@@ -63,7 +76,10 @@ class Collector:
             for member in range(self._config.group_size)
         ]
         sampling = Sampling(temperature=self._config.temperature, max_tokens=self._engine.limits.max_turn_tokens)
-        rollouts = await self._engine.run(jobs, sampling=sampling)
+        with anyio.CancelScope() as self._scope:
+            rollouts = await self._engine.run(jobs, sampling=sampling)
+        if self._scope.cancelled_caught:
+            return None
         for rollout in rollouts:
             self._folder.append_rollout(STAGE, rollout)
         require_scores(rollouts, what=f"GRPO step {step}")

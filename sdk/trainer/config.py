@@ -7,10 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..errors import ConfigError
 from ..rollouts.limits import Limits
+
+TRL_OPTIONS = frozenset(
+    {
+        *("adam_beta1", "adam_beta2", "adam_epsilon", "optim", "optim_args", "weight_decay", "max_grad_norm"),
+        *("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"),
+        *("delta", "entropy_coef", "importance_sampling_level", "top_entropy_quantile"),
+    }
+)
+"""What may be handed through to TRL. Everything else there is set by this config, or belongs to TRL's own sampling and
+rewards, which are not used: it would do nothing, or something else than it says."""
 
 
 class TrainConfig(BaseModel):
@@ -52,7 +62,8 @@ class TrainConfig(BaseModel):
     shared_prefix: bool = True
     """Forward each distinct token of a group once. Off: TRL's padded forward."""
     trl: dict[str, Any] = Field(default_factory=dict)
-    """Further options of TRL's GRPOConfig, by their names there, for example `{"max_grad_norm": 0.5}`."""
+    """Further options of TRL's GRPOConfig by their names there: those of the optimiser, its schedule and the
+    clipping, for example `{"max_grad_norm": 0.5}`. Options that the rollouts decide are refused."""
 
     limits: Limits = Limits()
     concurrency: int = Field(default=64, ge=1)
@@ -61,6 +72,14 @@ class TrainConfig(BaseModel):
     """GRPO steps between checkpoints. A killed run repeats at most this many."""
     success_threshold: float = 1.0
     """A rollout whose score reaches this counts as a success in the report."""
+
+    @field_validator("trl")
+    @classmethod
+    def _known_trl_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        unknown = sorted(set(options) - TRL_OPTIONS)
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} cannot be handed through; possible are {', '.join(sorted(TRL_OPTIONS))}")
+        return options
 
     @model_validator(mode="after")
     def _micro_batches_divide(self) -> TrainConfig:

@@ -13,7 +13,8 @@ import anyio
 from mcp_bridge.records import Tool
 from mcp_bridge.world import WorldSource
 
-from ..errors import ConfigError
+from ..errors import ConfigError, plain_errors
+from ..evaluation.conditions import is_success
 from ..policies.protocol import Sampling
 from ..policies.rendering import ChatRenderer, render_demonstration
 from ..policies.scripted import replay_demonstration
@@ -53,16 +54,17 @@ async def replay_demonstrations(
                 rollouts[place] = (await engine.run([job], sampling=Sampling(temperature=0.0, max_tokens=10**9)))[0]
                 step.advance()
 
-        async with anyio.create_task_group() as group:
-            for place, task in enumerate(shown):
-                group.start_soon(replay, place, task)
+        with plain_errors():
+            async with anyio.create_task_group() as group:
+                for place, task in enumerate(shown):
+                    group.start_soon(replay, place, task)
     played = [rollouts[place] for place in range(len(shown))]
     _require_success(played, threshold)
     return played
 
 
 def _require_success(rollouts: Sequence[Rollout], threshold: float) -> None:
-    wrong = [r for r in rollouts if not (r.scored and r.verdict is not None and r.verdict.score >= threshold)]
+    wrong = [r for r in rollouts if not (r.scored and is_success(r, threshold))]
     if wrong:
         reasons = "\n".join(f"  task {r.task.id}: {_reason(r)}" for r in wrong[:_SHOWN])
         more = f"\n  and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""

@@ -11,7 +11,8 @@ Axes: B rows of a micro-batch, P padded prompt, T padded completion.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -42,16 +43,17 @@ def make_trainer(
     publisher: WeightPublisher,
     callbacks: list[TrainerCallback],
 ) -> RolloutTrainer:
-    """A trainer over tasks 0 .. task_count-1, in an order that depends on the seed only."""
-    rows = [{"prompt": str(place), "task": place} for place in range(task_count)]
+    """A trainer over tasks 0 .. task_count-1; which ones a step takes depends on the seed and the step only."""
+    # TRL's dataset only paces the loop, one row for each prompt of a step; `tasks_of_step` says which tasks they are.
+    pace = [{"prompt": str(place)} for place in range(config.prompts_per_step)]
     trainer = RolloutTrainer(
         model=model,
         reward_funcs=_scored_elsewhere,
         args=_grpo_config(config, output_dir),
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=Dataset.from_list(pace),
         processing_class=tokenizer,
         callbacks=callbacks,
-        collect=collect,
+        collect=lambda step: collect(step, tasks_of_step(step, task_count, config)),
         publisher=publisher,
     )
     if config.shared_prefix:
@@ -59,10 +61,19 @@ def make_trainer(
     return trainer
 
 
+def tasks_of_step(step: int, task_count: int, config: TrainConfig) -> list[int]:
+    """The tasks of a step, all different. Every epoch shuffles anew, and nothing has to be remembered to resume."""
+    size = config.prompts_per_step
+    epoch, place = divmod(step, max(1, task_count // size))
+    order = list(range(task_count))
+    random.Random(f"{config.seed}/{epoch}").shuffle(order)
+    return order[place * size : (place + 1) * size]
+
+
 class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer whose batches come from `collect` and whose weights go to `publisher`."""
 
-    def __init__(self, *, collect: CollectBatch, publisher: WeightPublisher, **kwargs: Any) -> None:
+    def __init__(self, *, collect: Callable[[int], Batch], publisher: WeightPublisher, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._collect = collect
         self._publisher = publisher
@@ -72,13 +83,12 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
     def _send_telemetry(self) -> None:
         """TRL reports each trainer to its hub by default; this library sends nothing."""
 
-    def _prepare_inputs(self, generation_batch: Any) -> dict[str, torch.Tensor]:
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, torch.Tensor]:  # noqa: ARG002
         steps = self.args.steps_per_generation
         if self._step % (steps * self.num_iterations) == 0 or not self._micro_batches:
             step = self.state.global_step
             self._publisher.publish(self.accelerator.unwrap_model(self.model).state_dict(), version=step)
-            tasks = list(dict.fromkeys(int(row["task"]) for row in generation_batch))
-            batch = self._collect(step, tasks)
+            batch = self._collect(step)
             self._micro_batches = collate_batch(
                 batch, parts=steps, loss_type=self.loss_type, pad_id=self._pad_id, device=self.accelerator.device
             )
@@ -106,19 +116,21 @@ def collate_batch(
     """A step as `parts` dicts of TRL's tensors, whole groups each, of about the same number of tokens.
 
     A part without a group that has a signal becomes one row with nothing to train. TRL averages most losses
-    within each part; `loss_scale` weighs the parts so that their sum is the average over the whole step.
+    within each part; `loss_scale` makes of that the average over all scored rows (or tokens) of the step. Rows of
+    groups without signal count there though they are not forwarded: their advantage is zero.
     """
+    stats = batch.stats
     shares = _shared_out([rows for rows in batch.groups if rows], parts)
-    tokens = torch.tensor(float(batch.stats.trained_tokens), device=device)
-    weights = [_weight(rows, loss_type) for rows in shares]
-    whole = sum(weights) or 1.0
+    tokens = torch.tensor(float(stats.scored_tokens), device=device)
+    whole = max(stats.scored_tokens if loss_type == "bnpo" else stats.scored_rows, 1)
+    scales = [1.0 if loss_type == "dapo" else parts * _weight(rows, loss_type) / whole for rows in shares]
     return [
         {
             **_collate_rows(rows, pad_id, device),
             "num_items_in_batch": tokens,
-            "loss_scale": torch.tensor(1.0 if loss_type == "dapo" else parts * weight / whole, device=device),
+            "loss_scale": torch.tensor(scale, device=device),
         }
-        for rows, weight in zip(shares, weights, strict=True)
+        for rows, scale in zip(shares, scales, strict=True)
     ]
 
 

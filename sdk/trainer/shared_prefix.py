@@ -47,7 +47,7 @@ def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
     `temperature` divides the logits, as the sampler's did. Raises ModelError for a model whose attention
     a tree cannot express (sliding windows, recurrent layers).
     """
-    _refuse_unfit(model)
+    check_fits(model)
     original_forward = model.forward
 
     def forward(
@@ -168,7 +168,8 @@ def _head_chunk(
     return log_probs_K, entropy_U[place_K], top1_K
 
 
-def _refuse_unfit(model: Any) -> None:
+def check_fits(model: Any) -> None:
+    """Raises ModelError for a model that the shared-prefix forward cannot express."""
     config = model.config.get_text_config()
     windowed = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
     kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if windowed else "full_attention"])
@@ -176,6 +177,11 @@ def _refuse_unfit(model: Any) -> None:
         raise ModelError(
             f"{type(model).__name__} has layers of the kinds {sorted(kinds)}; the shared-prefix forward handles "
             "full attention only. Pass config={'shared_prefix': False} to train with the padded forward."
+        )
+    if getattr(config, "attention_dropout", 0.0):
+        raise ModelError(
+            f"{type(model).__name__} has attention_dropout={config.attention_dropout}, which the shared-prefix forward "
+            "does not apply. Set it to 0 in the model's config.json, or pass config={'shared_prefix': False}."
         )
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier"):
         if getattr(config, name, None) not in (None, 1, 1.0):

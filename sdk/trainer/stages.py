@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
-from transformers import PrinterCallback
 
+from ..errors import plain_errors
 from ..policies.embedded import EmbeddedEngine
 from ..policies.models import LoadedModel, load_model, save_model
-from ..policies.models.progress import quiet_loading
 from ..policies.rendering import ChatRenderer, make_renderer
 from ..policies.token_agent import TokenAgent
 from ..progress import Progress
@@ -27,9 +27,11 @@ from ..records import Task, TokenRow
 from ..rollouts.engine import RolloutEngine
 from ..traces.run_folder import RunFolder
 from .callbacks import StepMetrics, StopOnRequest, WarmStartProgress
-from .collecting import STAGE, Collector
+from .collecting import STAGE, Collector, TrainingStopped
 from .config import TrainConfig
 from .grpo import make_trainer
+from .shared_prefix import check_fits
+from .threads import TrainerThread
 from .warm_start import make_warm_start
 
 
@@ -38,7 +40,11 @@ async def open_learner(
     model: str | Path | None, *, config: TrainConfig, folder: RunFolder, progress: Progress
 ) -> AsyncIterator[Learner]:
     """Load the model, start its engine, and stop it at the end."""
-    loaded = await anyio.to_thread.run_sync(load_model, str(model) if model is not None else None)
+    # float32 also on a GPU: with bfloat16 weights and no master copy, small updates round to nothing.
+    load = partial(load_model, str(model) if model is not None else None, dtype="float32")
+    loaded = await anyio.to_thread.run_sync(load)
+    if config.shared_prefix:
+        check_fits(loaded.model)
     with EmbeddedEngine(loaded.model, max_rows=config.concurrency) as engine:
         yield Learner(loaded, engine, config=config, folder=folder, progress=progress)
 
@@ -96,25 +102,33 @@ class Learner:
             self._folder.drop_metrics_after(done - 1, STAGE)
             if self._folder.resumed and (done or dropped):
                 self._progress.say(f"going on from step {done}; {dropped} rollouts of unsaved steps set aside")
-            with self._progress.track("GRPO", self._config.grpo_steps, done) as step:
-                collector = Collector(engine, tasks, config=self._config, folder=self._folder, step=step)
-
-                def make(stop: StopOnRequest) -> Any:
-                    return make_trainer(
-                        self.model,
-                        self.tokenizer,
-                        config=self._config,
-                        task_count=len(tasks),
-                        output_dir=str(output_dir),
-                        collect=collector,
-                        publisher=self.engine,
-                        callbacks=[StepMetrics(self._folder, collector), stop],
-                    )
-
-                await self._run(make, checkpoint)
+            if checkpoint is not None and done >= self._config.grpo_steps:
+                self._load(checkpoint)
+            else:
+                await self._reinforce(engine, tasks, output_dir, checkpoint, done)
             self._keep(kept)
             self._folder.finish_stage(STAGE, {"steps": self._config.grpo_steps})
         self.engine.publish(self.model.state_dict(), version=self._config.grpo_steps)
+
+    async def _reinforce(
+        self, engine: RolloutEngine, tasks: Sequence[Task], output_dir: Path, checkpoint: Path | None, done: int
+    ) -> None:
+        with self._progress.track("GRPO", self._config.grpo_steps, done) as step:
+            collector = Collector(engine, tasks, config=self._config, folder=self._folder, step=step)
+
+            def make(stop: StopOnRequest) -> Any:
+                return make_trainer(
+                    self.model,
+                    self.tokenizer,
+                    config=self._config,
+                    task_count=len(tasks),
+                    output_dir=str(output_dir),
+                    collect=collector,
+                    publisher=self.engine,
+                    callbacks=[StepMetrics(self._folder, collector), stop],
+                )
+
+            await self._run(make, checkpoint, on_stop=collector.stop)
 
     def save(self) -> None:
         """Write the model for use; checkpoints that a finished run no longer needs are removed."""
@@ -126,31 +140,31 @@ class Learner:
         """What the report says of the model."""
         return {"parameters": sum(parameter.numel() for parameter in self.model.parameters())}
 
-    async def _run(self, make: Callable[[StopOnRequest], Any], checkpoint: Path | None = None) -> None:
-        """Train in a worker thread. Cancelling asks the trainer to stop after its micro-batch and waits for it."""
-        stop = threading.Event()
+    async def _run(
+        self,
+        make: Callable[[StopOnRequest], Any],
+        checkpoint: Path | None = None,
+        on_stop: Callable[[], None] | None = None,
+    ) -> None:
+        """Train in a worker thread, to the end or until cancelled; the thread has ended when this returns or raises.
 
-        def work() -> None:
-            with quiet_loading():
-                trainer = make(StopOnRequest(stop))
-                trainer.remove_callback(PrinterCallback)  # our progress bars say it
-                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-
-        async def pass_on_cancellation() -> None:
-            try:
-                await anyio.sleep_forever()
-            finally:
-                stop.set()
-
+        Raises what the trainer raises. A cancelled stage never looks finished.
+        """
+        thread = TrainerThread(make, checkpoint)
         try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(pass_on_cancellation)
-                await anyio.to_thread.run_sync(work)
-                group.cancel_scope.cancel()
+            with plain_errors():
+                async with anyio.create_task_group() as group:
+                    group.start_soon(thread.stop_when_cancelled, on_stop)
+                    await anyio.to_thread.run_sync(thread.work)
+                    group.cancel_scope.cancel()
         finally:
+            await thread.wait_for_end()
             # TRL and the shared-prefix forward patch the instance; the class's own forward comes back.
             self.model.__dict__.pop("forward", None)
             self.model.eval()
+        if not thread.finished:
+            await anyio.lowlevel.checkpoint()  # raises where a cancellation is pending
+            raise TrainingStopped("training stopped before its last step; the same call goes on from the run folder")
 
     def _keep(self, folder: Path) -> None:
         save_model(self.model, self.tokenizer, folder, family=self.renderer.family)

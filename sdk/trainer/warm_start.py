@@ -62,8 +62,7 @@ def _sft_config(config: TrainConfig, output_dir: str) -> SFTConfig:
         seed=config.seed,
         max_steps=config.warm_start_steps,
         learning_rate=config.warm_start_learning_rate,
-        lr_scheduler_type="linear",
-        warmup_steps=min(2, config.warm_start_steps),
+        lr_scheduler_type="linear",  # without warm-up, whose first step would have a rate of 0
         per_device_train_batch_size=config.warm_start_batch,
         gradient_checkpointing=False,
         bf16=False,

@@ -4,7 +4,7 @@ from .answers import answer_match
 from .calls import required_calls
 from .combining import all_of, any_of, weighted
 from .protocol import Verifier, VerifierLike
-from .running import check_verifier, run_verifier, verifier_name
+from .running import check_verifier, run_verifier, verifier_identity, verifier_name
 from .states import final_state
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "final_state",
     "required_calls",
     "run_verifier",
+    "verifier_identity",
     "verifier_name",
     "weighted",
 ]

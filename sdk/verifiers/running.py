@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import numbers
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
+from ..traces.digests import digest, is_secret_key, without_addresses
 from .protocol import Verifier, VerifierLike
 from .threads import call_in_thread
 
@@ -71,12 +73,32 @@ def check_verifier(verifier: Any) -> None:
 
 
 def verifier_name(verifier: Any) -> str:
-    """What messages and verdicts call a verifier: its function's name, its repr if it has its own, or its class."""
+    """What messages and verdicts call a verifier: its function's name, its repr if it has its own, or its class.
+
+    A `functools.partial` is called by its parts. No memory address is in it.
+    """
     if inspect.isroutine(verifier):
         return str(getattr(verifier, "__name__", type(verifier).__name__))
+    if isinstance(verifier, functools.partial):
+        parts = [verifier_name(verifier.func), *map(_argument, verifier.args)]
+        parts += [f"{n}={'***' if is_secret_key(n) else _argument(a)}" for n, a in verifier.keywords.items()]
+        return f"partial({', '.join(parts)})"
     if any("__repr__" in vars(cls) for cls in type(verifier).__mro__[:-1]):
-        return repr(verifier)
+        return without_addresses(repr(verifier))
     return type(verifier).__name__
+
+
+def verifier_identity(verifier: Any) -> dict[str, str]:
+    """What tells this verifier from others, the same in every process: `name`, and `digest` of its code and parts.
+
+    A function counts with its module, name, source, defaults and closure, so an edited verifier is another one. What
+    an object holds counts too; one whose attributes change while it works says what it is by a `__repr__` of its own.
+    """
+    return {"name": verifier_name(verifier), "digest": digest(verifier)}
+
+
+def _argument(value: Any) -> str:
+    return verifier_name(value) if callable(value) else without_addresses(repr(value))
 
 
 def _judge(verifier: Any) -> Callable[[Rollout], Any]:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import mcp_bridge
 from mcp_bridge import SourceError
 from mcp_bridge.identify import identify
-from mcp_bridge.specs import HttpSpec, StdioSpec, redacted
+from mcp_bridge.redaction import redacted
+from mcp_bridge.specs import HttpSpec, StdioSpec
 
 
 def servers(**entries: Any) -> dict[str, Any]:

@@ -146,6 +146,16 @@ async def test_running_out_of_time_is_not_a_bad_answer() -> None:
     assert "max_seconds" in rollout.failure.message
 
 
+async def test_a_timeout_error_of_the_users_own_code_is_not_taken_for_the_rollouts_budget() -> None:
+    def slow() -> str:
+        """Gives up by itself."""
+        raise TimeoutError("the database did not answer")
+
+    rollout = await play([calling(("slow", {})), "done"], tools=(slow,))
+    assert rollout.stop_reason == "answered"
+    assert "database did not answer" in rollout.calls[0].result.text
+
+
 async def test_an_engine_that_breaks_leaves_the_rollout_unscored() -> None:
     rollout = await play([calling(("add", {"a": 1, "b": 2}))])  # the script runs out: a PolicyFailure
     assert rollout.failure is not None

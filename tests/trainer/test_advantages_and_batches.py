@@ -78,6 +78,7 @@ def test_every_group_is_counted_once() -> None:
     assert stats.mean_score == pytest.approx(4 / 7)
     assert (stats.rollouts, stats.unscored, stats.sampled_tokens) == (8, 1, 16)
     assert (stats.trained_rows, stats.trained_tokens) == (2, 4)
+    assert (stats.scored_rows, stats.scored_tokens) == (7, 14)
 
 
 def test_all_rows_of_a_split_rollout_share_its_advantage() -> None:

@@ -5,9 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.from_thread
 import pytest
 
 import sdk
@@ -168,6 +174,9 @@ def test_a_demonstration_that_does_not_pass_its_verifier_stops_the_run_before_th
         ({"limits": {"max_turn": 3}}, "limits.max_turn"),
         ({"warm_start_steps": 0, "grpo_steps": 0}, "nothing would be trained"),
         ({**TINY, "prompts_per_step": 100}, "prompts_per_step is 100"),
+        ({**TINY, "micro_batches": 3}, "micro_batches must divide prompts_per_step, which is 2"),
+        ({"trl": {"temperature": 0.5}}, "'temperature' cannot be handed through"),
+        ({"trl": {"gradient_checkpointing": True}}, "possible are adam_beta1"),
         ("no-such-file.json", "no-such-file.json"),
     ],
 )
@@ -186,3 +195,74 @@ def test_a_verifier_that_fails_on_every_rollout_stops_the_run_with_its_message(
 
     with pytest.raises(sdk.ToolbakeError, match="out of order"):
         sdk.train([add], tasks(), moody, str(tiny_model_dir), tmp_path / "run", TINY)
+
+
+class StopAt:
+    """Progress that cancels everything after some pieces of a stage."""
+
+    def __init__(self, scope: anyio.CancelScope, stage: str, pieces: int) -> None:
+        self.scope, self.stage, self.pieces = scope, stage, pieces
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    @contextmanager
+    def track(self, title: str, total: int, done: int = 0) -> Iterator[Any]:
+        outer = self
+
+        class Step:
+            def advance(self, amount: int = 1, note: str = "") -> None:
+                if title == outer.stage:
+                    outer.pieces -= 1
+                    if outer.pieces == 0:
+                        try:
+                            outer.scope.cancel()  # in the event loop
+                        except RuntimeError:
+                            anyio.from_thread.run_sync(outer.scope.cancel)  # in the trainer's thread
+
+        yield Step()
+
+
+@pytest.mark.parametrize(("stage", "marker"), [("warm start", "warm_start"), ("GRPO", "grpo")])
+async def test_a_cancelled_stage_never_looks_finished_and_goes_on(
+    tiny_model_dir: Path, tmp_path: Path, stage: str, marker: str
+) -> None:
+    call = partial(sdk.train_async, [add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", TINY)
+    with anyio.CancelScope() as scope:
+        await call(progress=StopAt(scope, stage, 1))
+    assert scope.cancelled_caught
+    assert "embedded-engine" not in {thread.name for thread in threading.enumerate()}
+    assert not (tmp_path / "run" / "stages" / f"{marker}.json").exists()
+    assert not (tmp_path / "run" / "model").exists()
+    result = await call()
+    steps = [m["step"] for m in RunFolder.open_to_read(result.run_dir).read_metrics() if m["stage"] == "grpo"]
+    assert steps == [0, 1, 2, 3]
+
+
+def test_a_run_killed_between_its_last_checkpoint_and_its_end_makes_no_further_step(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sdk.trainer.stages import Learner
+
+    keep = Learner._keep
+
+    def fail_once(self: Learner, folder: Path) -> None:
+        if folder.name == "trained":
+            raise KeyboardInterrupt
+        keep(self, folder)
+
+    monkeypatch.setattr(Learner, "_keep", fail_once)
+    with pytest.raises(KeyboardInterrupt):
+        sdk.train([add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", TINY)
+    monkeypatch.undo()
+    result = sdk.train([add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", TINY)
+    read = RunFolder.open_to_read(result.run_dir)
+    assert [m["step"] for m in read.read_metrics() if m["stage"] == "grpo"] == [0, 1, 2, 3]
+    assert {r.step for r in read.read_rollouts("grpo")} == {0, 1, 2, 3}
+
+
+def test_a_demonstration_that_is_no_script_is_a_plain_error(tmp_path: Path) -> None:
+    wrong = [{"prompt": f"p{n}", "demonstration": [{"role": "tool", "content": "x"}]} for n in range(4)]
+    with pytest.raises(sdk.ConfigError, match="demonstration"):
+        sdk.train([add], wrong, even_letters, None, tmp_path / "run", TINY)

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from trl import GRPOTrainer
 
 from sdk.policies.models import load_model
 from sdk.records import TokenRow
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
 from sdk.trainer.config import TrainConfig
-from sdk.trainer.grpo import RolloutTrainer, collate_batch, make_trainer
+from sdk.trainer.grpo import RolloutTrainer, collate_batch, make_trainer, tasks_of_step
 
 
 def test_the_overridden_methods_keep_their_signatures() -> None:
@@ -88,7 +90,7 @@ def test_the_loss_is_the_policy_gradient_over_sampled_tokens_only(trainer: Rollo
         for place, sampled in enumerate(row.tokens.sampled):
             if sampled:
                 row.tokens.logprobs[place] = log_prob(trainer.model, row.tokens, place).item()
-    batch = Batch(groups=[rows], stats=BatchStats(trained_tokens=5))
+    batch = Batch(groups=[rows], stats=BatchStats(scored_tokens=5, scored_rows=2))
     (inputs,) = collate_batch(batch, parts=1, loss_type="dapo", pad_id=0, device="cpu")
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
@@ -127,7 +129,8 @@ def test_a_step_in_parts_gives_the_gradient_of_the_whole_step(trainer: RolloutTr
     # Groups of different sizes, two of them without signal.
     groups = [[one, other], [], [other, one, one], [], [other, other]]
     tokens = sum(sum(row.tokens.sampled) for group in groups for row in group)
-    batch = Batch(groups=groups, stats=BatchStats(trained_tokens=tokens))
+    # Two scored rollouts of groups without signal count in the average, though they are not forwarded.
+    batch = Batch(groups=groups, stats=BatchStats(scored_tokens=tokens + 9, scored_rows=9))
     trainer.loss_type = loss_type
     gradients = []
     for parts in (1, 2, 5):
@@ -142,3 +145,38 @@ def test_a_step_in_parts_gives_the_gradient_of_the_whole_step(trainer: RolloutTr
     for parted in gradients[1:]:
         for whole, part in zip(gradients[0], parted, strict=True):
             torch.testing.assert_close(part, whole, rtol=1e-3, atol=1e-4 * largest)
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo"])
+def test_rows_without_signal_count_in_the_average_without_being_forwarded(
+    trainer: RolloutTrainer, loss_type: str
+) -> None:
+    one, other = two_rows()
+    idle = [TrainRow(one.tokens, 0.0), TrainRow(other.tokens, 0.0)]
+    trainer.loss_type = loss_type
+    trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation = 1
+    losses = []
+    for groups in ([[one, other], idle], [[one, other], []]):
+        batch = Batch(groups=groups, stats=BatchStats(scored_tokens=10, scored_rows=4))
+        (inputs,) = collate_batch(batch, parts=1, loss_type=loss_type, pad_id=0, device="cpu")
+        trainer.model.train()
+        losses.append(trainer._compute_loss(trainer.model, inputs).item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0] != 0
+
+
+def test_a_step_takes_different_tasks_and_an_epoch_takes_each_once() -> None:
+    config = TrainConfig(prompts_per_step=3, group_size=2, seed=5)
+    epochs = [[tasks_of_step(step, 12, config) for step in range(e * 4, e * 4 + 4)] for e in range(3)]
+    for epoch in epochs:
+        assert sorted(task for step in epoch for task in step) == list(range(12))
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert tasks_of_step(7, 12, config) == epochs[1][3]  # nothing to remember, so a resumed run cannot lose its place
+
+
+@given(st.integers(0, 200), st.integers(1, 40), st.integers(1, 8))
+def test_the_tasks_of_a_step_are_always_different(step: int, count: int, size: int) -> None:
+    assume(size <= count)
+    tasks = tasks_of_step(step, count, TrainConfig(prompts_per_step=size))
+    assert len(set(tasks)) == size
+    assert set(tasks) <= set(range(count))

@@ -1,0 +1,123 @@
+"""Secrets that were written literally into a command, its environment or a URL."""
+
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mcp_bridge
+from mcp_bridge import SourceError
+from mcp_bridge.identify import identify
+from mcp_bridge.redaction import is_secret_name, redacted, shown_arguments
+from mcp_bridge.specs import StdioSpec
+
+
+def stdio(*args: str, env: dict[str, str] | None = None) -> StdioSpec:
+    [spec] = identify({"mcpServers": {"a": {"command": "x", "args": list(args), "env": env or {}}}})
+    assert isinstance(spec, StdioSpec)
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        (["--api-key", "sk-secret-123"], "--api-key ***"),
+        (["--token=abcdefgh"], "--token=***"),
+        (["--token", "abc"], "--token ***"),
+        (["--token=a b c"], "--token=***"),
+        (["--apiKey", "sk-secret-123", "serve"], "--apiKey *** serve"),
+        (["-e", "GITHUB_TOKEN=ghp_123456", "image"], "-e GITHUB_TOKEN=*** image"),
+        (["--header", "Authorization: Bearer abcdefgh"], "--header ***"),
+        (["-H", "X-Trace: abcdefgh"], "-H ***"),
+        (["postgresql://orders:passw0rd@db:5432/orders"], "postgresql://***@db:5432/orders"),
+        (["--dsn=postgres://u:p%40ssw0rd@db/x"], "--dsn=postgres://***@db/x"),
+        (["https://ghp_123456@host/repo"], "https://***@host/repo"),
+        (["--url=https://host/x?api_key=abcdefgh&page=2"], "--url=https://host/x?api_key=***&page=2"),
+        (["-c", "run --api-key sk-secret-123 --port 80"], "-c run --api-key *** --port 80"),
+        (["-c", "env API_KEY='a b c' run"], "-c env API_KEY=*** run"),
+        (['{"password": "passw0rd"}'], '{"password": ***}'),
+        (["--auth", "--verbose"], "--auth --verbose"),
+        (["--max-tokens", "100", "--keyboard=us", "--port=8080"], "--max-tokens 100 --keyboard=us --port=8080"),
+        (["--tokenizer", "bytes", "C:\\x", "http://host:80/a"], "--tokenizer bytes C:\\x http://host:80/a"),
+    ],
+)
+def test_a_label_shows_the_arguments_without_their_secrets(args: list[str], shown: str) -> None:
+    [command] = identify(["x", *args])
+    assert isinstance(command, StdioSpec)
+    assert command.label == f"x {shown}"
+    assert stdio(*args).label == f"a (x {shown})"
+    assert repr(stdio(*args)) == f"StdioSpec({stdio(*args).label!r})"
+    assert shown_arguments(args) == shown_arguments(tuple(args))
+
+
+@pytest.mark.parametrize(
+    ("args", "printed"),
+    [
+        (["--api-key", "sk-secret-123"], "sk-secret-123"),
+        (["--token=abcdefgh"], "abcdefgh"),
+        (["--header", "Authorization: Bearer abcdefgh"], "abcdefgh"),
+        (["--header", "X-Thing:abcdefgh", "--api-key=abcdefgh"], "abcdefgh"),
+        (["postgresql://orders:passw0rd@db/orders"], "passw0rd"),
+        (["postgres://u:p%40ssw0rd@db/x"], "p@ssw0rd"),
+        (["-c", "env API_KEY='a b c d' run"], "a b c d"),
+    ],
+)
+def test_a_secret_of_the_arguments_is_redacted_wherever_it_is_printed(args: list[str], printed: str) -> None:
+    assert redacted(f"bad {printed}!", stdio(*args).secrets) == "bad ***!"
+
+
+def test_every_longer_value_of_env_is_redacted_and_short_ones_are_left() -> None:
+    env = {"USER_ID": "customer-77", "DEBUG": "1", "STRICT": "true", "DB": "postgres://u:passw0rd@db/x"}
+    secrets = stdio(env=env).secrets
+    told = redacted("customer-77 failed at line 1: true, passw0rd", secrets)
+    assert told == "*** failed at line 1: true, ***"
+
+
+async def test_a_dying_server_with_literal_secrets_is_told_without_them() -> None:
+    code = "import os, sys; sys.exit(f'bad {sys.argv[2]} for {os.environ[\"ACCOUNT\"]} line 1')"
+    args = ["-c", code, "--api-key", "sk-secret-123"]
+    entry = {"command": sys.executable, "args": args, "env": {"ACCOUNT": "customer-77", "DEBUG": "1"}}
+    with pytest.raises(SourceError, match=r"bad \*\*\* for \*\*\* line 1") as raised:
+        async with mcp_bridge.connect({"mcpServers": {"one": entry}}):
+            pass
+    assert "sk-secret" not in str(raised.value)
+    assert "customer" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "server --api-key sk-secret-123",
+        "server --api-key=sk-secret-123",
+        "postgresql://orders:sk-secret-123@db/orders",
+        ["", "--api-key", "sk-secret-123"],
+        ["no-such-program", "--api-key", "sk-secret-123"],
+        ["no-such-program --api-key sk-secret-123"],
+        {"mcpServers": {"a": {"command": "x", "args": ["--api-key", "sk-secret-123", 7]}}},
+        {"mcpServers": {"a": {"command": "x", "args": "--api-key sk-secret-123"}}},
+        {"mcpServers": {"a": "x --api-key sk-secret-123"}},
+    ],
+)
+async def test_a_refused_source_is_told_without_its_secrets(source: Any) -> None:
+    with pytest.raises(SourceError) as raised:
+        async with mcp_bridge.connect(source):
+            pass
+    assert "sk-secret" not in str(raised.value)
+
+
+def test_a_secret_at_the_cut_of_a_long_label_is_not_shown_in_part() -> None:
+    spec = stdio("y" * 190, "sk-secret-123", env={"ANY": "sk-secret-123"})
+    assert "sk-" not in spec.label
+
+
+@given(st.lists(st.text(), max_size=5), st.text(alphabet="abcdefghij0123456789", min_size=6))
+def test_no_arguments_before_it_make_a_flags_value_visible(before: list[str], value: str) -> None:
+    spec = StdioSpec("", "x", (*before, f"--password={value}"))
+    assert value not in spec.label or value in "".join(("x", "***", "--password="))
+
+
+@pytest.mark.parametrize("name", ["api_key", "HF_TOKEN", "--header", "db-password", "PGPASSWORD", "clientSecret"])
+def test_names_of_secrets_are_recognized(name: str) -> None:
+    assert is_secret_name(name)

@@ -1,0 +1,61 @@
+"""Several clients of one server that keeps worlds: the same ids must not meet."""
+
+from typing import Any
+
+import pytest
+from mcp.server.lowlevel import Server
+
+from mcp_bridge import SourceError, ToolFailure, World, connect
+from sandboxes.helpdesk import Helpdesk
+from sandboxes.serving import make_server
+
+
+@pytest.fixture
+def server() -> Server[Any]:
+    return make_server(Helpdesk(), control=True)
+
+
+def _order() -> str:
+    orders: dict[str, Any] = Helpdesk().state()["orders"]
+    return next(key for key, row in orders.items() if row["status"] == "processing")
+
+
+async def _status(world: World) -> str:
+    state = await world.state()
+    assert state is not None
+    return str(state["orders"][_order()]["status"])
+
+
+async def test_two_clients_that_choose_the_same_world_ids_have_worlds_of_their_own(server: Server[Any]) -> None:
+    async with connect(server) as first, connect(server) as second:
+        async with first.open_world("untrained/1") as one:
+            async with second.open_world("untrained/1") as two:
+                assert not (await two.call("cancel_order", {"order_id": _order()})).is_error
+                assert await _status(two) == "cancelled"
+                assert await _status(one) == "processing"
+            assert await _status(one) == "processing"
+
+
+async def test_the_default_worlds_of_two_clients_are_not_one(server: Server[Any]) -> None:
+    async with connect(server) as first, connect(server) as second:
+        assert not (await first.call("cancel_order", {"order_id": _order()})).is_error
+        assert "processing" in (await second.call("get_order", {"order_id": _order()})).text
+
+
+async def test_a_run_can_be_resumed_against_the_server_on_which_it_was_killed(server: Server[Any]) -> None:
+    async with connect(server) as killed:
+        # What a killed client leaves: a world that it never closes.
+        await killed.open_world("grpo/3/1/0").__aenter__()
+        async with connect(server) as resumed, resumed.open_world("grpo/3/1/0") as world:
+            assert await _status(world) == "processing"
+
+
+@pytest.mark.parametrize("world_id", ["untrained/1", "session/1"])
+async def test_a_world_that_the_server_refuses_to_open_again_leaves_the_open_one_alone(
+    server: Server[Any], world_id: str
+) -> None:
+    async with connect(server) as toolset, toolset.open_world(world_id) as world:
+        with pytest.raises((SourceError, ToolFailure), match="is open already"):
+            async with toolset.open_world(world_id):
+                pass
+        assert await _status(world) == "processing"

@@ -12,6 +12,7 @@ import anyio.abc
 
 from .errors import SourceError
 from .functions import FunctionSource
+from .grouping import as_itself
 from .identify import identify
 from .results import positive
 from .specs import FunctionSpec, ServerSpec, Spec, WorldSourceSpec
@@ -55,17 +56,17 @@ async def connect(
 async def _owners() -> AsyncIterator[anyio.abc.TaskGroup]:
     """A task group for the sessions' owner tasks. An error of the block ends the sessions and comes out as it is,
     not wrapped in an exception group."""
-    raised: Exception | None = None
+    raised: BaseException | None = None
     async with anyio.create_task_group() as group:
         try:
             yield group
-        except Exception as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             raised = error
         # Only what is left open by an error is ended so: each session then stops its process, shielded and
         # within bounds.
         group.cancel_scope.cancel()
     if raised is not None:
-        raise raised
+        raise as_itself(raised)
 
 
 async def _open(
@@ -75,6 +76,7 @@ async def _open(
     servers: list[ServerSpec] = [spec for spec in specs if not isinstance(spec, FunctionSpec | WorldSourceSpec)]
     started: dict[int, Part] = {}
     problems: list[SourceError] = []
+    faults: list[Exception] = []
 
     async def start(spec: ServerSpec) -> None:
         # Loaded here: importing the SDK takes seconds, and functions and sandboxes do without.
@@ -87,10 +89,16 @@ async def _open(
             started[id(spec)] = Part(spec.name or spec.label, server, aclose=server.aclose)
         except SourceError as error:
             problems.append(error)
+        except Exception as error:
+            # Kept, so that it comes out as it is and not in a group; the others are not waited for.
+            faults.append(error)
+            starting.cancel_scope.cancel()
 
     async with anyio.create_task_group() as starting:
         for spec in servers:
             starting.start_soon(start, spec)
+    if faults:
+        raise faults[0]
     if len(problems) > 1:
         raise SourceError(f"{len(problems)} sources cannot be used:\n" + "\n".join(f"- {one}" for one in problems))
     if problems:

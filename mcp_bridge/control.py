@@ -11,7 +11,9 @@ the plain tools alone.
 | `world_state` | `world: str` | the backend's whole state, as structured content |
 | `close_world` | `world: str` | nothing |
 
-Every call of a plain tool carries `{WORLD_META: world_id, CALL_META: call_id}` in its `_meta`.
+Every call of a plain tool carries `{WORLD_META: world, CALL_META: call_id}` in its `_meta`. `world` is the same in all
+of these: `<nonce>/<world_id>`, where the nonce is new for each connection, because several clients of one server may
+choose the same ids.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from typing import Any
 from .errors import SourceError
 from .functions import function_name
 from .mcp_json import check_url, read_config, read_file
-from .specs import FunctionSpec, HttpSpec, ServerObjectSpec, Spec, StdioSpec, WorldSourceSpec, url_secrets
+from .redaction import shown_arguments, shown_text, url_secrets
+from .specs import FunctionSpec, HttpSpec, ServerObjectSpec, Spec, StdioSpec, WorldSourceSpec
 from .world import WorldSource
 
 ACCEPTED = """Accepted are:
@@ -51,7 +52,12 @@ def _from_text(source: str) -> list[Spec]:
         raise SourceError(f"the source is an empty string. {ACCEPTED}")
     path = Path(source).expanduser()
     if not path.exists() and any(character.isspace() for character in source):
-        raise SourceError(f"there is no file {source!r}. If it is a command, give it as a list: {source.split()!r}")
+        words = shown_arguments(source.split())
+        raise SourceError(f"there is no file {' '.join(words)!r}. If it is a command, give it as a list: {words!r}")
+    if "://" in source and not path.exists():
+        raise SourceError(
+            f"the source {shown_text(source)!r} must begin with http:// or https:// to be a URL. {ACCEPTED}"
+        )
     return [*read_file(path)]
 
 
@@ -61,7 +67,9 @@ def _from_list(source: list[Any]) -> list[Spec]:
     if all(isinstance(part, str) for part in source) and not all(_is_url(p) or p.endswith(".json") for p in source):
         command, *args = source
         if not command:
-            raise SourceError(f"the command {source!r} begins with an empty string; begin with a program")
+            raise SourceError(
+                f"the command {shown_arguments(source)!r} begins with an empty string; begin with a program"
+            )
         return [StdioSpec("", os.path.expanduser(command), tuple(args))]
     return [spec for part in source for spec in identify(part)]
 

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from .errors import SourceError
-from .specs import HttpSpec, Isolation, ServerSpec, StdioSpec, url_secrets
+from .redaction import shown_arguments, shown_text, url_secrets
+from .specs import HttpSpec, Isolation, ServerSpec, StdioSpec
 
 logger = logging.getLogger(__name__)
 
 _BUILT_IN = {"TOOLBAKE_PYTHON": sys.executable}
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_SECRET_NAME = re.compile("token|key|secret|password|passwd|credential|auth", flags=re.IGNORECASE)
 _STDIO_KEYS = {"command", "args", "env", "cwd"}
 _HTTP_KEYS = {"url", "headers"}
 _COMMON_KEYS = {"type", "transport", "toolbake", "disabled"}
@@ -76,7 +76,7 @@ def read_config(config: Mapping[str, Any], *, where: str, folder: Path) -> list[
     for name, entry in servers.items():
         place = f"server {name!r} in {where}"
         if not isinstance(entry, Mapping):
-            raise SourceError(f'{place} is {entry!r}; it must be an object with "command" or "url"')
+            raise SourceError(f'{place} is {_shown(entry)}; it must be an object with "command" or "url"')
         _refuse_unknown_keys(entry, place)
         if entry.get("disabled") is True:
             logger.warning('%s is left out: "disabled" is true', place)
@@ -122,16 +122,10 @@ def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, isolat
         raise SourceError(f"{place}: command is {command!r}; it must be the name or path of a program")
     args = entry.get("args", [])
     if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
-        raise SourceError(f"{place}: args is {args!r}; it must be a list of strings")
+        raise SourceError(f"{place}: args is {_shown(args)}; it must be a list of strings")
     command, command_secrets = _expanded({"command": command}, "", place)
     numbered, args_secrets = _expanded({str(number): arg for number, arg in enumerate(args)}, "args", place)
     env, secrets = _expanded(_strings(entry, "env", place), "env", place)
-    secrets = (
-        *secrets,
-        *command_secrets,
-        *args_secrets,
-        *(value for key, value in env.items() if _SECRET_NAME.search(key)),
-    )
     cwd = entry.get("cwd")
     if cwd is not None:
         if not isinstance(cwd, str):
@@ -144,7 +138,7 @@ def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, isolat
         env=env,
         cwd=cwd,
         isolation=isolation,
-        secrets=secrets,
+        secrets=(*secrets, *command_secrets, *args_secrets),
     )
 
 
@@ -169,6 +163,13 @@ def check_url(url: str, place: str) -> None:
     """Raises `SourceError` unless `url` begins with http:// or https:// and names a host."""
     if not re.match(r"https?://[^/?#]+", url, flags=re.IGNORECASE):
         raise SourceError(f"{place}: the URL must begin with http:// or https:// and name a host")
+
+
+def _shown(value: Any) -> str:
+    """A value of the wrong form, as an error may show it."""
+    if isinstance(value, list):
+        return repr(shown_arguments([one if isinstance(one, str) else str(one) for one in value]))
+    return repr(shown_text(value)) if isinstance(value, str) else shown_text(repr(value))
 
 
 def _strings(entry: Mapping[str, Any], key: str, place: str) -> dict[str, str]:

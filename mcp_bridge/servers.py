@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from .control import (
 )
 from .errors import CallTimeout, ServerDied, SourceError, ToolFailure
 from .records import Tool, ToolAnnotations, ToolResult
-from .sessions import CannotOpen, Session, open_session
+from .sessions import CannotOpen, Session, open_session, was_refused
 from .specs import ServerSpec
 from .transports import Transport
 from .world import Setup
@@ -59,6 +60,9 @@ class ServerSource:
         self._is_shared = isolation == "shared"
         self._warm: Session | None = first
         self._lock = anyio.Lock()
+        # A server may have other clients that choose the same ids: a second run, or the one that was killed
+        # before this one was resumed.
+        self._nonce = secrets.token_hex(8)
 
     @property
     def spec(self) -> ServerSpec:
@@ -75,6 +79,10 @@ class ServerSource:
     @property
     def can_setup(self) -> bool:
         return OPEN_WORLD in self._control
+
+    def wire_id(self, world_id: str) -> str:
+        """What the server is told as the world's id: no other client of it uses the same."""
+        return f"{self._nonce}/{world_id}"
 
     @contextlib.asynccontextmanager
     async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[ServerWorld]:
@@ -163,7 +171,7 @@ class ServerSource:
 
 
 class ServerWorld:
-    """One world on a session. Calls carry the world's id in `_meta`."""
+    """One world on a session. Control calls and calls name it by its wire id."""
 
     def __init__(
         self,
@@ -176,6 +184,7 @@ class ServerWorld:
         self._source = source
         self.session = session
         self.world_id = world_id
+        self._wire_id = source.wire_id(world_id)
         self._control = control
         self._verb_timeout_s = verb_timeout_s
         self.begun = False
@@ -194,7 +203,7 @@ class ServerWorld:
     ) -> ToolResult:
         # Every other world is named also where the server cannot keep worlds apart, so that it can refuse.
         is_named = bool(self._control) or self.world_id != DEFAULT_WORLD
-        meta = {WORLD_META: self.world_id} if is_named else {}
+        meta = {WORLD_META: self._wire_id} if is_named else {}
         if call_id is not None:
             meta[CALL_META] = call_id
         return await self.session.call(name, dict(arguments), meta)
@@ -212,7 +221,12 @@ class ServerWorld:
         """Open the world in a server with control tools. Raises `SourceError` where it refuses the setup."""
         # From here on the server may hold the world, whatever becomes of the answer.
         self.begun = True
-        result = await self._verb(OPEN_WORLD, {"setup": dict(setup)})
+        try:
+            result = await self._verb(OPEN_WORLD, {"setup": dict(setup)})
+        except ToolFailure as error:
+            # A world of this id that it holds all the same is somebody else's, and not ours to close.
+            self.begun = not was_refused(error)
+            raise
         if result.is_error:
             self.begun = False
             raise SourceError(f"{self._source.label} refused the setup {dict(setup)!r}: {result.text[:500]}")
@@ -223,10 +237,10 @@ class ServerWorld:
             raise ToolFailure(result.text[:300])
 
     async def _verb(self, verb: str, arguments: dict[str, Any]) -> ToolResult:
-        arguments = {"world": self.world_id, **arguments}
+        arguments = {"world": self._wire_id, **arguments}
         try:
             with anyio.fail_after(self._verb_timeout_s):
-                return await self.session.call(self._control[verb], arguments, {WORLD_META: self.world_id})
+                return await self.session.call(self._control[verb], arguments, {WORLD_META: self._wire_id})
         except TimeoutError:
             raise CallTimeout(
                 f"{self._source.label} did not answer {verb!r} for world {self.world_id!r} "

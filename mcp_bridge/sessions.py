@@ -165,10 +165,12 @@ class Session:
             )
         if isinstance(failure, FileNotFoundError | NotADirectoryError | PermissionError):
             if spec.cwd is not None and failure.filename == spec.cwd:
-                return CannotOpen(f"{spec.label}: cwd {spec.cwd!r} is no folder that can be entered.", died=False)
+                return CannotOpen(
+                    f"{spec.label}: cwd {self._notes.redact(spec.cwd)!r} is no folder that can be entered.", died=False
+                )
             return CannotOpen(
-                f"{spec.label}: the command {spec.command!r} cannot be started ({failure.strerror}). Give the full "
-                "path of a program, or install it so that it is on PATH.",
+                f"{spec.label}: the command {self._notes.redact(spec.command)!r} cannot be started "
+                f"({failure.strerror}). Give the full path of a program, or install it so that it is on PATH.",
                 died=False,
             )
         told = self._notes.redact(f"{type(failure).__name__}: {failure}")
@@ -210,6 +212,12 @@ async def open_session(transport: Transport, group: anyio.abc.TaskGroup) -> Sess
             await session.start(group)
             transport.remember_legacy()
         return session
+
+
+def was_refused(failure: ToolFailure) -> bool:
+    """Whether the server itself answered with an error, so that it did not do what was asked."""
+    cause = failure.__cause__
+    return isinstance(cause, MCPError) and not is_closed(cause)
 
 
 async def _list_tools(client: Client) -> list[mcp_types.Tool]:

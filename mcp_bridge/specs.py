@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
+from .redaction import argument_secrets, environment_secrets, public_url, shown_arguments
+from .redaction import redacted as redacted
 from .world import WorldSource
 
 Isolation = Literal["process", "session", "shared"]
 """Who shares a server: a process (`process`) or a session (`session`) for each world, or one for all (`shared`)."""
 
-_SHORTEST_SECRET = 6
+_LONGEST_LABEL = 200
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,26 @@ class StdioSpec:
     cwd: str | None = None
     isolation: Isolation | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    """What else is never shown; the secrets in the arguments and every value of `env` are added to it."""
+
+    def __post_init__(self) -> None:
+        found = (*argument_secrets(self._words), *environment_secrets(self.env.values()))
+        object.__setattr__(self, "secrets", tuple(dict.fromkeys((*self.secrets, *found))))
+
+    def __repr__(self) -> str:
+        return f"StdioSpec({self.label!r})"
 
     @property
     def label(self) -> str:
-        shown = " ".join([self.command, *self.args])
-        shown = f"{shown[:200]}..." if len(shown) > 200 else shown
-        return redacted(f"{self.name} ({shown})" if self.name else shown, self.secrets)
+        # Cut last: half a secret would no longer be recognized.
+        shown = redacted(" ".join(shown_arguments(self._words)), self.secrets)
+        shown = f"{shown[:_LONGEST_LABEL]}..." if len(shown) > _LONGEST_LABEL else shown
+        return f"{self.name} ({shown})" if self.name else shown
+
+    @property
+    def _words(self) -> list[str]:
+        # Some write a whole command line where the program belongs.
+        return [*self.command.split(" "), *self.args]
 
 
 @dataclass(frozen=True)
@@ -82,25 +97,3 @@ class WorldSourceSpec:
 
 ServerSpec = StdioSpec | HttpSpec | ServerObjectSpec
 Spec = ServerSpec | FunctionSpec | WorldSourceSpec
-
-
-def public_url(url: str) -> str:
-    """A URL without user, password, query and fragment, where tokens are often kept."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
-
-
-def url_secrets(url: str) -> tuple[str, ...]:
-    """The parts of a URL that `public_url` leaves out."""
-    parts = urlsplit(url)
-    values = [value for _, value in parse_qsl(parts.query)]
-    return tuple(part for part in (parts.username, parts.password, parts.query, parts.fragment, *values) if part)
-
-
-def redacted(text: str, secrets: tuple[str, ...]) -> str:
-    """`text` with every secret value replaced; very short values are left, they would blank out ordinary words."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= _SHORTEST_SECRET:
-            text = text.replace(secret, "***")
-    return text

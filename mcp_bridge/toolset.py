@@ -18,6 +18,7 @@ import anyio.abc
 
 from .control import DEFAULT_WORLD
 from .errors import CallTimeout, SourceError, ToolFailure
+from .grouping import as_itself, ungrouped
 from .records import Tool, ToolResult
 from .results import capped, error, positive
 from .validation import ArgumentChecker, unknown_tool
@@ -105,16 +106,27 @@ class Toolset:
         if self._closing.is_set():
             raise RuntimeError(f"world {world_id!r} cannot be opened: the toolset is closed")
         setups = self._shares(setup or {})
-        async with contextlib.AsyncExitStack() as stack:
-            inner: list[tuple[Part, World]] = []
-            for part in self._parts:
-                opened = part.source.open_world(world_id, setups.get(part.label) or None)
-                inner.append((part, await stack.enter_async_context(opened)))
-            world = _CheckedWorld(world_id, self._tools, inner, self._checker, self._limits)
-            try:
-                yield world
-            finally:
-                world.closed = True
+        raised: BaseException | None = None
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                inner: list[tuple[Part, World]] = []
+                for part in self._parts:
+                    opened = part.source.open_world(world_id, setups.get(part.label) or None)
+                    inner.append((part, await stack.enter_async_context(opened)))
+                world = _CheckedWorld(world_id, self._tools, inner, self._checker, self._limits)
+                try:
+                    yield world
+                except BaseException as error:
+                    raised = error
+                    raise
+                finally:
+                    world.closed = True
+        except BaseExceptionGroup as group:
+            # A source may hold a task group while its world is open.
+            plain = as_itself(group, raised)
+            if plain is group:
+                raise
+            raise plain from plain.__cause__
 
     def _shares(self, setup: Setup) -> dict[str, Setup]:
         """Which source gets which part of a setup."""
@@ -162,10 +174,11 @@ class Toolset:
         self._closing.set()
         if self._default is not None:
             await self._default_ended.wait()
-        async with anyio.create_task_group() as closing:
-            for part in self._parts:
-                if part.aclose is not None:
-                    closing.start_soon(part.aclose)
+        with ungrouped():
+            async with anyio.create_task_group() as closing:
+                for part in self._parts:
+                    if part.aclose is not None:
+                        closing.start_soon(part.aclose)
 
 
 class _CheckedWorld:
@@ -197,7 +210,8 @@ class _CheckedWorld:
         self._require_open()
         limit = self._limits.call_timeout_s if timeout_s is None else positive("timeout_s", timeout_s)
         began = time.perf_counter()
-        result = await self._checked(name, arguments, call_id, limit)
+        with ungrouped():
+            result = await self._checked(name, arguments, call_id, limit)
         return capped(result, self._limits.max_result_chars, duration_s=time.perf_counter() - began)
 
     async def _checked(

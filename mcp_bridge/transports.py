@@ -17,7 +17,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, Implementation
 
 from .control import CONTROL_ENV
-from .specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec, redacted
+from .redaction import redacted
+from .specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from .stderr import StderrTail
 
 Era = Literal["auto", "legacy"]

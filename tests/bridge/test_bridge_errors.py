@@ -74,14 +74,18 @@ async def test_an_error_of_another_kind_while_servers_start_is_in_no_group(monke
     assert raised.value is fault
 
 
+async def raise_while_connected(error: BaseException) -> None:
+    async with mcp_bridge.connect([healthy(), Grouping()]) as toolset:
+        await toolset.call("look", {})
+        raise error
+
+
 @pytest.mark.parametrize(
     "error", [ValueError("mine"), SourceError("mine"), SystemExit(3), ExceptionGroup("mine", [ValueError("a")])]
 )
 async def test_an_error_of_the_callers_own_comes_out_unchanged(error: BaseException) -> None:
     with pytest.raises(type(error)) as raised:
-        async with mcp_bridge.connect([healthy(), Grouping()]) as toolset:
-            await toolset.call("look", {})
-            raise error
+        await raise_while_connected(error)
     assert raised.value is error
 
 

@@ -115,7 +115,7 @@ def test_a_secret_at_the_cut_of_a_long_label_is_not_shown_in_part() -> None:
 @given(st.lists(st.text(), max_size=5), st.text(alphabet="abcdefghij0123456789", min_size=6))
 def test_no_arguments_before_it_make_a_flags_value_visible(before: list[str], value: str) -> None:
     spec = StdioSpec("", "x", (*before, f"--password={value}"))
-    assert value not in spec.label or value in "".join(("x", "***", "--password="))
+    assert value not in spec.label
 
 
 @pytest.mark.parametrize("name", ["api_key", "HF_TOKEN", "--header", "db-password", "PGPASSWORD", "clientSecret"])

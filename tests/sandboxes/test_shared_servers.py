@@ -1,13 +1,18 @@
 """Several clients of one server that keeps worlds: the same ids must not meet."""
 
+import functools
+import socket
+import sys
 from typing import Any
 
+import anyio
 import pytest
 from mcp.server.lowlevel import Server
 
 from mcp_bridge import SourceError, ToolFailure, World, connect
+from mcp_bridge.control import CONTROL_ENV
 from sandboxes.helpdesk import Helpdesk
-from sandboxes.serving import make_server
+from sandboxes.serving import make_server, serve_http
 
 
 @pytest.fixture
@@ -42,12 +47,36 @@ async def test_the_default_worlds_of_two_clients_are_not_one(server: Server[Any]
         assert "processing" in (await second.call("get_order", {"order_id": _order()})).text
 
 
-async def test_a_run_can_be_resumed_against_the_server_on_which_it_was_killed(server: Server[Any]) -> None:
-    async with connect(server) as killed:
-        # What a killed client leaves: a world that it never closes.
-        await killed.open_world("grpo/3/1/0").__aenter__()
-        async with connect(server) as resumed, resumed.open_world("grpo/3/1/0") as world:
+CLIENT = """
+import sys, anyio
+from mcp_bridge import connect
+
+async def main():
+    async with connect(sys.argv[1]) as toolset, toolset.open_world("grpo/3/1/0"):
+        print("open", flush=True)
+        await anyio.sleep_forever()
+
+anyio.run(main)
+"""
+
+
+async def test_a_run_can_be_resumed_against_the_server_on_which_it_was_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(CONTROL_ENV, "1")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/mcp"
+    async with anyio.create_task_group() as group:
+        group.start_soon(functools.partial(serve_http, Helpdesk(), port=port))
+        async with await anyio.open_process([sys.executable, "-c", CLIENT, url], stderr=None) as client:
+            assert client.stdout is not None
+            assert await client.stdout.receive() == b"open\n"
+            client.kill()
+        async with connect(url) as resumed, resumed.open_world("grpo/3/1/0") as world:
             assert await _status(world) == "processing"
+        group.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("world_id", ["untrained/1", "session/1"])

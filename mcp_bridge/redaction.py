@@ -1,0 +1,122 @@
+"""What is a secret in a command, an environment or a URL, and how it is kept out of what people read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+
+HIDDEN = "***"
+
+_SHORTEST_SECRET = 6
+
+_SECRET_WORDS = re.compile(
+    r"secret|passw|passphrase|pwd|credential|cookie|bearer|authori[sz]ation|api ?key|token(?!s|iz)"
+    r"|(api|access|auth|refresh|bearer|session) tokens"
+)
+_SECRET_LAST_WORDS = frozenset({"auth", "header", "headers", "key", "keys", "pass", "pat"})
+
+_WHOLE_ASSIGNMENT = re.compile(r"-{0,2}(?P<name>[\w.-]+)=(?P<value>.+)", flags=re.DOTALL)
+# The values are looked ahead at, so that an assignment inside one (`--url=https://host?token=...`) is found too.
+_VALUE = r"(?=(?P<value>\"[^\"]*\"|'[^']*'|[^\s&;,\"'}]+))"
+_ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)[\"']?\s*[=:]\s*" + _VALUE)
+_FLAG_IN_TEXT = re.compile(r"(?<![^\s\"'])--?(?P<name>[A-Za-z][\w-]*)\s+(?!--)" + _VALUE)
+_SCHEME_AND_TOKEN = re.compile(r"\b(?:bearer|basic)\s+(?P<value>[^\s\"',;]+)", flags=re.IGNORECASE)
+_USERINFO = re.compile(r"(?<=://)(?P<value>[^/\s?#\"']+)(?=@)")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a value under this name is a secret: `--api-key`, `HF_TOKEN`, `header`; not `max_tokens`."""
+    words = re.sub(r"[^A-Za-z0-9]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).lower().strip()
+    return bool(_SECRET_WORDS.search(words)) or words.rpartition(" ")[2] in _SECRET_LAST_WORDS
+
+
+def shown_arguments(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command with `***` for secrets, however short: what follows a flag such as `--api-key`,
+    `--flag=value`, `NAME=value`, `name: value`, the token of `Bearer token` and the user of a URL."""
+    return [
+        HIDDEN if follows else shown_text(argument)
+        for argument, follows in zip(arguments, _follow_secret_flag(arguments), strict=True)
+    ]
+
+
+def shown_text(text: str) -> str:
+    """The same for one string, which may hold a whole command."""
+    end, parts = 0, []
+    for start, stop in sorted(_secret_spans(text)):
+        if stop > end:
+            parts += [text[end:start], HIDDEN]
+            end = stop
+    return "".join([*parts, text[end:]])
+
+
+def argument_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The values that `shown_arguments` hides, in every form in which a server may print them."""
+    found: list[str] = []
+    for argument, follows in zip(arguments, _follow_secret_flag(arguments), strict=True):
+        found += [*_forms(argument)] if follows else []
+        found += text_secrets(argument)
+    return tuple(found)
+
+
+def text_secrets(text: str) -> tuple[str, ...]:
+    """The secrets inside one string; for a URL with a user, the password alone too."""
+    found: list[str] = []
+    for start, stop in _secret_spans(text):
+        found += _forms(text[start:stop])
+    for match in _USERINFO.finditer(text):
+        user, colon, password = match["value"].partition(":")
+        found += _forms(password if colon else user)
+    return tuple(found)
+
+
+def environment_secrets(values: Iterable[str]) -> tuple[str, ...]:
+    """Every value, and the secrets inside it: which of the variables are secret cannot be told from outside."""
+    return tuple(form for value in values for form in (*_forms(value), *text_secrets(value)))
+
+
+def public_url(url: str) -> str:
+    """A URL without user, password, query and fragment, where tokens are often kept."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def url_secrets(url: str) -> tuple[str, ...]:
+    """The parts of a URL that `public_url` leaves out."""
+    parts = urlsplit(url)
+    values = [value for _, value in parse_qsl(parts.query)]
+    return tuple(part for part in (parts.username, parts.password, parts.query, parts.fragment, *values) if part)
+
+
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """`text` with every secret value replaced; very short values are left, they would blank out ordinary words."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SHORTEST_SECRET:
+            text = text.replace(secret, HIDDEN)
+    return text
+
+
+def _follow_secret_flag(arguments: Sequence[str]) -> Iterator[bool]:
+    after_flag = False
+    for argument in arguments:
+        # A flag that takes no value, such as `--auth`, may be followed by another flag.
+        yield after_flag and not argument.startswith("--")
+        is_flag = argument.startswith("-") and "=" not in argument and " " not in argument
+        after_flag = argument == "-H" or (is_flag and is_secret_name(argument))
+
+
+def _secret_spans(text: str) -> list[tuple[int, int]]:
+    whole = _WHOLE_ASSIGNMENT.fullmatch(text)
+    if whole is not None and is_secret_name(whole["name"]):
+        return [whole.span("value")]
+    named = [match for rule in (_ASSIGNMENT, _FLAG_IN_TEXT) for match in rule.finditer(text)]
+    found = [match.span("value") for match in named if is_secret_name(match["name"])]
+    found += [match.span("value") for rule in (_SCHEME_AND_TOKEN, _USERINFO) for match in rule.finditer(text)]
+    return found
+
+
+def _forms(value: str) -> Iterator[str]:
+    """A value as it stands, without quotes and spaces around it, and decoded as in a URL."""
+    bare = value.strip().strip("\"'")
+    yield from dict.fromkeys(form for form in (value, bare, unquote(bare)) if form)

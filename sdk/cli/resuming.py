@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..progress import Progress
@@ -23,10 +23,15 @@ def say_what_is_there(folder: Path | None, progress: Progress) -> None:
         progress.say(f"{folder} holds a run that was cut off: going on with it")
 
 
-def finished_run(folder: Path, options: TrainConfig) -> TrainResult | None:
-    """The result of a finished run of these options in `folder`; None where there is none."""
+def finished_run(
+    folder: Path, options: TrainConfig, *, tools: Any, prompts: Any, verifier: Any, model: str | Path | None = None
+) -> TrainResult | None:
+    """The result of a finished run of all this in `folder`; None where there is none.
+
+    The tools are started and asked, as `sdk.train` would: a server that has changed makes it another run.
+    """
     from ..evaluation.report import Report
-    from ..traces.identity import plain_config
+    from ..traces.identity import fingerprint, plain_config
     from ..traces.run_folder import RunFolder
     from ..trainer.pipeline import TrainResult
 
@@ -35,9 +40,28 @@ def finished_run(folder: Path, options: TrainConfig) -> TrainResult | None:
     run = RunFolder.open_to_read(folder)
     if run.stage("report") is None or not (run.model_dir / "config.json").is_file():
         return None
-    if run.config.get("train") != plain_config(options.model_dump(mode="json")):
+    if run.fingerprint != fingerprint(plain_config(_identity(options, tools, prompts, verifier, model))):
         return None
     return TrainResult(model_dir=run.model_dir, run_dir=run.path, report=Report.read(run.report_json))
+
+
+def _identity(options: TrainConfig, tools: Any, prompts: Any, verifier: Any, model: str | Path | None) -> Any:
+    import anyio
+
+    from mcp_bridge import connect
+
+    from ..trainer.pipeline import choose_tasks
+    from ..trainer.run_identity import train_identity
+
+    train, heldout = choose_tasks(prompts, options)
+
+    async def ask() -> dict[str, Any]:
+        async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
+            return train_identity(
+                options, model=model, verifier=verifier, train=train, heldout=heldout, source=tools, tools=source.tools
+            )
+
+    return anyio.run(ask)
 
 
 def fresh_folder(wanted: Path) -> Path:

@@ -12,6 +12,11 @@ from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.seeds import derive_seed
 from ..traces.run_folder import RunFolder
+from .conditions import is_success
+
+
+_A_FAULT_SHOWS = 16
+"""When none of so many rollouts could be scored, the rest is not waited for."""
 
 
 async def measure(
@@ -26,24 +31,33 @@ async def measure(
     temperature: float = 0.0,
     threshold: float = 1.0,
 ) -> list[Rollout]:
-    """One rollout for each task, in the order of the tasks. Rollouts that `folder` already has are not run again.
+    """One rollout for each task, in the order of the tasks. Scored rollouts that `folder` has are not run again.
 
-    Raises `ToolbakeError` when not one rollout could be scored: then there is nothing to measure, only a fault.
+    Unscored ones are: what broke then may work now. They move to `rollouts/<stage>.discarded.jsonl`.
+
+    Raises `ToolbakeError` when not one rollout, or none of the first 16, could be scored: then there is nothing to
+    measure, only a fault.
     """
+    progress = progress or Silent()
+    unscored = folder.drop_unscored(stage) if folder else 0
+    if unscored:
+        progress.say(f"{title or stage}: {unscored} rollouts that could not be scored are run again")
     known = {rollout.id: rollout for rollout in folder.iter_rollouts(stage)} if folder else {}
     jobs = [Job(id=f"{stage}/{task.id}", task=task, seed=derive_seed(seed, stage, task.id)) for task in tasks]
     missing = [job for job in jobs if job.id not in known]
-    right = sum(_succeeded(rollout, threshold) for rollout in known.values())
+    right = sum(is_success(rollout, threshold) for rollout in known.values())
     sampling = Sampling(temperature=temperature, max_tokens=engine.limits.max_turn_tokens)
-    with (progress or Silent()).track(title or stage, len(jobs), len(jobs) - len(missing)) as step:
+    with progress.track(title or stage, len(jobs), len(jobs) - len(missing)) as step:
 
         def ended(rollout: Rollout) -> None:
             nonlocal right
             if folder is not None:
                 folder.append_rollout(stage, rollout)
-            right += _succeeded(rollout, threshold)
+            right += is_success(rollout, threshold)
             known[rollout.id] = rollout
             step.advance(note=f"{right}/{len(known)} right")
+            if len(known) == _A_FAULT_SHOWS:
+                require_scores(list(known.values()), what=f"measuring {stage!r}")
 
         await engine.run(missing, sampling=sampling, on_rollout=ended)
     rollouts = [known[job.id] for job in jobs]
@@ -59,7 +73,3 @@ def require_scores(rollouts: Sequence[Rollout], *, what: str) -> None:
             f"{what}: none of {len(rollouts)} rollouts could be scored. The first failure, at the boundary "
             f"{failure.boundary!r}: {failure.kind}: {failure.message}"
         )
-
-
-def _succeeded(rollout: Rollout, threshold: float) -> bool:
-    return rollout.scored and rollout.verdict is not None and rollout.verdict.score >= threshold

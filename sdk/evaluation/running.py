@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mcp_bridge import connect
 
 from ..errors import ConfigError
-from ..policies.opening import ModelSource, open_agent
+from ..policies.opening import ModelSource, check_model_source, model_label, open_agent
 from ..policies.protocol import Sampling
 from ..progress import Progress, Silent
 from ..records import Rollout
@@ -18,10 +18,12 @@ from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..tasks import load_tasks
+from ..traces.digests import tasks_identity, tools_identity
 from ..traces.run_folder import RunFolder
-from ..verifiers import VerifierLike, check_verifier, verifier_name
+from ..verifiers import VerifierLike, check_verifier, verifier_identity
 from .measuring import measure
 from .report import Report, build_report
+from .run_facts import run_facts
 
 
 async def evaluate_async(
@@ -44,19 +46,22 @@ async def evaluate_async(
     run that was cut off goes on. Raises what `sdk.train` raises, before work is lost.
     """
     check_verifier(verifier)
+    check_model_source(model)
     tasks = load_tasks(prompts)
     bounds = _limits(limits)
-    identity = {
-        "evaluate": _model_name(model),
-        "tasks": [task.id for task in tasks],
-        "verifier": verifier_name(verifier),
-        "limits": bounds.model_dump(),
-        "temperature": temperature,
-        "seed": seed,
-    }
-    opened = RunFolder.create_or_resume(Path(output_dir), identity) if output_dir is not None else nullcontext()
-    with opened as folder:
-        async with connect(tools, call_timeout_s=bounds.call_timeout_s) as source:
+    progress = progress or Silent()
+    async with connect(tools, call_timeout_s=bounds.call_timeout_s) as source:
+        # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
+        identity = {
+            "evaluate": model_label(model),
+            "tasks": tasks_identity(tasks),
+            "tools": tools_identity(tools, source.tools),
+            "verifier": verifier_identity(verifier),
+            "limits": bounds.model_dump(),
+            "temperature": temperature,
+            "seed": seed,
+        }
+        with _opened(output_dir, identity) as folder:
             async with open_agent(model, rows=concurrency) as agent:
                 engine = RolloutEngine(
                     agent=agent, source=source, verifier=verifier, limits=bounds, concurrency=concurrency
@@ -66,16 +71,29 @@ async def evaluate_async(
                     tasks,
                     stage="evaluation",
                     folder=folder,
-                    progress=progress or Silent(),
+                    progress=progress,
                     title="evaluation",
                     seed=seed,
                     temperature=temperature,
                     threshold=success_threshold,
                 )
-        report = build_report({agent.name: rollouts}, run={"model": agent.name}, success_threshold=success_threshold)
-        if folder is not None:
-            report.write(folder.path)
+            report = build_report(
+                {agent.name: rollouts},
+                run={"model": agent.name, **run_facts(folder.info if folder is not None else None, identity)},
+                success_threshold=success_threshold,
+            )
+            if folder is not None:
+                report.write(folder.path)
     return report
+
+
+@contextmanager
+def _opened(output_dir: str | Path | None, identity: Mapping[str, Any]) -> Iterator[RunFolder | None]:
+    if output_dir is None:
+        yield None
+        return
+    with RunFolder.create_or_resume(Path(output_dir), identity) as folder:
+        yield folder
 
 
 async def rollout_async(
@@ -108,11 +126,3 @@ def _limits(limits: Limits | Mapping[str, Any] | None) -> Limits:
     if unknown:
         raise ConfigError(f"there is no limit {unknown[0]!r}; the limits are {', '.join(sorted(Limits.model_fields))}")
     return Limits.model_validate(dict(limits))
-
-
-def _model_name(model: ModelSource) -> str:
-    if isinstance(model, Mapping):
-        return f"{model.get('base_url')}#{model.get('model')}"
-    if isinstance(model, tuple):
-        return "#".join(str(part) for part in model)
-    return str(model) if model is None or isinstance(model, str | Path) else model.name

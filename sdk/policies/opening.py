@@ -9,9 +9,9 @@ from typing import Any
 
 import anyio.to_thread
 
-from ..errors import ConfigError
-from mcp_bridge.specs import public_url
+from mcp_bridge.redaction import public_url
 
+from ..errors import ConfigError
 from .endpoint import EndpointAgent
 from .protocol import Agent
 
@@ -49,9 +49,8 @@ def check_model_source(model: Any) -> None:
     """Raises `ConfigError` for what names no model. The error shows no value: there may be a key among them."""
     if isinstance(model, tuple | Mapping) or _is_url(model):
         _endpoint_options(model)
-    elif model is not None and not isinstance(model, str | Path):
-        if not (hasattr(model, "start") and hasattr(model, "name")):
-            raise ConfigError(f"model is a {type(model).__name__}; give {_FORMS}")
+    elif not (model is None or isinstance(model, str | Path) or (hasattr(model, "start") and hasattr(model, "name"))):
+        raise ConfigError(f"model is a {type(model).__name__}; give {_FORMS}")
 
 
 def model_label(model: ModelSource) -> str | None:

@@ -21,10 +21,11 @@ from pydantic import BaseModel
 
 from mcp_bridge.identify import identify
 from mcp_bridge.records import Tool
-from mcp_bridge.specs import FunctionSpec, Spec, StdioSpec, WorldSourceSpec, redacted
+from mcp_bridge.redaction import redacted, shown_arguments
+from mcp_bridge.specs import FunctionSpec, Spec, StdioSpec, WorldSourceSpec
 
 from ..records import Task
-from .identity import is_secret_name, without_secrets
+from .identity import is_secret_name
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _OWN_PACKAGES = frozenset({"sdk", "mcp_bridge", "sandboxes"})
@@ -60,8 +61,8 @@ def tools_identity(source: Any, tools: Iterable[Tool]) -> dict[str, Any]:
 
 def _label(spec: Spec) -> str:
     if isinstance(spec, StdioSpec):
-        # Hidden word by word: once joined, the value after `--api-key` could not be told from any other.
-        words = " ".join(without_secrets([spec.command, *spec.args]))
+        # All of the command, where the label of messages is cut after so many characters.
+        words = " ".join(shown_arguments([*spec.command.split(" "), *spec.args]))
         return redacted(f"{spec.name} ({words})" if spec.name else words, spec.secrets)
     if isinstance(spec, FunctionSpec):
         return f"function {_name(spec.function)}"
@@ -90,7 +91,8 @@ def _describe(value: Any, seen: frozenset[int], *, whole: bool = False) -> Any:
     seen = seen | {id(value)}
     inside = functools.partial(_describe, seen=seen)
     if isinstance(value, BaseModel):
-        return [_name(type(value)), _source(type(value)), inside(value.model_dump())]
+        cls: Any = type(value)
+        return [_name(cls), _source(cls), inside(value.model_dump())]
     if isinstance(value, Mapping):
         items = [[inside(key), inside(item)] for key, item in value.items() if not is_secret_key(key)]
         return ["mapping", *sorted(items, key=json.dumps)]
@@ -128,10 +130,11 @@ def _describe_function(function: types.FunctionType, inside: Callable[[Any], Any
 
 
 def _describe_object(value: Any, inside: Callable[[Any], Any], *, whole: bool) -> Any:
-    kind = [_name(type(value)), _source(type(value))]
+    cls: Any = type(value)
+    kind = [_name(cls), _source(cls)]
     if dataclasses.is_dataclass(value):
         return [*kind, inside({field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)})]
-    if type(value).__module__ != "builtins" and type(value).__repr__ is not object.__repr__:
+    if cls.__module__ != "builtins" and cls.__repr__ is not object.__repr__:
         return [*kind, without_addresses(repr(value))]
     if whole or callable(value) or callable(getattr(value, "verify", None)):
         return [*kind, inside(vars(value) if hasattr(value, "__dict__") else {})]

@@ -19,9 +19,11 @@ from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
 from ..tasks import load_tasks, split_tasks
 from ..traces.run_folder import RunFolder
-from ..verifiers import VerifierLike, check_verifier, verifier_name
+from ..verifiers import VerifierLike, check_verifier
 from .config import TrainConfig
 from .demonstrations import demonstration_rows, replay_demonstrations
+from .disk_space import bytes_still_needed
+from .run_identity import check_model_name, train_identity
 
 if TYPE_CHECKING:
     from .stages import Learner
@@ -63,20 +65,18 @@ async def train_async(
     options = TrainConfig.of(config)
     progress = progress or Silent()
     check_verifier(verifier)
-    tasks = load_tasks(prompts)
-    split = split_tasks(tasks, heldout=options.heldout, seed=options.seed)
-    heldout = spread(split.heldout, options.max_heldout)
-    _require_a_way_to_learn(split.train, options)
-    identity = {
-        "train": options.model_dump(mode="json"),
-        "model": str(model) if model is not None else None,
-        "verifier": verifier_name(verifier),
-        "train_tasks": [task.id for task in split.train],
-        "heldout_tasks": [task.id for task in heldout],
-    }
-    with RunFolder.create_or_resume(_folder_path(output_dir, identity), identity) as folder:
-        async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
-            run = _Run(options, source, verifier, split.train, heldout, folder, progress)
+    check_model_name(model)
+    train, heldout = choose_tasks(prompts, options)
+    _require_a_way_to_learn(train, options)
+    async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
+        # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
+        identity = train_identity(
+            options, model=model, verifier=verifier, train=train, heldout=heldout, source=tools, tools=source.tools
+        )
+        path = _folder_path(output_dir, identity)
+        needed = bytes_still_needed(model, path)
+        with RunFolder.create_or_resume(path, identity, needed_bytes=needed) as folder:
+            run = _Run(options, source, verifier, train, heldout, folder, progress)
             return await run.through(model)
 
 
@@ -158,12 +158,18 @@ class _Run:
 
     def _write_report(self, learner: Learner) -> Report:
         from ..evaluation.plots import learning_curve
+        from ..evaluation.run_facts import run_facts
         from ..evaluation.training_summary import TrainingSummary
 
         metrics = self.folder.read_metrics()
         report = build_report(
             self.conditions,
-            run={"model": learner.name, "folder": str(self.folder.path), **learner.facts()},
+            run={
+                "model": learner.name,
+                "folder": str(self.folder.path),
+                **learner.facts(),
+                **run_facts(self.folder.info, self.folder.config),
+            },
             training=TrainingSummary.from_metrics(metrics, stage="grpo") if self.config.grpo_steps else None,
             success_threshold=self.config.success_threshold,
         )
@@ -171,6 +177,12 @@ class _Run:
         report.write(self.folder.path)
         self.folder.finish_stage("report", {"conditions": list(self.conditions)})
         return report
+
+
+def choose_tasks(prompts: Any, config: TrainConfig) -> tuple[list[Task], list[Task]]:
+    """The tasks to train on, and the held-out ones to measure on. `prompts`: anything `sdk.tasks.load_tasks` takes."""
+    split = split_tasks(load_tasks(prompts), heldout=config.heldout, seed=config.seed)
+    return list(split.train), spread(split.heldout, config.max_heldout)
 
 
 def spread(tasks: Sequence[Task], count: int | None) -> list[Task]:

@@ -6,6 +6,7 @@ import pytest
 from command_line import start_toolbake, toolbake
 
 import sandboxes.helpdesk
+from mcp_bridge.functions import FunctionSource
 from sdk.cli.quickstart_options import quickstart_options, quickstart_tasks
 from sdk.cli.resuming import finished_run, fresh_folder
 from sdk.evaluation.report import Report
@@ -60,11 +61,12 @@ def test_a_folder_with_another_quickstart_is_refused(tmp_path, monkeypatch):
     from sdk.traces.run_folder import RunFolder
 
     monkeypatch.chdir(tmp_path)
-    RunFolder.create_or_resume(tmp_path / "runs" / "quickstart", {"train": {"grpo_steps": 99}}).close()
+    with RunFolder.create_or_resume(tmp_path / "runs" / "quickstart", {"train": {"grpo_steps": 99}}) as run:
+        run.append_metrics({"step": 0})
     result = toolbake("quickstart", "--steps", "1")
     assert result.exit_code == 1
     assert "holds another run: " in result.stderr
-    assert finished_run(tmp_path / "runs" / "quickstart", quickstart_options()) is None
+    assert finished_run(tmp_path / "runs" / "quickstart", quickstart_options(), **asked()) is None
 
 
 def test_a_fresh_start_takes_the_first_free_folder(tmp_path):
@@ -75,25 +77,67 @@ def test_a_fresh_start_takes_the_first_free_folder(tmp_path):
     assert fresh_folder(wanted) == tmp_path / "quickstart-3"
 
 
-def test_a_run_counts_as_finished_only_with_its_report_its_model_and_the_same_options(tmp_path):
+def asked(**changed):
+    """What `finished_run` compares besides the options; a desk of functions starts no process."""
+    return {"tools": [get_order], "prompts": ORDERS, "verifier": says_shipped, **changed}
+
+
+def get_order(order_id: str) -> str:
+    """Read an order."""
+    return "shipped"
+
+
+def cancel_order(order_id: str) -> str:
+    """Cancel an order."""
+    return "cancelled"
+
+
+def says_shipped(rollout):
+    return "shipped" in rollout.answer
+
+
+def says_anything(rollout):
+    return bool(rollout.answer)
+
+
+ORDERS = [{"id": f"t{n}", "prompt": f"Where is order {n}?", "expected": {"answer": "shipped"}} for n in range(20)]
+
+
+def test_a_run_counts_as_finished_only_with_its_report_its_model_and_the_same_everything(tmp_path):
     from sdk.evaluation.report import build_report
     from sdk.records import Rollout, Task, Verdict
     from sdk.traces.run_folder import RunFolder
+    from sdk.trainer.pipeline import choose_tasks
+    from sdk.trainer.run_identity import train_identity
 
     options = quickstart_options(steps=1)
-    with RunFolder.create_or_resume(tmp_path, {"train": options.model_dump(mode="json")}) as run:
-        assert finished_run(tmp_path, options) is None
+    train, heldout = choose_tasks(ORDERS, options)
+    tools = FunctionSource([get_order]).tools
+    identity = train_identity(
+        options, model=None, verifier=says_shipped, train=train, heldout=heldout, source=[get_order], tools=tools
+    )
+    with RunFolder.create_or_resume(tmp_path, identity) as run:
+        assert finished_run(tmp_path, options, **asked()) is None
         rollout = Rollout(id="a", task=Task(prompt="Hi"), verdict=Verdict(score=1.0))
         build_report({"untrained": [rollout]}).write(run.path)
         run.finish_stage("report", {})
-        assert finished_run(tmp_path, options) is None
+        assert finished_run(tmp_path, options, **asked()) is None
         run.model_dir.mkdir()
         (run.model_dir / "config.json").write_text("{}")
-    found = finished_run(tmp_path, options)
+    found = finished_run(tmp_path, options, **asked())
     assert found is not None
     assert (found.model_dir, found.run_dir) == (tmp_path / "model", tmp_path)
     assert "100.0 %" in str(found.report)
-    assert finished_run(tmp_path, quickstart_options(steps=2)) is None
+    assert finished_run(tmp_path, quickstart_options(steps=2), **asked()) is None
+    other_gold = [{**ORDERS[0], "expected": {"answer": "lost"}}, *ORDERS[1:]]
+    for changed in (
+        {"tools": [get_order, cancel_order]},
+        {"prompts": ORDERS[1:]},
+        {"prompts": other_gold},
+        {"verifier": says_anything},
+        {"model": "some/other-model"},
+    ):
+        assert finished_run(tmp_path, options, **asked(**changed)) is None, changed
 
 
 def test_a_shorter_try_bounds_both_stages_and_leaves_the_rest():

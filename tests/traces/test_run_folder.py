@@ -69,7 +69,8 @@ def test_other_versions_are_said_on_resume(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_another_run_in_the_folder_is_refused_naming_what_differs(tmp_path: Path) -> None:
-    start(tmp_path).close()
+    with start(tmp_path) as run:
+        run.append_metrics({"step": 0})
     with pytest.raises(RunFolderError, match=r"grpo\.lr is 1e-05 in the folder and 2e-05 now.*another output_dir"):
         RunFolder.create_or_resume(tmp_path, {**CONFIG, "grpo": {"lr": 2e-5, "seed": 8}})
     with start(tmp_path) as run:  # the first run is unharmed

@@ -31,7 +31,8 @@ PLACES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("config", PLACES, ids=str)
 def test_a_secret_never_reaches_the_folder_or_an_error(tmp_path: Path, config: dict[str, Any]) -> None:
-    RunFolder.create_or_resume(tmp_path, config).close()
+    with RunFolder.create_or_resume(tmp_path, config) as run:
+        run.append_metrics({"step": 0})
     written = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
     assert SECRET.encode() not in written
     assert b"***" in written

@@ -81,12 +81,13 @@ def quickstart(
 
 
 def _run(folder: Path, options: TrainConfig, progress: Progress) -> None:
+    from ..quickstart_options import quickstart_tasks
     from ..quiet import quiet_bars, quiet_libraries
     from ..resuming import finished_run, say_what_is_there
     from ..showing import show_result
 
     quiet_libraries()
-    result = finished_run(folder, options)
+    result = finished_run(folder, options, tools=HELPDESK, prompts=quickstart_tasks(), verifier=_verifier())
     if result is not None:
         progress.say(f"{folder} holds a finished quickstart, reported again; --fresh starts over into a new folder")
     else:

@@ -1,0 +1,45 @@
+"""What makes a training run this one and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mcp_bridge.records import Tool
+
+from ..errors import ConfigError
+from ..records import Task
+from ..traces.digests import tasks_identity, tools_identity
+from ..verifiers import VerifierLike, verifier_identity
+from .config import TrainConfig
+
+
+def check_model_name(model: Any) -> None:
+    """Raises `ConfigError` for a model that cannot be trained. The error shows no value: a key may be among them."""
+    if model is not None and not isinstance(model, str | Path):
+        raise ConfigError(
+            f"model is a {type(model).__name__}; to train, give a folder, a hub name or None for the embedded model "
+            "(an endpoint can only be evaluated)"
+        )
+
+
+def train_identity(
+    options: TrainConfig,
+    *,
+    model: str | Path | None,
+    verifier: VerifierLike,
+    train: Sequence[Task],
+    heldout: Sequence[Task],
+    source: Any,
+    tools: Iterable[Tool],
+) -> dict[str, Any]:
+    """The config of a training run's folder. `source`: the tools as the user gave them; `tools`: what it has."""
+    return {
+        "train": options.model_dump(mode="json"),
+        "model": str(model) if model is not None else None,
+        "verifier": verifier_identity(verifier),
+        "tools": tools_identity(source, tools),
+        "train_tasks": tasks_identity(train),
+        "heldout_tasks": tasks_identity(heldout),
+    }

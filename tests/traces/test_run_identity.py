@@ -1,0 +1,232 @@
+"""What tells one run from another: everything that determines its results, and nothing that differs each time."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_bridge.records import Tool
+from sdk.errors import RunFolderError
+from sdk.records import Message, Rollout, Task, Verdict
+from sdk.traces import RunFolder
+from sdk.traces.digests import digest, tasks_identity, tools_identity
+from sdk.verifiers import all_of, answer_match, verifier_identity, verifier_name
+
+SECRET = "sk-THE-SECRET"
+
+
+def judge(rollout: Rollout, threshold: float = 0.5) -> bool:
+    return len(rollout.answer) > threshold
+
+
+def above(threshold: Any) -> Callable[[Rollout], bool]:
+    return lambda rollout: len(rollout.answer) > threshold
+
+
+class Bound:
+    def __init__(self, threshold: float, api_key: str = "") -> None:
+        self._threshold = threshold
+        self.api_key = api_key
+
+    def verify(self, rollout: Rollout) -> bool:
+        return len(rollout.answer) > self._threshold
+
+
+@dataclass
+class Weights:
+    parts: dict[str, float]
+    part: Any = None
+
+    def verify(self, rollout: Rollout) -> float:
+        return self.parts.get(rollout.answer, 0.0)
+
+
+def from_source(tmp_path: Path, name: str, body: str) -> Any:
+    """`verify` of a module as a user's file defines it."""
+    import importlib.util
+
+    file = tmp_path / name / "checks.py"
+    file.parent.mkdir()
+    file.write_text(f"def verify(rollout):\n    return {body}\n")
+    spec = importlib.util.spec_from_file_location("checks", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.verify
+
+
+# ---- tasks
+
+
+BASE: dict[str, Any] = {
+    "id": "t1",
+    "prompt": "Where is order 4417?",
+    "expected": {"answer": "shipped"},
+    "demonstration": [Message(role="assistant", content="It is shipped.")],
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt": "Where is order 4418?"},
+        {"expected": {"answer": "lost"}},
+        {"demonstration": [Message(role="assistant", content="It is lost.")]},
+        {"setup": {"seed": 3}},
+        {"later_turns": ["And 4418?"]},
+        {"tags": {"tier": "2"}},
+        {"family": "orders"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_part_of_a_task_counts_also_under_the_same_id(change: dict[str, Any]) -> None:
+    assert tasks_identity([Task(**BASE)]) == tasks_identity([Task(**BASE)])
+    assert tasks_identity([Task(**BASE)]) != tasks_identity([Task(**{**BASE, **change})])
+
+
+def test_thousands_of_tasks_are_a_count_and_a_digest() -> None:
+    known = tasks_identity([Task(prompt=f"Order {n}?") for n in range(3000)])
+    assert known["count"] == 3000
+    assert known.keys() == {"count", "digest"}
+    assert len(known["digest"]) == 16
+
+
+def test_a_digest_tells_kinds_apart_and_knows_no_order_where_there_is_none() -> None:
+    different = [1, "1", 1.0, [1], {1: 1}, {"1": 1}, None, b"1", (1, 2), {"a": {"b": 1}}, "\ud83d"]
+    assert len({digest(value) for value in different}) == len(different)
+    assert digest({"a": 1, "b": {2, 3}}) == digest({"b": {3, 2}, "a": 1})
+
+
+# ---- tools
+
+
+def test_names_descriptions_and_schemas_of_tools_count_and_their_order_does_not() -> None:
+    one, two = Tool(name="get_order", description="Read."), Tool(name="cancel_order")
+    source = ["desk-server", "--port", "80"]
+    known = tools_identity(source, [one, two])
+    assert known == tools_identity(source, [two, one])
+    assert known["count"] == 2
+    assert known["source"] == ["desk-server --port 80"]
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
+    for changed in ({"name": "read_order"}, {"description": "Look."}, {"input_schema": schema}):
+        assert tools_identity(source, [one.model_copy(update=changed), two])["digest"] != known["digest"]
+
+
+def test_the_code_of_functions_given_as_tools_counts(tmp_path: Path) -> None:
+    tools = [Tool(name="verify")]
+    before, after = from_source(tmp_path, "a", "1.0"), from_source(tmp_path, "b", "2.0")
+    assert tools_identity([before], tools) != tools_identity([after], tools)
+    assert tools_identity([before], tools)["source"] == ["function checks.verify"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        ["desk-server", "--api-key", SECRET],
+        ["desk-server", f"--token={SECRET}"],
+        f"https://user:{SECRET}@host/mcp",
+        f"https://host/mcp?key={SECRET}",
+        {"mcpServers": {"a": {"command": "desk", "args": [SECRET], "env": {"DESK_KEY": SECRET}}}},
+        {"mcpServers": {"a": {"url": "https://host/mcp", "headers": {"Authorization": f"Bearer {SECRET}"}}}},
+    ],
+    ids=str,
+)
+def test_the_label_of_tools_holds_no_secret(source: Any) -> None:
+    known = tools_identity(source, [Tool(name="get_order")])
+    assert known["source"]
+    assert SECRET not in str(known)
+
+
+# ---- verifiers
+
+
+def test_an_edited_verifier_of_the_same_name_is_another_one(tmp_path: Path) -> None:
+    before, same, after = (
+        from_source(tmp_path, name, body) for name, body in (("a", "1.0"), ("b", "1.0"), ("c", "0.0"))
+    )
+    assert verifier_identity(before) == verifier_identity(same)
+    assert verifier_identity(before)["name"] == verifier_identity(after)["name"] == "verify"
+    assert verifier_identity(before) != verifier_identity(after)
+    assert verifier_identity(all_of(before)) == verifier_identity(all_of(same))
+    assert verifier_identity(all_of(before)) != verifier_identity(all_of(after))
+
+
+def test_a_verifier_without_a_source_counts_by_its_code() -> None:
+    made = []
+    for body in ("1.0", "1.0", "0.0"):
+        names: dict[str, Any] = {"__name__": "typed_in"}
+        exec(f"def verify(rollout): return {body}", names)
+        made.append(verifier_identity(names["verify"]))
+    assert made[0] == made[1] != made[2]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        above,
+        Bound,
+        lambda value: Bound(value).verify,
+        lambda value: functools.partial(judge, threshold=value),
+        lambda value: functools.partial(above(value)),
+        lambda value: all_of(answer_match(), Bound(value)),
+        lambda value: Weights({"yes": value}),
+        lambda value: Weights({}, part=functools.partial(judge, threshold=value)),
+    ],
+    ids=["closure", "object", "bound method", "partial", "partial of a closure", "all_of", "dataclass", "nested"],
+)
+def test_what_a_verifier_holds_counts_and_its_address_does_not(make: Callable[[float], Any]) -> None:
+    first, second = make(0.5), make(0.5)
+    assert first is not second
+    assert verifier_identity(first) == verifier_identity(second)
+    assert verifier_identity(first) != verifier_identity(make(0.9))
+    assert "0x" not in verifier_name(first)
+
+
+def test_a_new_key_in_a_verifier_is_still_the_same_one_and_no_name_shows_it() -> None:
+    assert verifier_identity(Bound(0.5, "old")) == verifier_identity(Bound(0.5, "new"))
+    keyed = functools.partial(judge, api_key=SECRET, threshold=2)
+    assert verifier_name(keyed) == "partial(judge, api_key=***, threshold=2)"
+    assert verifier_identity(keyed) == verifier_identity(functools.partial(judge, api_key="new", threshold=2))
+
+
+def test_a_verifier_that_holds_itself_is_described_to_its_end() -> None:
+    def again(rollout: Rollout) -> bool:
+        return bool(rollout.answer) or again(rollout)
+
+    assert verifier_identity(again) == verifier_identity(again)
+
+
+def test_an_identity_is_the_same_in_another_process() -> None:
+    script = (
+        "import functools; from sdk.verifiers import *; from test_run_identity import *; "
+        "judges = answer_match(), functools.partial(judge, threshold=2), above({'a', 'b', 'c'}); "
+        "print(verifier_identity(all_of(*judges)))"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={"PYTHONPATH": f"{Path(__file__).parent}", "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1] != ""
+
+
+def test_a_folder_refuses_changed_tasks_of_the_same_ids(tmp_path: Path) -> None:
+    changed = {**BASE, "expected": {"answer": "lost"}}
+    with RunFolder.create_or_resume(tmp_path, {"tasks": tasks_identity([Task(**BASE)])}) as run:
+        run.append_rollout("a", Rollout(id="a", task=Task(**BASE), verdict=Verdict(score=1.0)))
+    with pytest.raises(RunFolderError, match=r"tasks\.digest is .* in the folder"):
+        RunFolder.create_or_resume(tmp_path, {"tasks": tasks_identity([Task(**changed)])})

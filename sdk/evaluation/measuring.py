@@ -14,7 +14,6 @@ from ..rollouts.seeds import derive_seed
 from ..traces.run_folder import RunFolder
 from .conditions import is_success
 
-
 _A_FAULT_SHOWS = 16
 """When none of so many rollouts could be scored, the rest is not waited for."""
 

@@ -204,6 +204,6 @@ async def test_a_fault_that_spoils_every_rollout_ends_the_measurement_early() ->
 
     tasks = [sdk.Task(prompt=f"p{n}") for n in range(500)]
     engine = RolloutEngine(agent=ScriptedAgent(["hello"]), source=Helpdesk(), verifier=out_of_order, concurrency=4)
-    with pytest.raises(ToolbakeError, match="none of 16 rollouts could be scored.*out of order"):
+    with pytest.raises(ToolbakeError, match=r"none of 16 rollouts could be scored.*out of order"):
         await measure(engine, tasks, stage="untrained")
     assert len(judged) < 40

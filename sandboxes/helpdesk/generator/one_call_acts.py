@@ -51,6 +51,9 @@ INTENTS = (
             ),
             "How much is paid back?",
             "Tell me the amount paid back.",
+            "What does the customer get back?",
+            "Which sum is returned to the buyer?",
+            "How much money goes back?",
         ),
         asking(
             lines(

@@ -11,11 +11,12 @@ help:  ## show the targets
 
 install: $(VENV)/.installed  ## create the environment and install everything (done once)
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt examples/bfcl/requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "toolbake needs Python 3.11 or newer, found " + sys.version.split()[0] + "; pass another one: make PYTHON=python3.12 install")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps --requirement examples/bfcl/requirements.txt
 	@touch $@
 
 quickstart: install  ## the main job: measure, train and serve a small model on the helpdesk's tools
@@ -24,8 +25,10 @@ quickstart: install  ## the main job: measure, train and serve a small model on 
 test: install servers lint types  ## all checks and tests
 	$(BIN)/python -m pytest
 
-# Third-party MCP servers that the tests start; without npm those tests say that they were left out.
-servers: tests/node/node_modules/.package-lock.json
+# What the tests start: servers from npm (without it those tests say that they were left out), and older releases of the
+# MCP SDK in environments of their own.
+servers: tests/node/node_modules/.package-lock.json install
+	$(BIN)/python tests/bridge/servers/environments.py >/dev/null
 
 tests/node/node_modules/.package-lock.json: tests/node/package-lock.json
 	@if command -v npm >/dev/null; then npm ci --prefix tests/node --no-audit --no-fund --ignore-scripts; \

@@ -13,16 +13,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .connecting import connect
-    from .errors import BridgeError, CallTimeout, ServerDied, SourceError, ToolFailure
-    from .records import Tool, ToolAnnotations, ToolResult
-    from .toolset import Toolset
+    from .errors import BridgeError, CallTimeout, OutcomeUnknown, ServerDied, SourceError, ToolFailure
+    from .publishing.running import serve_tools
+    from .publishing.server import publish
+    from .records import ServerInfo, Tool, ToolAnnotations, ToolResult
+    from .sessions.handlers import Elicitation, Handlers, LogEntry, Progress, Sampling
+    from .sources.connecting import connect
+    from .sources.marking import behaves
+    from .toolsets.toolset import Toolset
     from .world import World, WorldSource
 
 __all__ = [
     "BridgeError",
     "CallTimeout",
+    "Elicitation",
+    "Handlers",
+    "LogEntry",
+    "OutcomeUnknown",
+    "Progress",
+    "Sampling",
     "ServerDied",
+    "ServerInfo",
     "SourceError",
     "Tool",
     "ToolAnnotations",
@@ -31,12 +42,24 @@ __all__ = [
     "Toolset",
     "World",
     "WorldSource",
+    "behaves",
     "connect",
+    "publish",
+    "serve_tools",
 ]
 
 _MODULES = {
-    "connect": "connecting",
-    "Toolset": "toolset",
+    "behaves": "sources.marking",
+    "connect": "sources.connecting",
+    "publish": "publishing.server",
+    "serve_tools": "publishing.running",
+    "Elicitation": "sessions.handlers",
+    "Handlers": "sessions.handlers",
+    "LogEntry": "sessions.handlers",
+    "Progress": "sessions.handlers",
+    "Sampling": "sessions.handlers",
+    "Toolset": "toolsets.toolset",
+    "ServerInfo": "records",
     "Tool": "records",
     "ToolAnnotations": "records",
     "ToolResult": "records",
@@ -44,6 +67,7 @@ _MODULES = {
     "WorldSource": "world",
     "BridgeError": "errors",
     "CallTimeout": "errors",
+    "OutcomeUnknown": "errors",
     "ServerDied": "errors",
     "SourceError": "errors",
     "ToolFailure": "errors",

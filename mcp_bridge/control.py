@@ -7,13 +7,13 @@ the plain tools alone.
 
 | verb | arguments | returns |
 | --- | --- | --- |
-| `open_world` | `world: str`, `setup: object` | nothing |
+| `open_world` | `world: str`, `setup: object` | nothing, or `{"tools": [name, ...]}` where it shows fewer tools |
 | `world_state` | `world: str` | the backend's whole state, as structured content |
 | `close_world` | `world: str` | nothing |
 
-Every call of a plain tool carries `{WORLD_META: world, CALL_META: call_id}` in its `_meta`. `world` is the same in all
-of these: `<nonce>/<world_id>`, where the nonce is new for each connection, because several clients of one server may
-choose the same ids.
+Every call of a plain tool carries `{WORLD_META: world, CALL_META: call_id}` in its `_meta`, and `IDEMPOTENCY_META` and
+`ROLLOUT_META` beside them. `world` is the same in all of these: `<nonce>/<world_id>`, where the nonce is new for each
+connection, because several clients of one server may choose the same ids.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ WORLD_META = "toolbake/world"
 
 CALL_META = "toolbake/call"
 """Key in a call's `_meta`: the id of the call in its rollout's ledger."""
+
+IDEMPOTENCY_META = "toolbake/idempotency_key"
+"""Key in a call's `_meta`: the same in every attempt of one call, and in no other call of anyone. A server that keeps
+what it answered under each key can answer a repeated call without doing it again."""
+
+ROLLOUT_META = "toolbake/rollout"
+"""Key in a call's `_meta`: the id of the rollout that the call belongs to."""
 
 CONTROL_ENV = "TOOLBAKE_CONTROL"
 """Set to `1` in the environment of servers that the bridge starts over stdio."""

@@ -6,6 +6,19 @@ a `ToolFailure` is infrastructure breaking during a run and leaves the rollout u
 
 from __future__ import annotations
 
+from typing import Literal
+
+Delivery = Literal["not_sent", "refused", "answered", "unknown"]
+"""What is known of a failed call's request.
+
+| value | the request | called again |
+| --- | --- | --- |
+| `not_sent` | never left this process | nothing can happen twice |
+| `refused` | reached a server that did not take it: it no longer knows the session, or asks for a login | the same |
+| `answered` | was taken, and the answer cannot be used: an internal error, or against the schema | may happen twice |
+| `unknown` | was sent, at least in part, and no answer came | may happen twice |
+"""
+
 
 class BridgeError(Exception):
     """Base of all errors of the bridge. The message names the value, the choices and the fix."""
@@ -16,7 +29,25 @@ class SourceError(BridgeError):
 
 
 class ToolFailure(BridgeError):
-    """The infrastructure behind a tool failed. Never the policy's fault, never a bad answer."""
+    """The infrastructure behind a tool failed. Never the policy's fault, never a bad answer.
+
+    `delivery`: whether the server may have done what was asked, see `Delivery`.
+    `world_lost`: the world's state went with its session; every further call in this world fails in the same way.
+    `retry_after_s`: how long the server asks to wait before the call is sent again; `None` where it does not ask.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        delivery: Delivery = "unknown",
+        world_lost: bool = False,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.delivery: Delivery = delivery
+        self.world_lost = world_lost
+        self.retry_after_s = retry_after_s
 
 
 class ServerDied(ToolFailure):
@@ -25,3 +56,35 @@ class ServerDied(ToolFailure):
 
 class CallTimeout(ToolFailure):
     """No answer within the time limit. Whether the call took effect is unknown."""
+
+
+class OutcomeUnknown(ToolFailure):
+    """A call's answer was lost, and whether the call took effect cannot be told. It was not made again.
+
+    It is also a `ServerDied` or a `CallTimeout` where that is what lost the answer.
+    """
+
+    @classmethod
+    def after(cls, failure: ToolFailure, message: str) -> OutcomeUnknown:
+        """The error for `failure`, whose kind and `world_lost` it keeps."""
+        kind: type[OutcomeUnknown] = cls
+        if isinstance(failure, ServerDied):
+            kind = _UnknownAsServerDied
+        elif isinstance(failure, CallTimeout):
+            kind = _UnknownAsTimedOut
+        unknown = kind(message, delivery=failure.delivery, world_lost=failure.world_lost)
+        unknown.__cause__ = failure
+        return unknown
+
+
+class _UnknownAsServerDied(OutcomeUnknown, ServerDied):
+    pass
+
+
+class _UnknownAsTimedOut(OutcomeUnknown, CallTimeout):
+    pass
+
+
+for _kind in (_UnknownAsServerDied, _UnknownAsTimedOut):
+    # What people read in tracebacks and reports is the name that is documented.
+    _kind.__name__ = _kind.__qualname__ = OutcomeUnknown.__name__

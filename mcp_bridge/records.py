@@ -37,11 +37,37 @@ class Tool(BaseModel):
     annotations: ToolAnnotations = ToolAnnotations()
     source: str = ""
     """Which server or function the tool comes from; for error messages and traces."""
+    name_at_source: str = ""
+    """What the source calls it, where that is another name; see `mcp_bridge.guard.naming`."""
 
     def as_openai(self) -> dict[str, Any]:
         """The tool in the form of OpenAI's `tools` parameter, which chat templates also read."""
         function = {"name": self.name, "description": self.description, "parameters": self.input_schema}
         return {"type": "function", "function": function}
+
+
+class ServerInfo(BaseModel):
+    """A connected MCP server, as it says of itself."""
+
+    model_config = ConfigDict(frozen=True)
+
+    label: str
+    """What errors and logs call it."""
+    protocol: str
+    """The revision of MCP that is spoken with it, for example `2025-11-25`."""
+    name: str = ""
+    version: str = ""
+
+
+class LeftOut(BaseModel):
+    """A tool that a source has and the policy is not shown."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tool: str
+    """Its name at the source."""
+    source: str
+    reason: str
 
 
 ErrorKind = Literal["unknown_tool", "invalid_arguments", "tool_error"]
@@ -62,3 +88,6 @@ class ToolResult(BaseModel):
     truncated_chars: int = 0
     """How many characters the cap cut from `text`; the text itself says so at its end."""
     duration_s: float = 0.0
+    notes: tuple[str, ...] = ()
+    """How the answer came about, where no tool gave it as it stands: a twin's nearest one, or one with a fault in it
+    that was put there on purpose. For people and verifiers; the policy never reads it."""

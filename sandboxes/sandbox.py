@@ -1,6 +1,7 @@
-"""What a sandbox is: tools over a state that can be reset, forked, saved and compared.
+"""What a sandbox is: tools over a state that can be reset, forked, saved and compared, and a clock that stands still.
 
 A sandbox is also a source of worlds (`mcp_bridge.world.WorldSource`): each rollout gets a fork of its own.
+What every sandbox must do is written down as tests in `tests/sandboxes/sandbox_conformance.py`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
-from typing import Any, ClassVar, Self
+from datetime import datetime, timedelta
+from typing import Any, Self
 
 import anyio.lowlevel
 
 from mcp_bridge.errors import SourceError, ToolFailure
-from mcp_bridge.records import Tool, ToolResult
+from mcp_bridge.records import ErrorKind, Tool, ToolResult
 from mcp_bridge.world import Setup, World
 
 from .changes import Change, State, diff
@@ -29,6 +30,8 @@ class SetupError(SourceError):
 class Refused(Exception):
     """Raised by a tool that refuses what was asked. The message is what the caller reads; nothing has changed."""
 
+    kind: ErrorKind = "tool_error"
+
 
 class Sandbox(ABC):
     """Base of all sandboxes. Not safe for several threads at once; forks may live in different threads.
@@ -37,26 +40,41 @@ class Sandbox(ABC):
     raises must be undone.
     """
 
-    name: ClassVar[str]
-    scenarios: ClassVar[tuple[str, ...]] = ("default",)
+    name: str
+    scenarios: tuple[str, ...] = ("default",)
+    simulated = True
+    """Calls change nothing outside the sandbox, so that training may call its destructive tools."""
 
     def __init__(self) -> None:
-        from mcp_bridge.validation import ArgumentChecker  # a tenth of a second: not when the module is imported
+        from mcp_bridge.toolsets.validation import (
+            ArgumentChecker,  # a tenth of a second: not when the module is imported
+        )
 
         self._checker = ArgumentChecker(self.tools)
 
     @property
     @abstractmethod
     def tools(self) -> Sequence[Tool]:
-        """The tools, the same in every state."""
+        """The tools that a model is shown. They may depend on the scenario, but no call changes them."""
+
+    @property
+    def hidden_tools(self) -> Sequence[Tool]:
+        """Tools that are not shown but may be called, because a user tells of them later. None, as a rule."""
+        return ()
 
     @property
     @abstractmethod
     def now(self) -> datetime:
-        """The time in the simulated world. Only `reset` sets it: the wall clock never moves it."""
+        """The time in the simulated world. Only `reset`, `restore`, `advance` and rules of the tools move it: the wall
+        clock never does."""
 
     @abstractmethod
     def _reset(self, seed: int, scenario: str) -> None: ...
+
+    @abstractmethod
+    def _advance(self, by: timedelta) -> None:
+        """Move the clock on by `by`, which is not negative, and do what time brings (a parcel arrives, an offer
+        ends). Undoes all of it when it raises."""
 
     @abstractmethod
     def fork(self) -> Self:
@@ -76,7 +94,10 @@ class Sandbox(ABC):
 
     @abstractmethod
     def _run(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Run a known tool on valid arguments and return JSON. Raises `Refused`; undoes its changes when it raises."""
+        """Run a known tool on valid arguments and return JSON, or a whole `ToolResult`.
+
+        Raises `Refused`; undoes its changes when it raises.
+        """
 
     def close(self) -> None:  # noqa: B027 - most backends have nothing to close
         """Let go of what the sandbox holds. It cannot be used afterwards."""
@@ -86,8 +107,23 @@ class Sandbox(ABC):
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise SetupError(f"seed is {seed!r}; it must be a whole number, 0 or more")
         if scenario not in self.scenarios:
-            raise SetupError(f"{self.name} has no scenario {scenario!r}; choose from {', '.join(self.scenarios)}")
+            raise SetupError(f"{self.name} has no scenario {scenario!r}; choose from {_shown(self.scenarios)}")
         self._reset(seed, scenario)
+
+    def advance(self, by: timedelta) -> None:
+        """Let time pass in the simulated world, with all that its rules make of it.
+
+        Raises `SetupError` for what is no `timedelta`, goes back, or goes beyond the year 9999.
+        """
+        if not isinstance(by, timedelta) or by < timedelta(0):
+            raise SetupError(f"cannot advance by {by!r}; give a timedelta of 0 or more, such as timedelta(days=1)")
+        try:
+            _ = self.now + by
+        except OverflowError as error:
+            raise SetupError(
+                f"cannot advance by {by!r} from {self.now.isoformat()}: the calendar ends first"
+            ) from error
+        self._advance(by)
 
     def diff(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
         """The changes between two states; see `sandboxes.diff`."""
@@ -111,10 +147,10 @@ class Sandbox(ABC):
 
     def call_now(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """`call` without an event loop."""
-        from mcp_bridge.validation import unknown_tool
+        from mcp_bridge.toolsets.validation import unknown_tool
 
         names = [tool.name for tool in self.tools]
-        if name not in names:
+        if name not in names and all(tool.name != name for tool in self.hidden_tools):
             return _mistake("unknown_tool", unknown_tool(name, names))
         if problem := self._checker.problem(name, arguments):
             return _mistake("invalid_arguments", problem)
@@ -122,10 +158,19 @@ class Sandbox(ABC):
         try:
             found = self._run(name, dict(arguments))
         except Refused as refusal:
-            return _mistake("tool_error", str(refusal))
+            return _mistake(refusal.kind, str(refusal))
+        except ToolFailure:
+            raise
         except Exception as error:
-            raise ToolFailure(f"{self.name}.{name} broke: {type(error).__name__}: {error}") from error
-        text = json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+            raise ToolFailure(
+                f"{self.name}.{name} broke: {type(error).__name__}: {error}",
+                delivery="answered",
+            ) from error
+        if isinstance(found, ToolResult):
+            return found.model_copy(update={"duration_s": time.perf_counter() - started})
+        text = (
+            found if found and isinstance(found, str) else json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+        )
         return ToolResult(text=text, structured=found, duration_s=time.perf_counter() - started)
 
     def prepare(self, setup: Setup | None) -> Self:
@@ -168,7 +213,12 @@ class SandboxWorld:
         return self.sandbox.tools
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        call_id: str | None = None,
+        timeout_s: float | None = None,
     ) -> ToolResult:
         """See `Sandbox.call`."""
         return await self.sandbox.call(name, arguments, call_id=call_id, timeout_s=timeout_s)
@@ -176,6 +226,11 @@ class SandboxWorld:
     async def state(self) -> dict[str, Any] | None:
         """The whole state as JSON."""
         return dict(self.sandbox.state())
+
+
+def _shown(names: Sequence[str], most: int = 20) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _mistake(kind: Any, text: str) -> ToolResult:

@@ -17,10 +17,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 if TYPE_CHECKING:
-    from .blocking import evaluate, rollout, train
+    from .blocking import distill, evaluate, probe, rollout, train
+    from .distilling.running import DistilledData, distill_async
     from .errors import ConfigError, ModelError, RunFolderError, ToolbakeError, VerifierError
     from .evaluation.report import Report
     from .evaluation.running import evaluate_async, rollout_async
+    from .probing.report import ProbeReport
+    from .probing.running import probe_async
     from .records import Message, Rollout, Task, ToolCall, Verdict
     from .rollouts.limits import Limits
     from .serving import serve
@@ -29,9 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConfigError",
+    "DistilledData",
     "Limits",
     "Message",
     "ModelError",
+    "ProbeReport",
     "Report",
     "Rollout",
     "RunFolderError",
@@ -42,8 +47,12 @@ __all__ = [
     "TrainResult",
     "Verdict",
     "VerifierError",
+    "distill",
+    "distill_async",
     "evaluate",
     "evaluate_async",
+    "probe",
+    "probe_async",
     "rollout",
     "rollout_async",
     "serve",
@@ -52,11 +61,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("train", "evaluate", "rollout"), ".blocking"),
+    **dict.fromkeys(("train", "evaluate", "rollout", "distill", "probe"), ".blocking"),
     **dict.fromkeys(("ConfigError", "ModelError", "RunFolderError", "ToolbakeError", "VerifierError"), ".errors"),
     **dict.fromkeys(("Message", "Rollout", "Task", "ToolCall", "Verdict"), ".records"),
     **dict.fromkeys(("TrainResult", "train_async"), ".trainer.pipeline"),
     **dict.fromkeys(("evaluate_async", "rollout_async"), ".evaluation.running"),
+    **dict.fromkeys(("DistilledData", "distill_async"), ".distilling.running"),
+    "ProbeReport": ".probing.report",
+    "probe_async": ".probing.running",
     "Limits": ".rollouts.limits",
     "Report": ".evaluation.report",
     "TrainConfig": ".trainer.config",

@@ -9,8 +9,10 @@ from typing import ParamSpec, TypeVar
 
 import anyio
 
+from .distilling.running import distill_async
 from .errors import ConfigError
 from .evaluation.running import evaluate_async, rollout_async
+from .probing.running import probe_async
 from .trainer.pipeline import train_async
 
 P = ParamSpec("P")
@@ -46,3 +48,5 @@ def _in_event_loop() -> bool:
 train = _blocking(train_async)
 evaluate = _blocking(evaluate_async)
 rollout = _blocking(rollout_async)
+distill = _blocking(distill_async)
+probe = _blocking(probe_async)

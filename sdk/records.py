@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from mcp_bridge.records import ToolResult
+from mcp_bridge.ledger.lines import LedgerLine
+from mcp_bridge.records import Tool, ToolResult
 
 
 class ToolCall(BaseModel):
@@ -182,8 +184,12 @@ class Rollout(BaseModel):
     """The training step it was sampled for, -1 outside training."""
     messages: list[Message] = Field(default_factory=list)
     calls: list[CallRecord] = Field(default_factory=list)
+    ledger: list[LedgerLine] = Field(default_factory=list)
+    """What was sent and how it ended, attempts and lost answers included, in the order in which it happened."""
     answer: str = ""
     """The text of the last assistant message that made no call; empty if there was none."""
+    shown_tools: list[str] | None = None
+    """The names of the tools that its world showed; None where it showed all that its source has."""
     initial_state: dict[str, Any] | None = None
     final_state: dict[str, Any] | None = None
     rows: list[TokenRow] = Field(default_factory=list)
@@ -198,6 +204,10 @@ class Rollout(BaseModel):
     def scored(self) -> bool:
         """True when a verdict stands; unscored rollouts take part in no average and no advantage."""
         return self.verdict is not None and self.failure is None
+
+    def tools_of(self, tools: Sequence[Tool]) -> list[Tool]:
+        """Those of its source's `tools` that the policy was shown."""
+        return [tool for tool in tools if self.shown_tools is None or tool.name in self.shown_tools]
 
     @property
     def error_kinds(self) -> dict[str, int]:

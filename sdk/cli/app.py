@@ -8,10 +8,13 @@ from typing import Annotated
 
 import typer
 
+from .commands.divergence import divergence
 from .commands.evaluate import evaluate
 from .commands.quickstart import quickstart
+from .commands.record import record
 from .commands.rollout import rollout
 from .commands.serve import serve
+from .commands.serve_tools import serve_tools
 from .commands.tools import tools
 from .commands.train import train
 
@@ -34,7 +37,9 @@ def toolbake(
 
     Start with `toolbake quickstart`: it trains a small model on a simulated helpdesk, with nothing to download. Then
     look at your own tools (`tools`), watch a model use them once (`rollout`), measure it on your tasks (`evaluate`),
-    train it (`train`) and put it to use (`serve`). Each command explains itself with --help.
+    train it (`train`) and put it to use (`serve`). Where the real tools may not be called so often, make a twin of them
+    from a recording (`record`) and see how near it is (`divergence`). `serve-tools` gives tools
+    to other MCP clients. Each command explains itself with --help.
 
     Results go to stdout and progress to stderr. Exit codes: 0 done, 1 an error, 2 a mistyped command, 130 Ctrl-C.
     """
@@ -48,5 +53,5 @@ def _help(docstring: str | None) -> str:
 
 
 app.callback(help=_help(toolbake.__doc__))(toolbake)
-for _command in (quickstart, train, evaluate, rollout, serve, tools):
+for _command in (quickstart, train, evaluate, rollout, serve, serve_tools, tools, record, divergence):
     app.command(help=_help(_command.__doc__))(_command)

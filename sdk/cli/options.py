@@ -11,9 +11,9 @@ Tools = Annotated[
     typer.Argument(
         metavar="TOOLS",
         show_default=False,
-        help="The tools: an mcp.json (the format of desktop MCP clients), the URL of a streamable HTTP server, or a "
-        "Python object, file.py:name or package.module:name (functions with type hints, a list of them, a sandbox, "
-        "an MCP server).",
+        help="The tools: an mcp.json (the format of desktop MCP clients), the URL of a streamable HTTP server, an "
+        "OpenAPI document (openapi.yaml), or a Python object, file.py:name or package.module:name (functions with "
+        "type hints, a list of them, a sandbox, an MCP server).",
     ),
 ]
 Tasks = Annotated[

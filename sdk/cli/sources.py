@@ -103,12 +103,15 @@ def model_source(
 
 def key_from(variable: str) -> str | None:
     """The key in an environment variable; None for an empty name. Raises `ConfigError` where it is not set."""
-    if not variable:
-        return None
+    return secret_from(variable, "--api-key-env") if variable else None
+
+
+def secret_from(variable: str, option: str) -> str:
+    """The value of an environment variable that `option` names. Raises `ConfigError` where it is not set."""
     key = os.environ.get(variable)
     if not key:
         raise ConfigError(
-            f"--api-key-env is {variable!r}, but that environment variable is not set; set it to the key itself, "
+            f"{option} is {variable!r}, but that environment variable is not set; set it to the key itself, "
             "or name another"
         )
     return key

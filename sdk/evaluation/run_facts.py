@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..records import Rollout
 from ..traces.identity import installed_versions, plain_config, seeds_of
+
+if TYPE_CHECKING:
+    from mcp_bridge import Toolset
+    from mcp_bridge.ledger.lines import LedgerLine
 
 
 def run_facts(info: Mapping[str, Any] | None, identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,6 +36,24 @@ def run_facts(info: Mapping[str, Any] | None, identity: Mapping[str, Any]) -> di
         "versions": dict(info["versions"]) if info is not None else installed_versions(),
         "machine": machine_facts(),
     }
+
+
+def call_facts(calls: Iterable[LedgerLine | Rollout]) -> dict[str, Any]:
+    """How calls ended, from lines of a ledger or from rollouts; `sent_again`: attempts whose answer was lost."""
+    lines = (line for one in calls for line in (one.ledger if isinstance(one, Rollout) else [one]))
+    counts = Counter("sent_again" if line.event == "lost" else line.event for line in lines if line.event != "started")
+    return {"calls": dict(sorted(counts.items()))} if counts else {}
+
+
+def guard_facts(toolset: Toolset) -> dict[str, Any]:
+    """What the policy was not shown, what it knew by another name, and what it could destroy for real."""
+    renamed = {tool.name: f"{tool.name_at_source} of {tool.source}" for tool in toolset.tools if tool.name_at_source}
+    facts = {
+        "tools_left_out": [f"{one.tool} of {one.source}: {one.reason}" for one in toolset.left_out],
+        "tools_renamed": renamed,
+        "live_destructive_tools": [tool.name for tool in toolset.live_destructive],
+    }
+    return {name: value for name, value in facts.items() if value}
 
 
 def machine_facts() -> dict[str, Any]:

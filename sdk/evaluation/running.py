@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mcp_bridge import connect
+from mcp_bridge import Toolset, connect
+from mcp_bridge.guard.destructive import warn_of
 
 from ..errors import ConfigError
 from ..policies.opening import ModelSource, check_model_source, model_label, open_agent
 from ..policies.protocol import Sampling
 from ..progress import Progress, Silent
-from ..records import Rollout
+from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
@@ -23,7 +24,7 @@ from ..traces.run_folder import RunFolder
 from ..verifiers import VerifierLike, check_verifier, verifier_identity
 from .measuring import measure
 from .report import Report, build_report
-from .run_facts import run_facts
+from .run_facts import call_facts, guard_facts, run_facts
 
 
 async def evaluate_async(
@@ -44,6 +45,9 @@ async def evaluate_async(
 
     `model`: see `sdk.policies.opening.ModelSource`. With `output_dir`, every rollout and the report are kept, and a
     run that was cut off goes on. Raises what `sdk.train` raises, before work is lost.
+
+    Live tools that are destructive are not refused here, as they are in training: the tasks are yours, and each is
+    played once. A warning names them.
     """
     check_verifier(verifier)
     check_model_source(model)
@@ -51,13 +55,11 @@ async def evaluate_async(
     bounds = _limits(limits)
     progress = progress or Silent()
     async with connect(tools, call_timeout_s=bounds.call_timeout_s) as source:
+        warn_of(source.live_destructive)
         # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
         identity = {
             "evaluate": model_label(model),
-            "tasks": tasks_identity(tasks),
-            "tools": tools_identity(tools, source.tools),
-            "verifier": verifier_identity(verifier),
-            "limits": bounds.model_dump(),
+            **_identity(tasks, tools, source, verifier, bounds),
             "temperature": temperature,
             "seed": seed,
         }
@@ -66,6 +68,7 @@ async def evaluate_async(
                 engine = RolloutEngine(
                     agent=agent, source=source, verifier=verifier, limits=bounds, concurrency=concurrency
                 )
+                engine.on_call = folder.append_call if folder is not None else None
                 rollouts = await measure(
                     engine,
                     tasks,
@@ -77,14 +80,23 @@ async def evaluate_async(
                     temperature=temperature,
                     threshold=success_threshold,
                 )
-            report = build_report(
-                {agent.name: rollouts},
-                run={"model": agent.name, **run_facts(folder.info if folder is not None else None, identity)},
-                success_threshold=success_threshold,
-            )
+            info = folder.info if folder is not None else None
+            facts = {"model": agent.name, **run_facts(info, identity), **guard_facts(source), **call_facts(rollouts)}
+            report = build_report({agent.name: rollouts}, run=facts, success_threshold=success_threshold)
             if folder is not None:
                 report.write(folder.path)
     return report
+
+
+def _identity(
+    tasks: Sequence[Task], tools: Any, source: Toolset, verifier: VerifierLike, limits: Limits
+) -> dict[str, Any]:
+    return {
+        "tasks": tasks_identity(tasks),
+        "tools": tools_identity(tools, source.tools),
+        "verifier": verifier_identity(verifier),
+        "limits": limits.model_dump(),
+    }
 
 
 @contextmanager
@@ -112,6 +124,7 @@ async def rollout_async(
     tasks = load_tasks([prompt])
     bounds = _limits(limits)
     async with connect(tools, call_timeout_s=bounds.call_timeout_s) as source:
+        warn_of(source.live_destructive)
         async with open_agent(model, rows=1) as agent:
             engine = RolloutEngine(agent=agent, source=source, verifier=verifier, limits=bounds)
             sampling = Sampling(temperature=temperature, max_tokens=bounds.max_turn_tokens)

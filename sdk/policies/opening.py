@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from mcp_bridge.redaction import public_url
+from mcp_bridge.access.redaction import public_url
 
 from ..errors import ConfigError
 from .endpoint import EndpointAgent

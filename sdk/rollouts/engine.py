@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
+from mcp_bridge.ledger.lines import Listener
 from mcp_bridge.world import WorldSource
 
 from ..errors import VerifierError, plain_errors
@@ -34,7 +35,9 @@ class RolloutEngine:
         limits: Limits | None = None,
         concurrency: int = 64,
         verifier_timeout_s: float = 60.0,
+        on_call: Listener | None = None,
     ) -> None:
+        """`on_call` hears of each tool call before it is sent and after it ended; see `run_episode`."""
         if concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}; it must be 1 or more")
         self.agent = agent
@@ -43,6 +46,7 @@ class RolloutEngine:
         self.limits = limits or Limits()
         self.concurrency = concurrency
         self.verifier_timeout_s = verifier_timeout_s
+        self.on_call = on_call
 
     async def run(
         self, jobs: Sequence[Job], *, sampling: Sampling, on_rollout: OnRollout | None = None
@@ -64,7 +68,14 @@ class RolloutEngine:
         return [rollouts[place] for place in range(len(jobs))]
 
     async def _one(self, job: Job, sampling: Sampling) -> Rollout:
-        rollout = await run_episode(job, agent=self.agent, source=self.source, limits=self.limits, sampling=sampling)
+        rollout = await run_episode(
+            job,
+            agent=self.agent,
+            source=self.source,
+            limits=self.limits,
+            sampling=sampling,
+            on_call=self.on_call,
+        )
         if self.verifier is not None and rollout.failure is None:
             await self._judge(self.verifier, rollout)
         return rollout

@@ -6,13 +6,15 @@ with a `Failure`, and leaves it unscored.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import anyio
 
 from mcp_bridge.errors import BridgeError, ToolFailure
+from mcp_bridge.ledger.lines import Ledger, Listener
 from mcp_bridge.records import ToolResult
 from mcp_bridge.world import World, WorldSource
 
@@ -33,8 +35,20 @@ class Job:
     step: int = -1
 
 
-async def run_episode(job: Job, *, agent: Agent, source: WorldSource, limits: Limits, sampling: Sampling) -> Rollout:
-    """Play one task in a world of its own. Never raises for what can go wrong outside: see `Rollout.failure`."""
+async def run_episode(
+    job: Job,
+    *,
+    agent: Agent,
+    source: WorldSource,
+    limits: Limits,
+    sampling: Sampling,
+    on_call: Listener | None = None,
+) -> Rollout:
+    """Play one task in a world of its own. Never raises for what can go wrong outside: see `Rollout.failure`.
+
+    `on_call` hears of each call before it is sent and after it ended, where the world keeps a ledger, as those of a
+    connected toolset do.
+    """
     rollout = Rollout(
         id=job.id, task=job.task, policy=agent.name, group=job.group or job.task.id, seed=job.seed, step=job.step
     )
@@ -42,10 +56,13 @@ async def run_episode(job: Job, *, agent: Agent, source: WorldSource, limits: Li
     try:
         with anyio.move_on_after(limits.max_seconds) as clock:
             async with source.open_world(job.id, job.task.setup) as world:
-                rollout.initial_state = await world.state()
-                episode = _Episode(rollout, world, limits, sampling)
-                await episode.play(agent.start(world.tools, sampling=sampling, seed=job.seed))
-                rollout.final_state = await world.state()
+                with _ledger_kept(world, rollout, on_call):
+                    if len(world.tools) != len(source.tools):  # a setup may show fewer
+                        rollout.shown_tools = [tool.name for tool in world.tools]
+                    rollout.initial_state = await world.state()
+                    episode = _Episode(rollout, world, limits, sampling)
+                    await episode.play(agent.start(world.tools, sampling=sampling, seed=job.seed))
+                    rollout.final_state = await world.state()
         if clock.cancelled_caught:
             spent = f"not finished after {limits.max_seconds} s; raise max_seconds or lower max_turns and max_tokens"
             rollout.failure = Failure(boundary="policy", kind="time_limit", message=spent)
@@ -59,6 +76,20 @@ async def run_episode(job: Job, *, agent: Agent, source: WorldSource, limits: Li
         rollout.stop_reason = "time_limit" if rollout.failure.kind == "time_limit" else "failed"
     rollout.duration_s = time.monotonic() - started
     return rollout
+
+
+@contextlib.contextmanager
+def _ledger_kept(world: World, rollout: Rollout, on_call: Listener | None) -> Iterator[None]:
+    """Whatever ends the block, the rollout has the world's ledger."""
+    ledger = getattr(world, "ledger", None)
+    if not isinstance(ledger, Ledger):
+        yield
+        return
+    ledger.listener = on_call
+    try:
+        yield
+    finally:
+        rollout.ledger = ledger.lines
 
 
 class _Episode:

@@ -100,6 +100,13 @@ def _families_by_tag(tasks: Sequence[Task]) -> set[str]:
     return {family for family, side in sides.items() if side == "heldout"}
 
 
+def spread(tasks: Sequence[Task], count: int | None) -> list[Task]:
+    """At most `count` of the tasks, spread evenly over their order; all where None."""
+    if count is None or count >= len(tasks):
+        return list(tasks)
+    return [tasks[place * len(tasks) // count] for place in range(count)]
+
+
 def _refuse_empty_side(split: Split, tasks: Sequence[Task], heldout: float | int, seed: int) -> None:
     if split.train and split.heldout:
         return

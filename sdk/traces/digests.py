@@ -19,10 +19,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mcp_bridge.identify import identify
+from mcp_bridge.access.redaction import redacted, shown_arguments
 from mcp_bridge.records import Tool
-from mcp_bridge.redaction import redacted, shown_arguments
-from mcp_bridge.specs import FunctionSpec, Spec, StdioSpec, WorldSourceSpec
+from mcp_bridge.sources.identify import identify
+from mcp_bridge.sources.specs import FunctionSpec, Spec, StdioSpec, WorldSourceSpec
 
 from ..records import Task
 from .identity import is_secret_name

@@ -11,19 +11,16 @@ from importlib import metadata
 from pathlib import PurePath
 from typing import Any
 
-from ..errors import RunFolderError
+from mcp_bridge.access import redaction
 
-HIDDEN = "***"
+from ..errors import RunFolderError
 
 PACKAGES = ("toolbake", "torch", "transformers", "trl", "peft", "accelerate", "mcp", "renderers", "vllm")
 
-_SECRET_WORDS = re.compile(
-    r"\b(secrets?|passwords?|passwd|passphrase|authorization|auth|bearer|credentials?|cookies?|api ?keys?"
-    r"|(access|private|secret|signing|encryption) keys?|(api|access|auth|refresh|bearer|session) tokens?)\b"
+# Tokens of a vocabulary and counts per token are no secrets, nor is a key without another word.
+_NOT_SECRET = re.compile(
+    r"^key$|\b(eos|bos|pad|unk|sep|cls|mask|stop|special|end|start|image|think|tool|next|per) token$"
 )
-_SECRET_LAST_WORDS = frozenset({"env", "headers", "token"})
-# Tokens of a vocabulary and counts per token are no secrets.
-_NOT_SECRET = re.compile(r"\b(eos|bos|pad|unk|sep|cls|mask|stop|special|end|start|image|think|tool|next|per) token$")
 
 _URL_SECRETS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _BEARER = re.compile(r"(?<=\b[Bb]earer )\S+")
@@ -42,11 +39,12 @@ def installed_versions() -> dict[str, str]:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a value under this name is kept out of files: `api_key`, `HF_TOKEN`, `headers`; not `max_tokens`."""
-    words = re.sub(r"[^A-Za-z0-9]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).lower().strip()
-    if _SECRET_WORDS.search(words):
-        return True
-    return words.rpartition(" ")[2] in _SECRET_LAST_WORDS and not _NOT_SECRET.search(words)
+    """Whether a value under this name is kept out of files: `api_key`, `HF_TOKEN`, `headers`; not `max_tokens`.
+
+    The bridge's rule, and `env`, whose values are secrets as often as not; less the tokens of a vocabulary.
+    """
+    words = re.sub(r"[^A-Za-z0-9]+", " ", name).lower().strip()
+    return words.rpartition(" ")[2] == "env" or (redaction.is_secret_name(name) and not _NOT_SECRET.search(words))
 
 
 def without_secrets(value: Any) -> Any:
@@ -56,24 +54,28 @@ def without_secrets(value: Any) -> Any:
     (`?api_key=...`, `--token=...`) and what follows a flag like `--api-key` in a list.
     """
     if isinstance(value, Mapping):
-        return {k: HIDDEN if v is not None and is_secret_name(str(k)) else without_secrets(v) for k, v in value.items()}
+        return {key: _hidden_by_name(str(key), item) for key, item in value.items()}
     if isinstance(value, str):
         return _hide_in_text(value)
     if isinstance(value, list | tuple):
         hidden: list[Any] = []
         after_secret_flag = False
         for item in value:
-            hidden.append(HIDDEN if after_secret_flag else without_secrets(item))
+            hidden.append(redaction.HIDDEN if after_secret_flag else without_secrets(item))
             is_flag = isinstance(item, str) and item.startswith("-") and "=" not in item
             after_secret_flag = is_flag and is_secret_name(item)
         return hidden
     return value
 
 
+def _hidden_by_name(name: str, value: Any) -> Any:
+    return redaction.HIDDEN if value is not None and is_secret_name(name) else without_secrets(value)
+
+
 def _hide_in_text(text: str) -> str:
-    text = _BEARER.sub(HIDDEN, _URL_SECRETS.sub(HIDDEN, text))
+    text = _BEARER.sub(redaction.HIDDEN, _URL_SECRETS.sub(redaction.HIDDEN, text))
     return _ASSIGNMENT.sub(
-        lambda m: f"{m['name']}{m['sign']}{HIDDEN}" if is_secret_name(m["name"]) else m[0],
+        lambda m: f"{m['name']}{m['sign']}{redaction.HIDDEN}" if is_secret_name(m["name"]) else m[0],
         text,
     )
 

@@ -14,6 +14,8 @@ from .atomic_files import folder_error, read_json
 log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
+CALLS = "calls.jsonl"
+"""The ledger of all calls, written as they happen."""
 _OWN_LEFTOVERS = frozenset({".lock", ".run.json.tmp"})
 """What a run killed in its first moments leaves behind; such a folder still counts as empty."""
 
@@ -55,8 +57,11 @@ def holds_run(path: Path, stored: dict[str, Any]) -> bool:
 
 
 def has_work(path: Path) -> bool:
-    """Whether a run has left anything that took work: rollouts, metrics, finished stages, checkpoints or a model."""
-    written = [*path.glob("*.jsonl"), *path.glob("rollouts/*.jsonl")]
+    """Whether a run has left anything that took work: rollouts, metrics, finished stages, checkpoints or a model.
+
+    The calls of demonstrations that were checked are no work; whoever takes the folder over goes on with their file.
+    """
+    written = [file for file in (*path.glob("*.jsonl"), *path.glob("rollouts/*.jsonl")) if file.name != CALLS]
     return any(file.stat().st_size for file in written) or any(
         any((path / name).glob("*")) for name in ("stages", "checkpoints", "model")
     )

@@ -12,17 +12,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mcp_bridge.ledger.lines import LedgerLine
+
 from ..errors import RunFolderError
 from ..records import Rollout
 from . import identity
 from .atomic_files import make_folder, read_json, require_space, write_json
+from .interrupted_calls import ended, interrupted
 from .journal import Journal, Line
 from .json_text import non_finite_path
-from .opening import holds_run, new_info, note_resume, now, read_info, refuse_foreign_content
+from .opening import CALLS, holds_run, new_info, note_resume, now, read_info, refuse_foreign_content
 from .run_lock import RunLock
 
 log = logging.getLogger(__name__)
 
+_SHOWN_CALLS = 5
 _STAGE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -47,6 +51,9 @@ class RunFolder:
         self._lock = lock
         self._journals: dict[str, Journal] = {}
         self._ids: dict[str, set[str]] = {}
+        self.interrupted_calls: list[LedgerLine] = []
+        """Calls that were under way when the run was killed, found when it was opened: whether they took effect is
+        unknown, and they are not made again. Rollouts that run again make calls of their own."""
 
     # ---- opening and closing
 
@@ -89,6 +96,7 @@ class RunFolder:
             write_json(path / "run.json", info)
             run = cls(path, info, lock=lock, resumed=resumed)
             run._cut_torn_lines()
+            run._end_interrupted_calls()
         except BaseException:
             lock.close()
             raise
@@ -219,6 +227,33 @@ class RunFolder:
         if moved:
             log.info("%s: set aside %d unscored rollouts of %s", self.path, moved, stage)
         return moved
+
+    # ---- calls
+
+    def append_call(self, line: LedgerLine) -> None:
+        """Write a line of the ledger. The system has it when this returns: a killed run shows what it had begun."""
+        self._require_writable()
+        self._journal(CALLS).append(line)
+
+    def read_calls(self) -> list[LedgerLine]:
+        """All lines of the ledger in the order written. Raises `RunFolderError` where one is damaged."""
+        journal = self._journal(CALLS)
+        try:
+            return [LedgerLine.model_validate(line) for line in journal.read()]
+        except ValidationError as error:
+            raise RunFolderError(f"{journal.path} has a damaged line: {error}; remove it") from error
+
+    def _end_interrupted_calls(self) -> None:
+        self.interrupted_calls = interrupted(self.read_calls())
+        for line in self.interrupted_calls:
+            self.append_call(ended(line))
+        if self.interrupted_calls:
+            log.warning(
+                "%s: calls under way when the run was killed: %d; whether they took effect is unknown: %s",
+                self.path,
+                len(self.interrupted_calls),
+                ", ".join(f"{line.tool} ({line.call})" for line in self.interrupted_calls[:_SHOWN_CALLS]),
+            )
 
     # ---- metrics
 

@@ -10,13 +10,20 @@ EPSILON = 1e-4
 """Added to the standard deviation, as TRL does, so that tiny differences are not blown up."""
 
 
-def group_advantages(
-    scores: Sequence[float | None], *, scale: Literal["std", "none"] = "std"
-) -> list[float | None] | None:
-    """Each score against the mean of its group: `A_i = (r_i - mean) / (std + 1e-4)`.
+Scale = Literal["std", "none"]
+Baseline = Literal["mean", "leave_one_out"]
 
-    GRPO (arXiv 2402.03300, section 4.1.2) with the sample standard deviation; `scale="none"` leaves the
-    division out (Dr. GRPO, arXiv 2503.20783). Unscored rollouts (`None`) take no part and get no advantage.
+
+def group_advantages(
+    scores: Sequence[float | None], *, scale: Scale = "std", baseline: Baseline = "mean", negative_weight: float = 1.0
+) -> list[float | None] | None:
+    """Each score against its group: `A_i = (r_i - baseline) / (std + 1e-4)`.
+
+    GRPO (arXiv 2402.03300, section 4.1.2) with the mean as baseline and the sample standard deviation; `scale="none"`
+    leaves the division out (Dr. GRPO, arXiv 2503.20783). `baseline="leave_one_out"` takes the mean of the others, which
+    does not depend on the rollout's own score (RLOO, arXiv 2402.14740). `negative_weight` multiplies what comes out
+    below zero; like a baseline below the mean, it leans on what worked (asymmetric REINFORCE, arXiv 2506.20520).
+    Unscored rollouts (`None`) take no part and get no advantage.
     Returns None when the group has no signal: fewer than two scores, or all of them equal.
 
     Example: `[1.0, 0.0, None, 0.0]` with `scale="none"` gives `[0.667, -0.333, None, -0.333]`.
@@ -28,4 +35,7 @@ def group_advantages(
     divisor = 1.0
     if scale == "std":
         divisor = math.sqrt(sum((score - mean) ** 2 for score in scored) / (len(scored) - 1)) + EPSILON
-    return [None if score is None else (score - mean) / divisor for score in scores]
+    # r_i less the mean of the other n - 1 scores is n / (n - 1) times r_i less the mean of all.
+    factor = len(scored) / (len(scored) - 1) if baseline == "leave_one_out" else 1.0
+    advantages = [None if score is None else factor * (score - mean) / divisor for score in scores]
+    return [one if one is None or one >= 0 else negative_weight * one for one in advantages]

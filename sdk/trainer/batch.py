@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from ..records import Rollout, TokenRow
-from .advantages import group_advantages
+from .advantages import Baseline, Scale, group_advantages
+
+CUT_OFF = ("token_limit", "context_limit")
+"""How a rollout ends that was not finished: what it would have earned is not known."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class BatchStats:
     """Without signal because every rollout reached the best score seen in the group, and that was positive."""
     groups_all_wrong: int = 0
     groups_unscored: int = 0
+    cut_off: int = 0
+    """Rollouts cut off by length and therefore not trained, where that was asked for; they count in the baseline."""
     """Without signal because fewer than two of their rollouts could be scored."""
     mean_score: float | None = None
     sampled_tokens: int = 0
@@ -58,8 +62,20 @@ class Batch:
     stats: BatchStats = field(default_factory=BatchStats)
 
 
-def build_batch(groups: Sequence[Sequence[Rollout]], *, scale: Literal["std", "none"] = "std") -> Batch:
-    """Rows to train from groups of rollouts of the same task each."""
+def build_batch(
+    groups: Sequence[Sequence[Rollout]],
+    *,
+    scale: Scale = "std",
+    baseline: Baseline = "mean",
+    negative_weight: float = 1.0,
+    mask_cut_off: bool = False,
+    average_over_signal: bool = False,
+) -> Batch:
+    """Rows to train from groups of rollouts of the same task each.
+
+    `mask_cut_off`: rollouts that a length limit ended are not trained. `average_over_signal`: rows of groups without
+    signal do not count in the average that the loss is (see `BatchStats.scored_rows`).
+    """
     batch = Batch()
     stats = batch.stats
     scores_seen: list[float] = []
@@ -70,24 +86,38 @@ def build_batch(groups: Sequence[Sequence[Rollout]], *, scale: Literal["std", "n
         stats.rollouts += len(group)
         stats.unscored += len(group) - len(scored)
         stats.sampled_tokens += sum(r.sampled_tokens for r in group)
-        scored_rows = [row for r in group if r.scored for row in r.rows if any(row.sampled)]
-        stats.scored_rows += len(scored_rows)
-        stats.scored_tokens += sum(sum(row.sampled) for row in scored_rows)
-        advantages = group_advantages(scores, scale=scale)
-        rows: list[TrainRow] = []
+        advantages = group_advantages(scores, scale=scale, baseline=baseline, negative_weight=negative_weight)
         if advantages is None:
             _count_without_signal(stats, scored)
         else:
             stats.groups_with_signal += 1
-            for rollout, advantage in zip(group, advantages, strict=True):
-                if advantage is not None:
-                    rows.extend(TrainRow(row, advantage) for row in rollout.rows if any(row.sampled))
+        kept = [r for r in group if r.scored and not (mask_cut_off and r.stop_reason in CUT_OFF)]
+        stats.cut_off += len(scored) - len(kept)
+        if advantages is not None or not average_over_signal:
+            rows_counted = [row for r in kept for row in r.rows if any(row.sampled)]
+            stats.scored_rows += len(rows_counted)
+            stats.scored_tokens += sum(sum(row.sampled) for row in rows_counted)
+        rows = _rows(group, advantages, kept)
         batch.groups.append(rows)
         stats.trained_rows += len(rows)
         stats.trained_tokens += sum(sum(row.tokens.sampled) for row in rows)
     if scores_seen:
         stats.mean_score = sum(scores_seen) / len(scores_seen)
     return batch
+
+
+def _rows(
+    group: Sequence[Rollout], advantages: Sequence[float | None] | None, kept: Sequence[Rollout]
+) -> list[TrainRow]:
+    """The rows of a group that are trained; none where it has no signal."""
+    ids = {rollout.id for rollout in kept}
+    return [
+        TrainRow(row, advantage)
+        for rollout, advantage in zip(group, advantages or [None] * len(group), strict=True)
+        if advantage is not None and rollout.id in ids
+        for row in rollout.rows
+        if any(row.sampled)
+    ]
 
 
 def _count_without_signal(stats: BatchStats, scored: Sequence[float]) -> None:

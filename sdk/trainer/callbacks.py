@@ -69,6 +69,7 @@ class StepMetrics(TrainerCallback):  # type: ignore[misc]
             "groups_all_right": stats.groups_all_right,
             "groups_all_wrong": stats.groups_all_wrong,
             "groups_unscored": stats.groups_unscored,
+            "rollouts_cut_off": stats.cut_off,
             "sampled_tokens": stats.sampled_tokens,
             "trained_tokens": stats.trained_tokens,
             "trained_rows": stats.trained_rows,

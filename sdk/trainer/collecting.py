@@ -22,6 +22,7 @@ from ..rollouts.seeds import derive_seed
 from ..traces.run_folder import RunFolder
 from .batch import Batch, BatchStats, build_batch
 from .config import TrainConfig
+from .curriculum import Curriculum
 
 STAGE = "grpo"
 
@@ -34,10 +35,10 @@ class Collector:
     """Answers the trainer's `CollectBatch`: runs a group for each task, keeps every rollout in the folder."""
 
     def __init__(
-        self, engine: RolloutEngine, tasks: Sequence[Task], *, config: TrainConfig, folder: RunFolder, step: Step
+        self, engine: RolloutEngine, curriculum: Curriculum, *, config: TrainConfig, folder: RunFolder, step: Step
     ) -> None:
         self._engine = engine
-        self._tasks = tasks
+        self._curriculum = curriculum
         self._config = config
         self._folder = folder
         self._progress = step
@@ -46,17 +47,41 @@ class Collector:
         self.rollout_seconds = 0.0
         self._scope: anyio.CancelScope | None = None
 
-    def __call__(self, step: int, tasks: Sequence[int]) -> Batch:
-        started = time.monotonic()
-        rollouts = anyio.from_thread.run(self._run, step, [self._tasks[place] for place in tasks])
-        if rollouts is None:
-            raise TrainingStopped(f"stopped while the rollouts of step {step} were being sampled")
-        self.rollout_seconds = time.monotonic() - started
-        size = self._config.group_size
-        groups = [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
-        batch = build_batch(groups, scale=self._config.scale_advantages)
+    def __call__(self, step: int) -> Batch:
+        self.rollout_seconds = 0.0
+        groups = self._groups(step, self._curriculum.choose(step))
+        batch = self._batch(groups)
+        for round_number in range(1, self._config.resample_rounds + 1):
+            missing = self._config.prompts_per_step - batch.stats.groups_with_signal
+            taken = [group[0].task.id for group in groups]
+            tasks = self._curriculum.choose_more(step, round_number, missing, taken)
+            if not tasks:
+                break
+            groups += self._groups(step, tasks)
+            batch = self._batch(groups)
         self.stats = batch.stats
         return batch
+
+    def _groups(self, step: int, tasks: Sequence[Task]) -> list[list[Rollout]]:
+        started = time.monotonic()
+        rollouts = anyio.from_thread.run(self._run, step, tasks)
+        if rollouts is None:
+            raise TrainingStopped(f"stopped while the rollouts of step {step} were being sampled")
+        self._curriculum.observe(rollouts)
+        self.rollout_seconds += time.monotonic() - started
+        size = self._config.group_size
+        return [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
+
+    def _batch(self, groups: Sequence[Sequence[Rollout]]) -> Batch:
+        config = self._config
+        return build_batch(
+            groups,
+            scale=config.scale_advantages,
+            baseline=config.baseline,
+            negative_weight=config.negative_weight,
+            mask_cut_off=config.mask_cut_off,
+            average_over_signal=config.resample_rounds > 0,
+        )
 
     def stop(self) -> None:
         """Give up the rollouts in flight; the waiting trainer then raises `TrainingStopped`."""

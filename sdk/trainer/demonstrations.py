@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import anyio
-
+from mcp_bridge.ledger.lines import Listener
 from mcp_bridge.records import Tool
 from mcp_bridge.world import WorldSource
 
-from ..errors import ConfigError, plain_errors
+from ..errors import ConfigError
 from ..evaluation.conditions import is_success
-from ..policies.protocol import Sampling
 from ..policies.rendering import ChatRenderer, render_demonstration
 from ..policies.scripted import replay_demonstration
 from ..progress import Progress
 from ..records import Rollout, Task, TokenRow
-from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
+from ..rollouts.scripts import play_scripts
 from ..verifiers import VerifierLike
 
 _SHOWN = 5
@@ -37,28 +35,21 @@ async def replay_demonstrations(
     concurrency: int,
     threshold: float,
     progress: Progress,
+    on_call: Listener | None = None,
 ) -> list[Rollout]:
     """The demonstrations as rollouts, with the tools' real results. Raises ConfigError if one does not succeed."""
     shown = [task for task in tasks if task.demonstration]
-    rollouts: dict[int, Rollout] = {}
-    # A script is counted in bytes, not in the policy's tokens.
-    generous = limits.model_copy(update={"max_turn_tokens": 10**9, "max_tokens": 10**9})
-    limiter = anyio.CapacityLimiter(concurrency)
+    plays = [(Job(id=f"demonstration/{task.id}", task=task, seed=0), replay_demonstration(task)) for task in shown]
     with progress.track("gold check", len(shown)) as step:
-
-        async def replay(place: int, task: Task) -> None:
-            async with limiter:
-                agent = replay_demonstration(task)
-                engine = RolloutEngine(agent=agent, source=source, verifier=verifier, limits=generous, concurrency=1)
-                job = Job(id=f"demonstration/{task.id}", task=task, seed=0)
-                rollouts[place] = (await engine.run([job], sampling=Sampling(temperature=0.0, max_tokens=10**9)))[0]
-                step.advance()
-
-        with plain_errors():
-            async with anyio.create_task_group() as group:
-                for place, task in enumerate(shown):
-                    group.start_soon(replay, place, task)
-    played = [rollouts[place] for place in range(len(shown))]
+        played = await play_scripts(
+            plays,
+            source=source,
+            verifier=verifier,
+            limits=limits,
+            concurrency=concurrency,
+            step=step,
+            on_call=on_call,
+        )
     _require_success(played, threshold)
     return played
 
@@ -79,7 +70,7 @@ def demonstration_rows(rollouts: Sequence[Rollout], renderer: ChatRenderer, tool
     rows: list[TokenRow] = []
     for rollout in rollouts:
         opening = rollout.task.opening()
-        rows += render_demonstration(renderer, opening, tools, rollout.messages[len(opening) :])
+        rows += render_demonstration(renderer, opening, rollout.tools_of(tools), rollout.messages[len(opening) :])
     return rows
 
 

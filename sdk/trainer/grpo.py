@@ -11,25 +11,28 @@ Axes: B rows of a micro-batch, P padded prompt, T padded completion.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from datasets import Dataset
 from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
 
 from ..policies.protocol import WeightPublisher
 from .batch import Batch, TrainRow
 from .config import TrainConfig
+from .correction import correct
+from .reference import Reference
 from .shared_prefix import share_prefixes
 
 
 class CollectBatch(Protocol):
-    """How the trainer asks for rollouts: task positions in, a batch out. The loop is closed here."""
+    """How the trainer asks for rollouts: the step in, a batch out. The loop is closed here."""
 
-    def __call__(self, step: int, tasks: Sequence[int]) -> Batch: ...
+    def __call__(self, step: int) -> Batch: ...
 
 
 def make_trainer(
@@ -37,15 +40,20 @@ def make_trainer(
     tokenizer: Any,
     *,
     config: TrainConfig,
-    task_count: int,
     output_dir: str,
     collect: CollectBatch,
     publisher: WeightPublisher,
     callbacks: list[TrainerCallback],
 ) -> RolloutTrainer:
-    """A trainer over tasks 0 .. task_count-1; which ones a step takes depends on the seed and the step only."""
-    # TRL's dataset only paces the loop, one row for each prompt of a step; `tasks_of_step` says which tasks they are.
+    """A trainer that takes its batches from `collect`."""
+    # TRL's dataset only paces the loop, one row for each prompt of a step; `collect` knows which tasks they are.
     pace = [{"prompt": str(place)} for place in range(config.prompts_per_step)]
+
+    def prepare(one: Any) -> None:
+        if config.shared_prefix:
+            share_prefixes(one, temperature=config.temperature)
+
+    reference = Reference(model, every=config.reference_every, prepare=prepare) if config.kl_coefficient else None
     trainer = RolloutTrainer(
         model=model,
         reward_funcs=_scored_elsewhere,
@@ -53,27 +61,31 @@ def make_trainer(
         train_dataset=Dataset.from_list(pace),
         processing_class=tokenizer,
         callbacks=callbacks,
-        collect=lambda step: collect(step, tasks_of_step(step, task_count, config)),
+        collect=collect,
         publisher=publisher,
+        reference=reference,
+        options=config,
     )
-    if config.shared_prefix:
-        share_prefixes(trainer.model, temperature=config.temperature)
+    prepare(trainer.model)
+    # Set afterwards: with a coefficient from the start, TRL would load a reference of its own by the model's name.
+    trainer.beta = config.kl_coefficient
     return trainer
-
-
-def tasks_of_step(step: int, task_count: int, config: TrainConfig) -> list[int]:
-    """The tasks of a step, all different. Every epoch shuffles anew, and nothing has to be remembered to resume."""
-    size = config.prompts_per_step
-    epoch, place = divmod(step, max(1, task_count // size))
-    order = list(range(task_count))
-    random.Random(f"{config.seed}/{epoch}").shuffle(order)
-    return order[place * size : (place + 1) * size]
 
 
 class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer whose batches come from `collect` and whose weights go to `publisher`."""
 
-    def __init__(self, *, collect: Callable[[int], Batch], publisher: WeightPublisher, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        collect: CollectBatch,
+        publisher: WeightPublisher,
+        reference: Reference | None,
+        options: TrainConfig,
+        **kwargs: Any,
+    ) -> None:
+        self._options = options
+        self._reference = reference
         super().__init__(**kwargs)
         self._collect = collect
         self._publisher = publisher
@@ -83,31 +95,81 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
     def _send_telemetry(self) -> None:
         """TRL reports each trainer to its hub by default; this library sends nothing."""
 
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """A rate that rises, stays and falls, unless TRL's own options ask for another schedule.
+
+        The first step already learns: the schedules of transformers begin with a rate of 0, a whole step of rollouts
+        for nothing.
+        """
+        rise, fall = self._options.learning_rate_rise, self._options.learning_rate_fall
+        if not rise and not fall:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if getattr(self, "lr_scheduler", None) is None:
+
+            def factor(step: int) -> float:
+                return min(1.0, (step + 1) / (rise + 1), max(0.0, (num_training_steps - step) / (fall + 1)))
+
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, factor)
+        return self.lr_scheduler
+
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, torch.Tensor]:  # noqa: ARG002
         steps = self.args.steps_per_generation
         if self._step % (steps * self.num_iterations) == 0 or not self._micro_batches:
             step = self.state.global_step
             self._publisher.publish(self.accelerator.unwrap_model(self.model).state_dict(), version=step)
+            if self._reference is not None:
+                self._reference.follow(self.accelerator.unwrap_model(self.model), step)
             batch = self._collect(step)
             self._micro_batches = collate_batch(
                 batch, parts=steps, loss_type=self.loss_type, pad_id=self._pad_id, device=self.accelerator.device
             )
         micro_batch: dict[str, torch.Tensor] = self._micro_batches[self._step % steps]
+        if self._reference is not None and "ref_per_token_logps" not in micro_batch:
+            micro_batch["ref_per_token_logps"] = self._reference_logps(self._reference, micro_batch)
         return micro_batch
+
+    def _reference_logps(self, reference: Reference, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """[B, T] log-probabilities of the completion under the reference."""
+        reference.model.to(self.accelerator.device)
+        with torch.no_grad():
+            outputs = super()._get_per_token_logps_and_entropies(
+                reference.model,
+                torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
+                torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1),
+                inputs["completion_ids"].size(1),
+            )
+        logps_BT: torch.Tensor = outputs[0]
+        return logps_BT
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         outputs = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         self._last_logps_BT = outputs[0].detach()
+        # TRL reads the advantages after it has these log-probabilities, which the correction needs.
+        correct(self._inputs, self._last_logps_BT, self._options)
         return outputs
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        loss: torch.Tensor = super()._compute_loss(model, inputs) * inputs["loss_scale"]
+        self._inputs = dict(inputs)
+        loss: torch.Tensor = super()._compute_loss(model, self._inputs) * inputs["loss_scale"]
         mask_BT = inputs["completion_mask"].bool() & inputs["tool_mask"].bool()
         if bool(mask_BT.any()):
             gap = (self._last_logps_BT - inputs["old_per_token_logps"])[mask_BT].abs()
             self._metrics["train"]["sampler_gap/mean"].append(gap.mean().item())
             self._metrics["train"]["sampler_gap/max"].append(gap.max().item())
         return loss
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        # Before the rest: TRL's `trainer_state.json` comes last, and makes a checkpoint one that can be gone on from.
+        if self._reference is not None:
+            folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            folder.mkdir(parents=True, exist_ok=True)
+            self._reference.save(folder)
+        super()._save_checkpoint(model, trial)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if self._reference is not None:
+            self._reference.load(Path(resume_from_checkpoint))
 
 
 def collate_batch(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import connect
-from mcp_bridge.world import WorldSource
+from mcp_bridge.toolsets.toolset import Toolset
 
 from ..errors import ConfigError
 from ..evaluation.measuring import measure
@@ -17,10 +17,11 @@ from ..policies.token_agent import TokenAgent
 from ..progress import Progress, Silent
 from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
-from ..tasks import load_tasks, split_tasks
+from ..tasks import load_tasks, split_tasks, spread
 from ..traces.run_folder import RunFolder
 from ..verifiers import VerifierLike, check_verifier
 from .config import TrainConfig
+from .curriculum import interleaved
 from .demonstrations import demonstration_rows, replay_demonstrations
 from .disk_space import bytes_still_needed
 from .run_identity import check_model_name, train_identity
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .stages import Learner
 
 UNTRAINED, WARM, TRAINED = "untrained", "after_warm_start", "after_grpo"
+PROBES = "probes"
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ async def train_async(
     train, heldout = choose_tasks(prompts, options)
     _require_a_way_to_learn(train, options)
     async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
+        source.for_training(options.allow_destructive)
         # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
         identity = train_identity(
             options, model=model, verifier=verifier, train=train, heldout=heldout, source=tools, tools=source.tools
@@ -86,7 +89,7 @@ class _Run:
     def __init__(
         self,
         config: TrainConfig,
-        source: WorldSource,
+        source: Toolset,
         verifier: VerifierLike,
         train: Sequence[Task],
         heldout: Sequence[Task],
@@ -103,7 +106,12 @@ class _Run:
         self.conditions: dict[str, list[Rollout]] = {}
 
     async def through(self, model: str | Path | None) -> TrainResult:
+        if cut_off := len(self.folder.interrupted_calls):
+            self.progress.say(
+                f"calls under way when the run was killed: {cut_off}; their outcome is unknown, see calls.jsonl"
+            )
         demonstrations = await self._replayed_demonstrations()
+        await self._probe()
         from .stages import open_learner
 
         self.progress.say(f"loading the model {model or '(embedded SmolLM2-135M-Instruct)'}")
@@ -128,11 +136,14 @@ class _Run:
             verifier=self.verifier,
             limits=self.config.limits,
             concurrency=self.config.concurrency,
+            on_call=self.folder.append_call,
         )
 
     async def _replayed_demonstrations(self) -> list[Rollout]:
         shown = [task for task in self.train if task.demonstration]
         chosen = spread(shown, self.config.warm_start_tasks) if self.config.warm_start_steps else []
+        if self.config.curriculum is not None:
+            chosen = interleaved(chosen, self.config.curriculum, self.config.seed)
         return await replay_demonstrations(
             chosen,
             source=self.source,
@@ -141,7 +152,30 @@ class _Run:
             concurrency=self.config.concurrency,
             threshold=self.config.success_threshold,
             progress=self.progress,
+            on_call=self.folder.append_call,
         )
+
+    async def _probe(self) -> None:
+        """Before the first step: a verifier that degenerate policies earn would teach to be degenerate."""
+        if not self.config.probe_tasks or self.folder.stage(PROBES) is not None:
+            return
+        from ..probing.running import run_probes
+
+        report = await run_probes(
+            self.source,
+            spread(self.train, self.config.probe_tasks),
+            self.verifier,
+            threshold=self.config.success_threshold,
+            limits=self.config.limits,
+            concurrency=self.config.concurrency,
+            progress=self.progress,
+            on_call=self.folder.append_call,
+        )
+        self.folder.drop_after(PROBES, -2)
+        for rollout in report.rollouts:
+            self.folder.append_rollout(PROBES, rollout)
+        report.require_none(allowed=self.config.allow_probes)
+        self.folder.finish_stage(PROBES, {"rollouts": len(report.rollouts), "rewarded": len(report.findings)})
 
     async def _measure(self, engine: RolloutEngine, stage: str, title: str) -> None:
         self.conditions[title] = await measure(
@@ -158,7 +192,7 @@ class _Run:
 
     def _write_report(self, learner: Learner) -> Report:
         from ..evaluation.plots import learning_curve
-        from ..evaluation.run_facts import run_facts
+        from ..evaluation.run_facts import call_facts, guard_facts, run_facts
         from ..evaluation.training_summary import TrainingSummary
 
         metrics = self.folder.read_metrics()
@@ -169,6 +203,8 @@ class _Run:
                 "folder": str(self.folder.path),
                 **learner.facts(),
                 **run_facts(self.folder.info, self.folder.config),
+                **guard_facts(self.source),
+                **call_facts(self.folder.read_calls()),
             },
             training=TrainingSummary.from_metrics(metrics, stage="grpo") if self.config.grpo_steps else None,
             success_threshold=self.config.success_threshold,
@@ -185,13 +221,6 @@ def choose_tasks(prompts: Any, config: TrainConfig) -> tuple[list[Task], list[Ta
     return list(split.train), spread(split.heldout, config.max_heldout)
 
 
-def spread(tasks: Sequence[Task], count: int | None) -> list[Task]:
-    """At most `count` of the tasks, spread evenly over their order; all where None."""
-    if count is None or count >= len(tasks):
-        return list(tasks)
-    return [tasks[place * len(tasks) // count] for place in range(count)]
-
-
 def _require_a_way_to_learn(train: Sequence[Task], config: TrainConfig) -> None:
     if config.warm_start_steps and not any(task.demonstration for task in train):
         raise ConfigError(
@@ -201,6 +230,11 @@ def _require_a_way_to_learn(train: Sequence[Task], config: TrainConfig) -> None:
         )
     if not config.warm_start_steps and not config.grpo_steps:
         raise ConfigError("warm_start_steps and grpo_steps are both 0: nothing would be trained; use sdk.evaluate")
+    if config.curriculum is not None and (without := [task for task in train if config.curriculum not in task.tags]):
+        raise ConfigError(
+            f"curriculum is {config.curriculum!r}, but {len(without)} of {len(train)} training tasks have no such tag; "
+            f"task {without[0].id!r} has the tags {sorted(without[0].tags)}"
+        )
     if config.grpo_steps and config.prompts_per_step > len(train):
         raise ConfigError(
             f"prompts_per_step is {config.prompts_per_step}, but there are only {len(train)} training tasks; "

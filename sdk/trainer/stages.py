@@ -29,6 +29,7 @@ from ..traces.run_folder import RunFolder
 from .callbacks import StepMetrics, StopOnRequest, WarmStartProgress
 from .collecting import STAGE, Collector, TrainingStopped
 from .config import TrainConfig
+from .curriculum import Curriculum
 from .grpo import make_trainer
 from .shared_prefix import check_fits
 from .threads import TrainerThread
@@ -114,14 +115,15 @@ class Learner:
         self, engine: RolloutEngine, tasks: Sequence[Task], output_dir: Path, checkpoint: Path | None, done: int
     ) -> None:
         with self._progress.track("GRPO", self._config.grpo_steps, done) as step:
-            collector = Collector(engine, tasks, config=self._config, folder=self._folder, step=step)
+            curriculum = Curriculum(tasks, self._config)
+            curriculum.observe(self._folder.iter_rollouts(STAGE))
+            collector = Collector(engine, curriculum, config=self._config, folder=self._folder, step=step)
 
             def make(stop: StopOnRequest) -> Any:
                 return make_trainer(
                     self.model,
                     self.tokenizer,
                     config=self._config,
-                    task_count=len(tasks),
                     output_dir=str(output_dir),
                     collect=collector,
                     publisher=self.engine,

@@ -27,7 +27,10 @@ def make_warm_start(
     output_dir: str,
     callbacks: list[TrainerCallback],
 ) -> WarmStartTrainer:
-    """A trainer over demonstration rows, `warm_start_steps` long; its order depends on the seed only."""
+    """A trainer over demonstration rows, `warm_start_steps` long.
+
+    The rows are taken as they come where a curriculum ordered them, else in an order that depends on the seed only.
+    """
     trainer = WarmStartTrainer(
         model=model,
         args=_sft_config(config, output_dir),
@@ -61,6 +64,7 @@ def _sft_config(config: TrainConfig, output_dir: str) -> SFTConfig:
         output_dir=output_dir,
         seed=config.seed,
         max_steps=config.warm_start_steps,
+        train_sampling_strategy="sequential" if config.curriculum is not None else "random",
         learning_rate=config.warm_start_learning_rate,
         lr_scheduler_type="linear",  # without warm-up, whose first step would have a rate of 0
         per_device_train_batch_size=config.warm_start_batch,

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
 from .comparing import shortened
+from .returned import returned_values
 from .tokens import Token, is_number, positions, tokenize
 
 STATUSES = (
@@ -32,17 +33,21 @@ class AnswerMatch:
     options: tuple[str, ...] = STATUSES
     max_words: int = 60
     other_numbers: bool = False
+    other_values: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.options, str):
             raise ConfigError(f"answer_match: options is {self.options!r}; give a tuple: ({self.options!r},)")
         if self.max_words < 1:
             raise ConfigError(f"answer_match: max_words is {self.max_words}; it must be 1 or more")
+        if self.other_values < 0:
+            raise ConfigError(f"answer_match: other_values is {self.other_values}; it must be 0 or more")
 
     def __repr__(self) -> str:
         options = ["whole=True"] * self.whole + [f"options={self.options!r}"] * (self.options != STATUSES)
         options += [f"max_words={self.max_words}"] * (self.max_words != 60)
         options += ["other_numbers=True"] * self.other_numbers
+        options += [f"other_values={self.other_values}"] * (self.other_values != 1)
         return f"answer_match({', '.join(options)})"
 
     def verify(self, rollout: Rollout) -> Verdict:
@@ -105,6 +110,10 @@ class AnswerMatch:
             stray = next((t for t in rest if isinstance(t, Decimal) and t not in known), None)
             if stray is not None:
                 return f"the answer also says {stray:f}, a number that was not asked about"
+        right = [form for choices in golds for choice in choices for form in choice]
+        others = returned_values(rollout, rest, [known, *right])
+        if len(others) > self.other_values:
+            return f"the answer also says what tools returned besides: {', '.join(others[:5])}"
         return None
 
     def _other_option(self, rest: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout) -> str | None:
@@ -122,7 +131,12 @@ class AnswerMatch:
 
 
 def answer_match(
-    *, whole: bool = False, options: Sequence[str] = STATUSES, max_words: int = 60, other_numbers: bool = False
+    *,
+    whole: bool = False,
+    options: Sequence[str] = STATUSES,
+    max_words: int = 60,
+    other_numbers: bool = False,
+    other_values: int = 1,
 ) -> AnswerMatch:
     """A verifier: the final answer says `task.expected["answer"]`.
 
@@ -137,6 +151,7 @@ def answer_match(
     - the expected words are negated ("not shipped"), or yes or no does not come first;
     - the expected answer is one of `options` (`task.expected["options"]` goes before) and another one is said too;
     - a number is expected and other numbers are said that the prompt does not have (unless `other_numbers`);
+    - it says more than `other_values` other values that tools returned: whoever repeats all results is right by chance;
     - it has more than `max_words` words, or addresses the scorer ("score: 1").
 
     Give `options` wherever the answer is one of a closed list: a policy that names them all is right otherwise.
@@ -145,7 +160,7 @@ def answer_match(
     Example: `answer_match(options=("gold", "silver", "bronze"))`
     """
     options = options if isinstance(options, str) else tuple(options)
-    return AnswerMatch(whole=whole, options=options, max_words=max_words, other_numbers=other_numbers)  # type: ignore[arg-type]
+    return AnswerMatch(whole, options, max_words, other_numbers, other_values)  # type: ignore[arg-type]
 
 
 def _required(rollout: Rollout) -> list[list[Any]]:

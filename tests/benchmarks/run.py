@@ -9,11 +9,15 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import call_faults
 import engine_throughput  # its import sets what must be set before torch is loaded
+import lost_calls
+import tool_calls
 import training_step
+import world_forks
 
 TARGET = Path(__file__).parents[2] / "docs" / "benchmarks.md"
-PACKAGES = ("toolbake", "torch", "transformers", "trl")
+PACKAGES = ("toolbake", "mcp", "aiohttp", "httpx2", "torch", "transformers", "trl")
 
 
 def machine() -> str:
@@ -36,7 +40,14 @@ def main() -> None:
         f"{datetime.date.today().isoformat()}; {machine()}; Python {platform.python_version()}; {versions}; "
         "the embedded SmolLM2-135M-Instruct.",
     ]
-    sections = [engine_throughput.section(), training_step.section()]
+    sections = [
+        tool_calls.section(),
+        engine_throughput.section(),
+        training_step.section(),
+        world_forks.section(),
+        lost_calls.section(),
+        call_faults.section(),
+    ]
     TARGET.write_text("\n".join(head) + "\n\n" + "\n\n".join(sections) + "\n")
     sys.stdout.write(TARGET.read_text())
 

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from servers.environments import python_of
 
 # A machine that others use too may take its time over any single example.
 settings.register_profile("bridge", deadline=None)
 settings.load_profile("bridge")
 
 NOTES = Path(__file__).parent / "servers" / "notes.py"
+ANY_RELEASE = Path(__file__).parent / "servers" / "any_release.py"
 NODE_MODULES = Path(__file__).parent.parent / "node" / "node_modules"
 
 
@@ -88,6 +90,12 @@ def _unblock_at_death(process: subprocess.Popen[bytes], fifo: Path) -> None:
         os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
     except OSError:
         return  # Nobody is waiting: the port was read long ago, or the folder is gone.
+
+
+@pytest.fixture(scope="session")
+def release() -> Callable[..., list[str]]:
+    """The command of a server on a release of the MCP SDK: "1.3", "1.26" or "2.3", in an environment of its own."""
+    return lambda release, *arguments: [str(python_of(release)), str(ANY_RELEASE), *arguments]
 
 
 @pytest.fixture

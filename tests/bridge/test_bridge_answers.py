@@ -20,8 +20,9 @@ from mcp_types import (
 
 import mcp_bridge
 from mcp_bridge import Tool, ToolResult
-from mcp_bridge.results import capped, from_mcp
-from mcp_bridge.validation import ArgumentChecker, unknown_tool
+from mcp_bridge.sessions.content import from_mcp
+from mcp_bridge.toolsets.results import capped
+from mcp_bridge.toolsets.validation import ArgumentChecker, unknown_tool
 
 REFUND = Tool(
     name="refund_order",
@@ -141,7 +142,7 @@ def test_every_kind_of_content_becomes_text() -> None:
                 ),
                 TextContent(text="last"),
             ],
-            structured_content={"not": "shown beside text"},
+            structured_content={"count": 3},
         )
     )
     assert result.text == (
@@ -151,9 +152,9 @@ def test_every_kind_of_content_becomes_text() -> None:
         "[link file:///a.txt, a.txt, text/plain, 12 bytes]\n"
         "[resource file:///b, unknown type, 2 bytes]\n"
         "[resource file:///c.md, text/markdown, 3 characters]\n# C\n"
-        "last"
+        'last\n{"count":3}'
     )
-    assert result.structured == {"not": "shown beside text"}
+    assert result.structured == {"count": 3}
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ async def test_an_error_of_another_kind_while_servers_start_is_in_no_group(monke
     async def fail(*_: Any, **__: Any) -> None:
         raise fault
 
-    monkeypatch.setattr("mcp_bridge.servers.open_session", fail)
+    monkeypatch.setattr("mcp_bridge.sessions.server_source.open_session", fail)
     with pytest.raises(ValueError, match="a bug of the bridge") as raised:
         async with mcp_bridge.connect([healthy(), healthy()]):
             pass

@@ -97,7 +97,7 @@ async def test_a_url_that_accepts_and_never_answers_is_given_up() -> None:
 
 async def test_a_server_killed_during_calls_fails_them_all_and_only_them(http_notes: Start) -> None:
     server, other = http_notes(), http_notes()
-    async with mcp_bridge.connect(other.url) as healthy, mcp_bridge.connect(server.url) as toolset:
+    async with mcp_bridge.connect(other.url) as healthy, mcp_bridge.connect(server.url, connect_timeout_s=2) as toolset:
         died: list[str] = []
 
         async def hang() -> None:

@@ -25,6 +25,9 @@ async def test_the_time_server_converts_a_time() -> None:
 async def test_the_everything_server_answers_with_text_images_and_structure(node_server: Node) -> None:
     async with mcp_bridge.connect(node_server("server-everything")) as toolset:
         assert len(toolset.tools) >= 10
+        (task,) = toolset.left_out
+        assert task.tool == "simulate-research-query"
+        assert "as a task" in task.reason
         assert (await toolset.call("echo", {"message": "hello"})).text == "Echo: hello"
         assert "5" in (await toolset.call("get-sum", {"a": 2, "b": 3})).text
         wrong = await toolset.call("get-sum", {"a": "two", "b": 3})
@@ -77,7 +80,9 @@ async def test_each_world_of_a_node_server_is_a_process_that_ends_with_it(
     preload = tmp_path / "preload.cjs"
     preload.write_text(f"require('fs').writeFileSync('{pid_files}/' + process.pid, '')")
     node, entry = node_server("server-filesystem")
-    async with mcp_bridge.connect([node, "--require", str(preload), entry, str(tmp_path)]) as toolset:
+    arguments = ["--require", str(preload), entry, str(tmp_path)]
+    config = {"mcpServers": {"files": {"command": node, "args": arguments, "toolbake": {"warm": 0}}}}
+    async with mcp_bridge.connect(config) as toolset:
         async with toolset.open_world("one"), toolset.open_world("two"):
             pids = [int(file.name) for file in pid_files.iterdir()]
             assert len(pids) == 2

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import mcp_bridge
 from mcp_bridge import SourceError
-from mcp_bridge.identify import identify
-from mcp_bridge.redaction import is_secret_name, redacted, shown_arguments
-from mcp_bridge.specs import StdioSpec
+from mcp_bridge.access.redaction import is_secret_name, redacted, shown_arguments
+from mcp_bridge.sources.identify import identify
+from mcp_bridge.sources.specs import StdioSpec
 
 
 def stdio(*args: str, env: dict[str, str] | None = None) -> StdioSpec:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import mcp_bridge
 from mcp_bridge import SourceError
-from mcp_bridge.identify import identify
-from mcp_bridge.redaction import redacted
-from mcp_bridge.specs import HttpSpec, StdioSpec
+from mcp_bridge.access.redaction import redacted
+from mcp_bridge.sources.identify import identify
+from mcp_bridge.sources.specs import HttpSpec, StdioSpec
 
 
 def servers(**entries: Any) -> dict[str, Any]:
@@ -66,13 +66,13 @@ def test_a_list_of_urls_and_json_files_is_a_list_of_sources(tmp_path: Path) -> N
         ({"command": "a", "headers": {"N": "1"}}, "'headers', which does nothing beside 'command'"),
         ({"command": "a", "env": {"KEY": "${BRIDGE_TEST_UNSET}"}}, "variable BRIDGE_TEST_UNSET is not set"),
         ({"url": "ftp://a"}, "must begin with http:// or https://"),
-        ({"url": "http://a", "type": "sse"}, "the old SSE transport"),
-        ({"url": "http://a", "type": "carrier pigeon"}, "known are 'stdio' and 'http'"),
+        ({"command": "a", "type": "sse"}, "type 'sse', which does not fit 'command'"),
+        ({"url": "http://a", "type": "carrier pigeon"}, "known are 'stdio', 'http' and 'sse'"),
         ({"url": "http://a", "toolbake": {"isolation": "process"}}, 'needs a "command"'),
         ({"command": "a", "toolbake": {"isolation": "none"}}, "choices are 'process', 'session', 'shared'"),
-        ({"command": "a", "toolbake": {"isolate": "process"}}, 'must look like {"isolation": "process"}'),
+        ({"command": "a", "toolbake": {"isolate": "process"}}, "unknown key 'isolate'. Did you mean 'isolation'"),
         ({"command": "a", "disabled": True}, "is disabled"),
-        ("python server.py", 'it must be an object with "command" or "url"'),
+        ("python server.py", 'it must be an object with "command", "url" or "openapi"'),
     ],
 )
 async def test_a_wrong_entry_is_named_with_its_place_and_the_fix(entry: Any, message: str) -> None:

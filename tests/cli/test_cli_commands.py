@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 
@@ -10,6 +11,17 @@ import httpx
 import pytest
 from command_line import start_toolbake, toolbake
 
+SHOP = """
+from mcp.server.mcpserver import MCPServer
+from mcp_types import ToolAnnotations
+
+server = MCPServer("shop", log_level="ERROR")
+destructive = ToolAnnotations(read_only_hint=False, destructive_hint=True)
+server.tool(name="get_order", structured_output=False)(lambda: "")
+server.tool(name="cancel_order", annotations=destructive, structured_output=False)(lambda: "")
+server.tool(name="close_shop", annotations=destructive, structured_output=False)(lambda: "")
+server.run("stdio")
+"""
 HELPDESK = shlex.join([sys.executable, "-m", "sandboxes.helpdesk"])
 
 
@@ -20,13 +32,47 @@ def test_tools_of_the_helpdesk_are_listed_as_the_model_sees_them(desk):
     assert "    Refund an order.\n    (not read-only, destructive, not idempotent, closed world)" in result.stdout
     assert result.stdout.count(" tokens]") == 9
     assert result.stdout.splitlines()[-1].startswith("9 tools, ")
-    assert toolbake("tools", "--command", HELPDESK).stdout == result.stdout
+    table = result.stdout[result.stdout.index("\ntool ") :]
+    assert re.search(r"^refund_order +helpdesk +destructive +\d+$", table, flags=re.MULTILINE)
+    assert re.search(r"^get_order +helpdesk +read-only +\d+$", table, flags=re.MULTILINE)
+    blocks = result.stdout.removesuffix(table)
+    assert toolbake("tools", "--command", HELPDESK).stdout.startswith(blocks)
+
+
+def test_tools_that_are_left_out_renamed_or_refused_in_training_are_shown_as_such(desk):
+    (desk / "shop.py").write_text(SHOP)
+    shop = {"command": sys.executable, "args": ["shop.py"], "toolbake": {"deny": ["close_shop"]}}
+    (desk / "mcp.json").write_text(json.dumps({"mcpServers": {"shop": shop}}))
+    (desk / "both.py").write_text("def get_order() -> str: return ''\ntools = ['mcp.json', get_order]\n")
+    result = toolbake("tools", "both.py:tools")
+    assert result.exit_code == 0, result.stderr
+    wanted = r"^shop__get_order \(get_order there\) +shop +not said +\d+$"
+    assert re.search(wanted, result.stdout, flags=re.MULTILINE)
+    assert re.search(
+        r"^cancel_order +shop +destructive and live: refused in training +\d+$", result.stdout, re.MULTILINE
+    )
+    assert "\nLeft out:\nclose_shop  shop  deny has 'close_shop'\n" in result.stdout
+    told = json.loads(toolbake("tools", "both.py:tools", "--json").stdout)
+    assert told["model"] == "SmolLM2-135M-Instruct"
+    assert [tool["name"] for tool in told["tools"]] == ["shop__get_order", "cancel_order", "functions__get_order"]
+    assert [tool["refused_in_training"] for tool in told["tools"]] == [False, True, False]
+    assert told["tools"][0]["name_at_source"] == "get_order"
+    assert told["tools"][1]["annotations"] == {"read_only": False, "destructive": True}
+    assert [(one["tool"], one["reason"]) for one in told["left_out"]] == [("close_shop", "deny has 'close_shop'")]
+    assert told["tokens"]["total"] == told["tokens"]["around"] + sum(tool["tokens"] for tool in told["tools"])
+    assert f"3 tools, {told['tokens']['total']} tokens of every prompt" in result.stdout
+
+
+def test_the_tokenizer_of_the_chosen_model_counts(desk, tiny_model_folder):
+    own = json.loads(toolbake("tools", "desk.py:tools", "--model", tiny_model_folder, "--json").stdout)
+    assert own["model"] == str(tiny_model_folder)
+    assert own["tokens"]["total"] > 0
 
 
 def test_the_token_cost_of_tools_is_that_of_the_prompt(desk):
     from transformers import AutoTokenizer
 
-    from mcp_bridge.functions import FunctionSource
+    from mcp_bridge.sources.functions import FunctionSource
     from sdk.cli.named_objects import load_named
     from sdk.cli.token_costs import count_tokens, open_renderer
     from sdk.policies.models.smollm2 import embedded_folder

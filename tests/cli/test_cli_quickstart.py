@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from command_line import start_toolbake, toolbake
 
-from mcp_bridge.functions import FunctionSource
+from mcp_bridge.sources.functions import FunctionSource
 from sdk.cli.quickstart_options import quickstart_options, quickstart_tasks
 from sdk.cli.resuming import finished_run, fresh_folder
 from sdk.evaluation.report import Report

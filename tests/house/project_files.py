@@ -10,7 +10,7 @@ PACKAGES = ("sdk", "sandboxes", "mcp_bridge")
 
 _NOT_OURS = {
     *(".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"),
-    *("__pycache__", "node_modules", "runs", "build", "dist"),
+    *("__pycache__", "node_modules", "environments", "runs", "build", "dist"),
 }
 _NOT_TEXT = {".png", ".gguf", ".safetensors", ".parquet", ".pyc"}
 

@@ -9,6 +9,7 @@ import pytest
 from project_files import read
 from pydantic import BaseModel
 
+from mcp_bridge.sources.options import ServerOptions
 from sdk import Limits, TrainConfig
 
 
@@ -32,9 +33,9 @@ def defaults(model: type[BaseModel]) -> list[tuple[str, str]]:
     return rows
 
 
-@pytest.mark.parametrize("model", [TrainConfig, Limits])
-def test_the_table_of_options_is_that_of_the_record(model: type[BaseModel]) -> None:
-    assert table_rows(read(Path("docs/training.md")), model.__name__) == defaults(model)
+@pytest.mark.parametrize(("model", "page"), [(TrainConfig, "training"), (Limits, "training"), (ServerOptions, "tools")])
+def test_the_table_of_options_is_that_of_the_record(model: type[BaseModel], page: str) -> None:
+    assert table_rows(read(Path(f"docs/{page}.md")), model.__name__) == defaults(model)
 
 
 def test_the_config_in_the_docs_is_named_where_training_is_explained() -> None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import traceback
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from doc_blocks import Block, blocks
 from doc_running import run_page
 from project_files import pages, read
 
-from mcp_bridge.mcp_json import read_config
+from mcp_bridge.sources.mcp_json import read_config
+
+DAY = timedelta(days=1)
 
 
 def blocks_in(page: Path, language: str) -> list[Block]:
@@ -24,13 +32,32 @@ def test_the_python_blocks_of_a_page_run(page: Path, workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if blocks_in(page, "json")], ids=str)
-def test_the_json_blocks_of_a_page_are_what_they_claim(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ORDERS_TOKEN", "STOCK_TOKEN"):
-        monkeypatch.setenv(name, "secret")
+def test_the_json_blocks_of_a_page_are_what_they_claim(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for block in blocks_in(page, "json"):
+        for name in re.findall(r"\$\{(\w+)\}", block.code):
+            monkeypatch.setenv(name, "secret")
+        for file, content in certificate_and_key().items():
+            for name in re.findall(rf'"([\w-]+\.{file})"', block.code):
+                (tmp_path / name).write_bytes(content)
         found = json.loads(block.code)
         if "mcpServers" in found:
-            assert len(read_config(found, where=str(page), folder=Path.cwd())) == len(found["mcpServers"])
+            assert len(read_config(found, where=str(page), folder=tmp_path)) == len(found["mcpServers"])
+
+
+def certificate_and_key() -> dict[str, bytes]:
+    """A certificate (`pem`) and its private key (`key`), both in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "example")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + DAY)
+    return {
+        "pem": builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM),
+        "key": key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+    }
 
 
 def page_of(code: str, comment: str = "") -> str:

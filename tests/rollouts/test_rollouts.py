@@ -6,8 +6,10 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_bridge import ToolFailure, connect
+from mcp_bridge import ServerDied, ToolFailure, connect
+from mcp_bridge.ledger.lines import LedgerLine, digest_arguments, digest_text
 from sandboxes.helpdesk import Helpdesk
+from sdk.evaluation.run_facts import call_facts
 from sdk.policies.protocol import Sampling
 from sdk.policies.scripted import ScriptedAgent
 from sdk.records import Message, Rollout, Task, ToolCall
@@ -16,6 +18,7 @@ from sdk.rollouts.episode import Job
 from sdk.rollouts.limits import Limits
 
 GREEDY = Sampling(temperature=0.0)
+ROOMY = Limits(max_turn_tokens=10_000, max_tokens=100_000)
 
 
 def add(a: int, b: int) -> int:
@@ -132,7 +135,35 @@ async def test_a_hung_tool_costs_the_call_and_leaves_the_rollout_unscored() -> N
 
     rollout = await play([calling(("hang", {})), "fine"], tools=(hang,), call_timeout_s=0.05)
     assert rollout.failure is not None
-    assert (rollout.failure.boundary, rollout.failure.kind) == ("tools", "CallTimeout")
+    assert (rollout.failure.boundary, rollout.failure.kind) == ("tools", "OutcomeUnknown")
+
+
+async def test_a_rollout_keeps_the_ledger_of_its_calls_also_of_one_whose_outcome_is_unknown() -> None:
+    heard: list[LedgerLine] = []
+
+    async def charge(amount: int) -> str:
+        """Charge; the second time the answer is lost."""
+        assert heard[-1].event == "started"
+        if amount == 2:
+            raise ServerDied("the connection ended")
+        return "charged"
+
+    async with connect(charge) as source:
+        script = [calling(("charge", {"amount": 1})), calling(("charge", {"amount": 2})), "done"]
+        agent = ScriptedAgent(script)
+        engine = RolloutEngine(agent=agent, source=source, verifier=lambda _: 1.0, on_call=heard.append, limits=ROOMY)
+        rollout = (await engine.run([Job(id="r7", task=Task(prompt="go"), seed=0)], sampling=GREEDY))[0]
+    assert [line.event for line in rollout.ledger] == ["started", "answered", "started", "unknown"]
+    assert heard == rollout.ledger
+    assert {line.rollout for line in heard} == {"r7"}
+    assert rollout.ledger[0].call == f"r7/{rollout.calls[0].call.id}"
+    assert rollout.ledger[0].arguments == digest_arguments(rollout.calls[0].call.arguments)
+    assert rollout.ledger[1].result == digest_text(rollout.calls[0].result.text)
+    assert rollout.failure is not None
+    assert (rollout.failure.kind, rollout.scored) == ("OutcomeUnknown", False)
+    assert "whether 'charge' took effect is unknown" in rollout.failure.message
+    assert call_facts([rollout]) == call_facts(heard) == {"calls": {"answered": 1, "unknown": 1}}
+    assert Rollout.model_validate_json(rollout.model_dump_json()).ledger == rollout.ledger
 
 
 async def test_running_out_of_time_is_not_a_bad_answer() -> None:

@@ -3,12 +3,12 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 import anyio
 import pytest
-from sandbox_conformance import check_sandbox
+from sandbox_conformance import Call, SandboxConformance
 
 from mcp_bridge.errors import ToolFailure
 from mcp_bridge.records import Tool
@@ -52,12 +52,33 @@ def _some_processing_order() -> str:
     return next(key for key, row in orders.items() if row["status"] == "processing")
 
 
-async def test_the_helpdesk_passes_the_conformance_suite() -> None:
-    await check_sandbox(Helpdesk, ("cancel_order", {"order_id": _some_processing_order()}))
+class TestHelpdesk(SandboxConformance):
+    def make(self) -> Helpdesk:
+        return Helpdesk()
+
+    def change(self) -> Call:
+        return "cancel_order", {"order_id": _some_processing_order()}
+
+    def calls(self) -> list[Call]:
+        customer = next(iter(Helpdesk().state()["customers"]))
+        return [
+            ("list_orders", {"customer_id": customer}),
+            ("get_policy", {"topic": "returns"}),
+            ("get_policy", {"topic": "the weather"}),
+            ("change_address", {"order_id": _some_processing_order(), "address": "1 New Road"}),
+            ("refund_order", {"order_id": _some_processing_order(), "amount": 1}),
+        ]
 
 
-async def test_a_minimal_sandbox_passes_the_conformance_suite() -> None:
-    await check_sandbox(Counter, ("add", {"by": 2}))
+class TestCounter(SandboxConformance):
+    def make(self) -> Counter:
+        return Counter()
+
+    def change(self) -> Call:
+        return "add", {"by": 2}
+
+    def calls(self) -> list[Call]:
+        return [("add", {"by": 13}), ("add", {"by": "2"})]
 
 
 class Leaky(Counter):
@@ -67,9 +88,43 @@ class Leaky(Counter):
         return self
 
 
-async def test_the_conformance_suite_notices_forks_that_share() -> None:
+def test_the_conformance_suite_notices_forks_that_share() -> None:
     with pytest.raises(AssertionError):
-        await check_sandbox(Leaky, ("add", {"by": 2}))
+        TestCounter().test_forks_share_nothing_that_a_call_can_change(Leaky())
+
+
+class Hasty(Counter):
+    """Breaks its promise: its clock is the computer's."""
+
+    @property
+    def now(self) -> datetime:
+        return datetime.now()
+
+
+def test_the_conformance_suite_notices_the_wall_clock() -> None:
+    with pytest.raises(AssertionError):
+        TestCounter().test_time_passes_only_when_it_is_told_to(Hasty())
+
+
+class Ripening(Counter):
+    """A rule of time: each whole day adds one; and after a year it breaks."""
+
+    def time_passes(self, database: sqlite3.Connection, before: datetime, after: datetime) -> None:
+        database.execute("UPDATE counters SET value = value + ?", ((after - before).days,))
+        if after - before > timedelta(days=365):
+            raise RuntimeError("a bug")
+
+
+def test_what_time_brings_is_part_of_the_world() -> None:
+    sandbox = Ripening()
+    value = sandbox.state()["counters"]["c"]["value"]
+    sandbox.advance(timedelta(days=4, hours=5))
+    assert sandbox.state()["counters"]["c"]["value"] == value + 4
+    assert sandbox.now == datetime(2026, 1, 5, 5)
+    with pytest.raises(RuntimeError, match="a bug"):
+        sandbox.advance(timedelta(days=366))
+    assert sandbox.now == datetime(2026, 1, 5, 5)
+    assert sandbox.state()["counters"]["c"]["value"] == value + 4
 
 
 def test_a_refusal_undoes_what_the_tool_had_changed() -> None:
@@ -94,15 +149,6 @@ def test_a_table_that_the_state_would_miss_is_refused() -> None:
 
     with pytest.raises(SetupError, match="log"):
         Forgetful()
-
-
-async def test_without_a_setup_a_world_begins_where_the_sandbox_stands() -> None:
-    sandbox = Counter()
-    sandbox.call_now("add", {"by": 5})
-    async with sandbox.open_world("w") as world:
-        assert await world.state() == sandbox.state()
-    async with sandbox.open_world("w", {"seed": 0}) as world:
-        assert await world.state() == Counter().state()
 
 
 def test_a_sandbox_made_in_one_thread_works_in_another() -> None:

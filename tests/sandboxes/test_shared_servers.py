@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
 from mcp.server.lowlevel import Server
 
 from mcp_bridge import SourceError, ToolFailure, World, connect
@@ -72,7 +73,7 @@ async def test_a_run_can_be_resumed_against_the_server_on_which_it_was_killed(
         group.start_soon(functools.partial(serve_http, Helpdesk(), port=port))
         async with await anyio.open_process([sys.executable, "-c", CLIENT, url], stderr=None) as client:
             assert client.stdout is not None
-            assert await client.stdout.receive() == b"open\n"
+            assert await BufferedByteReceiveStream(client.stdout).receive_until(b"\n", 100) == b"open"
             client.kill()
         async with connect(url) as resumed, resumed.open_world("grpo/3/1/0") as world:
             assert await _status(world) == "processing"

@@ -171,3 +171,69 @@ def test_a_run_that_was_forgotten_does_not_keep_its_lock(tmp_path: Path) -> None
     run = resume(tmp_path)
     del run
     resume(tmp_path).close()
+
+
+CALLING = """
+import sys
+from functools import partial
+from pathlib import Path
+import anyio
+from mcp_bridge import connect
+from sdk.policies.protocol import Sampling
+from sdk.policies.scripted import ScriptedAgent
+from sdk.records import Message, Task, ToolCall
+from sdk.rollouts.engine import RolloutEngine
+from sdk.rollouts.episode import Job
+from sdk.traces import RunFolder
+
+def look() -> str:
+    return "all is well"
+
+async def charge() -> str:
+    print("charging", flush=True)
+    await anyio.sleep_forever()
+    return ""
+
+def calling(name):
+    return Message(role="assistant", tool_calls=[ToolCall(id="", name=name)])
+
+async def main(run):
+    async with connect([look, charge]) as source:
+        agent = ScriptedAgent([calling("look"), calling("charge"), "done"])
+        engine = RolloutEngine(agent=agent, source=source, verifier=None, on_call=run.append_call)
+        await engine.run([Job(id="r", task=Task(prompt="go"), seed=0)], sampling=Sampling(max_tokens=256))
+
+with RunFolder.create_or_resume(Path(sys.argv[1]), {"model": "m"}) as run:
+    anyio.run(main, run)
+"""
+
+
+def test_a_killed_run_shows_which_calls_it_had_begun_and_their_outcome_is_unknown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", CALLING, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "charging\n"
+    process.kill()
+    process.communicate()
+    before = RunFolder.open_to_read(tmp_path).read_calls()
+    assert [(line.tool, line.event) for line in before] == [
+        ("look", "started"),
+        ("look", "answered"),
+        ("charge", "started"),
+    ]
+    with caplog.at_level(logging.WARNING), resume(tmp_path) as run:
+        assert [line.tool for line in run.interrupted_calls] == ["charge"]
+        (last,) = run.read_calls()[3:]
+        assert (last.event, last.key, last.note) == ("unknown", before[2].key, "the run was killed during the call")
+    assert "calls under way when the run was killed: 1; whether they took effect is unknown: charge" in caplog.text
+    with resume(tmp_path) as run:
+        assert run.interrupted_calls == []
+        assert len(run.read_calls()) == 4
+
+
+def test_a_damaged_line_of_the_ledger_is_named(tmp_path: Path) -> None:
+    with resume(tmp_path):
+        (tmp_path / "calls.jsonl").write_text('{"rollout": "r"}\n')
+    with pytest.raises(RunFolderError, match=r"calls\.jsonl has a damaged line"):
+        resume(tmp_path)

@@ -84,3 +84,32 @@ def test_every_group_is_counted_once() -> None:
 def test_all_rows_of_a_split_rollout_share_its_advantage() -> None:
     batch = build_batch([[rollout("a", 1.0, rows=2), rollout("b", 0.0)]], scale="none")
     assert [row.advantage for row in batch.groups[0]] == [0.5, 0.5, -0.5]
+
+
+def test_leaving_one_out_compares_with_the_mean_of_the_others() -> None:
+    # others of the first: (0 + 0 + 1) / 3; of a zero: (1 + 0 + 1) / 3
+    advantages = group_advantages([1.0, 0.0, 0.0, 1.0], scale="none", baseline="leave_one_out")
+    assert advantages == pytest.approx([1 - 1 / 3, -2 / 3, -2 / 3, 1 - 1 / 3])
+
+
+def test_what_did_not_work_can_weigh_less_than_what_did() -> None:
+    assert group_advantages([1.0, 0.0, 0.0, 1.0], scale="none", negative_weight=0.25) == pytest.approx(
+        [0.5, -0.125, -0.125, 0.5]
+    )
+
+
+def test_a_rollout_cut_off_by_length_is_counted_in_the_baseline_but_not_trained() -> None:
+    group = [rollout("a", 1.0), rollout("b", 0.0), rollout("c", 0.0)]
+    group[2].stop_reason = "token_limit"
+    (kept,) = build_batch([group], scale="none").groups
+    (masked,) = (batch := build_batch([group], scale="none", mask_cut_off=True)).groups
+    assert [row.advantage for row in kept] == pytest.approx([2 / 3, -1 / 3, -1 / 3])
+    assert [row.advantage for row in masked] == pytest.approx([2 / 3, -1 / 3])
+    assert (batch.stats.cut_off, batch.stats.scored_rows, batch.stats.unscored) == (1, 2, 0)
+
+
+def test_with_dynamic_sampling_only_groups_with_signal_are_averaged_over() -> None:
+    signal, idle = [rollout("a", 1.0), rollout("b", 0.0)], [rollout("c", 1.0), rollout("d", 1.0)]
+    assert build_batch([signal, idle]).stats.scored_rows == 4
+    stats = build_batch([signal, idle], average_over_signal=True).stats
+    assert (stats.scored_rows, stats.scored_tokens, stats.rollouts) == (2, 4, 4)

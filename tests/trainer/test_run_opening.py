@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.server.mcpserver import MCPServer
+from mcp_types import ToolAnnotations
 
 import sdk
+from mcp_bridge import SourceError
+from sandboxes.helpdesk import Helpdesk
 from sdk.trainer.disk_space import COPIES, EMBEDDED_BYTES, bytes_still_needed, weight_bytes
 
 SECRET = "sk-THE-SECRET"
-TINY = {"warm_start_steps": 0, "prompts_per_step": 1, "heldout": 2}
+TINY = {"warm_start_steps": 0, "prompts_per_step": 1, "heldout": 2, "probe_tasks": 0}
 TASKS = [{"id": f"t{n}", "prompt": f"What is {n} + 1?", "expected": {"answer": str(n + 1)}} for n in range(6)]
 
 
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
+
+
+def look() -> str:
+    """Look."""
+    return "nothing"
+
+
+SERVER = """
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("shelf", log_level="ERROR")
+server.tool(name="look", structured_output=False)(lambda: "a shelf")
+server.tool(name="drop", structured_output=False)(lambda: "dropped")
+server.run("stdio")
+"""
 
 
 def answers(rollout: sdk.Rollout) -> bool:
@@ -72,6 +92,67 @@ async def test_a_model_that_cannot_be_trained_leaves_no_key_anywhere(tmp_path: P
         await started(tmp_path / "run", model=model)
     assert SECRET not in str(error.value)
     assert not (tmp_path / "run").exists()
+
+
+def shop() -> MCPServer:
+    """A live server: what it cancels is cancelled."""
+    server = MCPServer("shop", log_level="ERROR")
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=False, destructive_hint=True))
+    async def cancel_order(order_id: str) -> str:
+        """Cancel an order."""
+        return f"cancelled {order_id}"
+
+    return server
+
+
+async def test_destructive_tools_of_a_live_server_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="destructive tools for real") as refused:
+        await started(tmp_path / "run", tools=[add, shop()])
+    assert "'cancel_order' of in-process server 'shop'" in str(refused.value)
+    assert '"toolbake": {"deny": ["cancel_order"]}' in str(refused.value)
+    assert "config={'allow_destructive': ['cancel_order']}" in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("allowed", [("cancel_order",), ("cancel_*",), ()])
+async def test_destructive_tools_that_are_named_or_simulated_are_trained_on(tmp_path: Path, allowed: Any) -> None:
+    tools = shop() if allowed else Helpdesk()
+    with pytest.raises(sdk.ModelError):  # the guard let it through to the model, which is not there
+        await started(tmp_path / "run", tools=tools, config={**TINY, "allow_destructive": allowed})
+
+
+async def test_a_name_that_no_tool_has_cannot_be_allowed(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="allow_destructive names 'cancel_ordr', which is none of the tools: cancel_"):
+        await started(tmp_path / "run", tools=shop(), config={**TINY, "allow_destructive": ["cancel_ordr"]})
+
+
+async def test_evaluating_on_destructive_live_tools_warns_and_the_report_names_them(
+    caplog: pytest.LogCaptureFixture, tiny_model_dir: Path
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        report = await sdk.evaluate_async(
+            shop(), TASKS[:1], answers, model=str(tiny_model_dir), limits={"max_turns": 1, "max_turn_tokens": 4}
+        )
+    assert "these tools may destroy something real, and the policy may call them: cancel_order" in caplog.text
+    assert report.run["live_destructive_tools"] == ["cancel_order"]
+
+
+async def test_tools_that_were_left_out_are_in_the_report_with_the_reason(tmp_path: Path, tiny_model_dir: Path) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    entry = {"command": sys.executable, "args": [str(tmp_path / "server.py")], "toolbake": {"deny": ["drop"]}}
+    report = await sdk.evaluate_async(
+        [{"mcpServers": {"shelf": entry}}, look],
+        TASKS[:1],
+        answers,
+        model=str(tiny_model_dir),
+        limits={"max_turns": 1, "max_turn_tokens": 4},
+    )
+    assert len(report.run["tools_left_out"]) == 1
+    assert report.run["tools_left_out"][0].startswith("drop of shelf (")
+    assert report.run["tools_left_out"][0].endswith("deny has 'drop'")
+    assert set(report.run["tools_renamed"]) == {"shelf__look", "functions__look"}
+    assert "deny has 'drop'" in report.markdown()
 
 
 async def test_too_little_disk_space_is_said_before_the_model_is_loaded(

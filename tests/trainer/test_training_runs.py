@@ -20,6 +20,7 @@ import sdk
 from sdk.traces import RunFolder
 
 TINY = {
+    "probe_tasks": 0,  # the verifier of these tests is a coin
     "warm_start_steps": 2,
     "warm_start_batch": 2,
     "grpo_steps": 4,
@@ -67,6 +68,7 @@ def test_a_run_leaves_a_model_a_report_metrics_rollouts_and_a_curve(run: sdk.Tra
     folder = RunFolder.open_to_read(run.run_dir)
     assert folder.curve_png.read_bytes().startswith(b"\x89PNG")
     assert "after GRPO" in folder.report_md.read_text()
+    assert run.report.run["calls"]["answered"] == len([c for c in folder.read_calls() if c.event == "answered"]) >= 6
     assert json.loads(folder.report_json.read_text())
     lines = [m for m in folder.read_metrics() if m["stage"] == "grpo"]
     assert [m["step"] for m in lines] == [0, 1, 2, 3]

@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from trl import GRPOTrainer
 
 from sdk.policies.models import load_model
 from sdk.records import TokenRow
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
 from sdk.trainer.config import TrainConfig
-from sdk.trainer.grpo import RolloutTrainer, collate_batch, make_trainer, tasks_of_step
+from sdk.trainer.grpo import RolloutTrainer, collate_batch, make_trainer
 
 
 def test_the_overridden_methods_keep_their_signatures() -> None:
@@ -70,9 +68,8 @@ def trainer(tiny_model_dir: Path, tmp_path: Path) -> RolloutTrainer:
         loaded.model,
         loaded.tokenizer,
         config=TrainConfig(group_size=2, prompts_per_step=1, grpo_steps=1),
-        task_count=2,
         output_dir=str(tmp_path),
-        collect=lambda step, tasks: Batch(),
+        collect=lambda step: Batch(),
         publisher=Published(),
         callbacks=[],
     )
@@ -165,18 +162,44 @@ def test_rows_without_signal_count_in_the_average_without_being_forwarded(
     assert losses[0] != 0
 
 
-def test_a_step_takes_different_tasks_and_an_epoch_takes_each_once() -> None:
-    config = TrainConfig(prompts_per_step=3, group_size=2, seed=5)
-    epochs = [[tasks_of_step(step, 12, config) for step in range(e * 4, e * 4 + 4)] for e in range(3)]
-    for epoch in epochs:
-        assert sorted(task for step in epoch for task in step) == list(range(12))
-    assert epochs[0] != epochs[1] != epochs[2]
-    assert tasks_of_step(7, 12, config) == epochs[1][3]  # nothing to remember, so a resumed run cannot lose its place
+@pytest.mark.parametrize(
+    ("rise", "fall", "factors"),
+    [
+        (0, 0, [1, 1, 1, 1]),
+        (1, 0, [0.5, 1, 1, 1]),
+        (3, 0, [0.25, 0.5, 0.75, 1]),
+        (0, 3, [1, 0.75, 0.5, 0.25]),
+        (1, 1, [0.5, 1, 1, 0.5]),
+    ],
+)
+def test_the_learning_rate_rises_and_falls_and_no_step_learns_nothing(
+    tiny_model_dir: Path, tmp_path: Path, rise: int, fall: int, factors: list[float]
+) -> None:
+    config = TrainConfig(learning_rate=1e-3, learning_rate_rise=rise, learning_rate_fall=fall)
+    rates = scheduled_rates(tiny_model_dir, tmp_path, config)
+    assert rates == pytest.approx([1e-3 * factor for factor in factors])
 
 
-@given(st.integers(0, 200), st.integers(1, 40), st.integers(1, 8))
-def test_the_tasks_of_a_step_are_always_different(step: int, count: int, size: int) -> None:
-    assume(size <= count)
-    tasks = tasks_of_step(step, count, TrainConfig(prompts_per_step=size))
-    assert len(set(tasks)) == size
-    assert set(tasks) <= set(range(count))
+def test_a_schedule_of_trls_own_takes_the_place_of_the_rise(tiny_model_dir: Path, tmp_path: Path) -> None:
+    config = TrainConfig(learning_rate=1e-3, grpo_steps=4, trl={"lr_scheduler_type": "linear"})
+    assert scheduled_rates(tiny_model_dir, tmp_path, config) == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
+
+
+def scheduled_rates(model_dir: Path, output_dir: Path, config: TrainConfig) -> list[float]:
+    loaded = load_model(str(model_dir))
+    trainer = make_trainer(
+        loaded.model,
+        loaded.tokenizer,
+        config=config,
+        output_dir=str(output_dir),
+        collect=lambda step: Batch(),
+        publisher=Published(),
+        callbacks=[],
+    )
+    trainer.create_optimizer_and_scheduler(num_training_steps=4)
+    rates = []
+    for _ in range(4):
+        rates.append(trainer.lr_scheduler.get_last_lr()[0])
+        trainer.optimizer.step()
+        trainer.lr_scheduler.step()
+    return rates

@@ -147,6 +147,24 @@ async def test_the_verdict_says_why():
     assert verdict.explanation == "the answer does not say it; wanted 'shipped' or 'sent', got 'It is lost'"
 
 
+def test_an_answer_that_lists_what_the_tools_returned_is_not_right_by_chance():
+    one = rollout(
+        "Rosa Zimmer, C92, rosa@mail.test, Dublin",
+        expected={"answer": "dublin"},
+        prompt="Where does Rosa Zimmer live?",
+        calls=[("find_customer", {"query": "Rosa Zimmer"})],
+    )
+    returned = {"id": "C92", "name": "Rosa Zimmer", "email": "rosa@mail.test", "city": "Dublin", "vip": True}
+    one.calls[0].result = one.calls[0].result.model_copy(update={"structured": [{"customers": [returned]}]})
+    verdict = answer_match().verify(one)
+    assert verdict.score == 0
+    assert "besides: C92, rosa@mail.test" in verdict.explanation
+    assert answer_match(other_values=2).verify(one).score == 1
+    one.answer = "Rosa Zimmer (C92) lives in Dublin."  # the name was asked about, and one other value is no list
+    assert answer_match().verify(one).score == 1
+    assert answer_match(other_values=0).verify(one).score == 0
+
+
 def test_options_that_make_no_sense_are_refused_and_reprs_read_well():
     with pytest.raises(ConfigError, match="give a tuple"):
         answer_match(options="gold")

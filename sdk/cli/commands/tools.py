@@ -1,27 +1,35 @@
-"""`toolbake tools`: every tool as the model will see it, and what it costs."""
+"""`toolbake tools`: every tool as the model will see it, what it costs, and what the model will not see."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
 
 import typer
 
 from ..failing import clean_errors
 from ..options import Command, Debug, LocalModel, Tools
 
-if TYPE_CHECKING:
-    from mcp_bridge.records import Tool
+AsJson = Annotated[bool, typer.Option("--json", help="Print all of it as one JSON object, for programs.")]
 
 
-def tools(tools: Tools = None, *, command: Command = None, model: LocalModel = None, debug: Debug = False) -> None:
+def tools(
+    tools: Tools = None,
+    *,
+    command: Command = None,
+    model: LocalModel = None,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
     """List tools as a model will see them, with what each costs in tokens.
 
     Each tool is shown with its arguments, its description and what its server says of its behaviour. Tools are part
     of every prompt: the cost is counted with the model's own tokenizer and chat template, so that you see which
-    descriptions are worth shortening.
+    descriptions are worth shortening. A table at the end says where each tool is from, which ones training refuses,
+    and what the options of the servers leave out.
 
     Examples:
       toolbake tools mcp.json
+      toolbake tools mcp.json --json
       toolbake tools --command 'python server.py' --model Qwen/Qwen3-4B
     """
     with clean_errors(debug):
@@ -29,26 +37,22 @@ def tools(tools: Tools = None, *, command: Command = None, model: LocalModel = N
         from ..quiet import quiet_libraries
         from ..sources import tool_source
         from ..token_costs import count_tokens, open_renderer
+        from ..tool_listing import as_json, as_table, listing_of
         from ..tool_texts import describe_tool
 
         quiet_libraries()
-        found = _listed(tool_source(tools, command))
-        Console().say(f"counting tokens for {model or 'the embedded SmolLM2-135M-Instruct'}")
-        costs = count_tokens(open_renderer(model), found)
-        for tool in found:
+        listing = listing_of(tool_source(tools, command))
+        name = model or "the embedded SmolLM2-135M-Instruct"
+        Console().say(f"counting tokens for {name}")
+        costs = count_tokens(open_renderer(model), listing.tools)
+        if json:
+            typer.echo(as_json(listing, costs, model=name.removeprefix("the embedded ")))
+            return
+        for tool in listing.tools:
             typer.echo(describe_tool(tool, costs.by_tool[tool.name]))
             typer.echo()
+        typer.echo(as_table(listing, costs))
+        typer.echo()
+        count = len(listing.tools)
         around = f", {costs.around} of them for the words around the tools" if costs.around > 0 else ""
-        typer.echo(f"{len(found)} tool{'' if len(found) == 1 else 's'}, {costs.total} tokens of every prompt{around}")
-
-
-def _listed(source: Any) -> list[Tool]:
-    import anyio
-
-    from mcp_bridge import connect
-
-    async def ask() -> list[Tool]:
-        async with connect(source) as toolset:
-            return toolset.tools
-
-    return anyio.run(ask)
+        typer.echo(f"{count} tool{'' if count == 1 else 's'}, {costs.total} tokens of every prompt{around}")

@@ -1,0 +1,82 @@
+"""The entries of BFCL's multi-turn sets as tasks.
+
+    python examples/bfcl/tasks.py base miss_func > tasks.jsonl
+
+Tasks of one number in the four sets tell the same story, so they are one family: never on both sides of a split.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterable, Sequence
+
+from dataset import CATEGORIES, Entry, entries
+from worlds import tool_schemas
+
+import sdk
+
+MORE_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"
+"""What the user says in the data set when functions that were held out are shown."""
+
+_SEED_OF_THE_HALVES = 42
+
+
+def tasks(categories: Sequence[str] = ("base",)) -> list[sdk.Task]:
+    """All tasks of some categories, with a demonstration that plays the gold calls."""
+    return [_task(entry) for category in categories for entry in entries(category)]
+
+
+def halves(categories: Sequence[str] = ("base",)) -> tuple[list[sdk.Task], list[sdk.Task]]:
+    """For training and held out: the 200 numbers split in half by chance with seed 42."""
+    numbers = sorted({_number(entry) for entry in entries("base")}, key=int)
+    random.Random(_SEED_OF_THE_HALVES).shuffle(numbers)
+    chosen = set(numbers[: len(numbers) // 2])
+    made = tasks(categories)
+    return [t for t in made if t.family in chosen], [t for t in made if t.family not in chosen]
+
+
+def _task(entry: Entry) -> sdk.Task:
+    says = [_says(entry, turn) for turn in range(len(entry.questions))]
+    return sdk.Task(
+        id=entry.id,
+        prompt=says[0],
+        later_turns=says[1:],
+        setup={"scenario": entry.id},
+        expected={"turns": [list(turn) for turn in entry.gold]},
+        demonstration=list(_demonstration(entry)),
+        tags={"category": entry.category, "turns": str(len(says))},
+        family=_number(entry),
+    )
+
+
+def _number(entry: Entry) -> str:
+    return entry.id.rsplit("_", 1)[1]
+
+
+def _says(entry: Entry, turn: int) -> str:
+    """The user's words. New functions come with them, as the package gives them to models without a tool list."""
+    if turn not in entry.held_out:
+        return entry.questions[turn]
+    schemas = tool_schemas()
+    shown = json.dumps([schemas[name].as_openai() for name in entry.held_out[turn]], ensure_ascii=False)
+    return f"{shown}\n{MORE_FUNCTIONS}"
+
+
+def _demonstration(entry: Entry) -> Iterable[sdk.Message]:
+    # One call a message: the calls of a turn rest on each other.
+    for turn, calls in enumerate(entry.gold):
+        for place, call in enumerate(calls):
+            made = sdk.ToolCall(id=f"gold_{turn}_{place}", **call)
+            yield sdk.Message(role="assistant", tool_calls=[made])
+        yield sdk.Message(role="assistant", content="Done." if calls else "I cannot do that with what I have.")
+
+
+def main() -> None:
+    for task in tasks(sys.argv[1:] or CATEGORIES):
+        print(task.model_dump_json())
+
+
+if __name__ == "__main__":
+    main()

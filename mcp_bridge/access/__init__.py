@@ -1,0 +1,1 @@
+"""Who may reach a server and what stays secret on the way."""

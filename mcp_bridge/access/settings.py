@@ -1,0 +1,244 @@
+"""How a server behind a URL is reached, in its entry of an `mcp.json`, beside `url` and `headers`.
+
+| key | says |
+| --- | --- |
+| `auth` | how to get a token (see below) |
+| `tls` | `{"ca", "cert", "key", "key_password", "verify"}`: files, against the folder of the `mcp.json` |
+| `proxy` | the URL of a proxy, or `false` for none; the environment's (`HTTPS_PROXY`, `NO_PROXY`) where left out |
+
+`auth` is OAuth 2.0 by client credentials: `{"type": "client_credentials", "client_id", "client_secret"}`, or
+`{"type": "private_key_jwt", "client_id", "private_key" or "private_key_file", "algorithm"}`. Both need `issuer`, whose
+endpoints are found by discovery, or `token_url`: the server itself does not decide who gets the credentials. `scope`
+is what to ask for, and `client_auth` how a secret is sent: `basic` or `body`.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote, quote_plus, urlsplit
+
+from ..errors import SourceError
+from .redaction import url_secrets
+
+if TYPE_CHECKING:
+    from .tls import Tls
+
+logger = logging.getLogger(__name__)
+
+LoginType = Literal["client_credentials", "private_key_jwt"]
+_LOCAL = {"localhost", "127.0.0.1", "::1"}
+_KEYS: dict[str, set[str]] = {
+    "client_credentials": {"client_secret", "client_auth"},
+    "private_key_jwt": {"private_key", "private_key_file", "algorithm"},
+}
+_COMMON = {"type", "client_id", "scope", "issuer", "token_url"}
+_TLS_KEYS = {"ca", "cert", "key", "key_password", "verify"}
+
+
+@dataclass(frozen=True)
+class LoginSettings:
+    """How to get a token. Exactly one of `issuer` and `token_url` is needed; with both, the first is the audience."""
+
+    type: LoginType
+    client_id: str
+    secret: str = field(repr=False)
+    """The client's secret, or its private key in PEM."""
+    issuer: str | None = None
+    token_url: str | None = None
+    scope: str | None = None
+    client_auth: Literal["basic", "body"] = "basic"
+    algorithm: str = "RS256"
+
+
+@dataclass(frozen=True)
+class Access:
+    """Everything beside headers. `proxy`: a URL, `False` for none, `None` for the environment's."""
+
+    login: LoginSettings | None = None
+    tls: Tls | None = None
+    proxy: str | Literal[False] | None = field(default=None, repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+
+def read_access(entry: Mapping[str, Any], place: str, folder: Path) -> Access:
+    """What an entry says. Raises `SourceError` that names `place` and shows no secret."""
+    found: list[str] = []
+    login = _login(_filled(entry, "auth", place, found), place, folder) if "auth" in entry else None
+    tls = _tls(_filled(entry, "tls", place, found), place, folder) if "tls" in entry else None
+    proxy = _proxy(entry["proxy"], place, found) if "proxy" in entry else None
+    if login is not None:
+        found += _login_secrets(login)
+    if tls is not None and tls.key_password:
+        found.append(tls.key_password)
+    return Access(login, tls, proxy, tuple(dict.fromkeys(found)))
+
+
+def _filled(entry: Mapping[str, Any], key: str, place: str, found: list[str]) -> dict[str, Any]:
+    from ..sources.mcp_json import expanded
+
+    value = entry[key]
+    if not isinstance(value, Mapping):
+        raise SourceError(f"{place}: {key} must be an object, not a {type(value).__name__}")
+    texts = {name: one for name, one in value.items() if isinstance(one, str)}
+    done, secrets = expanded(texts, key, place)
+    found += secrets
+    return {**value, **done}
+
+
+def _refuse_unknown(value: Mapping[str, Any], known: set[str], place: str) -> None:
+    for name in value:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), sorted(known), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise SourceError(f"{place} has an unknown key {name!r}.{hint} Known: {', '.join(sorted(known))}")
+
+
+def _login(value: Mapping[str, Any], place: str, folder: Path) -> LoginSettings:
+    where = f"{place}: auth"
+    kind = value.get("type")
+    if kind not in _KEYS:
+        # Not shown: somebody may have put a token there.
+        raise SourceError(f"{where}.type must be one of {', '.join(_KEYS)}; a fixed token belongs into headers")
+    _refuse_unknown(value, _COMMON | _KEYS[kind], where)
+    for name, one in value.items():
+        if not isinstance(one, str) or not one:
+            raise SourceError(f"{where}.{name} must be a string that is not empty")
+    if "client_id" not in value:
+        raise SourceError(f"{where}.client_id is missing")
+    if "issuer" not in value and "token_url" not in value:
+        raise SourceError(
+            f"{where} needs issuer (an authorization server, found by discovery) or token_url: the credentials go "
+            "there and nowhere else"
+        )
+    for name in ("issuer", "token_url"):
+        _check_safe(value.get(name), f"{where}.{name}")
+    client_auth = value.get("client_auth", "basic")
+    if client_auth not in ("basic", "body"):
+        raise SourceError(f'{where}.client_auth must be "basic" or "body"')
+    secret = _client_secret(value, where) if kind == "client_credentials" else _private_key(value, where, folder)
+    return LoginSettings(
+        type=kind,
+        client_id=value["client_id"],
+        secret=secret,
+        issuer=value.get("issuer"),
+        token_url=value.get("token_url"),
+        scope=value.get("scope"),
+        client_auth=client_auth,
+        algorithm=value.get("algorithm", "RS256"),
+    )
+
+
+def _check_safe(url: str | None, where: str) -> None:
+    if url is None:
+        return
+    parts = urlsplit(url)
+    if not parts.hostname or (parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL)):
+        raise SourceError(f"{where} must be an https:// URL; the credentials are sent there")
+
+
+def _client_secret(value: Mapping[str, Any], where: str) -> str:
+    if "client_secret" not in value:
+        raise SourceError(f'{where}.client_secret is missing; give it as "${{NAME_OF_A_VARIABLE}}"')
+    return str(value["client_secret"])
+
+
+def _private_key(value: Mapping[str, Any], where: str, folder: Path) -> str:
+    if ("private_key" in value) == ("private_key_file" in value):
+        raise SourceError(f"{where} needs exactly one of private_key (in PEM) and private_key_file")
+    if "private_key" in value:
+        key = str(value["private_key"])
+    else:
+        path = folder / Path(value["private_key_file"]).expanduser()
+        try:
+            key = path.read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            told = getattr(error, "strerror", None) or "it is not PEM"
+            raise SourceError(f"{where}.private_key_file {str(path)!r} cannot be read: {told}") from None
+    import jwt
+
+    algorithm = value.get("algorithm", "RS256")
+    # One of the symmetric ones would take the key as a password.
+    choices = sorted(name for name in jwt.PyJWS().get_algorithms() if name[:2] in ("RS", "ES", "PS", "Ed"))
+    if algorithm not in choices:
+        raise SourceError(f"{where}.algorithm is {algorithm!r}; the choices are {', '.join(choices)}")
+    try:
+        jwt.encode({}, key, algorithm=algorithm)
+    except Exception as error:
+        raise SourceError(
+            f"{where}: the private key cannot sign with {algorithm} ({type(error).__name__}); give an unencrypted key "
+            "in PEM that fits the algorithm"
+        ) from None
+    return key
+
+
+def _login_secrets(login: LoginSettings) -> Iterator[str]:
+    yield login.secret
+    if login.type == "client_credentials":
+        yield quote(login.secret, safe="")
+        yield quote_plus(login.secret)
+        for user, secret in (
+            (login.client_id, login.secret),
+            (quote(login.client_id, safe=""), quote(login.secret, safe="")),
+        ):
+            yield base64.b64encode(f"{user}:{secret}".encode()).decode()
+    else:
+        yield from (line for line in login.secret.splitlines() if line and not line.startswith("-----"))
+
+
+def _tls(value: Mapping[str, Any], place: str, folder: Path) -> Tls:
+    from .tls import Tls
+
+    where = f"{place}: tls"
+    _refuse_unknown(value, _TLS_KEYS, where)
+    verify = value.get("verify", True)
+    if not isinstance(verify, bool):
+        raise SourceError(f"{where}.verify must be true or false")
+    texts: dict[str, str] = {}
+    for name in _TLS_KEYS - {"verify"}:
+        one = value.get(name)
+        if one is not None:
+            if not isinstance(one, str) or not one:
+                raise SourceError(f"{where}.{name} must be a string that is not empty")
+            texts[name] = one if name == "key_password" else str(folder / Path(one).expanduser())
+    for name in ("key", "key_password"):
+        if name in texts and "cert" not in texts:
+            raise SourceError(f"{where}.{name} does nothing without cert, the client's certificate")
+    if not verify:
+        if "ca" in texts:
+            raise SourceError(f"{where}: ca does nothing where verify is false; remove one of them")
+        logger.warning("%s: verify is false: whoever answers is trusted, and can read and change everything", where)
+    tls = Tls(**texts, verify=verify)
+    for name in ("ca", "cert", "key"):
+        if name in texts and not Path(texts[name]).is_file():
+            raise SourceError(f"{where}.{name}: there is no file {texts[name]!r}")
+    try:
+        tls.context()
+    except (OSError, ValueError) as error:
+        told = getattr(error, "reason", None) or type(error).__name__
+        raise SourceError(
+            f"{where}: the files cannot be used ({told}); give certificates and a key that belong together, in PEM"
+        ) from None
+    return tls
+
+
+def _proxy(value: Any, place: str, found: list[str]) -> str | Literal[False]:
+    from ..sources.mcp_json import expanded
+
+    if value is False:
+        return False
+    if not isinstance(value, str):
+        raise SourceError(f'{place}: proxy must be a URL such as "http://proxy.example:3128", or false for none')
+    done, secrets = expanded({"proxy": value}, "", place)
+    found += [*secrets, *url_secrets(done["proxy"])]
+    parts = urlsplit(done["proxy"])
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SourceError(f"{place}: proxy must begin with http:// or https:// and name a host")
+    if parts.username is not None:
+        found.append(base64.b64encode(f"{parts.username}:{parts.password or ''}".encode()).decode())
+    return done["proxy"]

@@ -1,0 +1,150 @@
+"""The SDK's session, with a short way for a plain call of a tool."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Self
+
+import anyio
+import anyio.abc
+import mcp_types as types
+from jsonschema.protocols import Validator
+from mcp.client.session import ClientSession, _CallToolResultAdapter, _input_required_unexpected
+from mcp.shared.dispatcher import Dispatcher, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
+
+from ..toolsets.plain import NotPlain, is_plain, plain_copy
+from .sharing import QuickChecks, Shared
+
+_RESERVED = "io.modelcontextprotocol/"
+CallAnswer = types.CallToolResult | types.InputRequiredResult
+
+
+class Attached(Protocol):
+    """The lower half of a session: it works in its callers' tasks and needs none of its own to run."""
+
+    def attach(
+        self, on_request: OnRequest, on_notify: OnNotify, intercept: OnNotifyIntercept, group: anyio.abc.TaskGroup
+    ) -> None:
+        """Ready from here on. What the server sends goes to the three functions, in `group` where it takes a task."""
+
+    def close(self) -> None:
+        """Calls under way and all later ones end as on a closed connection."""
+
+
+class LightSession(ClientSession):
+    """A session whose plain calls skip the steps that cannot change anything about them.
+
+    Plain is a call whose arguments are JSON already, without the extras of the protocol; every other call, and every
+    other request, goes through the SDK's session as it is. A subclass says how a plain call is sent.
+    """
+
+    def __init__(self, *, dispatcher: Dispatcher[Any], attached: Attached, shared: Shared, **options: Any) -> None:
+        super().__init__(dispatcher=dispatcher, **options)
+        self._attached = attached
+        self._shared = shared
+        self._quick: QuickChecks = {}
+
+    async def __aenter__(self) -> Self:
+        if self._notification_bindings:
+            raise ValueError("a light session takes no notification bindings; use the SDK's client for them")
+        # Without a task: the group is for what the session may start later, for example `listen`.
+        self._task_group = anyio.create_task_group()
+        await self._task_group.__aenter__()
+        self._attached.attach(self._on_request, self._on_notify, self._intercept_notification, self._task_group)
+        return self
+
+    async def __aexit__(self, *raised: Any) -> bool | None:
+        self._attached.close()
+        return await super().__aexit__(*raised)
+
+    async def call_tool(  # type: ignore[override]
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        read_timeout_seconds: float | None = None,
+        progress_callback: ProgressFnT | None = None,
+        *,
+        input_responses: types.InputResponses | None = None,
+        request_state: str | None = None,
+        meta: types.RequestParamsMeta | None = None,
+        allow_input_required: bool = False,
+        allow_claimed: bool = False,
+    ) -> types.CallToolResult | types.InputRequiredResult | types.Result:
+        """As `ClientSession.call_tool`."""
+        params = None
+        if input_responses is None and request_state is None and read_timeout_seconds is None and self._can_be_short():
+            params = plain_params(name, arguments, meta)
+        if params is None:
+            return await super().call_tool(
+                name,
+                arguments,
+                read_timeout_seconds,
+                progress_callback,
+                input_responses=input_responses,
+                request_state=request_state,
+                meta=meta,
+                allow_input_required=allow_input_required,
+                allow_claimed=allow_claimed,
+            )
+        result = await self._call(params, progress_callback)
+        if isinstance(result, types.CallToolResult):
+            if not result.is_error:
+                await self.validate_tool_result(name, result)
+        elif not allow_input_required:
+            raise _input_required_unexpected("call_tool")
+        return result
+
+    async def validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
+        """As `ClientSession.validate_tool_result`; a result that clearly satisfies its schema is looked at once."""
+        quick = self._quick.get(name)
+        if quick is None or quick[0] is not self._tool_output_schemas.get(name):
+            return await super().validate_tool_result(name, result)
+        is_there = result.structured_content is not None or "structured_content" in result.model_fields_set
+        if not is_there or not quick[1](result.structured_content):
+            return await super().validate_tool_result(name, result)
+        return None
+
+    def _output_schema_validator(self, name: str, output_schema: dict[str, Any]) -> Validator:
+        def compiled() -> Validator:
+            return super(LightSession, self)._output_schema_validator(name, output_schema)
+
+        validator, accepts = self._shared.check(output_schema, compiled)
+        if accepts is not None:
+            self._quick[name] = (output_schema, accepts)
+        return validator
+
+    def _can_be_short(self) -> bool:
+        """Whether the session is in the state in which a plain call is known to give the same either way."""
+        return (
+            self._session_read_timeout_seconds is None
+            and self._negotiated_version is not None
+            and self._call_tool_adapter is _CallToolResultAdapter
+        )
+
+    async def _call(self, params: dict[str, Any], progress: ProgressFnT | None) -> CallAnswer:
+        """Send a plain call. `params` is the caller's no more: name, arguments and, where given, `_meta`."""
+        raise NotImplementedError
+
+
+def plain_params(name: Any, arguments: Any, meta: Any) -> dict[str, Any] | None:
+    """A call's parameters as the SDK would put them on the wire, or `None` where that takes more than a copy."""
+    if type(name) is not str or type(arguments) is not dict or not (name.isascii() or is_plain(name)):
+        return None
+    try:
+        params = {"name": name, "arguments": plain_copy(arguments)}
+        if meta is not None:
+            if type(meta) is not dict:
+                return None
+            for key, value in meta.items():
+                if _is_special(key, value):
+                    return None
+            params["_meta"] = plain_copy(meta)
+    except NotPlain:
+        return None
+    return params
+
+
+def _is_special(key: Any, value: Any) -> bool:
+    """Whether the SDK does something with an entry of `_meta`: its own keys, and nothing in place of a value."""
+    return (
+        value is None or type(key) is not str or key.startswith(_RESERVED) or key in ("progressToken", "progress_token")
+    )

@@ -1,0 +1,181 @@
+"""The ledger of one rollout: a line before each call and a line after it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ..records import ToolResult
+from .identity import CallIdentity
+
+Event = Literal["started", "lost", "answered", "refused", "failed", "unknown"]
+"""What a line says of a call.
+
+| event | means |
+| --- | --- |
+| `started` | it is sent from here on; one line for each attempt |
+| `lost` | this attempt brought no answer, and the call is sent again |
+| `answered` | the tool answered, perhaps with an error for the model |
+| `refused` | nothing was called: the tool is unknown, or the arguments are not what its schema asks for |
+| `failed` | no usable answer, and no doubt: it never arrived, it only reads, or the server answered that it failed |
+| `unknown` | no answer, and whether it took effect cannot be told |
+
+The last four are ends: a call that was started has exactly one of them, unless this process was killed.
+"""
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=repr)
+
+ENDS = frozenset({"answered", "refused", "failed", "unknown"})
+
+Listener = Callable[["LedgerLine"], None]
+
+
+class LedgerLine(BaseModel):
+    """One line. Digests are SHA-256 in hexadecimal, see `digest_arguments` and `digest_text`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rollout: str
+    call: str
+    """The call's id, as the server sees it in `_meta`."""
+    key: str
+    """The idempotency key: one for all attempts of the call, and for no other call."""
+    event: Event
+    tool: str
+    """The name under which the model called it."""
+    attempt: int
+    """Counted from 1; 0 where nothing was sent."""
+    time: float
+    """Seconds since 1970, by this machine's clock."""
+    arguments: str = ""
+    """Digest of the arguments; in the first line of a call."""
+    result: str = ""
+    """Digest of the text that came back; where the event is `answered` or `refused`."""
+    note: str = ""
+    """What went wrong, in one line."""
+
+
+def digest_arguments(arguments: object) -> str:
+    """Of the arguments as JSON with sorted keys and without spaces."""
+    try:
+        text = _CANONICAL.encode(arguments)
+    except (TypeError, ValueError, RecursionError):
+        text = repr(arguments)
+    return digest_text(text)
+
+
+def digest_text(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+class Ledger:
+    """The calls of one world, in the order of what happened to them."""
+
+    def __init__(self, rollout: str, *, most_lines: int | None = None) -> None:
+        """`most_lines`: keep only as many, the latest; all where None."""
+        self.rollout = rollout
+        self.listener: Listener | None = None
+        """Hears of each line as it is written. What it raises stops the call: nothing is sent unrecorded."""
+        self.dropped = 0
+        """Lines that are no longer kept."""
+        self._lines: deque[LedgerLine] = deque(maxlen=most_lines)
+        # New for each world: a rollout that is run again makes other calls, also where their ids are the same.
+        self._nonce = secrets.token_hex(8)
+        self._calls = 0
+
+    @property
+    def lines(self) -> list[LedgerLine]:
+        return list(self._lines)
+
+    def open(self, tool: object, arguments: object, call_id: str | None) -> Entry:
+        """A call that is to be made. `call_id`: given by the caller; made here where None."""
+        self._calls += 1
+        call = call_id if call_id is not None else f"{self.rollout}/call-{self._calls}"
+        return Entry(self, call, f"{self._nonce}-{self._calls}", str(tool), arguments)
+
+    def write(self, line: LedgerLine) -> None:
+        if self.listener is not None:
+            self.listener(line)
+        if len(self._lines) == self._lines.maxlen:
+            self.dropped += 1
+        self._lines.append(line)
+
+
+class Entry:
+    """One call's lines."""
+
+    __slots__ = ("_arguments", "_ledger", "_tool", "attempt", "call", "ended", "key")
+
+    def __init__(self, ledger: Ledger, call: str, key: str, tool: str, arguments: object) -> None:
+        self._ledger = ledger
+        self._tool = tool
+        self._arguments = arguments
+        self.call = call
+        self.key = key
+        self.attempt = 0
+        self.ended = False
+
+    @property
+    def open(self) -> bool:
+        """Begun and not ended."""
+        return self.attempt > 0 and not self.ended
+
+    def identity(self) -> CallIdentity:
+        return CallIdentity(self.call, self.key, self._ledger.rollout, self.attempt)
+
+    def started(self) -> None:
+        """The next attempt is sent from here on."""
+        self.attempt += 1
+        try:
+            self._write("started", arguments=digest_arguments(self._arguments) if self.attempt == 1 else "")
+        except BaseException:
+            self.ended = True  # nothing is sent, and what cannot be written has no end either
+            raise
+
+    def lost(self, note: str) -> None:
+        self._write("lost", note=note)
+
+    def answered(self, result: ToolResult) -> None:
+        self._write("answered", result=digest_text(result.text))
+
+    def refused(self, result: ToolResult) -> None:
+        """Nothing was sent; the call's only line."""
+        arguments = digest_arguments(self._arguments)
+        self._write("refused", arguments=arguments, result=digest_text(result.text), note=result.error_kind or "")
+
+    def failed(self, note: str) -> None:
+        self._write("failed", note=note)
+
+    def unknown(self, note: str) -> None:
+        self._write("unknown", note=note)
+
+    def _write(self, event: Event, *, arguments: str = "", result: str = "", note: str = "") -> None:
+        # Also where the listener raises: the call must not end twice.
+        self.ended = self.ended or event in ENDS
+        self._ledger.write(
+            LedgerLine(
+                rollout=self._ledger.rollout,
+                call=self.call,
+                key=self.key,
+                event=event,
+                tool=self._tool,
+                attempt=self.attempt,
+                time=time.time(),
+                arguments=arguments,
+                result=result,
+                note=note,
+            )
+        )
+
+
+def one_line(error: Any) -> str:
+    """An error as a note: its type and the first line of its message."""
+    first, _, _ = str(error).strip().partition("\n")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

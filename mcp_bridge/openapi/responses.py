@@ -1,0 +1,138 @@
+"""From an answer over HTTP to what the policy reads, or to the failure that it is."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any
+
+from ..errors import ToolFailure
+from ..records import ToolResult
+from ..toolsets.results import compact_json, error
+from .arguments import bare_type, is_json
+
+_TEXTS = ("application/xml", "application/yaml", "application/javascript", "application/x-www-form-urlencoded")
+
+# The document, the credentials or this bridge made the request wrong, and no other arguments would make it right.
+_NOT_THE_MODELS = {405, 406, 407, 411, 415, 421, 426, 431, 511}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer, read in full. `headers`: names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    content: bytes
+
+    @property
+    def line(self) -> str:
+        """For example `404 Not Found`."""
+        try:
+            return f"{self.status} {HTTPStatus(self.status).phrase}"
+        except ValueError:
+            return str(self.status)
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """How long the server asks to wait, in seconds from now."""
+        value = self.headers.get("retry-after", "").strip()
+        if value.isascii() and value.isdigit():
+            return float(value)
+        try:
+            when = parsedate_to_datetime(value)
+        except (TypeError, ValueError):
+            return None
+        when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+        return max(0.0, math.ceil((when - datetime.now(UTC)).total_seconds()))
+
+
+def to_result(
+    answer: Answer, operation: str, *, needs: str, declared: bool, prune: Callable[[Any], Any] | None = None
+) -> ToolResult:
+    """What the policy reads. `operation`: for messages. `needs`: which credentials are missing, "" where none is.
+    `declared`: the document has this status. `prune`: takes out what the policy must not see.
+
+    Raises `ToolFailure` for what is no mistake of the policy: missing credentials, an overloaded or broken server,
+    an answer that is not what it says.
+    """
+    if 200 <= answer.status < 300 or (300 <= answer.status < 400 and declared):
+        structured, text = _content(answer, operation)
+        if prune is not None and structured is not None:
+            structured = prune(structured)
+            text = compact_json(structured)
+        return ToolResult(text=text or _done(answer), structured=structured)
+    _refuse_failures(answer, operation, needs)
+    structured, text = _content(answer, operation, is_error=True)
+    return error(f"{answer.line}: {text}" if text else answer.line, "tool_error", structured=structured)
+
+
+def _refuse_failures(answer: Answer, operation: str, needs: str) -> None:
+    where = f"{operation} was answered with {answer.line}"
+    wait = answer.retry_after_s
+    if answer.status == 429 or (answer.status == 503 and wait is not None):
+        asked = "and does not say how long to wait" if wait is None else f"and asks to wait {wait:.10g} s (Retry-After)"
+        raise ToolFailure(
+            f'{where}: the server takes no more calls for now {asked}. "toolbake": {{"calls_per_second": ...}} or '
+            '{"max_concurrency": ...} keeps calls below its limit',
+            delivery="refused",
+            retry_after_s=wait,
+        )
+    if answer.status == 401 or (answer.status == 403 and needs):
+        fix = f'; it needs {needs}, set in "auth" or "headers"' if needs else '; check the credentials in "auth"'
+        raise ToolFailure(f"{where}{fix}: {_start(answer)}", delivery="answered")
+    if answer.status < 400 or answer.status in _NOT_THE_MODELS:
+        raise ToolFailure(f"{where}, which no other arguments can mend: {_start(answer)}", delivery="answered")
+    if answer.status >= 500:
+        raise ToolFailure(f"{where}: {_start(answer)}", delivery="answered")
+
+
+def _start(answer: Answer) -> str:
+    """The beginning of an answer, for messages."""
+    text = answer.content[:2000].decode("utf-8", errors="replace").strip()
+    return f"{text[:300]}..." if len(text) > 300 else text or "(no text)"
+
+
+def _done(answer: Answer) -> str:
+    location = answer.headers.get("location")
+    return f"{answer.line}, Location: {location}" if location else f"{answer.line} (empty)"
+
+
+def _content(answer: Answer, operation: str, *, is_error: bool = False) -> tuple[Any, str]:
+    """The value, where the answer is JSON, and the text."""
+    if not answer.content.strip():
+        return None, ""
+    kind = answer.headers.get("content-type", "")
+    bare = bare_type(kind)
+    if is_json(bare) or not bare:
+        try:
+            value = json.loads(answer.content, parse_constant=_no_constant)
+            return value, compact_json(value)
+        except (ValueError, RecursionError) as problem:
+            if bare and not is_error:
+                raise ToolFailure(
+                    f"{operation} answered {answer.line} as {bare}, but that is no JSON ({problem}): {_start(answer)}",
+                    delivery="answered",
+                ) from None
+    if not bare or bare.startswith("text/") or bare.endswith("+xml") or bare in _TEXTS or is_json(bare):
+        text = _decoded(answer.content, kind)
+        if text is not None:
+            return None, text
+    return None, f"[{bare or 'unknown type'}, {len(answer.content)} bytes]"
+
+
+def _decoded(content: bytes, kind: str) -> str | None:
+    charset = kind.lower().partition("charset=")[2].partition(";")[0].strip(" \"'") or "utf-8"
+    try:
+        return content.decode(charset)
+    except (UnicodeDecodeError, LookupError):
+        return None
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON value")

@@ -1,0 +1,253 @@
+"""Schemas of OpenAPI 3.0 and 3.1 as JSON Schema 2020-12, with every reference made `#/$defs/Name`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ..errors import SourceError
+from .references import Place, References
+
+Schema = dict[str, Any]
+
+PREFIX = "#/$defs/"
+
+_ONE = frozenset({
+    "not", "items", "additionalProperties", "contains", "propertyNames", "if", "then", "else", "unevaluatedItems",
+    "unevaluatedProperties", "contentSchema", "additionalItems",
+})  # fmt: skip
+_MANY = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
+# Their targets become definitions of their own, so what they would hold here is no longer needed.
+_DROPPED = frozenset({"$defs", "definitions", "$id", "$anchor", "$dynamicAnchor", "$schema", "$comment", "nullable"})
+_KEPT_BESIDE_REF_30 = frozenset({"description", "title", "default", "deprecated", "readOnly", "writeOnly", "nullable"})
+ANNOTATIONS = frozenset({"description", "title", "default", "deprecated", "readOnly", "writeOnly", "examples"})
+_TYPES = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
+
+
+class SchemaReader:
+    """Reads schemas of one API. What they refer to is read once each, and collected in `definitions`."""
+
+    def __init__(self, references: References, *, is_30: bool) -> None:
+        self._references = references
+        self._is_30 = is_30
+        self._names: dict[Place, str] = {}
+        self._unread: list[tuple[str, Any, Place]] = []
+        self.definitions: dict[str, Schema | bool] = {}
+
+    def name(self, name: str, node: Any, place: Place) -> None:
+        """Give the schema at `place` its name, before anything refers to it."""
+        self._names[place] = name
+        self._unread.append((name, node, place))
+
+    def finish(self) -> None:
+        """Read what was referred to and not read yet, until nothing is left. Raises `SourceError`."""
+        while self._unread:
+            name, node, place = self._unread.pop()
+            self.definitions[name] = self.read(node, place)
+        for place, name in self._names.items():
+            seen, here = [name], self.definitions[name]
+            while isinstance(here, dict) and "$ref" in here:
+                inner = here["$ref"].removeprefix(PREFIX)
+                if inner in seen:
+                    raise SourceError(f"{place}: {name!r} refers only to itself")
+                seen.append(inner)
+                here = self.definitions[inner]
+
+    def read(self, node: Any, place: Place) -> Schema | bool:
+        """The schema at `place` in normal form. Raises `SourceError` where it is none."""
+        if isinstance(node, bool):
+            return node
+        if not isinstance(node, Mapping):
+            raise SourceError(f"{place}: a schema must be an object, not {node!r:.80}")
+        if isinstance(node.get("$dynamicRef"), str):
+            raise SourceError(f"{place}: $dynamicRef is not supported; write a $ref")
+        if self._is_30 and isinstance(node.get("$ref"), str):
+            node = {key: value for key, value in node.items() if key == "$ref" or key in _KEPT_BESIDE_REF_30}
+        schema: Schema = {}
+        for key, value in node.items():
+            if key not in _DROPPED:
+                self._keyword(schema, key, value, place)
+        _examples(schema, node)
+        _exclusive(schema, place)
+        _type(schema, place)
+        return _nullable(schema) if node.get("nullable") is True else schema
+
+    def _keyword(self, schema: Schema, key: str, value: Any, place: Place) -> None:
+        where = place / key
+        if key == "$ref" and isinstance(value, str):
+            schema[key] = PREFIX + self._named(value, place)
+        elif key == "items" and isinstance(value, list):
+            schema["prefixItems"] = self._list(value, where)
+        elif key in _ONE:
+            schema[key] = self.read(value, where)
+        elif key in _MANY:
+            schema[key] = self._list(value, where)
+        elif key in _NAMED:
+            if not isinstance(value, Mapping):
+                raise SourceError(f"{where}: must be an object of schemas, not {value!r:.80}")
+            schema[key] = {name: self.read(inner, where / name) for name, inner in value.items()}
+        elif key == "required":
+            # Some write `required: true` inside a property, where it means nothing.
+            if isinstance(value, list) and value:
+                schema[key] = list(dict.fromkeys(str(one) for one in value))
+        elif key not in {"example", "examples"}:
+            schema[key] = value
+
+    def _list(self, value: Any, where: Place) -> list[Schema | bool]:
+        if not isinstance(value, list) or not value:
+            raise SourceError(f"{where}: must be a list of schemas, not {value!r:.80}")
+        return [self.read(inner, where / number) for number, inner in enumerate(value)]
+
+    def _named(self, reference: str, place: Place) -> str:
+        where = self._references.locate(reference, place)
+        if where not in self._names:
+            node, _ = self._references.target(reference, place)
+            self.name(self._free_name(where), node, where)
+        return self._names[where]
+
+    def _free_name(self, where: Place) -> str:
+        steps = [step for step in where.steps if step not in {"components", "schemas", "definitions", "$defs"}]
+        stem = where.document.rpartition("/")[2].partition(".")[0] or "schema"
+        base = re.sub(r"[^A-Za-z0-9._-]+", "_", "_".join(steps[-3:]) or stem).strip("_") or "schema"
+        taken, name, number = set(self._names.values()), base, 1
+        while name in taken:
+            number += 1
+            name = f"{base}_{number}"
+        return name
+
+
+def _examples(schema: Schema, node: Mapping[str, Any]) -> None:
+    examples = node.get("examples", [])
+    if isinstance(examples, Mapping):
+        # OpenAPI's own `examples`, which stands beside schemas, is often written inside them.
+        examples = [one["value"] if isinstance(one, Mapping) and "value" in one else one for one in examples.values()]
+    examples = list(examples) if isinstance(examples, list) else [examples]
+    if "example" in node and node["example"] not in examples:
+        examples.insert(0, node["example"])
+    if examples:
+        schema["examples"] = examples
+
+
+def _exclusive(schema: Schema, place: Place) -> None:
+    """`exclusiveMinimum: true` beside `minimum` is one number in JSON Schema."""
+    for exclusive, plain in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        flag = schema.get(exclusive)
+        if isinstance(flag, bool):
+            del schema[exclusive]
+            if flag and plain not in schema:
+                raise SourceError(f"{place}: {exclusive} is true, but there is no {plain}")
+            if flag:
+                schema[exclusive] = schema.pop(plain)
+
+
+def _type(schema: Schema, place: Place) -> None:
+    kind = schema.get("type")
+    if kind == "file":
+        # Version 2's way to say it, which lives on in documents that were converted.
+        schema |= {"type": "string", "format": "binary"}
+        return
+    kinds = kind if isinstance(kind, list) else [] if kind is None else [kind]
+    for one in kinds:
+        if one not in _TYPES:
+            raise SourceError(f"{place}: type is {one!r}; the choices are {', '.join(sorted(_TYPES))}")
+
+
+def _nullable(schema: Schema) -> Schema:
+    if "enum" in schema and None not in schema["enum"]:
+        schema["enum"] = [*schema["enum"], None]
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        schema["type"] = [kind, "null"] if kind != "null" else kind
+        return schema
+    if isinstance(kind, list):
+        schema["type"] = list(dict.fromkeys([*kind, "null"]))
+        return schema
+    if not {"$ref", "allOf", "anyOf", "oneOf", "not"} & set(schema):
+        return schema
+    # By the letter, `nullable` does nothing without a type; every author who writes it here means this.
+    outside = {key: value for key, value in schema.items() if key in ANNOTATIONS}
+    inside = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
+    return {"anyOf": [inside, {"type": "null"}], **outside}
+
+
+def subschemas(schema: Schema) -> Iterator[Schema]:
+    """The schemas that stand directly in `schema`; true and false are left out."""
+    for key, value in schema.items():
+        found: list[Any] = []
+        if key in _ONE:
+            found = [value]
+        elif key in _MANY:
+            found = value
+        elif key in _NAMED:
+            found = list(value.values())
+        yield from (one for one in found if isinstance(one, dict))
+
+
+def replaced(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
+    """A copy of `schema` in which `change` was made to each schema that stands directly in it."""
+
+    def one(value: Any) -> Any:
+        return change(value) if isinstance(value, dict) else value
+
+    copy: Schema = {}
+    for key, value in schema.items():
+        if key in _ONE:
+            copy[key] = one(value)
+        elif key in _MANY:
+            copy[key] = [one(inner) for inner in value]
+        elif key in _NAMED:
+            copy[key] = {name: one(inner) for name, inner in value.items()}
+        else:
+            copy[key] = value
+    return copy
+
+
+def referred(schema: Schema) -> Iterator[str]:
+    """The names of the definitions that `schema` itself refers to, once for each reference."""
+    pending = [schema]
+    while pending:
+        one = pending.pop()
+        if isinstance(one.get("$ref"), str):
+            yield one["$ref"].removeprefix(PREFIX)
+        pending += subschemas(one)
+
+
+def closed(schema: Schema, definitions: Mapping[str, Schema | bool]) -> Schema:
+    """`schema` with the definitions that it needs, so that it stands alone.
+
+    What is used once is written where it is used; what is used more often, or holds itself, stays in `$defs`.
+    """
+    needed: dict[str, None] = {}
+    uses: Counter[str] = Counter()
+    pending = [schema]
+    while pending:
+        for name in referred(pending.pop()):
+            uses[name] += 1
+            target = definitions[name]
+            if name not in needed:
+                needed[name] = None
+                pending += [target] if isinstance(target, dict) else []
+    # Every loop has a definition that is used twice: by the loop and by what leads into it.
+    kept = {name for name in needed if uses[name] > 1}
+
+    def inlined(one: Schema) -> Schema:
+        name = str(one.get("$ref", "")).removeprefix(PREFIX)
+        target = definitions.get(name)
+        if "$ref" not in one or name in kept or not isinstance(target, dict):
+            return replaced(one, inlined)
+        beside = {key: value for key, value in one.items() if key != "$ref"}
+        if set(beside) <= ANNOTATIONS:
+            return {**inlined(target), **beside}
+        return {**replaced(beside, inlined), "allOf": [inlined(target), *beside.get("allOf", [])]}
+
+    whole = inlined(schema)
+    booleans = {name for name in needed if isinstance(definitions[name], bool)}
+    defs: dict[str, Any] = {}
+    for name in needed:
+        target = definitions[name]
+        if name in kept | booleans:
+            defs[name] = inlined(target) if isinstance(target, dict) else target
+    return {**whole, "$defs": defs} if defs else whole

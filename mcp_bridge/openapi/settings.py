@@ -1,0 +1,122 @@
+"""An API in an `mcp.json`.
+
+    {"mcpServers": {"shop": {
+        "openapi": "shop.yaml",
+        "base_url": "https://shop.example/v1",
+        "auth": {"apiKey": "${SHOP_KEY}"}}}}
+
+| key | says |
+| --- | --- |
+| `openapi` | path of the document, against the folder of the file, or its URL |
+| `base_url` | where the API is; the document's first server where it is left out |
+| `headers` | sent with every call; parameters of their names are not asked of the model |
+| `auth` | for each security scheme of the document its value (see below) |
+| `tags` | only operations with one of these |
+| `idempotency_header` | gets the key of the call, the same in every attempt |
+| `slashes_in_path` | `true`: values in the path may hold `/`, sent as `%2F` |
+| `tls`, `proxy` | for calls and tokens, see `mcp_bridge.access.settings`; a document behind a URL is fetched without |
+| `follow_urls` | `true`: references in the document may lead to URLs |
+
+A value in `auth` is a key or token, `{"username", "password"}` for `basic`, or for `oauth2` and `openIdConnect` a token
+or `{"client_id", "client_secret"}` with, where wanted, `token_url`, `scopes` and `client_auth` (`basic` or `body`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..access.settings import read_access
+from ..errors import SourceError
+from ..sources.options import ServerOptions
+from ..sources.specs import OpenApiSpec
+
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+# These make the request what it is; one that a user sets would contradict it.
+_OWN_HEADERS = {"content-length", "content-type", "cookie", "host", "transfer-encoding", "connection"}
+
+
+def read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path, options: ServerOptions) -> OpenApiSpec:
+    """An entry with `openapi`. Raises `SourceError` that names `place` and shows no value of `auth` and `headers`."""
+    from ..sources.mcp_json import expanded
+
+    secrets: list[str] = []
+
+    def filled(value: Any, where: str) -> Any:
+        if isinstance(value, Mapping):
+            return {key: filled(one, f"{where}.{key}") for key, one in value.items()}
+        if isinstance(value, list):
+            return [filled(one, where) for one in value]
+        if isinstance(value, str):
+            done, found = expanded({where: value}, "", place)
+            secrets.extend(found)
+            return done[where]
+        return value
+
+    for key in ("type", "transport"):
+        if key in entry:
+            raise SourceError(f"{place} has {key!r}, which does nothing beside 'openapi'; remove it")
+    access = read_access({key: entry[key] for key in ("tls", "proxy") if key in entry}, place, folder)
+    document = entry["openapi"]
+    if isinstance(document, str):
+        document = filled(document, "openapi")
+    if isinstance(document, str) and document and not is_url(document):
+        document = str(folder / Path(document).expanduser())
+    if not document or not isinstance(document, str | Mapping):
+        raise SourceError(f"{place}: openapi must be the path or the URL of a document")
+    base_url = filled(entry.get("base_url"), "base_url")
+    if base_url is not None and not isinstance(base_url, str):
+        raise SourceError(f"{place}: base_url must be a string")
+    headers = filled(_object(entry, "headers", place), "headers")
+    for header, value in headers.items():
+        _check_header(header, value, place)
+    if options.isolation is not None:
+        raise SourceError(f"{place}: isolation does nothing for a live API, which all worlds share; remove it")
+    idempotency_header = entry.get("idempotency_header")
+    if idempotency_header is not None:
+        _check_header(idempotency_header, "key", place)
+    tags = entry.get("tags", [])
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise SourceError(f"{place}: tags must be a list of strings")
+    words = [word for value in headers.values() for word in (value, *value.split()[1:])]
+    return OpenApiSpec(
+        name=name,
+        document=document,
+        base_url=base_url,
+        headers=headers,
+        auth=filled(_object(entry, "auth", place), "auth"),
+        tags=tuple(tags),
+        idempotency_header=idempotency_header,
+        slashes_in_path=_flag(entry, "slashes_in_path", place),
+        follow_urls=_flag(entry, "follow_urls", place),
+        options=options,
+        secrets=(*secrets, *words, *access.secrets),
+        access=access,
+    )
+
+
+def is_url(text: str) -> bool:
+    return text.lower().startswith(("http://", "https://"))
+
+
+def _object(entry: Mapping[str, Any], key: str, place: str) -> Mapping[str, Any]:
+    value = entry.get(key, {})
+    if not isinstance(value, Mapping):
+        raise SourceError(f"{place}: {key} must be an object, not a {type(value).__name__}")
+    return value
+
+
+def _flag(entry: Mapping[str, Any], key: str, place: str) -> bool:
+    value = entry.get(key, False)
+    if not isinstance(value, bool):
+        raise SourceError(f"{place}: {key} must be true or false")
+    return value
+
+
+def _check_header(name: Any, value: Any, place: str) -> None:
+    if not isinstance(name, str) or not _TOKEN.fullmatch(name) or name.lower() in _OWN_HEADERS:
+        raise SourceError(f"{place}: {name!r:.80} is no name of a header that can be set")
+    if not isinstance(value, str) or not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", value):
+        raise SourceError(f"{place}: the header {name} must be one line of plain ASCII without spaces around it")

@@ -1,0 +1,159 @@
+"""One tool for each operation of an API."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..records import LeftOut, Tool, ToolAnnotations
+from .arguments import Plan, bare_type, is_json, plan_of
+from .document import Document, MediaType, Operation, Response
+from .schemas import Schema
+from .views import View
+
+LONGEST_NAME = 64
+"""What model APIs take: `[a-zA-Z0-9_-]{1,64}`."""
+
+LONGEST_DESCRIPTION = 1024
+"""In characters. Some documents put whole manuals there, and every prompt would pay for them."""
+
+_ANNOTATIONS = {
+    "get": ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=True),
+    "put": ToolAnnotations(read_only=False, idempotent=True, open_world=True),
+    "delete": ToolAnnotations(read_only=False, destructive=True, idempotent=True, open_world=True),
+    "other": ToolAnnotations(read_only=False, open_world=True),
+}
+_AS_GET = {"get", "head", "options", "trace"}
+
+
+@dataclass(frozen=True)
+class OperationTool:
+    """An operation with the tool that it is to a model."""
+
+    tool: Tool
+    operation: Operation
+    plan: Plan
+
+
+class ToolMaker:
+    """Makes the tools of one document.
+
+    `source`: what the tools say they come from. `tags`: only operations with one of them; all where empty. `fixed`:
+    (location, name in lower case) of parameters that the configuration fills in.
+    """
+
+    def __init__(
+        self, document: Document, *, source: str, tags: Collection[str] = (), fixed: Collection[tuple[str, str]] = ()
+    ) -> None:
+        self._document = document
+        self._source = source
+        self._tags = set(tags)
+        self._fixed = fixed
+        self._request = View(document, "readOnly")
+        self._strict = View(document, "readOnly", is_strict=True)
+        self._answer = View(document, "writeOnly")
+        self._reaches: dict[int, bool] = {}
+
+    def make(self, refuse: Callable[[Operation], str | None]) -> tuple[list[OperationTool], list[LeftOut]]:
+        """The tools, and what was left out. `refuse`: why an operation cannot be called, `None` where it can."""
+        made: list[OperationTool] = []
+        left_out: list[LeftOut] = []
+        names: set[str] = set()
+        for operation in self._document.operations:
+            name = _free(legal_name(operation.operation_id), names)
+            names.add(name)
+            reason = refuse(operation)
+            if self._tags and not self._tags & set(operation.tags):
+                reason = f"it has none of the tags {', '.join(sorted(self._tags))}"
+            if reason is not None:
+                left_out.append(LeftOut(tool=name, source=self._source, reason=reason))
+                continue
+            plan = plan_of(operation, self._request, self._strict, fixed=self._fixed)
+            made.append(OperationTool(self._tool(name, operation, plan), operation, plan))
+        return made, left_out
+
+    def pruned(self, operation: Operation, status: int, value: Any) -> Any:
+        """An answer without what the document calls write-only."""
+        media = _json_of(answer_of(operation, status))
+        if media is None or not isinstance(media.schema, dict):
+            return value
+        key = id(media.schema)
+        if key not in self._reaches:
+            self._reaches[key] = self._answer.reaches_mark(media.schema)
+        return self._answer.pruned(value, media.schema) if self._reaches[key] else value
+
+    def _tool(self, name: str, operation: Operation, plan: Plan) -> Tool:
+        kind = "get" if operation.method in _AS_GET else operation.method
+        return Tool(
+            name=name,
+            description=_description(operation),
+            input_schema=plan.input_schema,
+            output_schema=self._output_schema(operation),
+            annotations=_ANNOTATIONS.get(kind, _ANNOTATIONS["other"]),
+            source=self._source,
+        )
+
+    def _output_schema(self, operation: Operation) -> Schema | None:
+        """Of the JSON in answers of success. Only objects have one: that is what MCP allows."""
+        found: list[Schema] = []
+        for status, answer in sorted(operation.responses.items()):
+            media = _json_of(answer) if status.startswith("2") else None
+            if media is not None and isinstance(media.schema, dict) and media.schema not in found:
+                found.append(media.schema)
+        resolved = [self._document.resolve(one) for one in found]
+        if not found or any(not isinstance(one, dict) or one.get("type") != "object" for one in resolved):
+            return None
+        views = [self._answer.of(one) for one in found]
+        if len(views) == 1:
+            return {**self._answer.closed(views[0]), "type": "object"}
+        return self._answer.closed({"type": "object", "anyOf": views})
+
+
+def answer_of(operation: Operation, status: int) -> Response | None:
+    """What the document says of answers with this status; `None` where it says nothing."""
+    for key in (str(status), f"{status // 100}XX", f"{status // 100}xx", "default"):
+        if key in operation.responses:
+            return operation.responses[key]
+    return None
+
+
+def _json_of(answer: Response | None) -> MediaType | None:
+    content: Mapping[str, MediaType] = answer.content if answer is not None else {}
+    for name, media in content.items():
+        if is_json(bare_type(name)) or bare_type(name) == "*/*":
+            return media
+    return None
+
+
+def legal_name(text: str) -> str:
+    """`text` as a name that model APIs take; a long one is cut and keeps a hash of the whole."""
+    name = re.sub(r"[^a-zA-Z0-9_-]+", "_", text).strip("_") or "operation"
+    if len(name) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{name[: LONGEST_NAME - 9]}_{digest}"
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name[: LONGEST_NAME - 4]}_{number}"
+    return free
+
+
+def _description(operation: Operation) -> str:
+    summary, words = operation.summary.strip(), operation.description.strip()
+    parts = ["Deprecated."] if operation.deprecated else []
+    if summary:
+        parts.append(summary if summary[-1] in ".!?" else f"{summary}.")
+    if words and words.rstrip(".") != summary.rstrip("."):
+        parts.append(words)
+    text = " ".join(parts) or f"{operation.method.upper()} {operation.path}"
+    if len(text) <= LONGEST_DESCRIPTION:
+        return text
+    cut = text[: LONGEST_DESCRIPTION - 6].rpartition(" ")[0] or text[: LONGEST_DESCRIPTION - 6]
+    return f"{cut} [...]"

@@ -1,0 +1,192 @@
+"""The schemas of an API as its callers need them: what may be sent, and what comes back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from .document import Document
+from .schemas import ANNOTATIONS, PREFIX, Schema, closed, replaced, subschemas
+
+Mark = Literal["readOnly", "writeOnly"]
+
+_NOISE = frozenset({"discriminator", "xml", "externalDocs", "readOnly", "writeOnly"})
+_NOT_FLAT = frozenset(
+    {"anyOf", "oneOf", "not", "if", "then", "else", "patternProperties", "dependentSchemas", "dependentRequired"}
+    | {"propertyNames", "minProperties", "maxProperties", "unevaluatedProperties", "enum", "const", "prefixItems"}
+)
+_DEEPEST = 8
+
+NOTHING: Schema = {"not": {}}
+"""The schema of no value; unlike with `false`, errors of `jsonschema` say where it stood."""
+
+
+class View:
+    """The schemas of a document without the properties that are marked.
+
+    `is_strict`: they stay, as `NOTHING`, so that a value which has one is invalid.
+    """
+
+    def __init__(self, document: Document, mark: Mark, *, is_strict: bool = False) -> None:
+        self._all = document.schemas
+        self._mark = mark
+        self._is_strict = is_strict
+        self.definitions: dict[str, Schema | bool] = {
+            name: self.of(schema) if isinstance(schema, dict) else schema for name, schema in self._all.items()
+        }
+
+    def of(self, schema: Schema) -> Schema:
+        """`schema` in this view, with references as they were."""
+        copy = replaced(schema, self.of)
+        if "properties" in copy:
+            copy["properties"] = {name: without_echo(name, one) for name, one in copy["properties"].items()}
+        hidden = self.hidden(schema)
+        if hidden and "properties" in copy:
+            properties = copy["properties"]
+            copy["properties"] = {name: one for name, one in properties.items() if name not in hidden}
+            if self._is_strict:
+                copy["properties"] |= {name: NOTHING for name in properties if name in hidden}
+        if hidden:
+            _not_required(copy, hidden)
+        _readable_patterns(copy)
+        return {key: value for key, value in copy.items() if key not in _NOISE and not key.startswith("x-")}
+
+    def closed(self, schema: Schema) -> Schema:
+        """A schema of this view that stands alone."""
+        return closed(schema, self.definitions)
+
+    def hidden(self, schema: Schema) -> set[str]:
+        """The names of the marked properties of an object's schema, also of what it is put together from."""
+        found: set[str] = set()
+        pending: list[tuple[Any, int]] = [(schema, 0)]
+        while pending:
+            one, depth = pending.pop()
+            one = self._resolved(one)
+            if isinstance(one, dict) and depth < _DEEPEST:
+                found |= {name for name, inner in one.get("properties", {}).items() if self._is_marked(inner)}
+                pending += [(part, depth + 1) for part in one.get("allOf", ())]
+        return found
+
+    def reaches_mark(self, schema: Schema) -> bool:
+        """Whether a value of this schema may hold a marked property at any depth."""
+        seen: set[str] = set()
+        pending: list[Schema] = [schema]
+        while pending:
+            one = pending.pop()
+            if self.hidden(one):
+                return True
+            name = str(one.get("$ref", "")).removeprefix(PREFIX)
+            target = self._all.get(name)
+            if isinstance(target, dict) and name not in seen:
+                seen.add(name)
+                pending.append(target)
+            pending += subschemas(one)
+        return False
+
+    def pruned(self, value: Any, schema: Schema | bool) -> Any:
+        """`value` without the marked properties, by the original `schema`."""
+        schema = self._resolved(schema)
+        if not isinstance(schema, dict):
+            return value
+        for part in (*schema.get("allOf", ()), *schema.get("anyOf", ()), *schema.get("oneOf", ())):
+            value = self.pruned(value, part)
+        if isinstance(value, Mapping):
+            properties = schema.get("properties", {})
+            rest = schema.get("additionalProperties", True)
+            return {
+                name: self.pruned(inner, properties.get(name, rest))
+                for name, inner in value.items()
+                if not self._is_marked(properties.get(name))
+            }
+        if isinstance(value, list) and "items" in schema:
+            return [self.pruned(inner, schema["items"]) for inner in value]
+        return value
+
+    def _is_marked(self, schema: Any) -> bool:
+        if isinstance(schema, dict) and schema.get(self._mark) is True:
+            return True
+        resolved = self._resolved(schema)
+        return isinstance(resolved, dict) and resolved.get(self._mark) is True
+
+    def _resolved(self, schema: Any) -> Any:
+        for _ in range(_DEEPEST * 4):
+            if not isinstance(schema, dict) or "$ref" not in schema:
+                return schema
+            schema = self._all.get(schema["$ref"].removeprefix(PREFIX), True)
+        return schema
+
+
+def without_echo(name: str, schema: Any) -> Any:
+    """`schema` without a title that only repeats the name: generators write one for everything, and prompts pay."""
+    if not isinstance(schema, dict) or _letters(schema.get("title", "")) != _letters(name):
+        return schema
+    return {key: value for key, value in schema.items() if key != "title"}
+
+
+def _letters(text: Any) -> str:
+    return re.sub(r"[\W_]+", "", str(text)).lower()
+
+
+def _readable_patterns(schema: Schema) -> None:
+    """Patterns are in JavaScript's dialect. One that Python cannot read is told in words and not checked."""
+    pattern = schema.get("pattern")
+    if pattern is not None and not _is_pattern(pattern):
+        del schema["pattern"]
+        before = str(schema.get("description", "")).rstrip()
+        schema["description"] = f"{before} Must match {pattern}.".lstrip()
+    if "patternProperties" in schema:
+        named = schema["patternProperties"]
+        schema["patternProperties"] = {name: one for name, one in named.items() if _is_pattern(name)}
+        if len(named) != len(schema["patternProperties"]) and schema.get("additionalProperties") is False:
+            # Names that fit what cannot be read must not be refused.
+            del schema["additionalProperties"]
+
+
+def _is_pattern(pattern: Any) -> bool:
+    try:
+        re.compile(pattern)
+    except (re.error, TypeError, OverflowError, RecursionError):
+        return False
+    return True
+
+
+def _not_required(schema: Schema, hidden: set[str]) -> None:
+    """Take `hidden` out of what `schema`, and what is written inside its `allOf`, requires."""
+    if "required" in schema:
+        schema["required"] = [name for name in schema["required"] if name not in hidden]
+        if not schema["required"]:
+            del schema["required"]
+    for part in schema.get("allOf", ()):
+        if isinstance(part, dict):
+            _not_required(part, hidden)
+
+
+def flat_object(
+    schema: Schema | bool, definitions: Mapping[str, Schema | bool], depth: int = 0
+) -> tuple[dict[str, Any], list[str]] | None:
+    """The properties of an object and which are required, where that is all that the schema says; else `None`."""
+    if not isinstance(schema, dict) or depth > _DEEPEST or _NOT_FLAT & set(schema):
+        return None
+    if schema.get("type", "object") != "object" or schema.get("additionalProperties", False) is not False:
+        return None
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    parts = list(schema.get("allOf", ()))
+    if "$ref" in schema:
+        parts.append(definitions[schema["$ref"].removeprefix(PREFIX)])
+    for part in parts:
+        flat = flat_object(part, definitions, depth + 1)
+        if flat is None and not (isinstance(part, dict) and set(part) <= ANNOTATIONS | {"type", "required"}):
+            return None
+        inner, needed = flat if flat is not None else ({}, list(part.get("required", ())))
+        if any(properties[name] != one for name, one in inner.items() if name in properties):
+            return None
+        properties |= inner
+        required += needed
+    own = schema.get("properties", {})
+    if any(properties[name] != one for name, one in own.items() if name in properties):
+        return None
+    properties |= own
+    required += schema.get("required", [])
+    return (properties, list(dict.fromkeys(required))) if properties else None

@@ -1,0 +1,1 @@
+"""Tools of any kind served to other MCP clients."""

@@ -1,0 +1,172 @@
+"""`publish`: tools of any kind as an MCP server object.
+
+Whose world a call meets:
+
+| client | world |
+| --- | --- |
+| that opens worlds with the control tools (`mcp_bridge.control`) | the one that it names |
+| in a session (revisions up to 2025-11-25, over stdio or HTTP) | its session's own |
+| without sessions (2026-07-28), alone with its server: over stdio or in process | its own |
+| without sessions over HTTP | one for all such clients |
+
+A world is opened by the first call that needs it and closed when its session ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Hashable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..control import CALL_META, CONTROL_ENV, DEFAULT_WORLD, OPEN_WORLD, WORLD_META, WORLD_STATE
+from ..errors import BridgeError, SourceError
+from ..records import Tool, ToolResult
+from ..toolsets.results import positive
+from ..world import WorldSource
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+
+    from .desk import Desk, HeldWorld
+
+MAX_WORLDS = 1000
+IDLE_S = 1800.0
+
+_WITHOUT_SESSION = object()
+_KEY = "toolbake/world_of_session"
+
+
+# No refusal here may hold the word "session": clients take such a one for the end of theirs.
+
+
+def publish(
+    source: WorldSource,
+    *,
+    name: str = "toolbake",
+    control: bool | None = None,
+    max_worlds: int = MAX_WORLDS,
+    idle_s: float = IDLE_S,
+) -> Server[Any]:
+    """An MCP server object of the SDK with the tools of `source`: a connected toolset, a sandbox, any `WorldSource`.
+
+    `control`: offer the control tools, by which a client holds a world for each of its rollouts; by default if the
+    environment says `TOOLBAKE_CONTROL=1`. `max_worlds`: how many worlds may be open at once; further ones are refused.
+    `idle_s`: seconds after which a world that a client opened by name and no longer uses is closed.
+
+    Results and the tools' errors go out as they are. Raises `SourceError` where `source` cannot open worlds.
+    """
+    if not isinstance(source, WorldSource) or isinstance(source, type):
+        raise SourceError(
+            f"cannot publish a {type(source).__name__}; give a toolset of `mcp_bridge.connect`, a sandbox, or anything "
+            "else with `tools` and `open_world`"
+        )
+    if isinstance(max_worlds, bool) or not isinstance(max_worlds, int) or max_worlds < 1:
+        raise SourceError(f"max_worlds is {max_worlds!r}; it must be a whole number, 1 or more")
+    positive("idle_s", idle_s)
+    offered = os.environ.get(CONTROL_ENV) == "1" if control is None else control
+    return _make(_Publication(source, offered), name, max_worlds, idle_s)
+
+
+def _make(publication: _Publication, name: str, max_worlds: int, idle_s: float) -> Server[Any]:
+    import mcp_types as types
+    from mcp.server.lowlevel import Server
+
+    from .desk import Desk
+    from .translation import control_tools_as_mcp, failure_as_mcp, result_as_mcp, tool_as_mcp
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[Desk]:
+        async with Desk(publication.source, max_worlds=max_worlds, idle_s=idle_s).running() as desk:
+            yield desk
+
+    async def list_tools(context: Any, _: Any) -> types.ListToolsResult:
+        tools = [tool_as_mcp(tool, protocol=context.protocol_version) for tool in publication.source.tools]
+        return types.ListToolsResult(tools=[*tools, *(control_tools_as_mcp() if publication.control else [])])
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        try:
+            result = await publication.answer(context, params.name, params.arguments or {})
+        except BridgeError as error:
+            raise failure_as_mcp(error) from error
+        return result_as_mcp(result, protocol=context.protocol_version)
+
+    return Server(name, lifespan=lifespan, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+class _Publication:
+    """What is served, and how a call finds its world."""
+
+    def __init__(self, source: WorldSource, control: bool) -> None:
+        from ..toolsets.validation import ArgumentChecker
+        from .translation import CONTROL_TOOLS
+
+        self.source = source
+        self.control = control
+        self._verbs = {tool.name: verb for verb, tool in CONTROL_TOOLS.items()} if control else {}
+        self._checker = ArgumentChecker(CONTROL_TOOLS.values())
+        taken = [tool.name for tool in source.tools if tool.name in self._verbs]
+        if taken:
+            raise SourceError(f"the tool {taken[0]!r} has the name of a control tool; rename it, or serve without them")
+
+    async def answer(self, context: Any, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        from .desk import call_in
+
+        desk: Desk = context.lifespan_context
+        if name in self._verbs:
+            problem = self._checker.problem(name, arguments)
+            if problem:
+                raise SourceError(problem)
+            return await self._control(desk, self._verbs[name], arguments)
+        held = await self._world(desk, context)
+        return await call_in(held, name, arguments, (context.meta or {}).get(CALL_META))
+
+    async def _world(self, desk: Desk, context: Any) -> HeldWorld:
+        named = (context.meta or {}).get(WORLD_META)
+        if named is not None and self.control:
+            return desk.find(named)
+        connection = context.session._connection
+        if _has_session(context):
+            key: Hashable = connection.state.get(_KEY)
+            if key is None:
+                key = connection.state[_KEY] = object()
+                connection.exit_stack.push_async_callback(desk.close, key)
+            return await desk.of(key)
+        if context.request is not None and named is not None and not _is_default(named):
+            raise SourceError(
+                f"there is no world {named!r} here: all HTTP clients that speak this revision of MCP share one world. "
+                "Start the server with control tools (TOOLBAKE_CONTROL=1), or speak a revision that begins with a "
+                'handshake: "protocol": "2025-11-25"'
+            )
+        return await desk.of(_WITHOUT_SESSION)
+
+    async def _control(self, desk: Desk, verb: str, arguments: Mapping[str, Any]) -> ToolResult:
+        world: str = arguments["world"]
+        found: dict[str, Any] | None = None
+        if verb == OPEN_WORLD:
+            opened: list[Tool] = list((await desk.open(world, arguments.get("setup"))).tools)
+            if len(opened) != len(self.source.tools):
+                found = {"tools": [tool.name for tool in opened]}
+        elif verb == WORLD_STATE:
+            with desk.find(world).used() as held:
+                found = await held.state()
+            if found is None:
+                raise SourceError(f"world {world!r} cannot tell its state: none of the tools' sources can")
+        else:
+            desk.find(world)
+            await desk.close(world)
+        return ToolResult(text="ok", structured=found)
+
+
+def _has_session(context: Any) -> bool:
+    """Whether the client shook hands: its connection then lives as long as its session."""
+    from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+    if context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        return False
+    # An HTTP request outside a session is a connection of its own.
+    return context.request is None or context.session._connection.session_id is not None
+
+
+def _is_default(world: str) -> bool:
+    return world == DEFAULT_WORLD or world.endswith(f"/{DEFAULT_WORLD}")

@@ -1,0 +1,1 @@
+"""Sessions with MCP servers: how one is opened, owned, called and ended, and which world gets which."""

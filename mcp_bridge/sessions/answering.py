@@ -1,0 +1,241 @@
+"""Answers what a server asks in the middle of a call, through the user's handlers; refuses the rest in words."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+import mcp_types as types
+from mcp import Client
+from mcp.client import ClientRequestContext
+from mcp.shared.exceptions import MCPError
+
+from ..access.redaction import redacted
+from ..errors import ToolFailure
+from .eras import is_handshake
+from .handlers import Elicitation, Handlers, LogEntry, Progress, Sampling
+
+logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
+_LONGEST_QUESTION = 300
+_REFUSED = "This was refused: nobody answers servers here."
+
+
+class Answers:
+    """The answers of one session."""
+
+    def __init__(self, handlers: Handlers, *, label: str, secrets: tuple[str, ...]) -> None:
+        self._handlers = handlers
+        self._label = label
+        self._secrets = secrets
+        self._failure: ToolFailure | None = None
+        self._heard: deque[tuple[str, Any, Progress | LogEntry]] = deque()
+        self._telling = anyio.Lock()
+
+    def client_options(self) -> dict[str, Any]:
+        """What the SDK's `Client` needs to tell the server of the handlers that there are."""
+        handlers = self._handlers
+        options: dict[str, Any] = {"logging_callback": self._log}
+        if handlers.elicitation is not None:
+            options["elicitation_callback"] = self._elicit
+        if handlers.sampling is not None:
+            options["sampling_callback"] = self._sample
+        if handlers.roots is not None:
+            options["list_roots_callback"] = self._roots
+        if handlers.log is not None:
+            options["log_level"] = "debug"
+        return options
+
+    def capabilities(self) -> types.ClientCapabilities:
+        """The same for a handshake of our own."""
+        handlers = self._handlers
+        return types.ClientCapabilities(
+            elicitation=types.ElicitationCapability(
+                form=types.FormElicitationCapability(), url=types.UrlElicitationCapability()
+            )
+            if handlers.elicitation is not None
+            else None,
+            sampling=types.SamplingCapability() if handlers.sampling is not None else None,
+            roots=types.RootsCapability(list_changed=False) if handlers.roots is not None else None,
+        )
+
+    async def ask_for_log(self, client: Client) -> None:
+        """Choose the log's level where the session began with a handshake; other sessions say it in each request."""
+        if self._handlers.log is None or client.server_capabilities.logging is None:
+            return
+        if is_handshake(client.protocol_version):
+            level = types.SetLevelRequest(params=types.SetLevelRequestParams(level="debug"))
+            await client.session.send_request(level, types.EmptyResult)
+
+    def install(self, client: Client) -> None:
+        """Refuse in words, in place of the SDK, what has no handler. `client` is entered."""
+        session = client.session
+        dispatch = session.dispatch_input_request
+
+        async def answer(
+            ctx: ClientRequestContext, request: types.InputRequest
+        ) -> types.InputResponse | types.ErrorData:
+            refusal = self._refusal(request)
+            return await dispatch(ctx, request) if refusal is None else refusal
+
+        session.dispatch_input_request = answer  # type: ignore[method-assign]
+
+    def progress_for(self, tool: str, call_id: str | None) -> Callable[..., Any] | None:
+        """A callback for the SDK, or None where nobody wants to know: then the server need not report."""
+        handler = self._handlers.progress
+        if handler is None and not logger.isEnabledFor(logging.DEBUG):
+            return None
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            told = Progress(self._label, tool, call_id, progress, total, message)
+            logger.debug("%s: %s is at %s of %s %s", self._label, tool, progress, total, message or "")
+            if handler is not None:
+                self._heard.append(("progress", handler, told))
+                await self.tell()
+
+        return report
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether handlers have not heard all yet."""
+        return bool(self._heard) or self._telling.locked()
+
+    async def tell(self) -> None:
+        """Let the handlers hear all that came so far, in its order."""
+        async with self._telling:
+            while self._heard:
+                name, handler, told = self._heard.popleft()
+                await self._run(name, handler, told)
+
+    def raise_failure(self) -> None:
+        """Raises `ToolFailure` where a handler has raised since the last time."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _refusal(self, request: types.InputRequest) -> types.ErrorData | None:
+        handlers = self._handlers
+        if isinstance(request, types.ElicitRequest) and handlers.elicitation is None:
+            asked = f"The tool asked the user: {request.params.message[:_LONGEST_QUESTION]!r}."
+        elif isinstance(request, types.CreateMessageRequest) and handlers.sampling is None:
+            last = str(_content_text(request.params.messages[-1].content)) if request.params.messages else ""
+            asked = f"The tool asked a language model: {last[:_LONGEST_QUESTION]!r}."
+        elif isinstance(request, types.ListRootsRequest) and handlers.roots is None:
+            asked = "The tool asked which folders it may work in."
+        else:
+            return None
+        logger.info("%s was refused an answer: %s", self._label, redacted(asked, self._secrets))
+        return types.ErrorData(code=types.INVALID_REQUEST, message=f"{asked} {_REFUSED}")
+
+    async def _elicit(
+        self, _context: ClientRequestContext, parameters: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        form = isinstance(parameters, types.ElicitRequestFormParams)
+        question = Elicitation(
+            server=self._label,
+            message=parameters.message,
+            schema=parameters.requested_schema if isinstance(parameters, types.ElicitRequestFormParams) else None,
+            url=None if isinstance(parameters, types.ElicitRequestFormParams) else parameters.url,
+        )
+
+        def result(value: Any) -> types.ElicitResult:
+            if value is None:
+                return types.ElicitResult(action="decline")
+            if not isinstance(value, Mapping):
+                raise TypeError(f"it returned a {type(value).__name__}; return a dict of the form's values, or None")
+            return types.ElicitResult(action="accept", content=dict(value) if form else None)
+
+        return await self._answer("elicitation", self._handlers.elicitation, result, question)
+
+    async def _sample(
+        self, _context: ClientRequestContext, parameters: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.ErrorData:
+        question = Sampling(
+            server=self._label,
+            messages=[one.model_dump(by_alias=True, mode="json", exclude_none=True) for one in parameters.messages],
+            max_tokens=parameters.max_tokens,
+            system_prompt=parameters.system_prompt,
+            temperature=parameters.temperature,
+            stop_sequences=tuple(parameters.stop_sequences or ()),
+        )
+
+        def result(value: Any) -> types.CreateMessageResult:
+            if not isinstance(value, str):
+                raise TypeError(f"it returned a {type(value).__name__}; return the text that the model says")
+            return types.CreateMessageResult(
+                role="assistant", content=types.TextContent(text=value), model="handler", stop_reason="endTurn"
+            )
+
+        return await self._answer("sampling", self._handlers.sampling, result, question)
+
+    async def _roots(self, _context: ClientRequestContext) -> types.ListRootsResult | types.ErrorData:
+        given = self._handlers.roots
+
+        def result(value: Any) -> types.ListRootsResult:
+            return types.ListRootsResult(roots=[_root(one) for one in value])
+
+        return await self._answer("roots", given if callable(given) else lambda: given, result)
+
+    async def _log(self, entry: types.LoggingMessageNotificationParams) -> None:
+        shown = redacted(str(entry.data), self._secrets)
+        logger.debug("%s logs (%s): %s", self._label, entry.level, shown)
+        if self._handlers.log is not None:
+            told = LogEntry(self._label, entry.level, entry.data, entry.logger)
+            self._heard.append(("log", self._handlers.log, told))
+            await self.tell()
+
+    async def _answer(
+        self, name: str, handler: Any, result: Callable[[Any], _Result], *question: Any
+    ) -> _Result | types.ErrorData:
+        """What the handler gives, as `result` makes it; for the server an internal error where it fails."""
+        value, failed = await self._run(name, handler, *question, then=result)
+        if failed:
+            return types.ErrorData(code=types.INTERNAL_ERROR, message="The client failed to answer.")
+        answer: _Result = value
+        return answer
+
+    async def _run(
+        self, name: str, handler: Any, *question: Any, then: Callable[[Any], Any] = lambda value: value
+    ) -> tuple[Any, bool]:
+        try:
+            if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
+                value = await handler(*question)
+            else:
+                value = await anyio.to_thread.run_sync(handler, *question, abandon_on_cancel=True)
+                if inspect.isawaitable(value):
+                    value = await value
+            return then(value), False
+        except Exception as error:
+            failure = ToolFailure(
+                f"handlers.{name} failed on what {self._label} sent: {type(error).__name__}: {error}",
+                delivery="answered",
+            )
+            failure.__cause__ = error
+            self._failure = failure
+            return None, True
+
+
+def is_refusal(error: MCPError) -> bool:
+    """Whether a call failed because what its tool asked for was refused, by us or by the server itself beforehand."""
+    if error.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY:
+        return True
+    return error.code == types.INVALID_REQUEST and error.message.endswith(_REFUSED)
+
+
+def _content_text(content: Any) -> str:
+    blocks = content if isinstance(content, list) else [content]
+    return " ".join(str(getattr(block, "text", f"[{block.type}]")) for block in blocks)
+
+
+def _root(given: Any) -> types.Root:
+    text = str(given)
+    uri = text if "://" in text else Path(text).expanduser().resolve().as_uri()
+    return types.Root(uri=uri, name=Path(text).name or None)  # type: ignore[arg-type]

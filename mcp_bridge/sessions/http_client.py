@@ -1,0 +1,209 @@
+"""An HTTP client whose failures cost one request, never the session that sent it.
+
+The SDK's transport lets an error of the network, and an answer of any size, reach the tasks of the whole session. Here
+both become the answer to the one request: an error of JSON-RPC that stands for a `Fault`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx2
+from mcp.shared.exceptions import MCPError
+
+from ..access.auth import LoginFailed
+from ..errors import Delivery
+from .faults import Fault, fault_of, too_large
+
+_NOT_SENT = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+)
+_REFUSED = frozenset({401, 403, 404, 405, 429})
+_SESSION_HEADER = "mcp-session-id"
+_MOST_ERROR_BYTES = 65_536
+_FAULT_STATUS = 502
+
+
+class HttpFaults:
+    """The faults of one session's requests. They cross the SDK as JSON, by a token that no server can know."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Fault] = {}
+
+    def as_json(self, fault: Fault) -> bytes:
+        token = secrets.token_hex(16)
+        self._waiting[token] = fault
+        error = {**fault.as_error().model_dump(exclude={"data"}), "data": token}
+        return json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
+
+    def of(self, error: BaseException | None) -> Fault | None:
+        """The fault behind an error of the SDK's client, once."""
+        data = error.error.data if isinstance(error, MCPError) else None
+        return self._waiting.pop(data, None) if isinstance(data, str) else fault_of(error)
+
+
+class ContainedClient(httpx2.AsyncClient):
+    """Like `httpx2.AsyncClient`; a POST that brings no answer is answered with its fault.
+
+    Refusals are the SDK's as long as `is_open()` is false: it learns from them what the server speaks.
+    """
+
+    def __init__(
+        self, *, faults: HttpFaults, max_answer_bytes: int, is_open: Callable[[], bool], **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._faults = faults
+        self._limit = max_answer_bytes
+        self._is_open = is_open
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        if request.method != "POST":
+            response = await super().send(request, **options)
+            return self._bounded(response) if _is_stream(response) else response
+        sent = functools.partial(super().send, request, **options)
+        return await self.contained(sent, request)
+
+    async def contained(
+        self, send: Callable[[], Awaitable[httpx2.Response]], request: httpx2.Request
+    ) -> httpx2.Response:
+        """The response to a POST that `send` sends, or its fault in place of it."""
+        try:
+            response = await send()
+        except LoginFailed as error:
+            return self._answered_by(Fault("login", "refused", str(error)), request)
+        except httpx2.HTTPError as error:
+            return self._answered_by(lost(error), request)
+        except Exception as error:
+            if not self._is_open():
+                raise
+            # A login that failed, for example: the other calls of the session go on.
+            return self._answered_by(Fault("status", "unknown", f"{type(error).__name__}: {error}"), request)
+        try:
+            if response.status_code >= 400:
+                if not self._is_open():
+                    return response
+                return await self._refusal(response)
+            if _is_stream(response):
+                return self._bounded(response)
+            return await self._whole(response)
+        except BaseException:
+            await response.aclose()
+            raise
+
+    def _bounded(self, response: httpx2.Response) -> httpx2.Response:
+        return _with_body(response, stream=_Events(response, self._faults, self._limit))
+
+    async def _whole(self, response: httpx2.Response) -> httpx2.Response:
+        """The response with its body read, up to the limit."""
+        try:
+            body = await _read(response, self._limit)
+        except httpx2.HTTPError as error:
+            await response.aclose()
+            return self._answered_by(lost(error), response.request)
+        if body is None:
+            await response.aclose()
+            told = response.headers.get("content-length", "")
+            size = f"{int(told) / 1e6:.1f} MB" if told.isdigit() else f"more than {self._limit / 1e6:g} MB"
+            return self._answered_by(too_large(size, self._limit), response.request)
+        return _with_body(response, content=body)
+
+    async def _refusal(self, response: httpx2.Response) -> httpx2.Response:
+        try:
+            body = await _read(response, _MOST_ERROR_BYTES) or b""
+        except httpx2.HTTPError:
+            body = b""
+        await response.aclose()
+        status = response.status_code
+        if _SESSION_HEADER in response.request.headers and (
+            status == 404 or (status == 400 and b"session" in body.lower())
+        ):
+            fault = Fault("no_session", "refused", f"it no longer knows the session (HTTP {status})")
+        elif response.headers.get("content-type", "").lower().startswith("application/json") and b'"jsonrpc"' in body:
+            return _with_body(response, content=body)
+        else:
+            delivery: Delivery = "refused" if status in _REFUSED else "unknown" if status >= 500 else "answered"
+            fault = Fault("status", delivery, f"it answered HTTP {status}")
+        return self._answered_by(fault, response.request)
+
+    def _answered_by(self, fault: Fault, request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(
+            _FAULT_STATUS,
+            headers={"content-type": "application/json"},
+            content=self._faults.as_json(fault),
+            request=request,
+        )
+
+
+class _Events(httpx2.AsyncByteStream):
+    """A body of server-sent events. One that breaks off or grows above the limit ends with its fault as an event."""
+
+    def __init__(self, response: httpx2.Response, faults: HttpFaults, limit: int) -> None:
+        self._response = response
+        self._faults = faults
+        self._limit = limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        # What a GET brings is taken up again by the SDK where it breaks off.
+        size, resumable = 0, self._response.request.method == "GET"
+        try:
+            async for chunk in self._response.aiter_bytes():
+                end = max(chunk.rfind(b"\n\n"), chunk.rfind(b"\r\n\r\n"), chunk.rfind(b"\r\r"))
+                size = size + len(chunk) if end < 0 else len(chunk) - end
+                if size > self._limit:
+                    yield self._event(too_large(f"more than {self._limit / 1e6:g} MB", self._limit))
+                    return
+                # The SDK asks for the rest of a stream whose events have ids.
+                resumable = resumable or chunk.startswith(b"id:") or b"\nid:" in chunk
+                yield chunk
+        except httpx2.HTTPError as error:
+            if resumable:
+                raise
+            yield self._event(lost(error))
+
+    def _event(self, fault: Fault) -> bytes:
+        # Ends an event that was begun; what is left of it is no JSON by itself, so it must not be one: a comment first.
+        return b"\n: cut here\nevent: cut\n\nevent: message\ndata: " + self._faults.as_json(fault) + b"\n\n"
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+def _is_stream(response: httpx2.Response) -> bool:
+    return response.headers.get("content-type", "").lower().startswith("text/event-stream")
+
+
+def lost(error: httpx2.HTTPError) -> Fault:
+    delivery: Delivery = "not_sent" if isinstance(error, _NOT_SENT) else "unknown"
+    return Fault("connection", delivery, f"{type(error).__name__}: {error}")
+
+
+async def _read(response: httpx2.Response, limit: int) -> bytes | None:
+    """The body, decoded; `None` where it is above the limit. No more than that is held."""
+    parts, size = [], 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        if size > limit:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _with_body(response: httpx2.Response, **body: Any) -> httpx2.Response:
+    """The same response with its body decoded."""
+    headers = [
+        (name, value)
+        for name, value in response.headers.multi_items()
+        if name.lower() not in {"content-encoding", "content-length", "transfer-encoding"}
+    ]
+    whole = httpx2.Response(response.status_code, headers=headers, request=response.request, **body)
+    whole.history = response.history
+    whole.next_request = response.next_request
+    return whole

@@ -1,0 +1,142 @@
+"""A server's process and all that it starts: one process group, ended as a whole. POSIX."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import anyio
+import anyio.lowlevel
+
+from .watchdog import watchdog
+
+EOF_GRACE_S = 2.0
+"""How long a server may take to end after its standard input was closed, before SIGTERM."""
+TERM_GRACE_S = 2.0
+"""From SIGTERM to SIGKILL."""
+_REAP_S = 2.0
+_POLL_S = 0.01
+_CHUNK = 262_144
+_MUCH = 16_384
+
+
+class ServerProcess:
+    """A running server. `read` and `write` belong to one task each."""
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, stderr: TextIO) -> None:
+        """Raises `OSError` where it cannot be started."""
+        self._popen = subprocess.Popen(
+            list(command),
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+        )
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        self._stdin, self._stdout = self._popen.stdin, self._popen.stdout
+        for pipe in (self._stdin, self._stdout):
+            os.set_blocking(pipe.fileno(), False)
+        watchdog.watch(self.pid)
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started, and of its group."""
+        return self._popen.pid
+
+    async def read(self) -> bytes:
+        """What came on standard output; empty at its end."""
+        while True:
+            try:
+                chunk = os.read(self._stdout.fileno(), _CHUNK)
+            except BlockingIOError:
+                await anyio.wait_readable(self._stdout.fileno())
+            else:
+                if len(chunk) >= _MUCH:
+                    # A server that writes without a pause must not stop everything else.
+                    await anyio.lowlevel.checkpoint()
+                return chunk
+
+    async def write(self, data: bytes) -> None:
+        """All of `data` to standard input. Raises `OSError` where nobody reads any more."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._stdin.fileno(), left) :]
+            except BlockingIOError:
+                await anyio.wait_writable(self._stdin.fileno())
+
+    async def stop(self, *, grace_s: float = EOF_GRACE_S) -> None:
+        """Close standard input, wait, then end the whole group: SIGTERM, and SIGKILL where that is not heard.
+
+        Bounded; shield it. `read` must go on meanwhile: a server that cannot write cannot end.
+        """
+        self._stdin.close()
+        await self._ended(grace_s)
+        # Also where the server ended by itself: what it started may not have.
+        if self._signal(signal.SIGTERM) and not await self._group_gone(TERM_GRACE_S):
+            self._signal(signal.SIGKILL)
+            await self._group_gone(_REAP_S)
+        watchdog.forget(self.pid)
+
+    def release(self) -> None:
+        """Give the pipes back, when no task uses them any more."""
+        for pipe in (self._stdin, self._stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+    async def _ended(self, limit_s: float) -> bool:
+        with anyio.move_on_after(limit_s):
+            while self._popen.poll() is None:  # noqa: ASYNC110 - no event tells of it on every system
+                await anyio.sleep(_POLL_S)
+            return True
+        return False
+
+    async def _group_gone(self, limit_s: float) -> bool:
+        with anyio.move_on_after(limit_s):
+            while self._popen.poll() is None or _lives(self.pid):  # noqa: ASYNC110
+                await anyio.sleep(_POLL_S)
+            return True
+        return False
+
+    def _signal(self, number: int) -> bool:
+        """Whether the group had a member to signal."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            # Zombies on macOS, or members of another user: wait for them as for the others.
+            return True
+        return True
+
+
+def _lives(group: int) -> bool:
+    """Whether the group has a member that is more than a zombie."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    processes = Path("/proc")
+    if not (processes / "self" / "stat").exists():
+        return True
+    return any(_is_member(path, group) for path in processes.glob("[0-9]*/stat"))
+
+
+def _is_member(stat: Path, group: int) -> bool:
+    try:
+        # The name of the program, in brackets, may hold anything.
+        state, _parent, its_group = stat.read_text(errors="replace").rpartition(")")[2].split()[:3]
+    except (OSError, ValueError):
+        return False
+    return int(its_group) == group and state != "Z"

@@ -1,0 +1,306 @@
+"""An MCP server as a source of worlds: who gets a session of its own, and who shares one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.abc
+
+from ..control import CLOSE_WORLD, CONTROL_META, CONTROL_VERBS, OPEN_WORLD, WORLD_STATE
+from ..errors import ServerDied, SourceError, ToolFailure
+from ..guard.choosing import with_users_word
+from ..records import LeftOut, ServerInfo, Tool, ToolAnnotations
+from ..sources.specs import HttpSpec, ServerSpec, StdioSpec
+from ..world import Setup
+from .handlers import Handlers
+from .opening import open_session
+from .pool import SessionPool, Sessions, SharedSession
+from .session import CannotOpen, Session
+from .transports import Transport
+from .worlds import ServerWorld
+
+if TYPE_CHECKING:
+    import mcp_types
+
+logger = logging.getLogger(__name__)
+
+_WARM_PROCESSES = 2
+_MOST_PROCESSES = 128
+_LONGEST_RESTART_S = 5.0
+"""How long a server behind a URL is waited for that was there and cannot be reached."""
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 1.0
+
+
+class ServerSource:
+    """One MCP server. Made by `open_server`; its sessions live in the task group given there.
+
+    One session serves all worlds where the server keeps worlds apart itself (control tools, see
+    `mcp_bridge.control`), where every tool says that it only reads, or where `isolation` is `shared`.
+    Otherwise each world gets a session of its own: over stdio that is a process of its own, which costs
+    0.5 to 1.5 s to start and 60 to 80 MB; an in-process server object stays shared between its sessions,
+    unless a factory makes one for each.
+
+    The session that listed the tools is given to the first world. How many wait for the next ones, and how many there
+    may be, is in `mcp_bridge.sessions.pool`; which worlds outlive their session is in `mcp_bridge.sessions.worlds`.
+    """
+
+    def __init__(
+        self, transport: Transport, group: anyio.abc.TaskGroup, first: Session, *, verb_timeout_s: float
+    ) -> None:
+        """Raises `SourceError` where the server offers control tools that do not fit together, or has options that
+        would do nothing."""
+        self._transport = transport
+        self._group = group
+        self.verb_timeout_s = verb_timeout_s
+        self.control = _control_tools(first.listed, self.spec.label)
+        self._listed = first.listed
+        self._info = ServerInfo(label=self.label, protocol=first.protocol_version, **first.names)
+        self.tools = self._tools_of(first)
+        self.revision = 0
+        """Counts how often `tools` has changed."""
+        only_reads = all(tool.annotations.read_only for tool in self.tools)
+        isolation = self.spec.options.isolation or ("shared" if self.control or only_reads else "session")
+        self.is_shared = isolation == "shared"
+        self.sessions: Sessions = self._shared(first) if self.is_shared else self._pool(first)
+        # A server may have other clients that choose the same ids: a second run, or the one that was killed
+        # before this one was resumed.
+        self._nonce = secrets.token_hex(8)
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The tools that no plain call reaches."""
+        reason = "the server wants it called as a task of revision 2025-11-25, which is not done here"
+        return [LeftOut(tool=tool.name, source=self.label, reason=reason) for tool in self._listed if _is_task(tool)]
+
+    def _tools_of(self, session: Session) -> list[Tool]:
+        return [
+            with_users_word(_as_tool(tool, self.spec.label), self.spec.options)
+            for tool in session.listed
+            if not _is_control(tool) and not _is_task(tool)
+        ]
+
+    def _shared(self, first: Session) -> SharedSession:
+        for option in ("warm", "max_sessions"):
+            if getattr(self.spec.options, option) is not None:
+                raise SourceError(
+                    f"{self.label}: {option} does nothing, because all worlds share one session; remove it, or set "
+                    'isolation to "session"'
+                )
+        return SharedSession(self._new_session, first)
+
+    def _pool(self, first: Session) -> SessionPool:
+        options, has_process = self.spec.options, isinstance(self.spec, StdioSpec)
+        warm = options.warm if options.warm is not None else _WARM_PROCESSES if has_process else 0
+        most = options.max_sessions or (_MOST_PROCESSES if has_process else math.inf)
+        return SessionPool(self._new_session, self._group, first, label=self.label, warm=warm, most=most)
+
+    @property
+    def spec(self) -> ServerSpec:
+        return self._transport.spec
+
+    @property
+    def label(self) -> str:
+        return self.spec.label
+
+    @property
+    def info(self) -> ServerInfo:
+        """The server, as the session that came first heard it."""
+        return self._info
+
+    @property
+    def has_state(self) -> bool:
+        return WORLD_STATE in self.control
+
+    @property
+    def can_setup(self) -> bool:
+        return OPEN_WORLD in self.control
+
+    @property
+    def check_timeout_s(self) -> float:
+        """How long a server that was given up on, or cannot be reached, may take to answer again."""
+        limit_s = self._transport.connect_timeout_s
+        return min(limit_s, _LONGEST_RESTART_S) if isinstance(self.spec, HttpSpec) else limit_s
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the server keeps a world for each rollout: then no call reaches anything outside it."""
+        return bool(self.control)
+
+    def wire_id(self, world_id: str) -> str:
+        """What the server is told as the world's id: no other client of it uses the same."""
+        return f"{self._nonce}/{world_id}"
+
+    @contextlib.asynccontextmanager
+    async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[ServerWorld]:
+        """A world on a session of its own or on the shared one. Raises `SourceError` for a setup it cannot do."""
+        if setup and not self.can_setup:
+            raise SourceError(
+                f"{self.label} cannot set up a world with {sorted(setup)}: it has no control tools. "
+                "Leave `setup` empty, or put a sandbox before the server."
+            )
+        world = ServerWorld(self, await self._lease(), world_id)
+        try:
+            if self.control:
+                await self._begin(world, setup or {})
+            yield world
+        finally:
+            await self._finish(world)
+
+    async def aclose(self) -> None:
+        """End the sessions that no world owns. Called when the toolset closes, after all worlds."""
+        await self.sessions.aclose()
+
+    async def _lease(self) -> Session:
+        session = await self.sessions.lease()
+        try:
+            await self._look_again(session)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.sessions.give_back(session)
+            raise
+        return session
+
+    async def _look_again(self, session: Session) -> None:
+        """Take over the session's tools where they are others than those of the sessions before."""
+        await session.load_changes()
+        if session.listed is self._listed:
+            return
+        self._listed = session.listed
+        tools = self._tools_of(session)
+        if tools == self.tools:
+            return
+        logger.warning(
+            "the tools of %s have changed: %s. Worlds from now on have the new ones; those before keep what their "
+            "policies were shown",
+            self.label,
+            _told_changes(self.tools, tools),
+        )
+        self.tools = tools
+        self.revision += 1
+
+    async def _begin(self, world: ServerWorld, setup: Setup) -> None:
+        """Open the world in the server. Where the server turns out to have died while idle, once more."""
+        try:
+            await world.begin(setup)
+        except ServerDied:
+            logger.warning("%s died while no world was open in this session; starting it again", self.label)
+            await world.move()
+            await world.begin(setup)
+
+    async def _finish(self, world: ServerWorld) -> None:
+        # Shielded: a cancelled rollout must not leave its world or its process behind. All waits are bounded.
+        with anyio.CancelScope(shield=True):
+            if world.begun and not world.session.dead:
+                try:
+                    await world.end()
+                except ToolFailure as error:
+                    # The world is over for us either way, and what the rollout saw was already judged.
+                    logger.warning("closing world %r failed: %s", world.world_id, error)
+            await self.sessions.give_back(world.session)
+
+    async def _new_session(self) -> Session:
+        """Raises `ToolFailure`. A server behind a URL that is away is waited for."""
+        deadline, pause = anyio.current_time() + self.check_timeout_s, _FIRST_PAUSE_S
+        while True:
+            try:
+                session = await open_session(self._transport, self._group)
+                break
+            except CannotOpen as error:
+                if isinstance(self.spec, StdioSpec) or anyio.current_time() + pause >= deadline:
+                    raise ServerDied(f"no new session for a world: {error}", delivery="not_sent") from error
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        return session
+
+
+async def open_server(
+    spec: ServerSpec,
+    group: anyio.abc.TaskGroup,
+    *,
+    connect_timeout_s: float,
+    call_timeout_s: float,
+    handlers: Handlers | None = None,
+) -> ServerSource:
+    """Connect to a server. Raises `SourceError`, with the end of the server's stderr where it has one."""
+    transport = Transport(spec, connect_timeout_s=connect_timeout_s, handlers=handlers)
+    try:
+        first = await open_session(transport, group)
+    except CannotOpen as error:
+        raise SourceError(str(error)) from error
+    try:
+        source = ServerSource(transport, group, first, verb_timeout_s=call_timeout_s)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await first.close()
+        raise
+    if not source.tools:
+        with anyio.CancelScope(shield=True):
+            await first.close()
+        raise SourceError(f"{spec.label} offers no tools; check its arguments and its settings")
+    return source
+
+
+def _told_changes(before: Sequence[Tool], after: Sequence[Tool]) -> str:
+    old, new = {tool.name: tool for tool in before}, {tool.name: tool for tool in after}
+    kinds = {
+        "new": [name for name in new if name not in old],
+        "gone": [name for name in old if name not in new],
+        "changed": [name for name in new if name in old and new[name] != old[name]],
+    }
+    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names) or "in another order"
+
+
+def _is_control(tool: mcp_types.Tool) -> bool:
+    return CONTROL_META in (tool.meta or {})
+
+
+def _is_task(tool: mcp_types.Tool) -> bool:
+    return tool.execution is not None and tool.execution.task_support == "required"
+
+
+def _control_tools(listed: Sequence[mcp_types.Tool], label: str) -> dict[str, str]:
+    """Verb to tool name. Raises `SourceError` for an unknown verb or half a set."""
+    control: dict[str, str] = {}
+    for tool in listed:
+        if not _is_control(tool):
+            continue
+        verb = (tool.meta or {})[CONTROL_META]
+        if verb not in CONTROL_VERBS or verb in control:
+            raise SourceError(
+                f"{label}: tool {tool.name!r} has {CONTROL_META!r}: {verb!r}; each of {', '.join(CONTROL_VERBS)} "
+                "may be there once"
+            )
+        control[verb] = tool.name
+    missing = {OPEN_WORLD, CLOSE_WORLD} - set(control)
+    if control and missing:
+        raise SourceError(f"{label} offers the control tools {sorted(control)} but not {sorted(missing)}")
+    return control
+
+
+def _as_tool(tool: mcp_types.Tool, label: str) -> Tool:
+    hints = tool.annotations
+    annotations = (
+        ToolAnnotations()
+        if hints is None
+        else ToolAnnotations(
+            read_only=hints.read_only_hint,
+            destructive=hints.destructive_hint,
+            idempotent=hints.idempotent_hint,
+            open_world=hints.open_world_hint,
+        )
+    )
+    return Tool(
+        name=tool.name,
+        description=tool.description or "",
+        input_schema=tool.input_schema,
+        output_schema=tool.output_schema,
+        annotations=annotations,
+        source=label,
+    )

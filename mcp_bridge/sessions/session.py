@@ -1,0 +1,342 @@
+"""One MCP session with a task of its own.
+
+The SDK's client must be entered and left in the same task, and an error of the transport cancels the task that
+entered it. So each session has an owner task that does nothing else; calls come from any task, many at once.
+
+A session is *dead* once its connection is known to have ended, and *doubtful* after something that may be a sign of
+it: a call that was given up, a connection that failed. A doubtful one is asked before the next call depends on it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.abc
+import pydantic
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+
+from ..errors import Delivery, ServerDied, ToolFailure
+from ..records import ErrorKind, ToolResult
+from ..sources.specs import HttpSpec, ServerObjectSpec, StdioSpec
+from ..toolsets.results import error as error_result
+from .answering import is_refusal
+from .eras import Era, WrongProtocol
+from .faults import Fault
+from .notes import Notes
+from .reading import NotOffered
+from .transports import Transport, is_closed
+
+if TYPE_CHECKING:
+    import mcp_types
+    from mcp import Client
+
+    from .listing import Catalogue
+
+_CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError)
+_REAP_S = 10.0
+"""Longer than the SDK takes to stop a process: closing stdin, SIGTERM and SIGKILL, two seconds each."""
+_GOODBYE_S = 2.0
+"""How long a server without a process of ours may take to hear that its session ends."""
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+
+
+class CannotOpen(Exception):
+    """A session did not come up. The message is complete and holds no secret."""
+
+    def __init__(self, message: str, *, died: bool) -> None:
+        super().__init__(message)
+        self.died = died
+        """True where the server started and then ended, which a server of the older era may do."""
+
+
+class Session:
+    """A session in an owner task; made by `open_session`."""
+
+    def __init__(self, transport: Transport, era: Era, deadline: float) -> None:
+        self._transport = transport
+        self._era = era
+        self._deadline = deadline
+        self._notes = Notes(lambda: transport.spec.secrets)
+        self._catalogue: Catalogue | None = None
+        self._failure: Exception | None = None
+        self._scope = anyio.CancelScope()
+        self._settled = anyio.Event()
+        self._ended = anyio.Event()
+        self._checking = anyio.Lock()
+        self._answers = 0
+        self.doubtful = False
+
+    @property
+    def listed(self) -> list[mcp_types.Tool]:
+        """The server's tools, control tools included, as it last listed them."""
+        return self._catalogue.tools if self._catalogue else []
+
+    @property
+    def era(self) -> Era:
+        return self._era
+
+    @property
+    def protocol_version(self) -> str:
+        """The revision of MCP that is spoken. Open sessions only."""
+        assert self._catalogue is not None
+        return self._catalogue.client.protocol_version
+
+    @property
+    def client(self) -> Client:
+        """The client itself, for whoever passes whole requests on. Raises `ServerDied` once the session is over."""
+        return self._alive().client
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The server's name and version, where it says them. Open sessions only."""
+        assert self._catalogue is not None
+        info = self._catalogue.client.server_info
+        return {"name": info.name, "version": info.version} if info is not None else {}
+
+    @property
+    def http_status(self) -> int | None:
+        """The last HTTP status that was an error while the session opened."""
+        return self._notes.http_status
+
+    @property
+    def dead(self) -> bool:
+        """True once the connection is known to be gone or the session was closed."""
+        return self._notes.gone.is_set() or self._ended.is_set()
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the server may hold something for this session alone, which a new session would not find."""
+        spec = self._transport.spec
+        if isinstance(spec, HttpSpec):
+            return self._notes.has_session_id
+        return not (isinstance(spec, ServerObjectSpec) and spec.factory is None)
+
+    @property
+    def epitaph(self) -> str:
+        """Why the session ended, with the end of the server's stderr."""
+        return str(self._died("the session is over", "not_sent"))
+
+    async def wait_dead(self) -> None:
+        await self._notes.gone.wait()
+
+    async def start(self, group: anyio.abc.TaskGroup) -> None:
+        """Open the session; its owner task runs in `group`. Raises `CannotOpen`."""
+        group.start_soon(self._own)
+        try:
+            await self._settled.wait()
+        except BaseException:
+            self._scope.cancel()
+            raise
+        if self._catalogue is None:
+            raise self._cannot_open()
+
+    async def close(self) -> None:
+        """End the session and wait until its process, if it has one, is gone. Bounded, also when shielded."""
+        self._notes.gone.set()
+        with anyio.move_on_after(_REAP_S if isinstance(self._transport.spec, StdioSpec) else _GOODBYE_S):
+            await self._ended.wait()
+        # A server that does not answer the goodbye is left; stopping a process is shielded from this.
+        self._scope.cancel()
+        await self._ended.wait()
+
+    async def check(self, limit_s: float) -> None:
+        """Ask for the tools. A server behind a URL that cannot be reached is asked again until the limit has passed.
+
+        Raises `ServerDied`: nothing was asked of the server. A session that does not answer is dead from then on,
+        except one behind a URL, which may answer later.
+        """
+        # By tools/list, because the protocol's newest revision has no ping.
+        answers = self._answers
+        async with self._checking:
+            if self._answers > answers:
+                return  # asked by another meanwhile
+            deadline, pause = anyio.current_time() + limit_s, _FIRST_PAUSE_S
+            while True:
+                client = self._alive().client
+                failure: Exception = TimeoutError(f"no answer within {limit_s:g} s")
+                fault: Fault | None = None
+                with anyio.move_on_at(deadline):
+                    try:
+                        await client.list_tools(cache_mode="refresh")
+                        self.doubtful = False
+                        self._answers += 1
+                        return
+                    except (MCPError, RuntimeError, pydantic.ValidationError, *_CLOSED) as error:
+                        failure, fault = error, self._notes.faults.of(error)
+                reachable = fault is None or fault.kind != "connection"
+                if reachable or anyio.current_time() + pause >= deadline:
+                    break
+                await anyio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+            told = fault.message if fault else self._notes.redact(f"{type(failure).__name__}: {failure}")
+            if not isinstance(self._transport.spec, HttpSpec) or (fault and fault.kind == "no_session"):
+                self._notes.note_end(f"asked for its tools, it did not answer: {told}")
+            raise ServerDied(
+                f"{self._transport.spec.label} does not answer ({told}).{self._notes.explain()}", delivery="not_sent"
+            )
+
+    async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult:
+        """Call a tool. The caller sets the time limit; a cancelled call leaves the session usable.
+
+        An answer above the limit of size is the policy's to read about: it asked for too much. Raises `ServerDied`
+        where the connection ended and `ToolFailure` where the server broke the protocol; `delivery` says what is
+        known of the request.
+        """
+        catalogue = self._alive()
+        try:
+            result = await catalogue.call(name, arguments, meta)
+        except MCPError as error:
+            fault = self._notes.faults.of(error)
+            if fault is not None:
+                return self._instead_of_answer(name, fault)
+            if is_refusal(error):
+                return error_result(error.message, "tool_error")
+            if _is_policys(error):
+                kind: ErrorKind = "invalid_arguments" if error.code == INVALID_PARAMS else "tool_error"
+                return error_result(error.message or "The tool refused the call without a message.", kind)
+            raise await self._broken(name, error) from error
+        # RuntimeError: the result violates the server's own output schema (as the SDK reports it).
+        except (RuntimeError, pydantic.ValidationError, *_CLOSED) as error:
+            raise await self._broken(name, error) from error
+        except anyio.get_cancelled_exc_class():
+            self.doubtful = True
+            raise
+        self.doubtful = False
+        return result
+
+    async def load_changes(self) -> None:
+        """List the tools again where the server said that they changed. Raises `ToolFailure` as a call does."""
+        try:
+            await self._alive().load_changes()
+        except (MCPError, RuntimeError, pydantic.ValidationError, *_CLOSED) as error:
+            raise await self._broken("tools/list", error) from error
+
+    def _alive(self) -> Catalogue:
+        if self._catalogue is None or self.dead:
+            raise self._died("the session is over", "not_sent")
+        return self._catalogue
+
+    async def _own(self) -> None:
+        try:
+            with self._scope:
+                with anyio.CancelScope(deadline=self._deadline) as limit:
+                    async with self._transport.open(self._era, self._notes) as catalogue:
+                        await catalogue.load()
+                        limit.deadline = math.inf
+                        self._notes.is_open = True
+                        self._catalogue = catalogue
+                        self._settled.set()
+                        await self._notes.gone.wait()
+                if limit.cancelled_caught:
+                    self._failure = TimeoutError()
+        except Exception as error:
+            # Kept for whoever starts or calls; raised here it would end every other session.
+            self._failure = error
+        finally:
+            self._ended.set()
+            self._notes.gone.set()
+            self._settled.set()
+
+    def _cannot_open(self) -> CannotOpen:
+        label = self._transport.spec.label
+        failure = _innermost(self._failure)
+        explained = self._notes.explain()
+        if isinstance(failure, TimeoutError):
+            limit = self._transport.connect_timeout_s
+            return CannotOpen(
+                f"{label} did not answer within {limit:g} s and was given up. Is it an MCP server that speaks on "
+                f"this transport? If it is only slow, raise connect_timeout_s.{explained}",
+                died=False,
+            )
+        if isinstance(failure, WrongProtocol | NotOffered):
+            return CannotOpen(f"{label}: {failure}.", died=False)
+        if isinstance(self._transport.spec, StdioSpec):
+            return self._cannot_start(failure, explained)
+        fault = self._notes.faults.of(failure)
+        if fault is not None and fault.kind == "login":
+            return CannotOpen(f"{label}: {self._notes.redact(fault.message)}", died=False)
+        if self._notes.http_status in {401, 403}:
+            return CannotOpen(f"{label} refused us; set the right `headers` or `auth` for it.{explained}", died=False)
+        told = self._notes.redact(fault.message if fault else f"{type(failure).__name__}: {failure}")
+        return CannotOpen(
+            f"{label} cannot be reached ({told}). Is the server running, and is the path right?{explained}", died=False
+        )
+
+    def _cannot_start(self, failure: BaseException | None, explained: str) -> CannotOpen:
+        spec = self._transport.spec
+        assert isinstance(spec, StdioSpec)
+        if failure is not None and is_closed(failure):
+            return CannotOpen(
+                f"{spec.label} ended before it answered as an MCP server. Run the command by hand to see why."
+                f"{explained}",
+                died=True,
+            )
+        if isinstance(failure, FileNotFoundError | NotADirectoryError | PermissionError):
+            if spec.cwd is not None and failure.filename == spec.cwd:
+                return CannotOpen(
+                    f"{spec.label}: cwd {self._notes.redact(spec.cwd)!r} is no folder that can be entered.", died=False
+                )
+            return CannotOpen(
+                f"{spec.label}: the command {self._notes.redact(spec.command)!r} cannot be started "
+                f"({failure.strerror}). Give the full path of a program, or install it so that it is on PATH.",
+                died=False,
+            )
+        told = self._notes.redact(f"{type(failure).__name__}: {failure}")
+        return CannotOpen(f"{spec.label} cannot be started as an MCP server ({told}).{explained}", died=False)
+
+    def _instead_of_answer(self, name: str, fault: Fault) -> ToolResult:
+        label = self._transport.spec.label
+        if fault.kind == "too_large":
+            return error_result(fault.message[:1].upper() + fault.message[1:], "tool_error")
+        told = self._notes.redact(fault.message)
+        if fault.kind in ("status", "login"):
+            raise ToolFailure(f"{label} failed on {name!r}: {told}", delivery=fault.delivery)
+        if fault.kind == "no_session":
+            self._notes.note_end("")
+            raise ServerDied(f"{label} no longer knows the session, during {name!r}: {told}", delivery=fault.delivery)
+        self.doubtful = True
+        raise ServerDied(f"the connection to {label} ended, during {name!r}: {told}", delivery=fault.delivery)
+
+    async def _broken(self, name: str, error: Exception) -> ToolFailure:
+        """The failure to raise for `error`; a session whose connection ended is closed first."""
+        label = self._transport.spec.label
+        if is_closed(error) or isinstance(error, _CLOSED) or self.dead:
+            await self.close()
+            return self._died(f"during {name!r}", "unknown")
+        told = self._notes.redact(str(error))
+        code = error.code if isinstance(error, MCPError) else None
+        if code == INVALID_REQUEST and "session" in told.lower():
+            self._notes.note_end("")
+            return ServerDied(f"{label} no longer knows the session, during {name!r}: {told}", delivery="refused")
+        if code == CONNECTION_CLOSED and told.startswith("SSE stream"):
+            self.doubtful = True
+            return ServerDied(f"the connection to {label} ended, during {name!r}: {told}")
+        shown = f" (code {code})" if code is not None else ""
+        delivery: Delivery = "refused" if code in (INVALID_REQUEST, METHOD_NOT_FOUND) else "answered"
+        return ToolFailure(f"{label} failed on {name!r}: {type(error).__name__}{shown}: {told}", delivery=delivery)
+
+    def _died(self, when: str, delivery: Delivery) -> ServerDied:
+        failure = _innermost(self._failure)
+        why = f" ({self._notes.redact(f'{type(failure).__name__}: {failure}')})" if failure is not None else ""
+        return ServerDied(
+            f"the connection to {self._transport.spec.label} ended, {when}{why}.{self._notes.explain()}",
+            delivery=delivery,
+        )
+
+
+def _is_policys(error: MCPError) -> bool:
+    """Whether a protocol error tells the policy of its own mistake: bad arguments, or an application's own code.
+
+    JSON-RPC 2.0 reserves -32768 to -32000; what lies outside is for applications.
+    """
+    return error.code == INVALID_PARAMS or not -32768 <= error.code <= -32000
+
+
+def _innermost(error: BaseException | None) -> BaseException | None:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

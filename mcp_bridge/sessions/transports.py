@@ -1,0 +1,259 @@
+"""Opens the SDK's client for each kind of server. Imports `mcp`, which takes seconds: load it late."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import httpx2
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import get_default_environment, stdio_client
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED, Implementation
+
+from ..access.auth import Login
+from ..channels.client import http_client, in_process_client
+from ..channels.engine import Connections, uses_proxy
+from ..channels.sharing import Shared
+from ..control import CONTROL_ENV
+from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
+from .answering import Answers
+from .eras import Era, agree, client_mode, is_handshake
+from .handlers import Handlers
+from .http_client import ContainedClient
+from .listing import Catalogue, Notices, watched
+from .notes import Notes as Notes
+from .processes import ServerProcess
+from .sse import SseStreams
+from .stderr import StderrTail
+from .stdio import StdioStreams
+
+_eras: dict[tuple[str, ...], Era] = {}
+"""How to begin with the server of a command; found out once for each process of ours."""
+
+_MOST_STARTS = max(2, os.cpu_count() or 2)
+
+
+class Transport:
+    """How to reach one server, again for each session. Holds what its sessions share."""
+
+    def __init__(self, spec: ServerSpec, *, connect_timeout_s: float, handlers: Handlers | None = None) -> None:
+        self.spec = spec
+        self.connect_timeout_s = connect_timeout_s
+        self._handlers = handlers or Handlers()
+        self._url_era: Era | None = None
+        self._notices = Notices()
+        # A start takes a core for a second: more at once would only run into the time limit.
+        self.starts = anyio.CapacityLimiter(_MOST_STARTS)
+        self._ssl: ssl.SSLContext | None = None
+        self._login: Login | None = None
+        self._shared = Shared()
+        self._connections: Connections | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known how to begin a session."""
+        return self._known is not None
+
+    @property
+    def era(self) -> Era:
+        """How to begin the next session."""
+        if isinstance(self.spec, HttpSpec) and self.spec.transport == "sse":
+            return "sse"
+        return self._known or "auto"
+
+    def remember(self, era: Era, version: str) -> None:
+        """`version`: what a session begun as `era` speaks. A server that shook hands is not asked for more again."""
+        if era == "auto" and is_handshake(version):
+            era = "legacy"
+        if isinstance(self.spec, StdioSpec):
+            _eras[self._command] = era
+        else:
+            self._url_era = era
+
+    def forget(self) -> None:
+        self._url_era = None
+        _eras.pop(self._command, None)
+
+    @property
+    def _known(self) -> Era | None:
+        return _eras.get(self._command) if isinstance(self.spec, StdioSpec) else self._url_era
+
+    @property
+    def _command(self) -> tuple[str, ...]:
+        spec = self.spec
+        return (spec.cwd or "", spec.command, *spec.args) if isinstance(spec, StdioSpec) else ()
+
+    @contextlib.asynccontextmanager
+    async def client(self, era: Era, notes: Notes) -> AsyncIterator[Client]:
+        """The client of `open` alone."""
+        async with self.open(era, notes) as catalogue:
+            yield catalogue.client
+
+    @contextlib.asynccontextmanager
+    async def open(self, era: Era, notes: Notes) -> AsyncIterator[Catalogue]:
+        """What the server offers, not yet listed, through an entered client. Enter and leave it in one task.
+
+        `notes` gathers what explains a failure.
+        """
+        spec, asked = self.spec, self.spec.options.protocol
+        own = Notices()
+        answers = Answers(self._handlers, label=spec.label, secrets=spec.secrets)
+        options = {
+            "mode": client_mode(era, asked),
+            "client_info": Implementation(name="toolbake", version="1"),
+            "message_handler": own.hear,
+            **answers.client_options(),
+        }
+        if isinstance(spec, StdioSpec):
+            opened = _stdio(spec, options, notes)
+        elif isinstance(spec, HttpSpec):
+            opened = self._http(spec, era, options, notes)
+        else:
+            opened = _in_process(spec, options, self._shared)
+        async with opened as client:
+            answers.install(client)
+            await agree(client, asked, answers.capabilities())
+            await answers.ask_for_log(client)
+            # Without sessions the list is the server's own, the same for all: one of them listens.
+            has_server = isinstance(spec, StdioSpec) or (
+                isinstance(spec, ServerObjectSpec) and spec.factory is not None
+            )
+            is_own = has_server or is_handshake(client.protocol_version)
+            notices = own if is_own else self._notices
+            async with watched(client, notices):
+                yield Catalogue(client, spec.options, notices, answers, label=spec.label)
+
+    @contextlib.asynccontextmanager
+    async def _http(self, spec: HttpSpec, era: Era, options: dict[str, Any], notes: Notes) -> AsyncIterator[Client]:
+        if self._ssl is None:
+            # Making one takes 50 ms: all sessions share it. Each has a client of its own, because the
+            # cost of one shared connection pool grows with the sessions.
+            self._ssl = spec.access.tls.context() if spec.access.tls else httpx2.create_ssl_context()
+        if self._login is None and spec.access.login is not None:
+            self._login = Login(spec.access.login, spec.url, spec.learn)
+        where = httpx2.URL(spec.url)
+
+        async def note_status(response: httpx2.Response) -> None:
+            # One status says little of a session that goes on: later ones come with their call.
+            if response.status_code >= 400 and not notes.is_open and _same_place(response.request.url, where):
+                notes.http_status = response.status_code
+            notes.has_session_id = notes.has_session_id or "mcp-session-id" in response.headers
+
+        # No read limit here: a call's own time limit is the bridge's.
+        timeout = httpx2.Timeout(self.connect_timeout_s, read=None)
+        settings: dict[str, Any] = {
+            "headers": dict(spec.headers),
+            "timeout": timeout,
+            "verify": self._ssl,
+            "event_hooks": {"response": [note_status]},
+            "auth": self._login,
+            "proxy": spec.access.proxy or None,
+            "trust_env": spec.access.proxy is None,
+        }
+        most = spec.options.max_answer_bytes
+        if era == "sse":
+            notes.has_session_id = True
+            async with httpx2.AsyncClient(**settings) as http:
+                streams = SseStreams(
+                    spec.url,
+                    http,
+                    label=spec.label,
+                    max_answer_bytes=most,
+                    secrets=spec.secrets,
+                    on_end=notes.note_end,
+                )
+                async with Client(streams.open(), **options) as client:
+                    yield client
+            return
+        async with self._connected(spec) as connections, contextlib.AsyncExitStack() as stack:
+            if connections is not None:
+                settings["transport"] = connections.transport()
+            contained = ContainedClient(
+                faults=notes.faults, max_answer_bytes=most, is_open=lambda: notes.is_open, **settings
+            )
+            http = await stack.enter_async_context(contained)
+            light = http_client(spec.url, http, self._shared, connections=connections, max_answer_bytes=most, **options)
+            yield await stack.enter_async_context(light)
+
+    @contextlib.asynccontextmanager
+    async def _connected(self, spec: HttpSpec) -> AsyncIterator[Connections | None]:
+        """The connections of all sessions, or None where each session makes its own: through a proxy, and in trio."""
+        proxy = spec.access.proxy
+        if proxy or (proxy is None and uses_proxy(spec.url)) or not _on_asyncio():
+            yield None
+            return
+        if self._connections is None:
+            assert self._ssl is not None
+            self._connections = Connections(self._ssl)
+        async with self._connections.used():
+            yield self._connections
+
+
+@contextlib.asynccontextmanager
+async def _stdio(spec: StdioSpec, options: dict[str, Any], notes: Notes) -> AsyncIterator[Client]:
+    tail = notes.stderr = StderrTail()
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(tail.follow)
+            async with Client(_streams(spec, tail, notes), **options) as client:
+                yield client
+            group.cancel_scope.cancel()
+    finally:
+        tail.close()
+
+
+@contextlib.asynccontextmanager
+async def _streams(spec: StdioSpec, tail: StderrTail, notes: Notes) -> AsyncIterator[Any]:
+    env = {**get_default_environment(), CONTROL_ENV: "1", **spec.env}
+    if sys.platform == "win32":
+        # Process groups are a matter of POSIX; there the SDK puts a server and what it starts into a job.
+        parameters = StdioServerParameters(
+            command=spec.command, args=list(spec.args), env=env, cwd=spec.cwd, encoding_error_handler="replace"
+        )
+        async with stdio_client(parameters, errlog=tail.file) as streams:
+            tail.close_write_end()
+            yield streams
+        return
+    process = ServerProcess([spec.command, *spec.args], env=env, cwd=spec.cwd, stderr=tail.file)
+    tail.close_write_end()
+    stdio = StdioStreams(
+        process,
+        label=spec.label,
+        max_answer_bytes=spec.options.max_answer_bytes,
+        secrets=spec.secrets,
+        on_end=notes.note_end,
+    )
+    async with stdio.open() as streams:
+        yield streams
+
+
+@contextlib.asynccontextmanager
+async def _in_process(spec: ServerObjectSpec, options: dict[str, Any], shared: Shared) -> AsyncIterator[Client]:
+    server = spec.factory() if spec.factory is not None else spec.server
+    async with in_process_client(server, shared, **options) as client:
+        yield client
+
+
+def _same_place(url: httpx2.URL, other: httpx2.URL) -> bool:
+    """Whether both are the server itself; a login has requests of its own."""
+    return (url.scheme, url.netloc, url.path) == (other.scheme, other.netloc, other.path)
+
+
+def is_closed(error: BaseException) -> bool:
+    """Whether the SDK says that the connection is gone. A server may send -32000 too, with a text of its own."""
+    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED and error.message == "Connection closed"
+
+
+def _on_asyncio() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,90 @@
+"""Servers' processes end also where this process is killed and can end nothing itself.
+
+One small process of ours watches. It is started with the first server, holds a pipe that breaks when we die, and
+then ends every process group that it was told of.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_SCRIPT = Path(__file__).with_name("watchdog_process.py")
+_END_S = 3.0
+
+
+class Watchdog:
+    """The watching process, one for each process of ours."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+        self._lock = threading.Lock()
+
+    def watch(self, group: int) -> None:
+        """End `group` when this process dies."""
+        self._say(f"+{group}\n")
+
+    def forget(self, group: int) -> None:
+        """`group` has ended."""
+        self._say(f"-{group}\n")
+
+    def _say(self, line: str) -> None:
+        with self._lock:
+            # A fork has a parent of its own to survive.
+            if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
+                self._start()
+            if self._process is None or self._process.stdin is None:
+                return
+            try:
+                self._process.stdin.write(line.encode())
+            except OSError as error:
+                logger.warning("the process that watches over servers' processes is gone (%s)", error)
+
+    def _start(self) -> None:
+        if self._process is not None and self._owner != os.getpid():
+            # The pipe of the process that we were forked from.
+            with contextlib.suppress(OSError):
+                assert self._process.stdin is not None
+                self._process.stdin.close()
+            self._process.returncode = 0
+        if not sys.executable:
+            logger.warning("sys.executable is empty: servers may outlive a killed process")
+            self._process = None
+            return
+        # Unbuffered; a session of its own, so that Ctrl-C at the terminal does not reach it.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_SCRIPT)],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+        self._owner = os.getpid()
+
+    def end(self) -> None:
+        """Called at exit. Groups that are still told of are ended."""
+        process = self._process
+        if process is None or self._owner != os.getpid():
+            return
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
+        self._process = None
+
+
+watchdog = Watchdog()
+atexit.register(watchdog.end)

@@ -1,0 +1,159 @@
+"""`connect`: from whatever the user has to a set of tools."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import anyio.abc
+
+from ..errors import SourceError
+from ..grouping import as_itself
+from ..sessions.handlers import Handlers
+from ..toolsets.results import positive
+from ..toolsets.toolset import Limits, Part, Toolset
+from .functions import FunctionSource
+from .identify import identify
+from .specs import FunctionSpec, OpenApiSpec, ServerSpec, Spec, WorldSourceSpec
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    source: Any,
+    *,
+    call_timeout_s: float = 30.0,
+    connect_timeout_s: float = 20.0,
+    max_result_chars: int = 8000,
+    handlers: Handlers | None = None,
+) -> AsyncIterator[Toolset]:
+    """Connect to tools of any kind; leaving the block ends every session and every process that was started.
+
+        async with connect(["python", "server.py"]) as toolset:
+            result = await toolset.call("get_order", {"order_id": "A-1"})
+
+    `source`: the path of an `mcp.json` (format: `mcp_bridge.sources.mcp_json`) or the same as a dict, a URL, a command
+    as a list of strings, an OpenAPI document (a file, a URL or a dict), an MCP server object or a function annotated
+    to return one, Python functions with type hints, a sandbox, or a list of any of these.
+
+    `call_timeout_s`: the longest a call may take, unless the call says otherwise. `connect_timeout_s`: the longest
+    a server may take to start and answer. `max_result_chars`: the most characters of a result's text.
+
+    `handlers`: who answers what servers ask during a call, and hears of progress; without it they are refused.
+
+    Which worlds share what is said at `mcp_bridge.sessions.server_source.ServerSource`.
+
+    Raises `SourceError` where a source cannot be used. Calls raise `ToolFailure` where the infrastructure broke:
+    `CallTimeout`, after which the session is still usable, and `ServerDied`, with the end of the server's stderr.
+    """
+    limits = Limits(positive("call_timeout_s", call_timeout_s), int(positive("max_result_chars", max_result_chars)))
+    positive("connect_timeout_s", connect_timeout_s)
+    specs = identify(source)
+    async with _owners() as group:
+        parts = await _open(specs, group, limits, connect_timeout_s, handlers)
+        toolset = Toolset(parts, limits, group)
+        try:
+            yield toolset
+        finally:
+            await toolset.aclose()
+
+
+@contextlib.asynccontextmanager
+async def _owners() -> AsyncIterator[anyio.abc.TaskGroup]:
+    """A task group for the sessions' owner tasks. An error of the block ends the sessions and comes out as it is,
+    not wrapped in an exception group."""
+    raised: BaseException | None = None
+    async with anyio.create_task_group() as group:
+        try:
+            yield group
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            raised = error
+        # Only what is left open by an error is ended so: each session then stops its process, shielded and
+        # within bounds.
+        group.cancel_scope.cancel()
+    if raised is not None:
+        raise as_itself(raised)
+
+
+async def _open(
+    specs: Sequence[Spec],
+    group: anyio.abc.TaskGroup,
+    limits: Limits,
+    connect_timeout_s: float,
+    handlers: Handlers | None,
+) -> list[Part]:
+    """All sources, in their order; servers start side by side. One `SourceError` tells of all that failed."""
+    servers = [spec for spec in specs if not isinstance(spec, FunctionSpec | WorldSourceSpec)]
+    started: dict[int, Part] = {}
+    problems: list[SourceError] = []
+    faults: list[Exception] = []
+
+    async def start(spec: ServerSpec | OpenApiSpec) -> None:
+        try:
+            started[id(spec)] = await _started(spec, group, limits, connect_timeout_s, handlers)
+        except SourceError as error:
+            problems.append(error)
+        except Exception as error:
+            # Kept, so that it comes out as it is and not in a group; the others are not waited for.
+            faults.append(error)
+            starting.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as starting:
+        for spec in servers:
+            starting.start_soon(start, spec)
+    if faults:
+        raise faults[0]
+    if len(problems) > 1:
+        raise SourceError(f"{len(problems)} sources cannot be used:\n" + "\n".join(f"- {one}" for one in problems))
+    if problems:
+        raise problems[0]
+
+    functions = [spec.function for spec in specs if isinstance(spec, FunctionSpec)]
+    function_part = Part("functions", FunctionSource(functions)) if functions else None
+    parts: list[Part] = []
+    for one in specs:
+        if isinstance(one, WorldSourceSpec):
+            parts.append(Part(one.label, one.source))
+        elif not isinstance(one, FunctionSpec):
+            parts.append(started[id(one)])
+        elif function_part is not None and function_part not in parts:
+            parts.append(function_part)
+    return _distinct(parts)
+
+
+async def _started(
+    spec: ServerSpec | OpenApiSpec,
+    group: anyio.abc.TaskGroup,
+    limits: Limits,
+    connect_timeout_s: float,
+    handlers: Handlers | None,
+) -> Part:
+    # Loaded here: importing the SDK takes seconds, and functions and sandboxes do without.
+    if isinstance(spec, OpenApiSpec):
+        from ..openapi.source import open_api
+
+        api = await open_api(spec, connect_timeout_s=connect_timeout_s)
+        return Part(spec.name or spec.label, api, aclose=api.aclose, options=spec.options)
+    from ..sessions.server_source import open_server
+
+    server = await open_server(
+        spec,
+        group,
+        connect_timeout_s=connect_timeout_s,
+        call_timeout_s=limits.call_timeout_s,
+        handlers=handlers,
+    )
+    return Part(spec.name or spec.label, server, aclose=server.aclose, options=spec.options)
+
+
+def _distinct(parts: Sequence[Part]) -> list[Part]:
+    """The parts with labels that differ, because setups and states are keyed by them."""
+    counts: dict[str, int] = {}
+    out = []
+    for part in parts:
+        counts[part.label] = counts.get(part.label, 0) + 1
+        number = counts[part.label]
+        out.append(part if number == 1 else replace(part, label=f"{part.label}-{number}"))
+    return out

@@ -1,0 +1,224 @@
+"""Python functions as tools: the name, the docstring and the type hints become the tool."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import re
+import typing
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure
+from ..records import Tool, ToolResult
+from ..toolsets.results import EMPTY, compact_json, error
+from ..world import Setup
+from .marking import behaviour_of
+
+_MOST_THREADS = 256
+"""Sync functions that run at once; further calls wait for a thread within their time limit."""
+
+_TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+
+
+class FunctionTool:
+    """One function as a tool. Sync functions run in a worker thread, so a slow one blocks nobody."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        """Raises `SourceError` where the function cannot be a tool: no name, a parameter without a hint."""
+        self._function = function
+        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 - the method is looked at, not tested for
+        )
+        name = function_name(function)
+        if not _TOOL_NAME.fullmatch(name):
+            raise SourceError(
+                f"a function named {name!r} cannot be a tool: give it a name with `def`, of letters, digits and '_'"
+            )
+        self._arguments = _argument_model(name, function)
+        self.tool = Tool(
+            name=name,
+            description=inspect.getdoc(_documented(function)) or "",
+            input_schema=_schema(name, self._arguments),
+            annotations=behaviour_of(function),
+            source=f"function {function.__module__}.{name}" if hasattr(function, "__module__") else f"function {name}",
+        )
+
+    async def call(self, arguments: Mapping[str, Any], *, threads: anyio.CapacityLimiter) -> ToolResult:
+        """Convert the arguments to the hinted types and call.
+
+        An exception of the function comes back as a `tool_error` that the policy reads; a `ToolFailure` is raised.
+        """
+        converted = self.convert(arguments)
+        if isinstance(converted, ToolResult):
+            return converted
+        try:
+            value = await self._invoke(converted, threads)
+        except ToolFailure as failure:
+            if failure.delivery == "unknown" and not isinstance(failure, CallTimeout | ServerDied):
+                failure.delivery = "answered"  # it came back, and says that it failed
+            raise
+        except Exception as problem:
+            return error(f"{type(problem).__name__}: {problem}", "tool_error")
+        return self._to_result(value)
+
+    def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any] | ToolResult:
+        """The arguments in the hinted types, by name; or the error that the caller reads."""
+        try:
+            model = self._arguments.model_validate(dict(arguments))
+        except ValidationError as problem:
+            return error(_conversion_problem(self.tool.name, problem), "invalid_arguments")
+        # Only what was given: the function's own defaults stay the function's own.
+        return {
+            field.alias or name: getattr(model, name)
+            for name, field in self._arguments.model_fields.items()
+            if name in model.model_fields_set
+        }
+
+    async def _invoke(self, arguments: dict[str, Any], threads: anyio.CapacityLimiter) -> Any:
+        bound = functools.partial(self._function, **arguments)
+        if self._is_async:
+            return await bound()
+        # Abandoned on a time limit: a thread cannot be stopped, but nobody waits for it any more.
+        value = await anyio.to_thread.run_sync(bound, abandon_on_cancel=True, limiter=threads)
+        if isinstance(value, Awaitable):
+            return await value
+        return value
+
+    def _to_result(self, value: Any) -> ToolResult:
+        if isinstance(value, ToolResult):
+            return value
+        if isinstance(value, str):
+            return ToolResult(text=value or EMPTY)
+        if value is None:
+            return ToolResult(text=EMPTY)
+        try:
+            structured = to_jsonable_python(value)
+            return ToolResult(text=compact_json(structured), structured=structured)
+        except (PydanticSerializationError, TypeError, ValueError) as problem:
+            raise ToolFailure(
+                f"function {self.tool.name!r} returned a {type(value).__name__} that has no JSON form ({problem}); "
+                "return a string, numbers, lists, dicts, a dataclass or a pydantic model",
+                delivery="answered",
+            ) from problem
+
+
+class FunctionSource:
+    """Functions as a source of worlds. The functions, and whatever they change, are shared by all worlds."""
+
+    has_state = False
+    can_setup = False
+
+    def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
+        self._tools = [FunctionTool(function) for function in functions]
+        self._threads = anyio.CapacityLimiter(_MOST_THREADS)
+
+    @property
+    def tools(self) -> list[Tool]:
+        return [one.tool for one in self._tools]
+
+    @contextlib.asynccontextmanager
+    async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[_FunctionWorld]:  # noqa: ARG002
+        yield _FunctionWorld({one.tool.name: one for one in self._tools}, self._threads)
+
+
+class _FunctionWorld:
+    def __init__(self, tools: dict[str, FunctionTool], threads: anyio.CapacityLimiter) -> None:
+        self._tools = tools
+        self._threads = threads
+
+    @property
+    def tools(self) -> list[Tool]:
+        return [one.tool for one in self._tools.values()]
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        call_id: str | None = None,  # noqa: ARG002
+        timeout_s: float | None = None,  # noqa: ARG002
+    ) -> ToolResult:
+        return await self._tools[name].call(arguments, threads=self._threads)
+
+    async def state(self) -> dict[str, Any] | None:
+        return None
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The name of a function, of the function in a `partial`, or of a callable object's class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _documented(function: Callable[..., Any]) -> Any:
+    """The thing whose docstring describes the tool; a `partial`'s own docstring is about `partial`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _argument_model(name: str, function: Callable[..., Any]) -> type[BaseModel]:
+    try:
+        parameters = inspect.signature(function).parameters
+        hinted = _documented(function)
+        if not inspect.isroutine(hinted):
+            hinted = type(hinted).__call__
+        hints = typing.get_type_hints(hinted, include_extras=True)
+    except (NameError, TypeError, ValueError) as problem:
+        raise SourceError(f"the type hints of function {name!r} cannot be read: {problem}") from problem
+    fields: dict[str, Any] = {}
+    for parameter in parameters.values():
+        _accept(name, parameter, hints)
+        # Fields get neutral names with the real one as alias: a parameter may be called `copy` or `_id`.
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[f"argument_{len(fields)}"] = (hints[parameter.name], Field(default, alias=parameter.name))
+    try:
+        return create_model(
+            name,
+            __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False, protected_namespaces=()),
+            **fields,
+        )
+    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation) as problem:
+        raise SourceError(f"a type hint of function {name!r} has no JSON form: {problem}") from problem
+
+
+def _accept(name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:
+    if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY}:
+        raise SourceError(
+            f"function {name!r} cannot be a tool: parameter '{parameter}' has no name that a model can fill in; "
+            "write each argument as a named parameter"
+        )
+    if parameter.name not in hints:
+        raise SourceError(
+            f"function {name!r} cannot be a tool: parameter {parameter.name!r} has no type hint; "
+            f"write for example `{parameter.name}: str`"
+        )
+
+
+def _schema(name: str, model: type[BaseModel]) -> dict[str, Any]:
+    try:
+        schema = model.model_json_schema(by_alias=True)
+    except PydanticInvalidForJsonSchema as problem:
+        raise SourceError(f"a type hint of function {name!r} has no JSON form: {problem}") from problem
+    schema.pop("title", None)
+    schema.setdefault("properties", {})
+    for argument in schema["properties"].values():
+        # pydantic derives titles from the names; to a model they are noise.
+        argument.pop("title", None)
+    return schema
+
+
+def _conversion_problem(name: str, problem: ValidationError) -> str:
+    lines = [f"Invalid arguments for {name}; nothing was called."]
+    for one in problem.errors(include_url=False, include_context=False, include_input=False):
+        lines.append(f"- {'.'.join(str(part) for part in one['loc']) or 'the arguments'}: {one['msg']}")
+    return "\n".join(lines)

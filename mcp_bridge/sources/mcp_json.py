@@ -1,0 +1,240 @@
+"""Reads the `mcpServers` format that desktop MCP clients use.
+
+    {"mcpServers": {
+        "orders": {"command": "python", "args": ["server.py"], "env": {"TOKEN": "${ORDERS_TOKEN}"}, "cwd": "orders"},
+        "stock": {"url": "https://stock.example/mcp", "headers": {"Authorization": "Bearer ${STOCK_TOKEN}"},
+                  "toolbake": {"isolation": "session"}}}}
+
+`"type": "sse"` is for a server of HTTP's old transport; without a type, a URL that takes no POST is asked in that way
+too. An entry with `openapi` is an API (`mcp_bridge.openapi.settings`). What may stand in `toolbake` is in
+`mcp_bridge.sources.options`.
+
+Beside `headers`, an entry with `url` may have `auth`, `tls` and `proxy`: see `mcp_bridge.access.settings`.
+
+`${NAME}` in `command`, `args`, `env`, `headers`, `url` and those three is replaced by the environment variable;
+`${NAME:-text}` has a default. `${TOOLBAKE_PYTHON}` is the Python that runs toolbake, unless the environment says other.
+`~` and a relative `cwd` are resolved against the folder of the file; without `cwd` the server starts in the
+current folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..access.redaction import shown_arguments, shown_text, url_secrets
+from ..access.settings import read_access
+from ..errors import SourceError
+from .options import ServerOptions, read_options
+from .specs import HttpSpec, OpenApiSpec, ServerSpec, StdioSpec, UrlTransport
+
+logger = logging.getLogger(__name__)
+
+_BUILT_IN = {"TOOLBAKE_PYTHON": sys.executable}
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_STDIO_KEYS = {"command", "args", "env", "cwd"}
+_HTTP_KEYS = {"url", "headers", "auth", "tls", "proxy"}
+_OPENAPI_KEYS = {
+    "openapi", "base_url", "headers", "auth", "tags", "idempotency_header", "slashes_in_path", "follow_urls", "tls",
+    "proxy",
+}  # fmt: skip
+_COMMON_KEYS = {"type", "transport", "toolbake", "disabled"}
+# Keys of desktop clients that concern their own windows and prompts, not how a server is reached.
+_FOREIGN_KEYS = {"alwaysAllow", "autoApprove", "description", "enabled", "icon", "name", "timeout", "tools"}
+_HTTP_TYPES = {"http", "streamable-http", "streamableHttp", "streamable_http"}
+
+
+def read_file(path: Path) -> list[ServerSpec | OpenApiSpec]:
+    """The servers of an `mcp.json`, or the API of an OpenAPI document in JSON.
+
+    Raises `SourceError` with line and column where it is no JSON.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SourceError(
+            f"there is no file {str(path)!r}. Give the path of an mcp.json, a URL that begins with http:// or "
+            'https://, or a command as a list: ["python", "server.py"]'
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{str(path)!r} cannot be read: {error}") from error
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SourceError(
+            f"{str(path)!r} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from error
+    if not isinstance(config, Mapping):
+        raise SourceError(f'{str(path)!r} holds a {type(config).__name__}; it must be {{"mcpServers": {{...}}}}')
+    if {"openapi", "swagger"} & set(config) and "mcpServers" not in config:
+        return [OpenApiSpec("", str(path))]
+    return read_config(config, where=str(path), folder=path.resolve().parent)
+
+
+def read_config(config: Mapping[str, Any], *, where: str, folder: Path) -> list[ServerSpec | OpenApiSpec]:
+    """The servers of a configuration already in memory. `folder` is where a relative `cwd` starts."""
+    servers = config.get("mcpServers")
+    if not isinstance(servers, Mapping):
+        hint = ' It has "servers"; rename that key.' if "servers" in config else ""
+        raise SourceError(
+            f'{where} has no object "mcpServers"; it must look like '
+            f'{{"mcpServers": {{"name": {{"command": "...", "args": [...]}}}}}}.{hint}'
+        )
+    if not servers:
+        raise SourceError(f'"mcpServers" in {where} is empty; add at least one server')
+    specs: list[ServerSpec | OpenApiSpec] = []
+    for name, entry in servers.items():
+        place = f"server {name!r} in {where}"
+        if not isinstance(entry, Mapping):
+            raise SourceError(f'{place} is {_shown(entry)}; it must be an object with "command", "url" or "openapi"')
+        _refuse_unknown_keys(entry, place)
+        if entry.get("disabled") is True:
+            logger.warning('%s is left out: "disabled" is true', place)
+            continue
+        read = read_openapi_entry if "openapi" in entry else _read_entry
+        specs.append(read(str(name), entry, place, folder))
+    if not specs:
+        raise SourceError(f"every server in {where} is disabled; enable at least one")
+    return specs
+
+
+def read_openapi_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path) -> OpenApiSpec:
+    """An entry with `openapi`; what may stand in it is in `mcp_bridge.openapi.settings`."""
+    from ..openapi.settings import read_entry
+
+    _refuse_unknown_keys(entry, place)
+    return read_entry(name, entry, place, folder, read_options(entry.get("toolbake", {}), place))
+
+
+def _refuse_unknown_keys(entry: Mapping[str, Any], place: str) -> None:
+    known = (_OPENAPI_KEYS if "openapi" in entry else _STDIO_KEYS | _HTTP_KEYS) | _COMMON_KEYS
+    for key in entry:
+        if key not in known | _FOREIGN_KEYS:
+            near = difflib.get_close_matches(str(key), sorted(known), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise SourceError(f"{place} has an unknown key {key!r}.{hint} Known: {', '.join(sorted(known))}")
+
+
+def _read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path) -> ServerSpec:
+    kind = entry.get("type", entry.get("transport"))
+    if kind is not None and kind not in {"stdio", "sse", *_HTTP_TYPES}:
+        raise SourceError(f"{place} has type {kind!r}; known are 'stdio', 'http' and 'sse'")
+    if ("command" in entry) == ("url" in entry):
+        found = "both" if "command" in entry else "neither"
+        raise SourceError(f'{place} must have "command" (stdio) or "url" (HTTP), exactly one of them; it has {found}')
+    if kind is not None and (kind == "stdio") != ("command" in entry):
+        raise SourceError(f"{place} has type {kind!r}, which does not fit {_transport(entry)!r}; remove one of them")
+    mixed = [key for key in entry if key in (_HTTP_KEYS if "command" in entry else _STDIO_KEYS)]
+    if mixed:
+        raise SourceError(f"{place} has {mixed[0]!r}, which does nothing beside {_transport(entry)!r}; remove it")
+    options = read_options(entry.get("toolbake", {}), place)
+    read = _stdio if "command" in entry else _http
+    return read(name, entry, place, folder, options)
+
+
+def _transport(entry: Mapping[str, Any]) -> str:
+    return "command" if "command" in entry else "url"
+
+
+def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, options: ServerOptions) -> StdioSpec:
+    command = entry["command"]
+    if not isinstance(command, str) or not command:
+        raise SourceError(f"{place}: command is {command!r}; it must be the name or path of a program")
+    args = entry.get("args", [])
+    if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
+        raise SourceError(f"{place}: args is {_shown(args)}; it must be a list of strings")
+    command, command_secrets = expanded({"command": command}, "", place)
+    numbered, args_secrets = expanded({str(number): arg for number, arg in enumerate(args)}, "args", place)
+    env, secrets = expanded(_strings(entry, "env", place), "env", place)
+    cwd = entry.get("cwd")
+    if cwd is not None:
+        if not isinstance(cwd, str):
+            raise SourceError(f"{place}: cwd is {cwd!r}; it must be the path of a folder")
+        cwd = str(folder / Path(cwd).expanduser())
+    return StdioSpec(
+        name,
+        os.path.expanduser(command["command"]),
+        tuple(numbered.values()),
+        env=env,
+        cwd=cwd,
+        options=options,
+        secrets=(*secrets, *command_secrets, *args_secrets),
+    )
+
+
+def _http(name: str, entry: Mapping[str, Any], place: str, folder: Path, options: ServerOptions) -> HttpSpec:
+    headers, header_secrets = expanded(_strings(entry, "headers", place), "headers", place)
+    if not isinstance(entry["url"], str):
+        raise SourceError(f"{place}: url is {entry['url']!r}; it must be a string")
+    url, url_values = expanded({"url": entry["url"]}, "", place)
+    check_url(url["url"], place)
+    if options.isolation == "process":
+        raise SourceError(
+            f'{place}: isolation "process" needs a "command"; a server behind a URL is started by someone else. '
+            'Use "session" or "shared"'
+        )
+    # Every header counts as a secret, also one written down literally, and the token in "Bearer token".
+    tokens = [word for value in headers.values() for word in value.split()[1:]]
+    access = read_access(entry, place, folder)
+    if access.login is not None and any(header.lower() == "authorization" for header in headers):
+        raise SourceError(f"{place} has both auth and a header Authorization; remove one of them")
+    secrets = (*header_secrets, *url_values, *url_secrets(url["url"]), *headers.values(), *tokens, *access.secrets)
+    kind = entry.get("type", entry.get("transport"))
+    transport: UrlTransport | None = None if kind is None else "sse" if kind == "sse" else "streamable"
+    return HttpSpec(
+        name, url["url"], headers=headers, transport=transport, options=options, secrets=secrets, access=access
+    )
+
+
+def check_url(url: str, place: str) -> None:
+    """Raises `SourceError` unless `url` begins with http:// or https:// and names a host."""
+    if not re.match(r"https?://[^/?#]+", url, flags=re.IGNORECASE):
+        raise SourceError(f"{place}: the URL must begin with http:// or https:// and name a host")
+
+
+def _shown(value: Any) -> str:
+    """A value of the wrong form, as an error may show it."""
+    if isinstance(value, list):
+        return repr(shown_arguments([one if isinstance(one, str) else str(one) for one in value]))
+    return repr(shown_text(value)) if isinstance(value, str) else shown_text(repr(value))
+
+
+def _strings(entry: Mapping[str, Any], key: str, place: str) -> dict[str, str]:
+    value = entry.get(key, {})
+    if not isinstance(value, Mapping):
+        raise SourceError(f"{place}: {key} must be an object of strings, not a {type(value).__name__}")
+    for name, one in value.items():
+        if not isinstance(one, str):
+            # The value is not shown: it may be a secret.
+            raise SourceError(f"{place}: {key}.{name} is a {type(one).__name__}; write it as a string")
+    return dict(value)
+
+
+def expanded(values: Mapping[str, str], key: str, place: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The values with `${NAME}` replaced, and what came from the environment (which is never shown)."""
+    secrets: list[str] = []
+
+    def replace(match: re.Match[str], field: str) -> str:
+        variable, default = match.group(1), match.group(2)
+        value = os.environ.get(variable, _BUILT_IN.get(variable, default))
+        if value is None:
+            raise SourceError(
+                f"{place}: {field} uses ${{{variable}}}, but the environment variable {variable} is not set. "
+                f"Set it, or give a default: ${{{variable}:-text}}"
+            )
+        if variable in os.environ:
+            secrets.append(value)
+        return value
+
+    done = {}
+    for name, value in values.items():
+        field = f"{key}.{name}" if key else name
+        done[name] = _VARIABLE.sub(lambda match, field=field: replace(match, field), value)  # type: ignore[misc]
+    return done, tuple(secrets)

@@ -1,0 +1,136 @@
+"""What a source is, before anything is started. Secrets stay out of every repr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..access.redaction import argument_secrets, environment_secrets, public_url, shown_arguments
+from ..access.redaction import redacted as redacted
+from ..access.settings import Access
+from ..world import WorldSource
+from .options import ServerOptions
+
+_LONGEST_LABEL = 200
+
+UrlTransport = Literal["streamable", "sse"]
+"""How MCP travels over HTTP: `streamable` since 2025-03-26, `sse` before."""
+
+
+@dataclass(frozen=True)
+class StdioSpec:
+    """A command that speaks MCP on stdin and stdout."""
+
+    name: str
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | None = None
+    options: ServerOptions = field(default_factory=ServerOptions)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """What else is never shown; the secrets in the arguments and every value of `env` are added to it."""
+
+    def __post_init__(self) -> None:
+        found = (*argument_secrets(self._words), *environment_secrets(self.env.values()))
+        object.__setattr__(self, "secrets", tuple(dict.fromkeys((*self.secrets, *found))))
+
+    def __repr__(self) -> str:
+        return f"StdioSpec({self.label!r})"
+
+    @property
+    def label(self) -> str:
+        # Cut last: half a secret would no longer be recognized.
+        shown = redacted(" ".join(shown_arguments(self._words)), self.secrets)
+        shown = f"{shown[:_LONGEST_LABEL]}..." if len(shown) > _LONGEST_LABEL else shown
+        return f"{self.name} ({shown})" if self.name else shown
+
+    @property
+    def _words(self) -> list[str]:
+        # Some write a whole command line where the program belongs.
+        return [*self.command.split(" "), *self.args]
+
+
+@dataclass(frozen=True)
+class HttpSpec:
+    """A server behind a URL. `transport`: found out where None, streamable HTTP first."""
+
+    name: str
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    transport: UrlTransport | None = None
+    options: ServerOptions = field(default_factory=ServerOptions)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    access: Access = field(default_factory=Access, repr=False)
+
+    @property
+    def label(self) -> str:
+        shown = redacted(public_url(self.url), self.secrets)
+        return f"{self.name} ({shown})" if self.name else shown
+
+    def learn(self, secret: str) -> None:
+        """From now on, `secret` is never shown: a token that was fetched."""
+        if secret not in self.secrets:
+            object.__setattr__(self, "secrets", (*self.secrets, secret))
+
+
+@dataclass(frozen=True)
+class ServerObjectSpec:
+    """An MCP server object of this process. `factory`: called for a server of its own for each world."""
+
+    name: str
+    server: Any = field(repr=False)
+    factory: Callable[[], Any] | None = field(default=None, repr=False)
+    options: ServerOptions = field(default_factory=ServerOptions)
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"in-process server {self.name!r}"
+
+
+@dataclass(frozen=True)
+class OpenApiSpec:
+    """A live API by its OpenAPI document: a path, a URL or the document itself. See `mcp_bridge.openapi.settings`."""
+
+    name: str
+    document: str | Mapping[str, Any] = field(repr=False)
+    base_url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    auth: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    tags: tuple[str, ...] = ()
+    idempotency_header: str | None = None
+    slashes_in_path: bool = False
+    follow_urls: bool = False
+    options: ServerOptions = field(default_factory=ServerOptions)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    access: Access = field(default_factory=Access, repr=False)
+
+    @property
+    def label(self) -> str:
+        if isinstance(self.document, Mapping):
+            info = self.document.get("info")
+            shown = str(info.get("title", "")) if isinstance(info, Mapping) else ""
+            shown = f"OpenAPI document {shown!r}"
+        else:
+            shown = redacted(public_url(self.document), self.secrets)
+        return f"{self.name} ({shown})" if self.name else shown
+
+
+@dataclass(frozen=True)
+class FunctionSpec:
+    """A Python function."""
+
+    function: Callable[..., Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class WorldSourceSpec:
+    """Something that opens worlds by itself, for example a sandbox."""
+
+    source: WorldSource = field(repr=False)
+    label: str
+
+
+ServerSpec = StdioSpec | HttpSpec | ServerObjectSpec
+Spec = ServerSpec | OpenApiSpec | FunctionSpec | WorldSourceSpec

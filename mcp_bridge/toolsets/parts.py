@@ -1,0 +1,83 @@
+"""What a toolset is made of: its sources, each with its options, and the limits of every call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import SourceError
+from ..guard.choosing import choose
+from ..guard.destructive import dangerous
+from ..guard.naming import Named, told_apart
+from ..records import LeftOut, Tool
+from ..sources.options import ServerOptions
+from ..world import WorldSource
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What every call is held to."""
+
+    call_timeout_s: float
+    max_result_chars: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One source among those of a toolset."""
+
+    label: str
+    source: WorldSource
+    aclose: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """Ends what `connect` started; `None` for what the user brought running."""
+    options: ServerOptions = field(default_factory=ServerOptions)
+
+    @property
+    def has_state(self) -> bool:
+        """Sources of others need not tell; their worlds are asked then."""
+        return bool(getattr(self.source, "has_state", True))
+
+    @property
+    def can_setup(self) -> bool:
+        return bool(getattr(self.source, "can_setup", True))
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether calls change nothing outside their world. Only sources that say so (`simulated`) count."""
+        return bool(getattr(self.source, "simulated", False))
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the policy is offered of one part."""
+
+    part: Part
+    tools: list[Tool]
+    left_out: list[LeftOut]
+
+    @property
+    def live_destructive(self) -> list[Tool]:
+        return [] if self.part.is_simulated else dangerous(self.tools, self.part.options)
+
+
+def offers_of(parts: Sequence[Part]) -> list[Offer]:
+    """The tools of all parts under names of their own. Raises `SourceError` where there is none, or two have one name.
+
+    What a source itself left out, and says so in an attribute `left_out`, is kept with the rest.
+    """
+    chosen = [choose(part.source.tools, part.options, part.label) for part in parts]
+    named = told_apart(
+        [Named(part.label, part.options.namespace, kept) for part, (kept, _) in zip(parts, chosen, strict=True)]
+    )
+    offers = [
+        Offer(part, tools, [*getattr(part.source, "left_out", ()), *left_out])
+        for part, tools, (_, left_out) in zip(parts, named, chosen, strict=True)
+    ]
+    if not any(offer.tools for offer in offers):
+        labels = ", ".join(part.label for part in parts)
+        dropped = [f"{one.tool!r} ({one.reason})" for offer in offers for one in offer.left_out]
+        if dropped:
+            raise SourceError(f"{labels}: no tool is left. Left out are {', '.join(dropped)}")
+        raise SourceError(f"{labels}: no tools at all; give a source that has some")
+    return offers

@@ -1,0 +1,88 @@
+"""Values that are JSON already, told from those that a JSON library would have to convert."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+_DEEPEST = 64
+_AS_THEY_ARE = frozenset({int, bool, type(None)})
+
+
+class NotPlain(ValueError):
+    """A value that changes, or cannot be written, when it goes through JSON."""
+
+
+def is_plain(value: Any) -> bool:
+    """Whether `value` is made of JSON's types alone: exact types, finite numbers, text without lone surrogates."""
+    try:
+        _check(value, 0)
+    except NotPlain:
+        return False
+    return True
+
+
+def plain_copy(value: Any) -> Any:
+    """A copy that shares no list and no dict with `value`. Raises `NotPlain`."""
+    return _copied(value, 0)
+
+
+def _check(value: Any, depth: int) -> None:
+    kind = type(value)
+    if kind is str:
+        if not value.isascii():
+            _check_text(value)
+    elif kind is dict:
+        if depth > _DEEPEST:
+            raise NotPlain
+        for key, inner in value.items():
+            if type(key) is not str:
+                raise NotPlain
+            if not key.isascii():
+                _check_text(key)
+            kind = type(inner)
+            if (kind is not str or not inner.isascii()) and kind not in _AS_THEY_ARE:
+                _check(inner, depth + 1)
+    elif kind is list:
+        if depth > _DEEPEST:
+            raise NotPlain
+        for inner in value:
+            _check(inner, depth + 1)
+    elif kind is float:
+        if not math.isfinite(value):
+            raise NotPlain
+    elif kind not in _AS_THEY_ARE:
+        raise NotPlain
+
+
+def _copied(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if kind is dict:
+        if depth > _DEEPEST:
+            raise NotPlain
+        made = {}
+        for key, inner in value.items():
+            if type(key) is not str:
+                raise NotPlain
+            if not key.isascii():
+                _check_text(key)
+            # The most frequent kinds, without a call for each.
+            kind = type(inner)
+            if (kind is str and inner.isascii()) or kind in _AS_THEY_ARE:
+                made[key] = inner
+            else:
+                made[key] = _copied(inner, depth + 1)
+        return made
+    if kind is list:
+        if depth > _DEEPEST:
+            raise NotPlain
+        return [_copied(inner, depth + 1) for inner in value]
+    _check(value, depth)
+    return value
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise NotPlain from None

@@ -1,0 +1,174 @@
+"""Checks a call's arguments against the tool's schema, and says what is wrong so that a model can mend it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.exceptions import SchemaError
+from jsonschema.validators import validator_for
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from ..errors import SourceError, ToolFailure
+from ..records import Tool
+from .acceptance import compile_acceptance
+
+_MOST_PROBLEMS = 5
+_LONGEST_VALUE = 120
+_MOST_NAMES = 60
+
+
+class ArgumentChecker:
+    """The compiled schemas of a set of tools. Compiling happens once, here."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        """Raises `SourceError` where a tool's input schema is no valid JSON Schema."""
+        self._tools = {tool.name: tool for tool in tools}
+        self._validators = {name: _compile(tool) for name, tool in self._tools.items()}
+        self._accept = {name: compile_acceptance(tool.input_schema) for name, tool in self._tools.items()}
+
+    def problem(self, name: str, arguments: object) -> str | None:
+        """What is wrong with `arguments` for the tool `name`, or `None`.
+
+        Raises `ToolFailure` where the schema itself cannot be applied (a `$ref` that leads nowhere).
+        """
+        accepts = self._accept[name]
+        if accepts is not None and type(arguments) is dict and accepts(arguments):
+            return None
+        tool = self._tools[name]
+        if not isinstance(arguments, Mapping):
+            lines = [f"- the arguments must be one JSON object, not {_show(arguments)}"]
+            return _report(tool, lines, dropped=0)
+        try:
+            errors = sorted(self._validators[name].iter_errors(dict(arguments)), key=_order)
+        except Unresolvable as error:
+            raise ToolFailure(
+                f"the input schema of tool {name!r} ({tool.source}) has a reference that leads nowhere: {error}"
+            ) from error
+        if not errors:
+            return None
+        lines = [f"- {_explain(error)}" for error in errors[:_MOST_PROBLEMS]]
+        return _report(tool, lines, dropped=len(errors) - len(lines))
+
+
+def unknown_tool(name: object, tools: Iterable[str]) -> str:
+    """The text for a call of a tool that does not exist: near names first, then all of them."""
+    names = list(tools)
+    near = difflib.get_close_matches(str(name)[:200], names, n=3, cutoff=0.6)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    shown = ", ".join(names[:_MOST_NAMES])
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"There is no tool {_show(name)}.{hint} The tools are: {shown}{more}."
+
+
+def _compile(tool: Tool) -> Any:
+    validator_class = validator_for(tool.input_schema, default=Draft202012Validator)
+    try:
+        validator_class.check_schema(tool.input_schema)
+    except SchemaError as error:
+        raise SourceError(
+            f"the input schema of tool {tool.name!r} ({tool.source}) is no valid JSON Schema: {error.message} "
+            f"at {error.json_path}. Mend the schema in the server."
+        ) from error
+    # An empty registry: a schema never makes this process fetch anything.
+    return validator_class(tool.input_schema, registry=Registry())
+
+
+def _order(error: ValidationError) -> tuple[str, str]:
+    return (error.json_path, str(error.validator))
+
+
+def _explain(error: ValidationError) -> str:
+    where = error.json_path.removeprefix("$").removeprefix(".")
+    prefix = f"in {where}: " if where else ""
+    if error.validator == "required":
+        missing = [name for name in error.validator_value if name not in error.instance]
+        return f"{prefix}missing required argument {_one_of_message(error, missing)}{_strangers(error)}"
+    if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
+        return prefix + _unexpected(error)
+    subject = f"{where} is {_show(error.instance)}" if where else f"the arguments are {_show(error.instance)}"
+    expected = describe_schema(error.schema) if isinstance(error.schema, Mapping) else ""
+    if error.validator in {"type", "enum", "const", "anyOf", "oneOf"} and expected:
+        return f"{subject}; expected {expected}"
+    # jsonschema's message repeats the whole value, which may be large: the keyword says it shorter.
+    return f"{subject}; expected {error.validator} {_show(error.validator_value)}"
+
+
+def _one_of_message(error: ValidationError, missing: list[str]) -> str:
+    """jsonschema reports each missing name in an error of its own: find the one this error is about."""
+    named = [name for name in missing if error.message.startswith(repr(name))]
+    return ", ".join(repr(name) for name in named or missing)
+
+
+def _strangers(error: ValidationError) -> str:
+    """Given names that the schema tolerates but does not know: with one missing, they are likely misspelled."""
+    properties = error.schema.get("properties", {}) if isinstance(error.schema, Mapping) else {}
+    strangers = [str(name) for name in error.instance if name not in properties]
+    if not strangers or (isinstance(error.schema, Mapping) and error.schema.get("additionalProperties") is False):
+        return ""
+    return f" (given, but not known: {', '.join(_show(name) for name in strangers[:_MOST_PROBLEMS])})"
+
+
+def _unexpected(error: ValidationError) -> str:
+    properties = error.schema.get("properties", {}) if isinstance(error.schema, Mapping) else {}
+    extra = [str(name) for name in error.instance if name not in properties]
+    hints = []
+    for name in extra[:_MOST_PROBLEMS]:
+        near = difflib.get_close_matches(name[:200], list(properties), n=1)
+        hints.append(_show(name) + (f" (did you mean {near[0]!r}?)" if near else ""))
+    more = f" and {len(extra) - _MOST_PROBLEMS} more" if len(extra) > _MOST_PROBLEMS else ""
+    return f"unknown argument {', '.join(hints)}{more}"
+
+
+def _report(tool: Tool, lines: list[str], *, dropped: int) -> str:
+    if dropped:
+        lines = [*lines, f"- and {dropped} more problems"]
+    return "\n".join([f"Invalid arguments for {tool.name}; nothing was called.", *lines, _signature(tool)])
+
+
+def _signature(tool: Tool) -> str:
+    properties = tool.input_schema.get("properties") or {}
+    if not isinstance(properties, Mapping) or not properties:
+        return f"{tool.name} takes no named arguments."
+    required = set(tool.input_schema.get("required") or [])
+    parts = []
+    for name in list(properties)[:_MOST_NAMES]:
+        schema = properties[name]
+        kind = describe_schema(schema) if isinstance(schema, Mapping) else "anything"
+        parts.append(f"{name} ({kind}, {'required' if name in required else 'optional'})")
+    more = f" and {len(properties) - _MOST_NAMES} more" if len(properties) > _MOST_NAMES else ""
+    return f"Arguments of {tool.name}: {', '.join(parts)}{more}."
+
+
+def describe_schema(schema: Mapping[str, Any]) -> str:
+    """A schema in a few words, for example `integer or null` or `one of "open", "closed"`."""
+    if "const" in schema:
+        return _show(schema["const"])
+    if isinstance(schema.get("enum"), list):
+        values = schema["enum"]
+        more = f" and {len(values) - _MOST_NAMES} more" if len(values) > _MOST_NAMES else ""
+        return "one of " + ", ".join(_show(value) for value in values[:_MOST_NAMES]) + more
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(schema.get(keyword), list):
+            kinds = [describe_schema(part) for part in schema[keyword] if isinstance(part, Mapping)]
+            return " or ".join(dict.fromkeys(kinds)) or "anything"
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return " or ".join(str(one) for one in kind)
+    if kind == "array" and isinstance(schema.get("items"), Mapping):
+        return f"array of {describe_schema(schema['items'])}"
+    return str(kind) if kind else "anything"
+
+
+def _show(value: object) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=repr)
+    except (TypeError, ValueError):
+        text = repr(value)
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    return f"{text[:_LONGEST_VALUE]}... ({len(text)} characters)"

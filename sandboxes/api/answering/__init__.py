@@ -1,0 +1,1 @@
+"""How a simulated API answers a request."""

@@ -1,0 +1,95 @@
+"""What all worlds of an API twin share: the document, its tools, what was inferred, and the rows of each seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.errors import SourceError
+from mcp_bridge.openapi.document import Document, read_document
+from mcp_bridge.openapi.tools import OperationTool, ToolMaker, legal_name
+
+from .answering.errors import Refusals
+from .inference.planning import infer
+from .shapes import Shapes
+from .world.seeding import Seeds
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+_SEEDS_KEPT = 64
+EMPTY = "empty"
+
+
+class Blueprint:
+    """Read once, and never written to apart from what is made on demand."""
+
+    def __init__(
+        self,
+        document: str | Path | Mapping[str, Any] | Document,
+        *,
+        name: str | None,
+        rows: int,
+        tags: Collection[str],
+        follow_urls: bool,
+    ) -> None:
+        self.document = document if isinstance(document, Document) else read_document(document, follow_urls=follow_urls)
+        self.name = legal_name(name or self.document.title or "api")
+        self._rows = rows
+        self.shapes = Shapes(self.document)
+        self.backend = infer(self.document, self.shapes)
+        self.refusals = Refusals(self.document, self.shapes)
+        # Keys of the API are the configuration's business, in a twin as on the live API.
+        keys = {
+            (scheme.location, scheme.parameter.lower())
+            for scheme in self.document.security_schemes.values()
+            if scheme.kind == "apiKey"
+        }
+        self.maker = ToolMaker(self.document, source=self.name, tags=tags, fixed=keys)
+        made, self.left_out = self.maker.make(lambda _: None)
+        if not made:
+            raise SourceError(f"{self.name}: no operation is left; the tags are {', '.join(sorted(tags)) or 'none'}")
+        self.tools: dict[str, OperationTool] = {one.tool.name: one for one in made}
+        self._strict: dict[str, Draft202012Validator] = {}
+        self._seeds: OrderedDict[tuple[int, str], Seeds] = OrderedDict()
+        self._lock = Lock()
+
+    def seeds(self, seed: int, scenario: str) -> Seeds:
+        """The rows that a world of this seed and scenario begins with."""
+        key = (seed, scenario)
+        with self._lock:
+            found = self._seeds.get(key)
+            if found is None:
+                rows = 0 if scenario == EMPTY else self._rows
+                name = f"{self.document.title}/{scenario}"
+                found = Seeds(self.backend.tables, self.shapes, name=name, seed=seed, rows=rows)
+                self._seeds[key] = found
+                if len(self._seeds) > _SEEDS_KEPT:
+                    self._seeds.popitem(last=False)
+            self._seeds.move_to_end(key)
+        return found
+
+    def fingerprint(self) -> str:
+        """Of what a snapshot hangs on: which tables there are, and how many rows they begin with."""
+        tables = {table.name: [table.path, table.parent] for table in self.backend.tables.values()}
+        said = json.dumps([self.document.title, self.document.version, tables, self._rows])
+        return hashlib.sha256(said.encode()).hexdigest()
+
+    def only_the_server_sets(self, tool: OperationTool, value: Any) -> str | None:
+        """The place in a body that holds what only the server may set, as the live source refuses it."""
+        if tool.plan.strict_schema is None:
+            return None
+        name = tool.tool.name
+        if name not in self._strict:
+            from jsonschema import Draft202012Validator
+
+            self._strict[name] = Draft202012Validator(tool.plan.strict_schema)
+        for problem in self._strict[name].iter_errors(value):
+            if problem.validator is None:
+                return str(problem.json_path).removeprefix("$").removeprefix(".")
+        return None

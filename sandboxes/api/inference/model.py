@@ -1,0 +1,180 @@
+"""What is inferred from a document, as records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from mcp_bridge.openapi.document import Operation
+
+Role = Literal[
+    "list",
+    "read",
+    "create",
+    "replace",
+    "update",
+    "delete",
+    "clear",
+    "add",
+    "remove",
+    "check",
+    "move",
+    "event",
+    "answer",
+]
+"""What an operation does.
+
+| role | means |
+| --- | --- |
+| `list`, `read`, `create`, `replace`, `update`, `delete` | of rows of a table |
+| `clear` | deletes all rows that a path holds |
+| `add`, `remove`, `check` | an existing row is put into a collection, taken out of it, looked for in it |
+| `move` | an action that sets a field, such as `POST /orders/{id}/cancel` sets `status` |
+| `event` | what it changes cannot be known: it is recorded, and answered by its schema |
+| `answer` | reads what no table holds: answered by its schema, always the same in one world |
+"""
+
+STATEFUL: frozenset[str] = frozenset(get_args(Role)) - {"event", "answer"}
+"""The roles that work on rows."""
+
+HIDDEN = "@"
+"""Columns that begin so are not in any answer."""
+
+WITHIN = "@in"
+"""The column with the key of the row that a row stands under."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A property that names, or shows, rows of `table`. `shown`: as objects, else by their key."""
+
+    table: str
+    many: bool
+    shown: bool
+    required: bool
+    nullable: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """A path parameter that is part of a row's key. `column`: where the row has it. `table`: what it is a key of."""
+
+    parameter: str
+    column: str
+    kind: Literal["integer", "string"]
+    table: str | None = None
+    schema: Any = True
+
+
+@dataclass
+class Table:
+    """Rows of one kind.
+
+    `schema`: of a row as it is read. `parent`: the table whose rows it stands under. `parts`: what its key is made of,
+    after the parent's. `members`: the table whose rows it only collects. `owners`: tables whose rows it is listed
+    under without a property that says so. `single`: at most one row under each parent.
+    """
+
+    name: str
+    path: str
+    schema: Any
+    singular: str
+    parent: str | None = None
+    parts: tuple[Part, ...] = ()
+    links: dict[str, Link] = field(default_factory=dict)
+    owners: tuple[str, ...] = ()
+    members: str | None = None
+    single: bool = False
+    guessed_key: bool = False
+
+    @property
+    def key(self) -> Part:
+        """The last part of the key."""
+        return self.parts[-1]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A path that names one row. `lookups`: parameter -> column. `direct`: the parameters are the row's whole key."""
+
+    path: str
+    table: str
+    context: Item | None
+    lookups: tuple[tuple[str, str], ...]
+    direct: bool
+
+
+@dataclass(frozen=True)
+class Paging:
+    """Which query parameters page through a list; `None` where there is none."""
+
+    limit: str | None = None
+    page: str | None = None
+    offset: str | None = None
+    cursor: str | None = None
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A query parameter that chooses rows. `test`: how the column's value compares with the parameter's."""
+
+    parameter: str
+    column: str
+    test: Literal["is", "at_least", "at_most", "above", "below", "has"]
+
+
+@dataclass(frozen=True)
+class Query:
+    """What the query parameters of a list do. `unknown`: those that are accepted and do nothing."""
+
+    paging: Paging = Paging()
+    filters: tuple[Filter, ...] = ()
+    search: str | None = None
+    sort: str | None = None
+    direction: str | None = None
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Where in an answer's body the row or rows are: the properties that lead there. `schema`: of the whole body."""
+
+    schema: Any
+    path: tuple[str, ...]
+    is_list: bool
+    item: Any
+
+
+@dataclass
+class Plan:
+    """How one operation is answered.
+
+    `context`: the row that must exist before anything else. `item`: the row that the operation is about.
+    `relation`: how a list's rows hang on the context: `within`, the name of a link, a hidden column, or nothing.
+    `pick`: `first` or `last` where the path names one row without a parameter. `moves`: columns an action sets.
+    `because`: why it is no more than an `event` or an `answer`.
+    """
+
+    operation: Operation
+    role: Role
+    table: str | None = None
+    context: Item | None = None
+    item: Item | None = None
+    relation: str | None = None
+    pick: Literal["first", "last"] | None = None
+    success: str = "200"
+    envelope: Envelope | None = None
+    query: Query = Query()
+    moves: Mapping[str, Any] = field(default_factory=dict)
+    body_path: tuple[str, ...] = ()
+    because: str = ""
+
+
+@dataclass
+class Backend:
+    """Everything inferred: tables by name in an order in which links lead back, and plans by operation id."""
+
+    tables: dict[str, Table]
+    plans: dict[str, Plan]

@@ -1,0 +1,145 @@
+"""What was inferred of an API, operation by operation, and what could not be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .answering.requests import INVALID, MISSING, status_for
+from .inference.model import STATEFUL, Backend, Plan, Role
+
+if TYPE_CHECKING:
+    from .rules import Rules
+
+
+@dataclass(frozen=True)
+class OperationReport:
+    """One operation. `because`: why it is no more than an `event` or an `answer`.
+
+    `ignored`: query parameters that are accepted and do nothing. `undeclared`: statuses that the twin may answer with
+    although the document does not have them for the operation. `rules`: how many were added in Python.
+    """
+
+    operation: str
+    method: str
+    path: str
+    role: Role
+    table: str | None
+    because: str
+    ignored: tuple[str, ...]
+    undeclared: tuple[int, ...]
+    rules: int
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it reads or changes rows, or has a rule."""
+        return self.role in STATEFUL or self.rules > 0
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """One table. `key`: the property that names its rows; `guessed` where none has the path parameter's name."""
+
+    table: str
+    path: str
+    key: str
+    guessed: bool
+    parent: str | None
+    links: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All operations and tables. `str()` of it is for people."""
+
+    api: str
+    operations: tuple[OperationReport, ...]
+    tables: tuple[TableReport, ...]
+
+    @property
+    def roles(self) -> dict[str, int]:
+        """Role -> how many operations have it, the most frequent first."""
+        return dict(Counter(one.role for one in self.operations).most_common())
+
+    @property
+    def stateful(self) -> int:
+        """How many operations read or change rows."""
+        return sum(one.stateful for one in self.operations)
+
+    @property
+    def events(self) -> list[OperationReport]:
+        """Operations that are recorded and answered by their schema: what they change, the document does not say."""
+        return [one for one in self.operations if one.role == "event" and not one.rules]
+
+    @property
+    def answers(self) -> list[OperationReport]:
+        """Operations that read what no collection holds: answered by their schema."""
+        return [one for one in self.operations if one.role == "answer" and not one.rules]
+
+    def __str__(self) -> str:
+        total = len(self.operations)
+        lines = [
+            f"{self.api}: {total} operations, {len(self.tables)} tables",
+            f"  {self.stateful} work on rows ({', '.join(f'{count} {role}' for role, count in self.roles.items())})",
+            f"  {len(self.events)} are recorded as events and answered by their schema",
+            f"  {len(self.answers)} are answered by their schema alone",
+        ]
+        for title, ones in (
+            ("Events", self.events),
+            ("Answered by schema", self.answers),
+        ):
+            lines += ["", f"{title}:"] if ones else []
+            lines += [f"  {one.method.upper()} {one.path} ({one.operation}): {one.because}" for one in ones]
+        guessed = [one for one in self.tables if one.guessed]
+        lines += ["", "Keys that were guessed:"] if guessed else []
+        lines += [f"  {one.table}: {one.key}" for one in guessed]
+        ignored = [one for one in self.operations if one.ignored]
+        lines += ["", "Query parameters that do nothing:"] if ignored else []
+        lines += [f"  {one.operation}: {', '.join(one.ignored)}" for one in ignored]
+        undeclared = [one for one in self.operations if one.undeclared]
+        lines += ["", "Statuses that the document does not have:"] if undeclared else []
+        lines += [f"  {one.operation}: {', '.join(map(str, one.undeclared))}" for one in undeclared]
+        return "\n".join(lines)
+
+
+def report_of(api: str, backend: Backend, rules: Rules) -> Report:
+    """The report of a twin."""
+    operations = tuple(
+        OperationReport(
+            operation=plan.operation.operation_id,
+            method=plan.operation.method,
+            path=plan.operation.path,
+            role=plan.role,
+            table=plan.table,
+            because=plan.because,
+            ignored=plan.query.unknown,
+            undeclared=_undeclared(plan),
+            rules=sum(1 for name, _, _ in rules.rules if name == plan.operation.operation_id),
+        )
+        for plan in backend.plans.values()
+    )
+    tables = tuple(
+        TableReport(
+            table=table.name,
+            path=table.path,
+            key="" if table.single or table.members else table.key.column,
+            guessed=table.guessed_key,
+            parent=table.parent,
+            links={name: link.table for name, link in table.links.items()},
+        )
+        for table in backend.tables.values()
+    )
+    return Report(api, operations, tables)
+
+
+def _undeclared(plan: Plan) -> tuple[int, ...]:
+    """What the operation may be refused with, as far as the document does not have it."""
+    wanted = []
+    is_named = plan.item is not None and (plan.item.lookups or plan.item.context is not None)
+    if plan.context is not None or is_named:
+        wanted.append(MISSING)
+    if plan.role in {"create", "replace", "update", "move"}:
+        wanted.append(INVALID)
+    found = (status_for(plan.operation, one) for one in wanted)
+    return tuple(status for status, declared in found if not declared)

@@ -1,0 +1,270 @@
+"""Schemas as they are used here: references followed and `allOf` merged, one record for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mcp_bridge.openapi.document import Document
+
+Schema = dict[str, Any]
+
+_PREFIX = "#/$defs/"
+_MOST_REFERENCES = 50
+_TIGHTEST_LOW = (
+    "minimum",
+    "exclusiveMinimum",
+    "minLength",
+    "minItems",
+    "minProperties",
+)
+_TIGHTEST_HIGH = (
+    "maximum",
+    "exclusiveMaximum",
+    "maxLength",
+    "maxItems",
+    "maxProperties",
+)
+_STRUCTURE = frozenset({"$ref", "allOf", "anyOf", "oneOf", "properties", "required", "type", "enum"})
+_IMPLIED = {
+    "object": (
+        "properties",
+        "additionalProperties",
+        "required",
+        "minProperties",
+        "maxProperties",
+    ),
+    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "number": (
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+    ),
+}
+_ALL_KINDS = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
+
+
+@dataclass
+class Shape:
+    """A schema, flat. `kinds`: the JSON types it allows. `choices`: groups of which one branch each must hold.
+
+    `name`: of the definition that the schema is, where it is one. `says`: the remaining keywords.
+    """
+
+    name: str | None = None
+    kinds: frozenset[str] = _ALL_KINDS
+    typed: bool = False
+    properties: dict[str, Any] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+    enum: tuple[Any, ...] | None = None
+    choices: list[list[Any]] = field(default_factory=list)
+    says: dict[str, Any] = field(default_factory=dict)
+    impossible: bool = False
+
+    @property
+    def nullable(self) -> bool:
+        """Whether null itself is allowed, as far as the schema says so in words."""
+        return self.typed and "null" in self.kinds and (self.enum is None or None in self.enum)
+
+    @property
+    def kind(self) -> str:
+        """The type to make: the first one that is not null, in the order of what a schema usually means."""
+        for kind in ("object", "array", "string", "integer", "number", "boolean"):
+            if kind in self.kinds and (self.typed or any(word in self._words for word in _IMPLIED.get(kind, ()))):
+                return kind
+        return "null" if self.kinds == {"null"} else "object" if self.properties else "string"
+
+    @property
+    def _words(self) -> set[str]:
+        return {
+            *self.says,
+            *(["properties"] if self.properties else []),
+            *(["required"] if self.required else []),
+        }
+
+    @property
+    def items(self) -> Any:
+        """The schema of an array's items."""
+        return self.says.get("items", True)
+
+    @property
+    def open(self) -> Any:
+        """The schema of properties that are not named: `False` where there may be none."""
+        if self.says.get("unevaluatedProperties") is False:
+            return False
+        return self.says.get("additionalProperties", True)
+
+    @property
+    def read_only(self) -> bool:
+        return self.says.get("readOnly") is True
+
+    @property
+    def write_only(self) -> bool:
+        return self.says.get("writeOnly") is True
+
+
+class Shapes:
+    """The schemas of one document. Shapes are made once for each schema and shared: they are never written to."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._compiled_code: dict[int, tuple[Any, Any]] = {}
+        self._definitions: Mapping[str, Any] = document.schemas
+        self._shapes: dict[int, tuple[Any, Shape]] = {}
+        self._validators: dict[int, tuple[Any, Any]] = {}
+        self._root: Any = None
+
+    def of(self, schema: Any) -> Shape:
+        """The shape of `schema`, which must belong to the document or live as long as it."""
+        known = self._shapes.get(id(schema))
+        if known is None:
+            known = self._shapes[id(schema)] = (schema, self._flat(schema, 0))
+        return known[1]
+
+    def with_branch(self, shape: Shape, branch: Any, depth: int = 0) -> Shape:
+        """`shape`, in which `branch` must hold as well."""
+        return _merged(shape, self._flat(branch, depth + 1))
+
+    def name_of(self, schema: Any) -> str | None:
+        """The definition that `schema` is, also where it is one beside null or in an `allOf` of one."""
+        return self.of(schema).name
+
+    def _flat(self, schema: Any, depth: int) -> Shape:
+        if schema is False:
+            return Shape(impossible=True)
+        if not isinstance(schema, Mapping) or depth > _MOST_REFERENCES:
+            return Shape()
+        shape = _own(schema)
+        if "$ref" in schema:
+            name = schema["$ref"].removeprefix(_PREFIX)
+            target = self._flat(self._definitions[name], depth + 1)
+            shape = _merged(target, shape)
+            shape.name = name
+        for part in schema.get("allOf", ()):
+            merged = _merged(shape, self._flat(part, depth + 1))
+            only = len(schema["allOf"]) == 1 and not schema.get("properties")
+            merged.name = self._flat(part, depth + 1).name if only and shape.name is None else shape.name
+            shape = merged
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in schema:
+                shape = self._chosen(shape, schema[keyword], depth)
+        return shape
+
+    def _chosen(self, shape: Shape, branches: list[Any], depth: int) -> Shape:
+        """A group of branches; one that leaves no choice apart from null is merged at once."""
+        flats = [self._flat(branch, depth + 1) for branch in branches]
+        real = [
+            (branch, flat)
+            for branch, flat in zip(branches, flats, strict=True)
+            if flat.kinds != {"null"} and not flat.impossible
+        ]
+        has_null = len(real) < len(branches) and any(flat.kinds == {"null"} for flat in flats)
+        if len(real) != 1:
+            shape.choices = [*shape.choices, list(branches)]
+            return shape
+        only = real[0][1]
+        merged = _merged(shape, only)
+        merged.name = shape.name or only.name
+        if has_null and (not shape.typed or "null" in shape.kinds):
+            merged.kinds, merged.typed = merged.kinds | {"null"}, True
+            merged.enum = (*merged.enum, None) if merged.enum is not None and None not in merged.enum else merged.enum
+        return merged
+
+    def valid(self, schema: Any, value: Any) -> bool:
+        """Whether `value` is valid under `schema`, formats of time, e-mail and the like left aside."""
+        return bool(self._fast(schema).is_valid(value))
+
+    def _fast(self, schema: Any) -> Any:
+        """A validator of compiled code; every answer passes it."""
+        known = self._compiled_code.get(id(schema))
+        if known is None:
+            import jsonschema_rs
+
+            try:
+                compiled: Any = jsonschema_rs.Draft202012Validator(self._document.closed(schema))
+            except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError):
+                # It knows no pattern that looks ahead or back, for example.
+                compiled = self.validator(schema)
+            known = self._compiled_code[id(schema)] = (schema, compiled)
+        return known[1]
+
+    def problem(self, schema: Any, value: Any) -> str | None:
+        """What is wrong with `value` under `schema`, in a few words, or `None`."""
+        from jsonschema.exceptions import best_match
+
+        error = best_match(self.validator(schema).iter_errors(value))
+        if error is None:
+            return None
+        where = error.json_path.removeprefix("$").removeprefix(".")
+        return f"{where}: {error.message[:200]}" if where else error.message[:200]
+
+    def validator(self, schema: Any) -> Any:
+        """A compiled validator, made once for each schema. It never fetches anything."""
+        known = self._validators.get(id(schema))
+        if known is None:
+            known = self._validators[id(schema)] = (schema, self._compiled(schema))
+        return known[1]
+
+    def _compiled(self, schema: Any) -> Any:
+        from jsonschema import Draft202012Validator
+
+        if self._root is None:
+            # References in the schemas of a document lead to its definitions, wherever the schema itself stands.
+            self._root = Draft202012Validator({"$defs": dict(self._definitions)})
+        return self._root.evolve(schema=schema)
+
+
+def _own(schema: Mapping[str, Any]) -> Shape:
+    """What stands in `schema` itself."""
+    shape = Shape()
+    shape.properties = dict(schema.get("properties", {}))
+    shape.required = frozenset(schema.get("required", ()))
+    kind = schema.get("type")
+    if kind is not None:
+        shape.kinds = frozenset([kind] if isinstance(kind, str) else kind)
+        if "number" in shape.kinds:
+            shape.kinds |= {"integer"}
+        shape.typed = True
+    if "const" in schema:
+        shape.enum = (schema["const"],)
+    elif isinstance(schema.get("enum"), list):
+        shape.enum = tuple(schema["enum"])
+    shape.says = {key: value for key, value in schema.items() if key not in _STRUCTURE}
+    return shape
+
+
+def _merged(one: Shape, other: Shape) -> Shape:
+    """A shape under which both hold."""
+    kinds = one.kinds & other.kinds
+    properties = dict(one.properties)
+    for name, schema in other.properties.items():
+        mine = properties.get(name)
+        properties[name] = schema if mine is None or mine == schema else {"allOf": [mine, schema]}
+    enum = one.enum if other.enum is None else other.enum
+    if one.enum is not None and other.enum is not None:
+        enum = tuple(value for value in one.enum if value in other.enum)
+    says = {**one.says, **other.says}
+    for keyword in _TIGHTEST_LOW:
+        if keyword in one.says and keyword in other.says:
+            says[keyword] = max(one.says[keyword], other.says[keyword])
+    for keyword in _TIGHTEST_HIGH:
+        if keyword in one.says and keyword in other.says:
+            says[keyword] = min(one.says[keyword], other.says[keyword])
+    if one.says.get("additionalProperties") is False:
+        says["additionalProperties"] = False
+    return Shape(
+        name=one.name or None,
+        kinds=kinds,
+        typed=one.typed or other.typed,
+        properties=properties,
+        required=one.required | other.required,
+        enum=enum,
+        choices=[*one.choices, *other.choices],
+        says=says,
+        impossible=one.impossible or other.impossible or not kinds,
+    )

@@ -1,0 +1,1 @@
+"""The rows behind a simulated API, and where the first of them come from."""

@@ -1,0 +1,250 @@
+"""A sandbox over Python objects."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from mcp_bridge.errors import SourceError, ToolFailure
+from mcp_bridge.records import Tool, ToolResult
+
+from ..changes import State
+from ..sandbox import Refused, Sandbox
+from .forms import NoForm, as_json, public_attributes
+from .keeping import copied, from_bytes, to_bytes
+from .leaks import ClassAttributes
+from .methods import Method, is_deliberate, methods_of
+
+_START = datetime(2026, 1, 1)
+_CLOCK = "clock"
+
+
+class _NotConvertible(Refused):
+    kind = "invalid_arguments"
+
+
+class ObjectTwin(Sandbox):
+    """The public methods of a class, or of several, as tools over objects that every rollout has for itself.
+
+    `ObjectTwin(Shop)` makes a `Shop()` at each reset, `ObjectTwin(Shop, "Bath", 3)` a `Shop("Bath", 3)`; instead of the
+    class, any function that returns the object, or an object to begin with a copy of. Several objects in one world:
+    `ObjectTwin({"shop": Shop, "bank": lambda: Bank("EUR")})`.
+
+    Options, all by name:
+
+    - `load(object, seed, scenario)` fills the new object (a dict of them where there are several), and may return the
+      time at which the world begins; without it every seed is the same world. `scenarios` names those there are.
+    - `methods`: the methods to offer (all public ones). `schemas`: method -> `Tool`, where hints and docstrings do not
+      say it well; then arguments come as the JSON that they are.
+    - `reads`: methods that change nothing. They need no copy of the object, and say so to clients.
+    - `refusals`: exceptions that tell the caller something. By default those that a `raise` in the class's own package
+      raises; any other is a bug, and leaves a rollout unscored.
+    - `undo`: take back what a method changed before it raised. It costs a copy of the object for each call; `False` for
+      classes that change nothing before they raise.
+    - `copy(objects)`: how to copy the dict of objects, instead of `copy.deepcopy`, which asks a class's `__deepcopy__`.
+      `shared`: attributes that nobody changes and that copies therefore share.
+    - `state(object)`: a mapping to show as its state, instead of its public attributes.
+    - `time_passes(object, before, after)`: what time brings.
+
+    Raises `SourceError` for a method that cannot be a tool.
+    """
+
+    def __init__(
+        self,
+        make: Any,
+        *arguments: Any,
+        name: str = "",
+        load: Callable[[Any, int, str], datetime | None] | None = None,
+        scenarios: Sequence[str] = ("default",),
+        start: datetime = _START,
+        methods: Collection[str] | None = None,
+        schemas: Mapping[str, Tool] | None = None,
+        reads: Collection[str] = (),
+        refusals: tuple[type[Exception], ...] | None = None,
+        undo: bool = True,
+        copy: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        shared: Collection[str] = (),
+        state: Callable[[Any], Mapping[str, Any]] | None = None,
+        time_passes: Callable[[Any, datetime, datetime], None] | None = None,
+    ) -> None:
+        self._makers = _makers(make, arguments)
+        self._is_single = not isinstance(make, Mapping)
+        self.name = name or "_".join(self._makers)
+        self.scenarios = tuple(scenarios)
+        self._load, self._start, self._time_passes = load, start, time_passes
+        self._refusals, self._undo, self._state = refusals, undo, state
+        self._copy = copy or (lambda world: copied(world, shared))
+        examples = {one: make_one() for one, make_one in self._makers.items()}
+        self._methods = _all_methods(examples, methods, dict(schemas or {}), frozenset(reads))
+        self._class_attributes = {one: ClassAttributes(type(example)) for one, example in examples.items()}
+        self._reads = frozenset(reads)
+        self._world: dict[str, Any] = {}
+        self._is_shared = False
+        self._hidden: frozenset[str] = frozenset()
+        super().__init__()
+        self._checker = type(self._checker)(self.all_tools)
+        self.reset(0, self.scenarios[0])
+
+    # -- what a subclass may change -----------------------------------------------------------------------------------
+
+    def present(self, scenario: str) -> Collection[str]:  # noqa: ARG002
+        """The names of the objects that a scenario has: all of them. The tools of the others are not there."""
+        return self._makers
+
+    def hidden(self, scenario: str) -> Collection[str]:  # noqa: ARG002
+        """Tools of a scenario that are not listed but may be called, because a user tells of them later: none."""
+        return ()
+
+    def jsonable(self, value: Any) -> Any:
+        """A result or an attribute as JSON, in an object of its own. Raises `NoForm` where it has no form."""
+        return as_json(value)
+
+    # -- a sandbox ----------------------------------------------------------------------------------------------------
+
+    @property
+    def objects(self) -> Mapping[str, Any]:
+        """The objects of this world, by name. Other forks may share them: only look."""
+        return self._world
+
+    @property
+    def all_tools(self) -> Sequence[Tool]:
+        return [method.tool for method in self._methods.values()]
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        return [tool for tool in self._callable() if tool.name not in self._hidden]
+
+    @property
+    def hidden_tools(self) -> Sequence[Tool]:
+        return [tool for tool in self._callable() if tool.name in self._hidden]
+
+    @property
+    def now(self) -> datetime:
+        return self._now
+
+    def fork(self) -> Self:
+        twin = copy.copy(self)
+        # Nobody changes objects that two worlds hold: whoever calls next copies them first.
+        self._is_shared = twin._is_shared = True
+        return twin
+
+    def snapshot(self) -> bytes:
+        return to_bytes(self.name, self._now, {"hidden": self._hidden, "objects": self._world})
+
+    def restore(self, snapshot: bytes) -> None:
+        now, kept = from_bytes(self.name, snapshot)
+        self._begin(kept["objects"], now, kept["hidden"])
+
+    def state(self) -> State:
+        state: State = {_CLOCK: {"world": {"now": self._now.isoformat()}}}
+        for name, one in self._world.items():
+            attributes = dict(public_attributes(one)) if self._state is None else self._state(one)
+            try:
+                state[name] = {key: {"value": self.jsonable(value)} for key, value in attributes.items()}
+            except NoForm as error:
+                raise SourceError(
+                    f"the state of {name} has no JSON form: {error}; give `state=`, a function of the object that "
+                    "returns what is to be compared"
+                ) from error
+        return state
+
+    def _callable(self) -> list[Tool]:
+        return [method.tool for method in self._methods.values() if method.owner in self._world]
+
+    def _reset(self, seed: int, scenario: str) -> None:
+        present = self.present(scenario)
+        world = {name: make() for name, make in self._makers.items() if name in present}
+        start = None if self._load is None else self._load(self._given(world), seed, scenario)
+        self._begin(world, start or self._start, frozenset(self.hidden(scenario)))
+
+    def _begin(self, world: dict[str, Any], now: datetime, hidden: frozenset[str]) -> None:
+        self._world, self._now, self._hidden = world, now, hidden
+        self._is_shared = False
+
+    def _given(self, world: dict[str, Any]) -> Any:
+        """What hooks see: the object, or the dict of several."""
+        return next(iter(world.values())) if self._is_single else world
+
+    def _run(self, name: str, arguments: dict[str, Any]) -> Any:
+        method = self._methods[name]
+        ready = method.arguments(arguments)
+        if isinstance(ready, ToolResult):
+            raise _NotConvertible(ready.text)
+        if name in self._reads:
+            return self._answer(method, self._world, ready)
+        if not self._undo and not self._is_shared:
+            return self._answer(method, self._world, ready)
+        world = self._copy(self._world)
+        if not self._undo:
+            self._world, self._is_shared = world, False
+        found = self._answer(method, world, ready)
+        self._world, self._is_shared = world, False
+        return found
+
+    def _answer(self, method: Method, world: dict[str, Any], arguments: dict[str, Any]) -> Any:
+        one = world[method.owner]
+        try:
+            found = getattr(one, method.tool.name)(**arguments)
+        except (Refused, ToolFailure):
+            raise
+        except Exception as error:
+            deliberate = (
+                is_deliberate(error, type(one)) if self._refusals is None else isinstance(error, self._refusals)
+            )
+            if not deliberate:
+                raise
+            raise Refused(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._class_attributes[method.owner].require_unchanged()
+        return self.jsonable(found)
+
+    def _advance(self, by: timedelta) -> None:
+        before, world = self._now, self._world
+        if self._time_passes is not None:
+            world = self._copy(world)
+            self._time_passes(self._given(world), before, before + by)
+            self._is_shared = False
+        self._world, self._now = world, before + by
+
+
+def _makers(make: Any, arguments: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
+    if not isinstance(make, Mapping):
+        maker = _maker(make, arguments)
+        return {type(maker()).__name__: maker}
+    if arguments:
+        raise SourceError("several objects take no arguments together; write for example {'bank': lambda: Bank('EUR')}")
+    if not make or _CLOCK in make:
+        raise SourceError(f"the objects are {sorted(make)}; name at least one, and none {_CLOCK!r}")
+    return {name: _maker(one, ()) for name, one in make.items()}
+
+
+def _maker(make: Any, arguments: tuple[Any, ...]) -> Callable[[], Any]:
+    if callable(make) and (isinstance(make, type) or hasattr(make, "__name__") or hasattr(make, "func")):
+        return lambda: make(*arguments)
+    if arguments:
+        raise SourceError(f"a {type(make).__name__} is an object already and takes no arguments")
+    return lambda: copy.deepcopy(make)
+
+
+def _all_methods(
+    examples: Mapping[str, object], offered: Collection[str] | None, schemas: dict[str, Tool], reads: frozenset[str]
+) -> dict[str, Method]:
+    methods: dict[str, Method] = {}
+    for owner, example in examples.items():
+        for method in methods_of(owner, example, offered=offered, schemas=schemas, reads=reads):
+            if method.tool.name in methods:
+                raise SourceError(
+                    f"{methods[method.tool.name].owner} and {owner} both have a method {method.tool.name!r}; "
+                    "give each a twin of its own"
+                )
+            methods[method.tool.name] = method
+    if strangers := sorted({*(offered or ()), *schemas, *reads} - {*methods}):
+        raise SourceError(
+            f"no public method {', '.join(map(repr, strangers))} in {', '.join(examples)}; "
+            f"there are {', '.join(methods)}"
+        )
+    if not methods:
+        raise SourceError(f"{', '.join(examples)}: no public methods, so there are no tools")
+    return methods

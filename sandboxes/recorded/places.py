@@ -1,0 +1,166 @@
+"""Where in a recording a call belongs.
+
+A *place* stands for everything that has been changed so far: the sequence of calls that may change something, each with
+the answer it got. Two sessions that made the same changes and were told the same are at one place, whatever they read.
+A call is found by the place, the tool and the arguments; where a call was made several times at one place, its answers
+are given one after the other.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_bridge.access.redaction import HIDDEN
+from mcp_bridge.errors import SourceError
+from mcp_bridge.records import Tool
+
+from .cassette import RecordedSession
+from .lines import CallLine, RecordedResult, canonical, digest
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A recorded call, the place where it was made and the place after it."""
+
+    call: CallLine
+    place: str
+    after: str
+
+
+Key = tuple[str, str, str]
+"""Place, tool, canonical arguments."""
+
+
+class Index:
+    """The recorded calls by place, tool and arguments."""
+
+    def __init__(
+        self, sessions: Sequence[RecordedSession], changes: Callable[[str, RecordedResult | None], bool]
+    ) -> None:
+        """`changes`: whether a call of a tool with this result may have changed something; None: it got no result."""
+        self._changes = changes
+        self._parents: dict[str, str] = {}
+        self.sessions = [session.name for session in sessions]
+        self.roots: dict[str, Mapping[str, Any]] = {}
+        """Canonical setup -> setup, in the order of the recording."""
+        self.by_key: dict[Key, dict[str, list[Entry]]] = {}
+        self.by_tool: dict[str, list[Entry]] = {}
+        self.failures = 0
+        self._hidden: dict[tuple[str, str], list[tuple[str, re.Pattern[str]]]] = {}
+        for session in sessions:
+            self.roots.setdefault(canonical(dict(session.setup)), session.setup)
+            self._add(session)
+
+    def root(self, setup: str) -> str:
+        """The place at which worlds of this setup (as canonical text) begin."""
+        return digest("root", setup)
+
+    def after(self, place: str, tool: str, arguments: str, result: RecordedResult) -> str:
+        """The place after a call that got this result."""
+        if not self._changes(tool, result):
+            return place
+        return self._step(place, tool, arguments, canonical(result.model_dump()))
+
+    def find(self, place: str, tool: str, arguments: Mapping[str, Any]) -> tuple[Key, dict[str, list[Entry]]] | None:
+        """The answers to a call at a place, by session; None where it was not recorded there."""
+        given = canonical(dict(arguments))
+        key = (place, tool, given)
+        if key in self.by_key:
+            return key, self.by_key[key]
+        for recorded, pattern in self._hidden.get((place, tool), ()):
+            # What was scrubbed can be anything.
+            if pattern.fullmatch(given):
+                key = (place, tool, recorded)
+                return key, self.by_key[key]
+        return None
+
+    def way(self, place: str) -> list[str]:
+        """The places from the root to this one."""
+        found = [place]
+        while found[-1] in self._parents:
+            found.append(self._parents[found[-1]])
+        return found[::-1]
+
+    def _add(self, session: RecordedSession) -> None:
+        place = self.root(canonical(dict(session.setup)))
+        for call in session.calls:
+            given = canonical(call.arguments)
+            if call.result is None:
+                self.failures += 1
+                if self._changes(call.tool, None):
+                    # Nobody knows what was changed: what follows can be replayed by no one.
+                    place = self._step(place, call.tool, given, f"unknown outcome in {session.name}/{call.order}")
+                continue
+            entry = Entry(call, place, self.after(place, call.tool, given, call.result))
+            key = (place, call.tool, given)
+            if key not in self.by_key and HIDDEN in given:
+                self._hidden.setdefault((place, call.tool), []).append((given, _scrubbed_json(given)))
+            self.by_key.setdefault(key, {}).setdefault(session.name, []).append(entry)
+            self.by_tool.setdefault(call.tool, []).append(entry)
+            place = entry.after
+
+    def _step(self, place: str, tool: str, arguments: str, outcome: str) -> str:
+        after = digest(place, tool, arguments, outcome)
+        self._parents[after] = place
+        return after
+
+
+class Effects:
+    """Which tools may change something: those that do not say that they only read, unless the user says otherwise."""
+
+    def __init__(
+        self, tools: Sequence[Tool], *, reads: Sequence[str], writes: Sequence[str], errors_change: bool
+    ) -> None:
+        """`reads`, `writes`: names of tools, with `*` and `?`. Raises `SourceError` where one names no tool."""
+        names = [tool.name for tool in tools]
+        for option, patterns in (("reads", reads), ("writes", writes)):
+            for pattern in patterns:
+                if not fnmatch.filter(names, pattern):
+                    raise SourceError(f"{option} has {pattern!r}, which is no tool; the tools are {', '.join(names)}")
+        both = [name for name in names if _named(name, reads) and _named(name, writes)]
+        if both:
+            raise SourceError(f"{', '.join(both)} cannot be both in reads and in writes")
+        self._errors_change = errors_change
+        self._reading = {
+            tool.name
+            for tool in tools
+            if (tool.annotations.read_only or _named(tool.name, reads)) and not _named(tool.name, writes)
+        }
+        self.unmarked = [
+            tool.name
+            for tool in tools
+            if tool.annotations.read_only is None and not _named(tool.name, [*reads, *writes])
+        ]
+        """Tools that say nothing of themselves, and so count as changing something."""
+
+    def __call__(self, tool: str, result: RecordedResult | None) -> bool:
+        if tool in self._reading:
+            return False
+        return result is None or not result.is_error or self._errors_change
+
+
+def _named(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def scrubbed_pattern(text: str) -> re.Pattern[str]:
+    """A text in which `***` stands for any text."""
+    return re.compile(".*".join(re.escape(part) for part in text.split(HIDDEN)), flags=re.DOTALL)
+
+
+def _scrubbed_json(text: str) -> re.Pattern[str]:
+    """Canonical JSON in which `***` stands for any part of a text, or for a whole text or number."""
+    anything = r'(?:[^"\\]|\\.)*'
+    wholes = [anything.join(re.escape(part) for part in whole.split(HIDDEN)) for whole in text.split(f'"{HIDDEN}"')]
+    return re.compile(rf'(?:"{anything}"|-?[0-9][0-9.eE+-]*)'.join(wholes))
+
+
+def in_order(answers: Mapping[str, Sequence[Entry]], order: Sequence[str]) -> Iterator[tuple[str, Sequence[Entry]]]:
+    """The answers by session, the sessions in this order."""
+    for session in order:
+        if session in answers:
+            yield session, answers[session]

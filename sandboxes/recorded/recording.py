@@ -1,0 +1,87 @@
+"""Recording from Python: any source of worlds, with a cassette that grows as its worlds are used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any
+
+from mcp_bridge.errors import SourceError
+from mcp_bridge.records import Tool, ToolResult
+from mcp_bridge.world import Setup, World, WorldSource
+
+from ..wrapping import WrappedSource
+from .scrubbing import Scrubber
+from .writing import CassetteWriter
+
+
+def record(
+    source: WorldSource, path: str | os.PathLike[str], *, secrets: Iterable[str] = (), scrub: Iterable[str] = ()
+) -> RecordingSource:
+    """The same tools, every call of which is added to the cassette at `path`.
+
+        async with mcp_bridge.connect("mcp.json") as toolset:
+            result = await sdk.evaluate_async(record(toolset, "orders.jsonl"), tasks, verify)
+
+    `source`: connected tools, a sandbox, or anything else with `tools` and `open_world`. `secrets`: values that are
+    never written, beside those that a connected toolset knows. `scrub`: regular expressions for more of them.
+    A file that holds a recording of the same tools is gone on with. Raises `SourceError` where it cannot be.
+    """
+    if not isinstance(source, WorldSource):
+        raise SourceError(
+            f"{source!r:.200} cannot be recorded; give something with `tools` and `open_world`: connect to it first, "
+            "`async with mcp_bridge.connect(...) as toolset`"
+        )
+    known = (*secrets, *getattr(source, "secrets", ()))
+    label = ", ".join(dict.fromkeys(tool.source for tool in source.tools if tool.source))
+    label = label or str(getattr(source, "name", "") or type(source).__name__)
+    return RecordingSource(source, CassetteWriter(path, source.tools, source=label, scrubber=Scrubber(known, scrub)))
+
+
+class RecordingSource(WrappedSource):
+    """A source of worlds that records another one. Made by `record`."""
+
+    def __init__(self, source: WorldSource, writer: CassetteWriter) -> None:
+        super().__init__(source)
+        self._writer = writer
+
+    @contextlib.asynccontextmanager
+    async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[World]:
+        """A world of the source, and a session of its own in the cassette."""
+        async with self.source.open_world(world_id, setup) as world:
+            yield _RecordingWorld(world, self._writer, self._writer.begin_session(setup))
+
+
+class _RecordingWorld:
+    def __init__(self, world: World, writer: CassetteWriter, session: str) -> None:
+        self._world = world
+        self._writer = writer
+        self._session = session
+        self._made = 0
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        return self._world.tools
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
+    ) -> ToolResult:
+        order, self._made = self._made, self._made + 1
+        began = time.perf_counter()
+        outcome: ToolResult | BaseException
+        try:
+            outcome = result = await self._world.call(name, arguments, call_id=call_id, timeout_s=timeout_s)
+        except BaseException as error:
+            outcome = error
+            raise
+        finally:
+            # What is no call, because the arguments are no object or the tool no name, has nothing to be matched by.
+            if isinstance(name, str) and isinstance(arguments, Mapping):
+                took = time.perf_counter() - began
+                self._writer.add_call(self._session, order, name, arguments, outcome, took)
+        return result
+
+    async def state(self) -> dict[str, Any] | None:
+        return await self._world.state()

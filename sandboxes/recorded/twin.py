@@ -1,0 +1,287 @@
+"""A cassette as a sandbox: what was recorded once can be replayed, forked and reset as often as needed."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import anyio.lowlevel
+
+from mcp_bridge.errors import SourceError, ToolFailure
+from mcp_bridge.records import ErrorKind, Tool, ToolResult
+from mcp_bridge.world import Setup
+
+from ..changes import State
+from ..sandbox import Refused, Sandbox, SetupError
+from .cassette import Cassette
+from .lines import RecordedResult, canonical
+from .nearness import nearest
+from .places import Effects, Entry, Index, Key
+from .progress import Progress
+from .tally import How, Tally, Unusual
+
+if TYPE_CHECKING:
+    from .simulating import SimulatedAnswers
+
+Unseen = Literal["error", "nearest"]
+
+_SHOWN = 300
+
+
+class NotRecorded(ToolFailure):
+    """A call that the cassette has no answer to. The rollout is left unscored: what the real tool would have said is
+    not known, and the policy is not to blame for that."""
+
+    def __init__(self, message: str) -> None:
+        # Asking again would not help, and nothing was done.
+        super().__init__(message, delivery="answered")
+
+
+class RecordedTwin(Sandbox):
+    """Replays a cassette: each call is matched by its tool, its arguments and what has been changed so far.
+
+    `cassette`: a file that `toolbake record` wrote. `unseen`: what to do about calls that were never recorded:
+    `"error"` raises `NotRecorded`, so that the rollout is left unscored; `"nearest"` answers as for the nearest
+    recorded call of the same tool, if it is at least `nearest_at_least` near (0 to 1), and raises otherwise; a
+    `SimulatedAnswers` asks a model. `report()` counts all of it.
+
+    Tools that do not say that they only read (`readOnlyHint`) count as changing something. `reads` and `writes` name
+    tools, with `*` and `?`, of which the opposite is true. A call that came back with an error counts as having
+    changed nothing, unless `errors_change`.
+
+    Where sessions were recorded with setups, `open_world` takes exactly those. Otherwise it takes a `seed`: where
+    several sessions were told different things at the same place, it chooses whose answers are given first; 0 is the
+    order of the recording. Raises `SourceError` for a file that is no cassette.
+    """
+
+    name = "recorded"
+
+    def __init__(
+        self,
+        cassette: str | os.PathLike[str] | Cassette,
+        *,
+        unseen: Unseen | SimulatedAnswers = "error",
+        reads: Sequence[str] = (),
+        writes: Sequence[str] = (),
+        errors_change: bool = False,
+        nearest_at_least: float = 0.6,
+    ) -> None:
+        if isinstance(unseen, str) and unseen not in ("error", "nearest"):
+            raise SourceError(f"unseen is {unseen!r}; choose 'error', 'nearest' or a SimulatedAnswers(...)")
+        self.cassette = cassette if isinstance(cassette, Cassette) else Cassette.read(cassette)
+        if not self.cassette.sessions:
+            raise SourceError(
+                f"the cassette of {self.cassette.header.source} holds no session; record some calls first"
+            )
+        self._tools = tuple(tool.model_copy(update={"source": "recorded"}) for tool in self.cassette.header.tools)
+        super().__init__()
+        self._effects = Effects(self._tools, reads=reads, writes=writes, errors_change=errors_change)
+        self._index = Index(self.cassette.sessions, self._effects)
+        self._unseen = unseen
+        self._nearest_at_least = nearest_at_least
+        self._tally = Tally()
+        self._began = datetime.fromisoformat(self.cassette.header.recorded_at)
+        self._first_setup = next(iter(self._index.roots))
+        if not isinstance(unseen, str):
+            unseen.load(self.cassette)
+        self._at = self._beginning(0, "default", self._first_setup)
+
+    def __repr__(self) -> str:
+        return f"RecordedTwin({self.cassette.header.source!r}, {len(self.cassette.calls)} calls)"
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        return self._tools
+
+    @property
+    def now(self) -> datetime:
+        return self._at.now
+
+    def report(self) -> dict[str, Any]:
+        """How the calls of all worlds were answered; see `sandboxes.recorded.tally.How`.
+
+        `counted_as_changes`: tools that say nothing of themselves and so count as changing something.
+        `recorded_failures`: calls in the cassette that have no answer, because the real tool broke.
+        """
+        found = self._tally.as_json()
+        return {**found, "counted_as_changes": self._effects.unmarked, "recorded_failures": self._index.failures}
+
+    @property
+    def unusual(self) -> list[Unusual]:
+        """The latest calls, at most 1000, that were not answered by their own recording, and why."""
+        return self._tally.unusual
+
+    def prepare(self, setup: Setup | None) -> Self:
+        """A fork that begins as `setup` says: a recorded setup, or a seed where none was recorded."""
+        wanted = canonical(dict(setup or {}))
+        if setup and wanted in self._index.roots:
+            world = self.fork()
+            world._at = self._beginning(0, "default", wanted)
+            return world
+        recorded = [dict(one) for one in self._index.roots.values() if one]
+        if setup and recorded:
+            shown = "; ".join(str(one)[:_SHOWN] for one in recorded[:10])
+            raise SetupError(
+                f"the setup {dict(setup)!r} was not recorded; those that were: {shown}"
+                + (f"; and {len(recorded) - 10} more" if len(recorded) > 10 else "")
+            )
+        return super().prepare(setup)
+
+    def fork(self) -> Self:
+        twin = copy.copy(self)
+        twin._at = self._at.copy()
+        return twin
+
+    def snapshot(self) -> bytes:
+        return self._at.as_bytes()
+
+    def restore(self, snapshot: bytes) -> None:
+        found = Progress.from_bytes(snapshot)
+        if (found.history is None) != (self._at.history is None):
+            raise SetupError("this snapshot is of a twin with another choice of `unseen`")
+        if found.setup not in self._index.roots or sorted(found.sessions) != sorted(self._index.sessions):
+            raise SetupError("this snapshot is of a twin with another cassette")
+        self._at = found
+
+    def state(self) -> State:
+        """What has been changed, as far as a recording can tell: the calls that may have changed something, in order.
+
+        Which of the tools' own records they changed is not known here; a verifier that needs it asks by a tool.
+        """
+        at = self._at
+        beginning = {"seed": at.seed, "scenario": at.scenario, "setup": at.setup}
+        changes = {f"{number:06d}": copy.deepcopy(change) for number, change in enumerate(at.changes, 1)}
+        return {"clock": {"world": {"now": at.now.isoformat()}}, "beginning": {"world": beginning}, "changes": changes}
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        call_id: str | None = None,  # noqa: ARG002 - the signature is that of `World.call`
+        timeout_s: float | None = None,  # noqa: ARG002 - the bridge keeps the time; only a model is waited for
+    ) -> ToolResult:
+        """Replay a call. Raises `NotRecorded` where there is no answer, `ToolFailure` where a model gave none."""
+        await anyio.lowlevel.checkpoint()
+        began = time.perf_counter()
+        if isinstance(self._unseen, str):
+            return self.call_now(name, arguments)
+        async with self._unseen.one_at_a_time(self._at):
+            result = self._known(name, arguments)
+            if result is None:
+                result = await self._simulated(self._unseen, name, dict(arguments))
+        return result.model_copy(update={"duration_s": time.perf_counter() - began})
+
+    def call_now(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """`call` without an event loop. A model cannot be asked so: that raises `ToolFailure`."""
+        result = self._known(name, arguments)
+        if result is None:
+            if not isinstance(self._unseen, str):
+                raise ToolFailure(
+                    f"{name!r} was not recorded with these arguments at this place, and a model is only asked by "
+                    "`await twin.call(...)`",
+                    delivery="not_sent",
+                )
+            result = self._near(name, dict(arguments))
+        return result
+
+    def _run(self, name: str, arguments: dict[str, Any]) -> Any:
+        result = self.call_now(name, arguments)
+        if result.is_error:
+            raise Refused(result.text)
+        return result.text if result.structured is None else result.structured
+
+    def _reset(self, seed: int, scenario: str) -> None:
+        self._at = self._beginning(seed, scenario, self._first_setup)
+
+    def _advance(self, by: timedelta) -> None:
+        self._at.now += by
+
+    def _beginning(self, seed: int, scenario: str, setup: str) -> Progress:
+        mine = [one.name for one in self.cassette.sessions if canonical(dict(one.setup)) == setup]
+        if seed:
+            random.Random(f"{scenario}/{seed}").shuffle(mine)
+        others = [name for name in self._index.sessions if name not in mine]
+        history: list[dict[str, Any]] | None = None if isinstance(self._unseen, str) else []
+        return Progress(seed, scenario, setup, self._index.root(setup), self._began, [*mine, *others], history=history)
+
+    def _known(self, name: str, arguments: Mapping[str, Any]) -> ToolResult | None:
+        """The recorded answer or what is wrong with the call; None for a call that only was never recorded."""
+        at = self._at
+        is_call = isinstance(name, str) and isinstance(arguments, Mapping)
+        found = self._index.find(at.place, name, arguments) if is_call else None
+        if found is not None:
+            key, answers = found
+            entry, how = at.next_answer(key, answers)
+            return self._played(name, dict(arguments), key, entry, how)
+        if (mistake := self._mistake(name, arguments)) is not None:
+            self._tally.add(str(name), "mistake")
+            return mistake
+        return None
+
+    def _mistake(self, name: str, arguments: Mapping[str, Any]) -> ToolResult | None:
+        from mcp_bridge.toolsets.validation import unknown_tool
+
+        names = [tool.name for tool in self._tools]
+        kind: ErrorKind = "invalid_arguments"
+        problem = None
+        if name not in names:
+            kind, problem = "unknown_tool", unknown_tool(name, names)
+        else:
+            problem = self._checker.problem(name, arguments)
+        return None if problem is None else ToolResult(text=problem, is_error=True, error_kind=kind)
+
+    def _near(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        """The answer to the nearest call. Raises `NotRecorded` where none is near enough or that is not wanted."""
+        at = self._at
+        found = nearest(self._index, at.place, name, arguments)
+        told = "this tool was never called in the recording"
+        if found is not None:
+            near, entry = found
+            told = f"the nearest recorded call, {near:.2f} near, has the arguments {entry.call.arguments}"[:_SHOWN]
+            if self._unseen == "nearest" and near >= self._nearest_at_least:
+                key = (at.place, name, canonical(arguments))
+                return self._played(name, arguments, key, entry, "nearest", told)
+        self._tally.add(name, "not_recorded", arguments, told)
+        raise NotRecorded(
+            f"{name}({canonical(arguments)[:_SHOWN]}) was not recorded after {len(at.changes)} changes in this world: "
+            f"{told}. Record a session in which it is called, or choose what happens with `unseen`."
+        )
+
+    def _played(
+        self, name: str, arguments: dict[str, Any], key: Key, entry: Entry, how: How, detail: str = ""
+    ) -> ToolResult:
+        result = entry.call.result
+        assert result is not None, "the index holds answers alone"
+        # As if the recorded call had been made: what follows on it may have been recorded.
+        at = self._at
+        is_here = at.place == entry.place
+        after = entry.after if is_here else self._index.after(at.place, name, canonical(entry.call.arguments), result)
+        at.take(key, entry if how != "nearest" else None)
+        at.note(name, arguments, result, after=after, how=how)
+        self._tally.add(name, how, arguments if how != "recorded" else None, detail)
+        return _noted(result, how, detail)
+
+    async def _simulated(self, model: SimulatedAnswers, name: str, arguments: dict[str, Any]) -> ToolResult:
+        at = self._at
+        key = (at.place, name, canonical(arguments))
+        tool = next(tool for tool in self._tools if tool.name == name)
+        number = at.given.get(key, 0)
+        result, how = await model.answer(
+            tool, arguments, key=key, number=number, history=at.history or [], index=self._index
+        )
+        at.take(key, None)
+        at.note(name, arguments, result, after=self._index.after(at.place, name, key[2], result), how=how)
+        self._tally.add(name, how, arguments)
+        return _noted(result, how, f"by {model.model}")
+
+
+def _noted(result: RecordedResult, how: How, detail: str) -> ToolResult:
+    if how == "recorded":
+        return result.as_tool_result()
+    return result.as_tool_result((f"recorded twin: {how}{f' ({detail})' if detail else ''}",))

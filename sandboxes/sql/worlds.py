@@ -1,0 +1,220 @@
+"""Sandboxes whose state is a SQLite database in memory.
+
+A small database is copied by a fork, which takes some tens of microseconds. From 256 kB on, forks share its pages and
+hold those that they change (`pages`).
+
+SQL is always a constant text with parameters; nothing is ever joined into it.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import sqlite3
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Self
+
+from mcp_bridge.records import Tool
+
+from ..changes import State
+from ..sandbox import Sandbox, SetupError
+from .images import Images
+from .pages import HEADER, Pages, page_size
+
+SHARED_FROM_BYTES = 256 * 2**10
+"""Forks of databases of at least this size share pages. A smaller one is copied faster than shared, and read faster."""
+
+_PAGE_SIZES = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+_CLOCK = "CREATE TABLE clock (id TEXT PRIMARY KEY, now TEXT NOT NULL) WITHOUT ROWID"
+_READ_CLOCK = "SELECT id AS key, * FROM clock"
+_images = Images()
+
+
+@dataclass(frozen=True)
+class SqlTool:
+    """A tool and the function that answers it: `run(database, **arguments)` returns JSON or raises `Refused`."""
+
+    tool: Tool
+    run: Callable[..., Any]
+
+
+class SqlSandbox(Sandbox):
+    """A sandbox whose state is a SQLite database.
+
+    A subclass gives `schema` (the tables' SQL), `reads` (for each table a SELECT whose first column is named `key`),
+    `sql_tools`, and `populate`. `page_bytes` is what a fork copies when it changes a row: 1024 is best for worlds of up
+    to a few megabytes, 4096 for larger ones.
+    """
+
+    schema: ClassVar[str]
+    reads: ClassVar[Mapping[str, str]]
+    sql_tools: ClassVar[tuple[SqlTool, ...]]
+    page_bytes: ClassVar[int] = 1024
+
+    database: sqlite3.Connection
+    """The world's database; another one after a reset, a restore and a fork."""
+
+    def __init__(self, seed: int = 0, scenario: str = "default") -> None:
+        self._tools = tuple(entry.tool for entry in self.sql_tools)
+        self._handlers = {entry.tool.name: entry.run for entry in self.sql_tools}
+        super().__init__()
+        self._own(_connect(), None)
+        self.reset(seed, scenario)
+
+    @abstractmethod
+    def populate(self, database: sqlite3.Connection, chance: random.Random, scenario: str) -> datetime:
+        """Fill the empty tables. All chance comes from `chance`. Returns the time at which the world begins."""
+
+    def time_passes(self, database: sqlite3.Connection, before: datetime, after: datetime) -> None:
+        """What time brings, in one transaction with the clock. Nothing here: tools may read the clock themselves."""
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        return self._tools
+
+    @property
+    def now(self) -> datetime:
+        return read_clock(self.database)
+
+    def fork(self) -> Self:
+        self._require_rest()
+        twin = copy.copy(self)
+        if self._pages is None:
+            image = self.database.serialize()
+            if not (len(image) >= SHARED_FROM_BYTES and _can_share()):
+                twin._own(_connect(), None)
+                twin.database.deserialize(image)
+                return twin
+            self._load(image)  # it has grown: from now on it shares pages itself
+        assert self._pages is not None
+        twin._own_pages(self._pages.copy())
+        return twin
+
+    def snapshot(self) -> bytes:
+        self._require_rest()
+        return self.database.serialize() if self._pages is None else self._pages.image()
+
+    def restore(self, snapshot: bytes) -> None:
+        trial = _connect()
+        try:
+            if not snapshot.startswith(HEADER):
+                raise sqlite3.DatabaseError("it is no SQLite database")
+            if len(snapshot) % (page_size(snapshot) or 1):
+                raise sqlite3.DatabaseError("it ends within a page")
+            trial.deserialize(snapshot)
+            if (fault := trial.execute("PRAGMA quick_check").fetchone()[0]) != "ok":
+                raise sqlite3.DatabaseError(fault)
+            for select in (_READ_CLOCK, *self.reads.values()):
+                trial.execute(select)
+        except sqlite3.Error as error:
+            raise SetupError(f"this is no snapshot of {self.name} ({error}); give what snapshot() returned") from error
+        finally:
+            trial.close()
+        self._load(snapshot)
+
+    def state(self) -> State:
+        state: State = {}
+        for table, select in {"clock": _READ_CLOCK, **self.reads}.items():
+            cursor = self.database.execute(select)
+            columns = [column[0] for column in cursor.description][1:]
+            state[table] = {str(row[0]): dict(zip(columns, row[1:], strict=True)) for row in cursor}
+        return state
+
+    def close(self) -> None:
+        self.database.close()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of database pages that no other fork need hold: what this one has changed, or all of a small one."""
+        if self._pages is not None:
+            return self._pages.changed_bytes
+        pages, size = (self.database.execute(f"PRAGMA {what}").fetchone()[0] for what in ("page_count", "page_size"))
+        return int(pages * size)
+
+    def _run(self, name: str, arguments: dict[str, Any]) -> Any:
+        with self.database:  # commits, or rolls back when the tool raises
+            return self._handlers[name](self.database, **arguments)
+
+    def _advance(self, by: timedelta) -> None:
+        before = self.now
+        with self.database:
+            self.database.execute("UPDATE clock SET now = ? WHERE id = 'world'", ((before + by).isoformat(),))
+            self.time_passes(self.database, before, before + by)
+
+    def _reset(self, seed: int, scenario: str) -> None:
+        key = (type(self), seed, scenario)
+        image = _images.get(key)
+        if image is None:
+            image = self._build(seed, scenario)
+            _images.put(key, image)
+        self._load(image)
+
+    def _build(self, seed: int, scenario: str) -> bytes:
+        if self.page_bytes not in _PAGE_SIZES:
+            sizes = ", ".join(map(str, _PAGE_SIZES))
+            raise SetupError(f"{self.name}: page_bytes is {self.page_bytes!r}; SQLite knows {sizes}")
+        database = _connect()
+        try:
+            database.execute(f"PRAGMA page_size = {int(self.page_bytes)}")
+            database.executescript(self.schema)
+            database.execute(_CLOCK)
+            start = self.populate(database, random.Random(f"{self.name}/{scenario}/{seed}"), scenario)
+            database.execute("INSERT INTO clock VALUES ('world', ?)", (start.isoformat(),))
+            database.commit()
+            self._check_reads(database)
+            return database.serialize()
+        finally:
+            database.close()
+
+    def _check_reads(self, database: sqlite3.Connection) -> None:
+        names = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if missing := sorted(names - {*self.reads, "clock"}):
+            raise SetupError(f"{self.name}: `reads` has no SELECT for {', '.join(missing)}; state() would miss it")
+
+    def _load(self, image: bytes) -> None:
+        """Begin from a whole database."""
+        closing = self._closing
+        if len(image) >= SHARED_FROM_BYTES and _can_share():
+            self._own_pages(Pages(image))
+            closing()
+        elif self._pages is not None:
+            self._own(_connect(), None)
+            self.database.deserialize(image)
+            closing()
+        else:
+            self.database.deserialize(image)
+
+    def _own_pages(self, pages: Pages) -> None:
+        from .page_vfs import open_pages
+
+        self._own(open_pages(pages), pages)
+
+    def _own(self, database: sqlite3.Connection, pages: Pages | None) -> None:
+        self.database, self._pages = database, pages
+        # A sandbox that is only let go of leaves nothing open.
+        self._closing = weakref.finalize(self, database.close)
+
+    def _require_rest(self) -> None:
+        if self.database.in_transaction:
+            raise SetupError(f"{self.name} is in the middle of a transaction; commit it or roll it back first")
+
+
+def read_clock(database: sqlite3.Connection) -> datetime:
+    """The simulated time of the world that `database` holds."""
+    row = database.execute("SELECT now FROM clock WHERE id = 'world'").fetchone()
+    return datetime.fromisoformat(row[0])
+
+
+def _connect() -> sqlite3.Connection:
+    # A world may be opened in one thread and used in another; SQLite is built to serialize access.
+    return sqlite3.connect(":memory:", check_same_thread=False)
+
+
+def _can_share() -> bool:
+    from .page_vfs import why_not
+
+    return not why_not()

@@ -1,0 +1,66 @@
+"""`toolbake serve-tools`: tools of any kind as an MCP server."""
+
+from __future__ import annotations
+
+import typer
+
+from ..failing import clean_errors
+from ..options import Command, Debug, Tools
+from ..publishing_options import IdleSeconds, MaxWorlds, ToolsHost, ToolsKey, ToolsPort, Worlds
+
+
+def serve_tools(
+    tools: Tools = None,
+    *,
+    command: Command = None,
+    http: ToolsPort = None,
+    host: ToolsHost = "127.0.0.1",
+    key_env: ToolsKey = None,
+    worlds: Worlds = False,
+    max_worlds: MaxWorlds = 1000,
+    idle_s: IdleSeconds = 1800.0,
+    debug: Debug = False,
+) -> None:
+    """Serve tools of any kind as one MCP server, for any MCP client.
+
+    Each session has a world of its own, closed when it ends. Names, left-out tools and options are as `toolbake tools`
+    shows them. HTTP listens on this machine alone; another address needs a key.
+
+    Examples:
+      toolbake serve-tools mcp.json
+      toolbake serve-tools desk.py:desk --http 8765
+      toolbake serve-tools mcp.json --http 8765 --host 0.0.0.0 --key-env TOOLS_KEY
+    """
+    with clean_errors(debug):
+        import anyio
+
+        from mcp_bridge.publishing.running import serve_tools as serve
+
+        from ...errors import ConfigError
+        from ..sources import secret_from, tool_source
+
+        if http is None and (key_env is not None or host != "127.0.0.1"):
+            raise ConfigError("--host and --key-env do nothing without --http; give a port, or leave them out")
+        source = tool_source(tools, command)
+        key = None if key_env is None else secret_from(key_env, "--key-env")
+
+        def say(served: object, left_out: object) -> None:
+            # stdout is the protocol's
+            count, out = len(served.tools), len(left_out)  # type: ignore[attr-defined, arg-type]
+            where = "stdin and stdout" if http is None else f"http://{host}:{http}/mcp"
+            typer.echo(f"serving {count} tools on {where}{f'; {out} left out' if out else ''}", err=True)
+
+        async def run() -> None:
+            control = True if worlds else None
+            await serve(
+                source,
+                port=http,
+                host=host,
+                key=key,
+                control=control,
+                max_worlds=max_worlds,
+                idle_s=idle_s,
+                ready=say,
+            )
+
+        anyio.run(run)

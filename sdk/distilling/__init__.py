@@ -1,0 +1,1 @@
+"""Verified rollouts of one policy as a supervised data set for another."""

@@ -1,0 +1,26 @@
+"""Calls that were begun and never ended, because their process was killed in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from mcp_bridge.ledger.lines import ENDS, LedgerLine
+
+
+def interrupted(lines: Iterable[LedgerLine]) -> list[LedgerLine]:
+    """The last `started` line of each call that has no end, in the order in which they were begun."""
+    open_calls: dict[str, LedgerLine] = {}
+    for line in lines:
+        if line.event == "started":
+            open_calls[line.key] = line
+        elif line.event in ENDS:
+            open_calls.pop(line.key, None)
+    return list(open_calls.values())
+
+
+def ended(line: LedgerLine) -> LedgerLine:
+    """The end of an interrupted call: nobody knows whether it took effect."""
+    return line.model_copy(
+        update={"event": "unknown", "time": time.time(), "arguments": "", "note": "the run was killed during the call"}
+    )

@@ -1,0 +1,36 @@
+"""Importance correction: what to do with tokens that sampler and trainer find differently probable.
+
+Engines compute in another precision or with other kernels than the trainer, and may be a version behind. The gradient
+is then off-policy by `r = exp(trainer - sampler)` for each token, which weighing by `min(r, cap)` corrects with
+bounded variance (truncated importance sampling); masking drops the tokens on which the two disagree most.
+
+Axes: B rows of a micro-batch, T completion tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .config import TrainConfig
+
+
+def importance_weights(trainer_BT: torch.Tensor, sampler_BT: torch.Tensor, config: TrainConfig) -> torch.Tensor:
+    """[B, T] weights of the tokens' advantages, from the log-probabilities of both."""
+    ratio_BT = torch.exp(trainer_BT - sampler_BT)
+    if config.importance_correction == "truncate":
+        return ratio_BT.clamp(max=config.importance_cap)
+    within_BT = (ratio_BT <= config.importance_cap) & (ratio_BT >= 1 / config.importance_cap)
+    return ratio_BT * within_BT
+
+
+def correct(inputs: dict[str, torch.Tensor], trainer_BT: torch.Tensor, config: TrainConfig) -> None:
+    """Weigh the advantages of a micro-batch in place, before TRL's loss reads them.
+
+    Every one of TRL's losses is linear in the advantages for a positive weight, so a weight on them is a weight on the
+    token's loss. The ratio that is clipped then starts at 1: it no longer holds what the correction has taken care of.
+    """
+    if config.importance_correction == "none":
+        return
+    weights_BT = importance_weights(trainer_BT, inputs["old_per_token_logps"], config)
+    inputs["advantages"] = inputs["advantages"].unsqueeze(1) * weights_BT
+    inputs["old_per_token_logps"] = trainer_BT

@@ -1,0 +1,153 @@
+"""Which tasks a step takes: every task once in each epoch, or more of the kinds that still teach something.
+
+A group teaches where its rollouts differ in score; where all are right or all wrong, GRPO's advantage is zero. The
+curriculum draws kinds of tasks in proportion to how much their latest groups differed, as the learnability p(1 - p) of
+Foster and Foerster (arXiv 2502.12272) does for single questions. A kind is a value of one tag, because in a short run
+most tasks are seen once at most.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+
+from ..records import Rollout, Task
+from .config import TrainConfig
+
+_GROUPS_REMEMBERED = 4
+"""Of each kind: the policy changes, so what a group taught long ago says little."""
+_EVEN_SHARE = 0.5
+"""Of a step's tasks are drawn evenly over the kinds: what was learned and is not seen again is forgotten."""
+
+
+class Curriculum:
+    """The order of the tasks. What it remembers follows from the rollouts so far, so that a resumed run goes on alike.
+
+    Example: `Curriculum(tasks, config).choose(step)` -> 8 tasks, all different; then `observe(rollouts)` of the step.
+    """
+
+    def __init__(self, tasks: Sequence[Task], config: TrainConfig) -> None:
+        self._tasks = tasks
+        self._config = config
+        self._kinds: dict[str, list[int]] = {}
+        self._spreads: dict[str, deque[float]] = {}
+        self._drawn: dict[str, int] = {}
+        for place, task in enumerate(tasks):
+            self._kinds.setdefault(self._kind(task), []).append(place)
+
+    def choose(self, step: int) -> list[Task]:
+        """The tasks of a step."""
+        if self._config.curriculum is None:
+            places = tasks_of_step(step, len(self._tasks), self._config)
+        else:
+            places = self._mixed(self._config.prompts_per_step, f"{step}", frozenset())
+        return [self._tasks[place] for place in places]
+
+    def choose_more(self, step: int, round_number: int, count: int, taken: Collection[str]) -> list[Task]:
+        """Up to `count` further tasks for a step, none of those whose ids are in `taken`."""
+        free = [place for place, task in enumerate(self._tasks) if task.id not in taken]
+        count = min(count, len(free))
+        if self._config.curriculum is None:
+            places = random.Random(f"{self._config.seed}/{step}/{round_number}").sample(free, count)
+        else:
+            places = self._mixed(count, f"{step}/{round_number}", frozenset(range(len(self._tasks))) - set(free))
+        return [self._tasks[place] for place in places]
+
+    def _mixed(self, size: int, name: str, taken: frozenset[int]) -> list[int]:
+        """`size` places, of kinds that teach; none that is taken."""
+        chance = random.Random(f"{self._config.seed}/curriculum/{name}")
+        room = {kind: len(set(places) - taken) for kind, places in self._kinds.items()}
+        counts = self._counts(size, room, chance)
+        places = [place for kind, count in counts.items() for place in self._next(kind, count, taken)]
+        chance.shuffle(places)
+        return places
+
+    def observe(self, rollouts: Iterable[Rollout]) -> None:
+        """Learn from rollouts in the order in which they were run, whole groups together."""
+        for _, members in groupby(rollouts, key=lambda rollout: rollout.group):
+            group = list(members)
+            kind = self._kind(group[0].task)
+            self._drawn[kind] = self._drawn.get(kind, 0) + 1
+            scores = [r.verdict.score for r in group if r.scored and r.verdict is not None]
+            if len(scores) >= 2:
+                seen = self._spreads.setdefault(kind, deque(maxlen=_GROUPS_REMEMBERED))
+                seen.append(statistics.pstdev(scores))
+
+    def _kind(self, task: Task) -> str:
+        return task.tags[self._config.curriculum] if self._config.curriculum is not None else ""
+
+    def _counts(self, size: int, room: Mapping[str, int], chance: random.Random) -> dict[str, int]:
+        """How many tasks of each kind: systematic sampling, so that a step is as mixed as the weights are."""
+        kinds = [kind for kind in self._kinds if room[kind]]
+        chance.shuffle(kinds)
+        counts = dict.fromkeys(kinds, 0)
+        at, reached = chance.random(), 0.0
+        for kind, weight in zip(kinds, self._weights(kinds), strict=True):
+            reached += weight * size
+            while at < reached:
+                counts[kind] += 1
+                at += 1
+        # A kind cannot give more tasks than it has; the next ones fill in.
+        counts = {kind: min(count, room[kind]) for kind, count in counts.items()}
+        missing = size - sum(counts.values())
+        while missing > 0:
+            for kind in kinds:
+                if missing > 0 and counts[kind] < room[kind]:
+                    counts[kind] += 1
+                    missing -= 1
+        return counts
+
+    def _weights(self, kinds: Sequence[str]) -> list[float]:
+        """The share of each kind. A kind that was not seen yet counts as the average one."""
+        everything = [spread for seen in self._spreads.values() for spread in seen]
+        usual = statistics.fmean(everything) if everything else 0.0
+        taught = [self._taught(kind, usual) for kind in kinds]
+        total = sum(taught)
+        even = 1 / len(kinds)
+        if total == 0:
+            return [even] * len(kinds)
+        return [_EVEN_SHARE * even + (1 - _EVEN_SHARE) * one / total for one in taught]
+
+    def _taught(self, kind: str, usual: float) -> float:
+        seen = self._spreads.get(kind, ())
+        return (sum(seen) + usual) / (len(seen) + 1)
+
+    def _next(self, kind: str, count: int, taken: frozenset[int]) -> list[int]:
+        """The next tasks of a kind; each is taken once before one is taken again."""
+        places = self._kinds[kind]
+        chosen: list[int] = []
+        number = self._drawn.get(kind, 0)
+        while len(chosen) < count:
+            cycle, at = divmod(number, len(places))
+            order = list(places)
+            random.Random(f"{self._config.seed}/{kind}/{cycle}").shuffle(order)
+            if order[at] not in chosen and order[at] not in taken:
+                chosen.append(order[at])
+            number += 1
+        return chosen
+
+
+def tasks_of_step(step: int, task_count: int, config: TrainConfig) -> list[int]:
+    """The places of a step's tasks, all different. Every epoch shuffles anew; nothing is remembered to resume."""
+    size = config.prompts_per_step
+    epoch, place = divmod(step, max(1, task_count // size))
+    order = list(range(task_count))
+    random.Random(f"{config.seed}/{epoch}").shuffle(order)
+    return order[place * size : (place + 1) * size]
+
+
+def interleaved(tasks: Sequence[Task], tag: str, seed: int) -> list[Task]:
+    """All tasks, the kinds in turn: any part of them holds each kind's share, as far as whole tasks allow."""
+    kinds: dict[str, list[Task]] = {}
+    for task in tasks:
+        kinds.setdefault(task.tags[tag], []).append(task)
+    chance = random.Random(f"{seed}/{tag}")
+    placed: list[tuple[float, float, Task]] = []
+    for members in kinds.values():
+        chance.shuffle(members)
+        # The n-th of N tasks belongs at (n + 1/2) / N of the way; who is first among equals is left to chance.
+        placed += [((n + 0.5) / len(members), chance.random(), task) for n, task in enumerate(members)]
+    return [task for _, _, task in sorted(placed, key=lambda entry: entry[:2])]

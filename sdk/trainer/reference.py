@@ -1,0 +1,44 @@
+"""The policy that training must not drift far from: a copy of the weights, taken anew every so many steps.
+
+A fixed reference holds a long run back; one that follows did better (Bespoke Labs refresh it every 100 steps).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+FILE = "reference.safetensors"
+
+
+class Reference:
+    """A frozen copy of a model, made before the model's forward is replaced; `prepare` does the same to the copy."""
+
+    def __init__(self, model: torch.nn.Module, *, every: int | None, prepare: Callable[[Any], None]) -> None:
+        self._model: Any = copy.deepcopy(model).eval().requires_grad_(False)
+        self._every = every
+        prepare(self._model)
+
+    @property
+    def model(self) -> Any:
+        return self._model
+
+    def follow(self, model: torch.nn.Module, step: int) -> None:
+        """At the beginning of a step: take the model's weights where it is time to."""
+        if self._every is not None and step > 0 and step % self._every == 0:
+            self._model.load_state_dict(model.state_dict())
+
+    def save(self, checkpoint: Path) -> None:
+        """Keep the weights beside a checkpoint's."""
+        # Clones: weights that are tied share memory, which the format refuses.
+        weights = {name: weight.detach().cpu().clone() for name, weight in self._model.state_dict().items()}
+        save_file(weights, checkpoint / FILE)
+
+    def load(self, checkpoint: Path) -> None:
+        """Go on with the weights kept beside a checkpoint. Raises FileNotFoundError where there are none."""
+        self._model.load_state_dict(load_file(checkpoint / FILE))

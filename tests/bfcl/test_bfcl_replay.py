@@ -1,0 +1,160 @@
+"""The example as its users run it: gold calls through the bridge, and what the tasks promise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("bfcl_eval", reason="install it with: pip install --no-deps -r examples/bfcl/requirements.txt")
+
+from dataset import API_NAMES, CATEGORIES, all_entries
+from replay import MCP_JSON, mcp_server, replay
+from sandbox_conformance import Call, SandboxConformance
+from tasks import MORE_FUNCTIONS, halves, tasks
+from verifier import verify, verify_the_end
+from worlds import BfclTwin
+
+import mcp_bridge
+import sdk
+from mcp_bridge.sources.mcp_json import read_config
+from sdk.records import Message, Rollout, Task, ToolCall
+from sdk.tasks import load_tasks
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "bfcl"
+
+
+class TestTwin(SandboxConformance):
+    seeds_differ = False
+    scenarios_tried = ("default", "multi_turn_base_0", "multi_turn_long_context_60", "multi_turn_miss_func_110")
+
+    def make(self) -> BfclTwin:
+        return BfclTwin()
+
+    def change(self) -> Call:
+        return "add_contact", {"user_name": "Eve"}
+
+    def calls(self) -> list[Call]:
+        return [
+            ("message_login", {"user_id": "USR001"}),
+            ("mkdir", {"dir_name": "notes"}),
+            ("cd", {"folder": "nowhere"}),
+            ("logarithm", {"value": 10.0, "base": 2.0, "precision": 9}),
+            ("get_outside_temperature_from_google", {}),
+        ]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("category", CATEGORIES)
+async def test_all_gold_calls_are_right_over_mcp(category: str) -> None:
+    rollouts = await replay(tasks((category,)), over_mcp=True)
+    assert [(one.task.id, one.failure) for one in rollouts if one.failure] == []
+    assert sum(one.verdict is not None and one.verdict.score == 1 for one in rollouts) == 200
+
+
+async def test_gold_calls_are_right_in_process_by_both_verifiers() -> None:
+    rollouts = await replay(tasks(CATEGORIES)[::5])
+    assert [one.verdict and one.verdict.score for one in rollouts] == [1.0] * 160
+    assert [verify_the_end(one).score for one in rollouts] == [1.0] * 160
+
+
+async def _played(task: Task, demonstration: list[Message]) -> Rollout:
+    (rollout,) = await replay([task.model_copy(update={"demonstration": demonstration})])
+    return rollout
+
+
+async def test_a_rollout_that_leaves_one_call_out_is_wrong() -> None:
+    task = tasks(("base",))[0]
+    place = next(place for place, message in enumerate(task.demonstration) if message.tool_calls)
+    rollout = await _played(task, task.demonstration[:place] + task.demonstration[place + 1 :])
+    assert rollout.verdict is not None
+    assert rollout.verdict.score == 0
+    assert "turn 1" in rollout.verdict.explanation
+    assert verify_the_end(rollout).score == 0
+
+
+async def test_a_rollout_that_ends_early_is_wrong() -> None:
+    rollout = await _played(tasks(("base",))[1], tasks(("base",))[1].demonstration)
+    assert verify(rollout).score == 1
+    cut = rollout.model_copy(update={"stop_reason": "turn_limit"})
+    assert verify(cut).score == 0
+    last_user = max(place for place, message in enumerate(rollout.messages) if message.role == "user")
+    unheard = rollout.model_copy(update={"messages": rollout.messages[:last_user]})
+    assert "it ended in turn" in verify(unheard).explanation
+
+
+async def test_a_detour_between_turns_is_wrong_in_every_turn_and_forgiven_at_the_end() -> None:
+    task = next(one for one in tasks(("base",)) if one.id == "multi_turn_base_1")
+    first_end = next(place for place, message in enumerate(task.demonstration) if not message.tool_calls)
+    away = [
+        Message(role="assistant", tool_calls=[ToolCall(id="x1", name="mkdir", arguments={"dir_name": "detour"})]),
+        task.demonstration[first_end],
+        Message(role="assistant", tool_calls=[ToolCall(id="x2", name="rmdir", arguments={"dir_name": "detour"})]),
+    ]
+    rollout = await _played(task, task.demonstration[:first_end] + away + task.demonstration[first_end + 1 :])
+    assert (verify(rollout).score, verify_the_end(rollout).score) == (0, 1)
+
+
+async def test_a_final_state_that_the_calls_do_not_lead_to_is_no_evidence() -> None:
+    task = tasks(("base",))[0]
+    rollout = await _played(task, task.demonstration)
+    forged = json.loads(json.dumps(rollout.final_state))
+    forged["TwitterAPI"]["tweet_counter"]["value"] = 99
+    with pytest.raises(sdk.VerifierError, match="another state"):
+        verify(rollout.model_copy(update={"final_state": forged}))
+
+
+async def test_a_call_that_did_not_parse_is_no_call_of_the_turn() -> None:
+    task = tasks(("base",))[0]
+    broken = Message(role="assistant", tool_calls=[ToolCall(id="b", name="cd", error="this is no JSON")])
+    rollout = await _played(task, [broken, *task.demonstration])
+    assert rollout.calls[0].result.is_error
+    assert verify(rollout).score == 1
+
+
+@pytest.mark.parametrize("over_mcp", [False, True])
+async def test_a_world_has_the_functions_of_its_entry_and_hides_those_that_come_later(over_mcp: bool) -> None:
+    task = next(one for one in tasks(("miss_func",)) if one.id == "multi_turn_miss_func_0")
+    entry = all_entries()[task.id]
+    ((turn, (name,)),) = entry.held_out.items()
+    async with mcp_bridge.connect({"mcpServers": mcp_server()} if over_mcp else BfclTwin()) as toolset:
+        assert len(toolset.tools) == 128
+        async with toolset.open_world("w", task.setup) as world:
+            shown = {tool.name for tool in world.tools}
+            assert name not in shown
+            assert {"post_tweet", "cd"} <= shown
+            assert "book_flight" not in shown
+            assert (await world.call("book_flight", {})).is_error
+            assert not (await world.call("mkdir", {"dir_name": "a"})).is_error
+            hidden = await world.call(name, {"file_name": "x"})
+            assert "there is no" not in hidden.text.lower()
+            state = await world.state()
+            assert state is not None
+            assert set(state) == {"clock", "TwitterAPI", "GorillaFileSystem"}
+    told = task.later_turns[turn - 1]
+    assert told.endswith(MORE_FUNCTIONS)
+    assert json.loads(told.removesuffix(MORE_FUNCTIONS))[0]["function"]["name"] == name
+
+
+def test_tasks_have_all_their_turns_and_the_halves_share_no_story() -> None:
+    made = tasks(CATEGORIES)
+    assert len({task.id for task in made}) == 800
+    assert all(1 + len(task.later_turns) == len(task.expected["turns"]) for task in made)
+    assert all(text.strip() for task in made for text in [str(task.prompt), *task.later_turns])
+    train, held_out = halves(CATEGORIES)
+    assert (len(train), len(held_out)) == (400, 400)
+    assert {task.family for task in train} & {task.family for task in held_out} == set()
+
+
+def test_the_files_of_the_example_fit_together(tmp_path: Path) -> None:
+    (spec,) = read_config(json.loads(MCP_JSON.read_text()), where=str(MCP_JSON), folder=EXAMPLE)
+    assert (EXAMPLE / spec.args[0]).is_file()
+    written = subprocess.run(
+        [sys.executable, str(EXAMPLE / "tasks.py"), "miss_param"], capture_output=True, text=True, check=True
+    )
+    (tmp_path / "tasks.jsonl").write_text(written.stdout)
+    assert [task.id for task in load_tasks(tmp_path / "tasks.jsonl")] == [task.id for task in tasks(("miss_param",))]
+    assert {tool.source for tool in BfclTwin().tools} == set(API_NAMES)

@@ -1,0 +1,156 @@
+"""An API over HTTP that says what it received, and misbehaves on request. Its port is its first line of output.
+
+GET /status/418?retry_after=3    any status
+GET /drop                        closes the connection in the middle of an answer
+POST /token                      tokens by client credentials, each good for as many calls as `?uses=` says
+GET /count/<name>                how often a path with this name was asked for
+everything else                  what was received, as JSON
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+from collections import Counter
+from hashlib import sha256
+from typing import Any
+from urllib.parse import parse_qsl
+
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+
+COUNTS: Counter[str] = Counter()
+TOKENS: dict[str, int] = {}
+
+
+async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    assert scope["type"] == "http"
+    request = Request(scope, receive)
+    path = scope["raw_path"].decode("ascii")
+    if not path.startswith("/count/"):
+        COUNTS[path.rpartition("/")[2]] += 1
+    if path == "/drop":
+        # One byte of a hundred, then the end.
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"100")]})
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        raise RuntimeError("the connection is dropped on request")
+    response = await answer(path, request)
+    await response(scope, receive, send)
+
+
+async def answer(path: str, request: Request) -> Response:
+    query = dict(request.query_params)
+    first, _, rest = path.lstrip("/").partition("/")
+    if first == "status":
+        headers = {"retry-after": query["retry_after"]} if "retry_after" in query else {}
+        return JSONResponse({"problem": "as asked"}, int(rest.partition("/")[0]), headers=headers)
+    if first == "busy":
+        # Takes the second call with this path, and says when it would.
+        if COUNTS[rest] % 2:
+            return JSONResponse({"problem": "busy"}, 429, headers={"retry-after": query["retry_after"]})
+        return JSONResponse({"taken": True})
+    if first == "count":
+        return JSONResponse({"count": COUNTS[rest]})
+    if first == "token":
+        return await token(request, int(query.get("uses", "1000")))
+    if first == "guarded":
+        return guarded(request)
+    if first == "loop":
+        return RedirectResponse("/loop")
+    if first == "redirect":
+        return RedirectResponse(query["to"], int(query.get("status", "302")))
+    if first == "slow":
+        await asyncio.sleep(60)
+    if first == "cookie":
+        response = JSONResponse({"cookies": request.cookies})
+        response.set_cookie("session", query["session"])
+        return response
+    fixed = plain_answer(path, query)
+    return fixed if fixed is not None else await echoed(path, request)
+
+
+def plain_answer(path: str, query: dict[str, str]) -> Response | None:
+    first = path.split("/")[1]
+    if first == "text":
+        return PlainTextResponse("plain words")
+    if first == "nothing":
+        return Response(status_code=204)
+    if first == "made":
+        return Response(status_code=201, headers={"location": "/orders/7"})
+    if first == "binary":
+        return Response(b"\x89PNG....", media_type="image/png")
+    if first == "nojson":
+        return Response(b"<html>", media_type="application/json")
+    if first == "big":
+        return StreamingResponse((b"x" * 1000 for _ in range(int(query["thousands"]))), media_type="text/plain")
+    if path == "/document/openapi.json":
+        operation = {"get": {"operationId": "it"}}
+        return JSONResponse({"openapi": "3.1.0", "info": {}, "paths": {"/x": operation}, "servers": [{"url": "v1"}]})
+    if first == "user":
+        return JSONResponse({"name": "Ann", "password": "hunter2", "friends": [{"name": "Bo", "password": "x"}]})
+    return None
+
+
+async def token(request: Request, uses: int) -> Response:
+    form = dict(parse_qsl((await request.body()).decode()))
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    pair = (
+        base64.b64decode(value).decode()
+        if scheme == "Basic"
+        else f"{form.get('client_id')}:{form.get('client_secret')}"
+    )
+    if pair != "shop:s3cret-of-shop" or form.get("grant_type") != "client_credentials":
+        return JSONResponse({"error": "invalid_client"}, 401)
+    made = f"token-number-{len(TOKENS) + 1}"
+    TOKENS[made] = uses
+    return JSONResponse({"access_token": made, "token_type": "Bearer", "expires_in": 3600, "scope": form.get("scope")})
+
+
+def guarded(request: Request) -> Response:
+    value = request.headers.get("authorization", "").removeprefix("Bearer ")
+    if TOKENS.get(value, 0) <= 0:
+        return JSONResponse({"problem": "no such token"}, 401)
+    TOKENS[value] -= 1
+    return JSONResponse({"given": value})
+
+
+async def echoed(path: str, request: Request) -> Response:
+    body = await request.body()
+    kind = request.headers.get("content-type", "")
+    received: dict[str, Any] = {
+        "method": request.method,
+        "path": path,
+        "query": request.scope["query_string"].decode("ascii"),
+        "headers": [[name.decode(), value.decode("latin-1")] for name, value in request.headers.raw],
+        # What the bridge hides can still be compared.
+        "digests": {name: sha256(value.encode("latin-1")).hexdigest() for name, value in request.headers.items()},
+        "body": body.decode("utf-8", errors="replace"),
+        "bytes": base64.b64encode(body).decode(),
+    }
+    if kind.startswith("multipart/form-data"):
+        form = await request.form()
+        received["form"] = [
+            [
+                name,
+                value
+                if isinstance(value, str)
+                else [value.filename, value.content_type, base64.b64encode(await value.read()).decode()],
+            ]
+            for name, value in form.multi_items()
+        ]
+        received["body"] = ""
+    return JSONResponse(received)
+
+
+def main() -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(json.dumps(listening.getsockname()[1]), flush=True)
+    config = uvicorn.Config(app, log_level="critical", lifespan="off")
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main()

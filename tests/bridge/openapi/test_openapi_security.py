@@ -1,0 +1,260 @@
+"""Security schemes: what is sent, what is renewed, and that no value is ever shown."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import anyio
+import pytest
+
+import mcp_bridge
+from mcp_bridge import SourceError, ToolFailure, Toolset
+from mcp_bridge.openapi.document import read_document
+from mcp_bridge.openapi.source import OpenApiSource
+from mcp_bridge.sources.identify import identify
+
+Connecting = Callable[..., AbstractAsyncContextManager[Toolset]]
+
+pytestmark = pytest.mark.anyio
+
+SCHEMES: dict[str, Any] = {
+    "header": {"type": "apiKey", "in": "header", "name": "X-Key"},
+    "query": {"type": "apiKey", "in": "query", "name": "api key"},
+    "cookie": {"type": "apiKey", "in": "cookie", "name": "key"},
+    "bearer": {"type": "http", "scheme": "Bearer"},
+    "basic": {"type": "http", "scheme": "basic"},
+    "digest": {"type": "http", "scheme": "digest"},
+    "mutual": {"type": "mutualTLS"},
+    "oidc": {"type": "openIdConnect", "openIdConnectUrl": "https://id.example"},
+}
+
+
+PAIR = base64.b64encode("ann:pä55word".encode()).decode()
+
+
+def digest(value: str) -> str:
+    return hashlib.sha256(value.encode()).hexdigest()
+
+
+def secured(*alternatives: dict[str, list[str]], path: str = "/x") -> dict[str, Any]:
+    return {path: {"get": {"operationId": "it", "security": list(alternatives)}}}
+
+
+def oauth(token_url: str) -> dict[str, Any]:
+    return {"shop": {"type": "oauth2", "flows": {"clientCredentials": {"tokenUrl": token_url, "scopes": {"read": ""}}}}}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "value", "header", "sent"),
+    [
+        ("header", "k-123456", "x-key", "k-123456"),
+        ("header", "k", "x-key", "k"),
+        ("cookie", "k/123456", "cookie", "key=k/123456"),
+        ("bearer", "t-123456", "authorization", "Bearer t-123456"),
+        ("oidc", "t-123456", "authorization", "Bearer t-123456"),
+        ("basic", {"username": "ann", "password": "pä55word"}, "authorization", f"Basic {PAIR}"),
+    ],
+)
+async def test_a_scheme_is_sent_where_it_belongs_and_comes_back_hidden(
+    api: Connecting, scheme: str, value: Any, header: str, sent: str
+) -> None:
+    async with api(secured({scheme: []}), components={"securitySchemes": SCHEMES}, auth={scheme: value}) as toolset:
+        result = await toolset.call("it", {})
+    assert result.structured["digests"][header] == digest(sent)
+    # A value as short as one letter cannot be hidden: it would blank out ordinary words.
+    assert (sent in result.text) == (len(sent) < 6)
+    assert "123456" not in result.text
+
+
+async def test_a_key_in_the_query_is_percent_encoded(api: Connecting) -> None:
+    async with api(secured({"query": []}), components={"securitySchemes": SCHEMES}, auth={"query": "a&b"}) as toolset:
+        assert (await toolset.call("it", {})).structured["query"] == "api%20key=a%26b"
+
+
+async def test_the_first_alternative_that_can_be_met_is_taken_and_all_of_it(api: Connecting) -> None:
+    wanted = secured({"header": []}, {"query": [], "bearer": []}, {})
+    given = {"query": "q", "bearer": "b"}
+    async with api(wanted, components={"securitySchemes": SCHEMES}, auth=given) as toolset:
+        received = (await toolset.call("it", {})).structured
+    assert received["query"] == "api%20key=q"
+    assert received["digests"]["authorization"] == digest("Bearer b")
+
+
+async def test_a_call_that_needs_nothing_carries_nothing(api: Connecting) -> None:
+    async with api(secured(), components={"securitySchemes": SCHEMES}, auth={"header": "k"}) as toolset:
+        assert "x-key" not in dict((await toolset.call("it", {})).structured["headers"])
+
+
+@pytest.mark.parametrize("code", [401, 403])
+async def test_missing_credentials_are_no_mistake_of_the_policy(
+    api: Connecting, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = secured({"header": []}, {"bearer": [], "cookie": []}, path=f"/status/{code}")
+    async with api(paths, components={"securitySchemes": SCHEMES}) as toolset:
+        with pytest.raises(ToolFailure, match=r"it needs 'header' or 'bearer' with 'cookie', set in \"auth\""):
+            await toolset.call("it", {})
+    assert "no credentials for it, which need 'header'" in caplog.text
+
+
+async def test_what_the_policy_may_not_do_is_told_to_it(api: Connecting) -> None:
+    paths = secured({"header": []}, path="/status/403")
+    async with api(paths, components={"securitySchemes": SCHEMES}, auth={"header": "k-123456"}) as toolset:
+        assert (await toolset.call("it", {})).error_kind == "tool_error"
+
+
+async def test_credentials_that_are_refused_are_a_broken_tool(api: Connecting) -> None:
+    paths = secured({"header": []}, path="/status/401")
+    async with api(paths, components={"securitySchemes": SCHEMES}, auth={"header": "k-123456"}) as toolset:
+        with pytest.raises(ToolFailure, match="check the credentials") as caught:
+            await toolset.call("it", {})
+    assert "k-123456" not in str(caught.value)
+
+
+async def test_a_parameter_that_the_configuration_gives_is_not_asked_of_the_model(api: Connecting) -> None:
+    paths = secured({"header": []})
+    paths["/x"]["get"]["parameters"] = [
+        {"name": name, "in": "header", "required": True, "schema": {"type": "string"}}
+        for name in ("X-KEY", "X-Tenant", "X-Other")
+    ]
+    async with api(
+        paths, components={"securitySchemes": SCHEMES}, auth={"header": "k"}, headers={"x-tenant": "t"}
+    ) as toolset:
+        assert list(toolset.tools[0].input_schema["properties"]) == ["X-Other"]
+        headers = dict((await toolset.call("it", {"X-Other": "o"})).structured["headers"])
+    assert (headers["x-key"], headers["x-tenant"], headers["x-other"]) == ("k", "t", "o")
+
+
+async def test_values_come_from_the_environment(api: Connecting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_KEY", "from-the-environment")
+    async with api(
+        secured({"header": []}), components={"securitySchemes": SCHEMES}, auth={"header": "${SHOP_KEY}"}
+    ) as toolset:
+        result = await toolset.call("it", {})
+    assert ["x-key", "***"] in result.structured["headers"]
+    assert "from-the-environment" not in result.text
+
+
+async def test_a_token_is_fetched_once_for_many_calls_and_renewed_when_it_is_refused(
+    api: Connecting, echo: str
+) -> None:
+    paths = {"/guarded": {"get": {"operationId": "it", "security": [{"shop": ["read"]}]}}}
+    client = {"client_id": "shop", "client_secret": "s3cret-of-shop"}
+    tokens = oauth(f"{echo}/token?uses=10")
+    async with api(paths, components={"securitySchemes": tokens}, auth={"shop": client}) as toolset:
+        before = await _count(echo, "token")
+        answers: list[Any] = []
+
+        async def one() -> None:
+            answers.append((await toolset.call("it", {})).structured)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(10):
+                group.start_soon(one)
+        assert await _count(echo, "token") - before == 1
+        # All are refused at once, and the first to notice renews it for all.
+        async with anyio.create_task_group() as group:
+            for _ in range(8):
+                group.start_soon(one)
+        assert await _count(echo, "token") - before == 2
+    # The token is a secret like any other.
+    assert answers == [{"given": "***"}] * 18
+
+
+@pytest.mark.parametrize("client_auth", ["basic", "body"])
+async def test_a_client_names_itself_in_either_way(api: Connecting, echo: str, client_auth: str) -> None:
+    paths = {"/guarded": {"get": {"operationId": "it", "security": [{"shop": []}]}}}
+    client = {"client_id": "shop", "client_secret": "s3cret-of-shop", "client_auth": client_auth, "scopes": ["read"]}
+    async with api(paths, components={"securitySchemes": oauth(f"{echo}/token")}, auth={"shop": client}) as toolset:
+        assert not (await toolset.call("it", {})).is_error
+
+
+async def test_a_client_that_gets_no_token_says_so_without_its_secret(api: Connecting, echo: str) -> None:
+    paths = {"/guarded": {"get": {"operationId": "it", "security": [{"shop": []}]}}}
+    client = {"client_id": "shop", "client_secret": "a-wrong-secret"}
+    async with api(paths, components={"securitySchemes": oauth(f"{echo}/token")}, auth={"shop": client}) as toolset:
+        with pytest.raises(ToolFailure, match=r"/token gave no token .* status 401, error 'invalid_client'") as caught:
+            await toolset.call("it", {})
+    assert caught.value.delivery == "not_sent"
+    assert "a-wrong-secret" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("auth", "complaint"),
+    [
+        ({"nobody": "value-123"}, "auth names 'nobody'; the security schemes of the API are header, query"),
+        ({"header": ""}, "auth.header: must be a string that is not empty"),
+        ({"header": {"a": "value-123"}}, "auth.header: must be a string"),
+        ({"header": "value-123\nX: y"}, "auth.header: must be one line"),
+        ({"basic": "value-123"}, 'auth.basic: must be {"username"'),
+        ({"digest": "value-123"}, "'digest' is not supported; the choices are basic and bearer"),
+        ({"mutual": "value-123"}, "type 'mutualTLS' takes no value"),
+        ({"oidc": {"client_id": "a", "client_secret": "value-123"}}, "give token_url, or a token"),
+        (
+            {"oidc": {"client_id": "a", "client_secret": "value-123", "token_url": "http://x.example"}},
+            "must be an https",
+        ),
+        ({"oidc": {"client_id": "a", "client_secret": "value-123", "url": "x"}}, "unknown key 'url'"),
+        ({"oidc": {"client_id": "a", "token_url": "https://x.example"}}, "auth.oidc.client_secret: must be a string"),
+    ],
+)
+async def test_a_value_of_the_wrong_form_is_refused_without_being_shown(
+    api: Connecting, auth: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(SourceError) as caught:
+        async with api(secured({"header": []}), components={"securitySchemes": SCHEMES}, auth=auth):
+            pass
+    assert complaint in str(caught.value)
+    assert "value-123" not in str(caught.value)
+
+
+async def test_no_repr_shows_a_value(echo: str) -> None:
+    document = {
+        "openapi": "3.1.0",
+        "info": {},
+        "servers": [{"url": echo}],
+        "paths": secured({"header": []}),
+        "components": {"securitySchemes": SCHEMES},
+    }
+    entry = {"openapi": document, "auth": {"header": "very-secret"}, "headers": {"X-More": "also-secret"}}
+    specs = identify({"mcpServers": {"shop": entry}})
+    source = OpenApiSource(specs[0], read_document(document))  # type: ignore[arg-type]
+    shown = repr([specs, source, source.tools, vars(source)])
+    await source.aclose()
+    assert "very-secret" not in shown
+    assert "also-secret" not in shown
+
+
+async def test_the_http_client_logs_no_key(api: Connecting, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with api(
+        secured({"query": [], "header": []}),
+        components={"securitySchemes": SCHEMES},
+        auth={"query": "very-secret", "header": "also-secret"},
+    ) as toolset:
+        result = await toolset.call("it", {})
+    assert result.structured["query"] == "api%20key=***"
+    assert "/x" in caplog.text
+    assert "very-secret" not in caplog.text
+    assert "also-secret" not in caplog.text
+
+
+async def test_a_failure_does_not_repeat_a_key_that_the_api_sent_back(api: Connecting) -> None:
+    paths = secured({"header": []}, path="/redirect")
+    paths["/redirect"]["get"]["parameters"] = [{"name": "to", "in": "query", "schema": {}}]
+    async with api(paths, components={"securitySchemes": SCHEMES}, auth={"header": "very-secret"}) as toolset:
+        with pytest.raises(ToolFailure, match=r"302 Found to https://else.example/\*\*\*,"):
+            await toolset.call("it", {"to": "https://else.example/very-secret"})
+
+
+async def _count(echo: str, name: str) -> int:
+    paths = {f"/count/{name}": {"get": {"operationId": "count"}}}
+    document = {"openapi": "3.1.0", "info": {}, "servers": [{"url": echo}], "paths": paths}
+    async with mcp_bridge.connect(json.loads(json.dumps(document))) as toolset:
+        return int((await toolset.call("count", {})).structured["count"])

@@ -1,0 +1,59 @@
+"""Makes the virtual environments of servers on older releases of the MCP SDK: one for each, used again when there.
+
+    python tests/bridge/servers/environments.py [FOLDER]
+
+The tests start servers with them as a user would have them: by the path of their Python.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "environments"
+
+RELEASES: dict[str, tuple[str, ...]] = {
+    # 1.3 reads the inside of pydantic, which has changed since.
+    "1.3": ("mcp==1.3.0", "pydantic==2.10.6"),
+    "1.26": ("mcp==1.26.0",),
+    "2.3": ("mcp==2.3.0",),
+}
+
+
+def python_of(release: str, folder: Path = FOLDER) -> Path:
+    """The Python of a release's environment, which is made where it is missing."""
+    environment = folder / f"mcp-{release}"
+    python = environment / "bin" / "python"
+    wanted = "\n".join((*RELEASES[release], sys.version.split()[0]))
+    stamp = environment / "installed.txt"
+    if not (stamp.exists() and stamp.read_text() == wanted):
+        folder.mkdir(parents=True, exist_ok=True)
+        # Made beside and moved: a run that was interrupted, or two at once, leave nothing half made.
+        with tempfile.TemporaryDirectory(dir=folder) as made:
+            _make(Path(made) / "environment", RELEASES[release])
+            shutil.rmtree(environment, ignore_errors=True)
+            os.rename(Path(made) / "environment", environment)
+        stamp.write_text(wanted)
+    return python
+
+
+def _make(path: Path, requirements: tuple[str, ...]) -> None:
+    # pip of this environment installs into that one, which so needs none.
+    venv.create(path, with_pip=False, symlinks=True)
+    command = [sys.executable, "-m", "pip", "--python", str(path / "bin" / "python"), "install", "--quiet"]
+    ended = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"pip could not install {' '.join(requirements)}:\n{ended.stderr.strip()}")
+
+
+if __name__ == "__main__":
+    try:
+        for release in RELEASES:
+            print(python_of(release, Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER))
+    except RuntimeError as error:
+        sys.exit(str(error))

@@ -1,0 +1,390 @@
+"""The guard: which tools are used, under which names, at which pace, and that nothing is left out in silence."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import ToolAnnotations
+
+import mcp_bridge
+from mcp_bridge import CallTimeout, SourceError, Tool, ToolFailure, ToolResult
+from mcp_bridge.guard.turns import TokenBucket, Turns
+
+SHOP = """
+import sys
+from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import ToolAnnotations
+
+server = MCPServer("shop", log_level="ERROR")
+
+def tool(name, **hints):
+    async def run() -> str:
+        return name + " of " + sys.argv[1]
+    annotations = ToolAnnotations(**hints) if hints else None
+    server.tool(name=name, annotations=annotations, structured_output=False)(run)
+
+tool("get_order", read_only_hint=True)
+tool("delete_order", read_only_hint=False, destructive_hint=True)
+tool("rename_order")
+tool("update_order", read_only_hint=False, destructive_hint=False)
+server.run("stdio")
+"""
+
+
+@pytest.fixture
+def shop(script: Callable[[str], list[str]]) -> Callable[..., dict[str, Any]]:
+    """Makes an mcp.json of one server, `shop`, with these options, or of several named ones."""
+    command = script(SHOP)
+
+    def make(*names: str, **options: Any) -> dict[str, Any]:
+        entry = {"command": command[0], "toolbake": {"isolation": "shared", **options}}
+        return {"mcpServers": {name: {**entry, "args": [*command[1:], name]} for name in names or ("shop",)}}
+
+    return make
+
+
+def names(toolset: mcp_bridge.Toolset) -> list[str]:
+    return [tool.name for tool in toolset.tools]
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "reasons"),
+    [
+        ({"deny": ["*_order"], "allow": ["get_order"]}, None, None),
+        (
+            {"allow": ["get_order", "re*"]},
+            ["get_order", "rename_order"],
+            {"delete_order": "allow does not name it", "update_order": "allow does not name it"},
+        ),
+        (
+            {"allow": ["*"], "deny": ["[du]*"]},
+            ["get_order", "rename_order"],
+            {"delete_order": "deny has '[du]*'", "update_order": "deny has '[du]*'"},
+        ),
+        (
+            {"only_read_only": True, "read_only": ["rename_order"]},
+            ["get_order", "rename_order"],
+            dict.fromkeys(
+                ("delete_order", "update_order"), "only_read_only is set, and nothing says that it only reads"
+            ),
+        ),
+    ],
+)
+async def test_lists_and_read_only_mode_leave_tools_out_and_say_so(
+    shop: Callable[..., Any], options: Any, kept: Any, reasons: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    if kept is None:
+        with pytest.raises(SourceError, match=r"no tool is left. Left out are 'get_order' \(deny has '\*_order'\)"):
+            async with mcp_bridge.connect(shop(**options)):
+                pass
+        return
+    with caplog.at_level(logging.WARNING):
+        async with mcp_bridge.connect(shop(**options)) as toolset:
+            assert names(toolset) == kept
+            assert {one.tool: one.reason for one in toolset.left_out} == reasons
+            assert "shop" in toolset.left_out[0].source
+            result = await toolset.call(toolset.left_out[0].tool, {})
+            assert (result.error_kind, "Did you mean" in result.text) == ("unknown_tool", True)
+    for one in toolset.left_out:
+        assert f"tool {one.tool!r} of {one.source} is left out: {one.reason}" in caplog.text
+
+
+async def test_a_name_in_the_options_that_no_tool_has_is_an_error_and_a_pattern_a_warning(
+    shop: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(
+        SourceError, match=r"toolbake\.deny names 'delete_ordr', which is none of its tools: get_order, "
+    ):
+        async with mcp_bridge.connect(shop(deny=["delete_ordr"])):
+            pass
+    with caplog.at_level(logging.WARNING):
+        async with mcp_bridge.connect(shop(deny=["admin_*"])) as toolset:
+            assert len(toolset.tools) == 4
+    assert "toolbake.deny has 'admin_*', which fits none of its tools" in caplog.text
+
+
+async def test_the_users_word_about_a_tool_stands_in_place_of_the_servers(shop: Callable[..., Any]) -> None:
+    options = {"read_only": ["delete_*"], "destructive": ["get_order"], "idempotent": ["rename_order"]}
+    async with mcp_bridge.connect(shop(**options)) as toolset:
+        said = {tool.name: tool.annotations for tool in toolset.tools}
+        assert (said["delete_order"].read_only, said["delete_order"].destructive) == (True, False)
+        assert (said["get_order"].read_only, said["get_order"].destructive) == (False, True)
+        assert said["rename_order"].idempotent
+        assert [tool.name for tool in toolset.live_destructive] == ["get_order"]
+
+
+async def test_a_server_whose_tools_only_read_by_the_users_word_is_shared_by_all_worlds(notes: list[str]) -> None:
+    for options, processes in (({"read_only": ["*"]}, 1), ({}, 2)):
+        entry = {"command": notes[0], "args": notes[1:], "toolbake": options}
+        async with mcp_bridge.connect({"mcpServers": {"notes": entry}}) as toolset:
+            async with toolset.open_world("one") as one, toolset.open_world("two") as two:
+                told = {(await world.call("process", {})).text for world in (one, two)}
+        assert len(told) == processes
+
+
+async def test_only_tools_that_say_so_are_destructive_unless_unmarked_ones_are_too(shop: Callable[..., Any]) -> None:
+    async with mcp_bridge.connect(shop()) as toolset:
+        assert [tool.name for tool in toolset.live_destructive] == ["delete_order"]
+    strict = shop(unmarked_are_destructive=True, allow_destructive=["delete_*"])
+    async with mcp_bridge.connect(strict) as toolset:
+        assert [tool.name for tool in toolset.live_destructive] == ["rename_order"]
+
+
+async def test_a_server_that_keeps_worlds_and_a_sandbox_have_no_live_tools() -> None:
+    from sandboxes.helpdesk import Helpdesk
+    from sandboxes.serving import make_server
+
+    for source in (Helpdesk(), make_server(Helpdesk(), control=True)):
+        async with mcp_bridge.connect(source) as toolset:
+            assert any(tool.annotations.destructive for tool in toolset.tools)
+            assert toolset.live_destructive == []
+    async with mcp_bridge.connect(make_server(Helpdesk(), control=False)) as toolset:
+        assert "refund_order" in [tool.name for tool in toolset.live_destructive]
+
+
+# ---- names
+
+
+async def test_one_name_of_two_servers_is_told_apart_and_each_call_reaches_its_own(shop: Callable[..., Any]) -> None:
+    def get_order() -> str:
+        return "get_order of the function"
+
+    def hello() -> str:
+        return "hello"
+
+    async with mcp_bridge.connect([shop("orders", "stock"), get_order, hello]) as toolset:
+        assert "orders__get_order" in names(toolset)
+        assert "get_order" not in names(toolset)
+        assert "hello" in names(toolset)
+        for name, text in [
+            ("orders__get_order", "get_order of orders"),
+            ("stock__get_order", "get_order of stock"),
+            ("functions__get_order", "get_order of the function"),
+        ]:
+            assert (await toolset.call(name, {})).text == text
+        wrong = await toolset.call("get_order", {})
+        assert "Did you mean" in wrong.text
+        assert {tool.name_at_source for tool in toolset.tools if tool.name.startswith("stock__")} == {
+            "get_order",
+            "delete_order",
+            "rename_order",
+            "update_order",
+        }
+
+
+async def test_a_namespace_goes_before_all_tools_of_its_server_and_a_taken_name_is_refused(
+    shop: Callable[..., Any],
+) -> None:
+    async with mcp_bridge.connect(shop(namespace="desk", allow=["get_order"])) as toolset:
+        assert names(toolset) == ["desk__get_order"]
+    with pytest.raises(SourceError, match=r"two tools would be called 'desk__get_order'.*another \"toolbake\""):
+        async with mcp_bridge.connect(shop("orders", "stock", namespace="desk")):
+            pass
+
+
+async def test_two_functions_of_one_name_stay_an_error() -> None:
+    def make() -> Any:
+        def look() -> str:
+            return ""
+
+        return look
+
+    with pytest.raises(SourceError, match="two tools are called 'look'"):
+        async with mcp_bridge.connect([make(), make()]):
+            pass
+
+
+class Named:
+    """A source of worlds whose tools answer with the place of the source and their own names."""
+
+    def __init__(self, place: int, tools: Sequence[str]) -> None:
+        self.place = place
+        self.tools = [Tool(name=name, source=f"source {place}") for name in tools]
+
+    @contextlib.asynccontextmanager
+    async def open_world(self, world_id: str, setup: Any = None) -> AsyncIterator[Named]:
+        yield self
+
+    async def state(self) -> None:
+        return None
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        call_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> ToolResult:
+        return ToolResult(text=f"{self.place} {name}")
+
+
+tool_names = st.text(alphabet="ab_./é", min_size=1, max_size=3) | st.sampled_from(["x" * 70, "x" * 71, "get"])
+
+
+@given(st.lists(st.lists(tool_names, min_size=1, max_size=4, unique=True), min_size=2, max_size=4))
+def test_whatever_the_names_each_is_there_once_and_reaches_its_own_tool(sources: list[list[str]]) -> None:
+    async def play() -> None:
+        given_names = [name for tools in sources for name in tools]
+        async with mcp_bridge.connect([Named(place, tools) for place, tools in enumerate(sources)]) as toolset:
+            assert len(set(names(toolset))) == len(given_names)
+            reached = {(await toolset.call(tool.name, {})).text for tool in toolset.tools}
+            assert reached == {f"{place} {name}" for place, tools in enumerate(sources) for name in tools}
+            for tool in toolset.tools:
+                if given_names.count(tool.name_at_source or tool.name) > 1:
+                    assert re.fullmatch("[a-zA-Z0-9_-]{1,64}", tool.name)
+                else:
+                    assert tool.name in given_names
+
+    anyio.run(play)
+
+
+# ---- pace and size
+
+
+async def test_no_more_calls_than_allowed_are_at_a_server_at_once(notes: list[str]) -> None:
+    async def meet(toolset: mcp_bridge.Toolset, results: list[str]) -> None:
+        try:
+            results.append((await toolset.call("meet", {"count": 3}, timeout_s=0.6)).text)
+        except CallTimeout:
+            results.append("never met")
+
+    for limit, expected in ((3, ["met 3"] * 3), (2, ["met 3", "never met", "never met"])):
+        entry = {"command": notes[0], "args": notes[1:], "toolbake": {"max_concurrency": limit}}
+        results: list[str] = []
+        async with mcp_bridge.connect({"mcpServers": {"notes": entry}}) as toolset:
+            await toolset.call("list_notes", {})
+            async with anyio.create_task_group() as group:
+                for _ in range(3):
+                    group.start_soon(meet, toolset, results)
+        assert sorted(results) == expected
+
+
+async def test_calls_in_a_second_are_held_to_their_rate_after_the_first_burst(notes: list[str]) -> None:
+    entry = {"command": notes[0], "args": notes[1:], "toolbake": {"calls_per_second": 20, "isolation": "shared"}}
+    async with mcp_bridge.connect({"mcpServers": {"notes": entry}}) as toolset:
+        began = time.monotonic()
+        async with anyio.create_task_group() as group:
+            for _ in range(30):  # in worlds or in the default one: the limit is the server's
+                group.start_soon(toolset.call, "list_notes", {})
+        # 20 at once, then 10 more at 50 ms each.
+        assert time.monotonic() - began >= 0.45
+
+
+async def test_waiting_for_a_turn_is_not_counted_as_the_servers_time(notes: list[str]) -> None:
+    entry = {"command": notes[0], "args": notes[1:], "toolbake": {"calls_per_second": 2}}
+    async with mcp_bridge.connect({"mcpServers": {"notes": entry}}, call_timeout_s=0.4) as toolset:
+        for _ in range(3):
+            await toolset.call("add_note", {"text": "x"})
+
+
+async def test_a_turn_that_was_waited_for_in_vain_is_given_back() -> None:
+    turns = Turns(max_concurrency=1, calls_per_second=0.5)
+    await turns.take()
+    turns.give_back()
+    with anyio.move_on_after(0.02) as scope:
+        await turns.take()  # a token is two seconds away
+    assert scope.cancelled_caught
+    turns._bucket = None
+    with anyio.fail_after(5):
+        await turns.take()
+
+
+async def test_a_slow_bucket_lets_one_through_at_a_time() -> None:
+    bucket = TokenBucket(4)
+    began = time.monotonic()
+    for _ in range(6):
+        await bucket.take()
+    assert time.monotonic() - began >= 0.45
+
+
+async def test_a_servers_results_can_be_cut_shorter_than_all_others(notes: list[str]) -> None:
+    entry = {"command": notes[0], "args": notes[1:], "toolbake": {"max_result_chars": 10}}
+    async with mcp_bridge.connect({"mcpServers": {"notes": entry}}) as toolset:
+        result = await toolset.call("long_text", {"characters": 50})
+        assert result.text.startswith("x" * 10 + "\n[40 more characters were cut")
+        assert result.truncated_chars == 40
+
+
+async def test_a_tool_that_only_reads_is_never_destructive_whatever_else_it_says() -> None:
+    server = MCPServer("odd", log_level="ERROR")
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True, destructive_hint=True))
+    async def look() -> str:
+        """Look."""
+        return ""
+
+    async with mcp_bridge.connect(server) as toolset:
+        assert toolset.live_destructive == []
+
+
+async def test_functions_say_what_they_do_and_the_guard_hears_it() -> None:
+    @mcp_bridge.behaves(read_only=True)
+    def look() -> str:
+        return "nothing"
+
+    @mcp_bridge.behaves(destructive=True)
+    def drop(table: str) -> str:
+        return f"dropped {table}"
+
+    async with mcp_bridge.connect([look, functools.partial(drop, table="a")]) as toolset:
+        assert toolset.tools[0].annotations.read_only
+        assert [tool.name for tool in toolset.live_destructive] == ["drop"]
+    with pytest.raises(SourceError, match="both read_only and destructive"):
+        mcp_bridge.behaves(read_only=True, destructive=True)
+    with pytest.raises(SourceError, match="says nothing"):
+        mcp_bridge.behaves()
+
+
+async def test_a_destructive_tool_that_a_server_offers_during_training_is_refused_too() -> None:
+    server = MCPServer("growing", log_level="ERROR")
+
+    @server.tool(structured_output=False)
+    async def grow(ctx: Context, name: str) -> str:
+        """Offer one more tool."""
+        server.add_tool(lambda: "gone", name=name, annotations=ToolAnnotations(destructive_hint=True))
+        await ctx.notify_tools_changed()
+        return "offered"
+
+    async with mcp_bridge.connect(server) as toolset:
+        toolset.for_training(["gr*"])
+        async with toolset.open_world("one") as world:
+            await world.call("grow", {"name": "grind"})  # one that is allowed
+        async with toolset.open_world("two") as world:
+            assert "grind" in [tool.name for tool in world.tools]
+            await world.call("grow", {"name": "drop"})
+        for again in ("three", "four"):
+            with pytest.raises(ToolFailure, match=r"destructive tools for real.*'drop'"):
+                async with toolset.open_world(again):
+                    pass
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"allow": []}, "toolbake.allow is []; it must have at least 1"),
+        ({"deny": "x"}, "toolbake.deny is 'x'; it must be a list of tool names"),
+        ({"calls_per_second": 0}, "toolbake.calls_per_second is 0; it must be greater than 0"),
+        ({"retries": 11}, "toolbake.retries is 11; it must be less than or equal to 10"),
+        ({"only_read_only": "yes"}, "toolbake.only_read_only is 'yes'; it must be a valid boolean"),
+        ({"namespace": "a b"}, "toolbake.namespace is 'a b'; it must match pattern"),
+        ({"read_only": ["get_order"], "destructive": ["get_order"]}, "in both toolbake.read_only and"),
+    ],
+)
+async def test_a_wrong_option_is_named_with_what_it_must_be(
+    shop: Callable[..., Any], options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SourceError, match=re.escape(words)):
+        async with mcp_bridge.connect(shop(**options)):
+            pass

@@ -1,0 +1,84 @@
+"""`toolbake record` and `toolbake divergence` as their users type them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+from command_line import toolbake
+
+from mcp_bridge import connect
+from sandboxes.helpdesk import Helpdesk
+from sandboxes.recorded import record
+
+TWIN = """
+from sandboxes.helpdesk import Helpdesk
+
+same = Helpdesk()
+other = Helpdesk(seed=5)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The present folder, with a cassette of the helpdesk and a file of twins."""
+
+    async def play() -> None:
+        async with connect(Helpdesk()) as toolset:
+            async with record(toolset, tmp_path / "desk.jsonl").open_world("one") as world:
+                state = await world.state()
+                assert state is not None
+                await world.call("get_order", {"order_id": next(iter(state["orders"]))})
+                await world.call("get_policy", {"topic": "returns"})
+
+    anyio.run(play)
+    (tmp_path / "twin.py").write_text(TWIN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_twin_of_a_cassette_is_compared_where_none_is_named(folder):
+    result = toolbake("divergence", "desk.jsonl")
+    assert result.exit_code == 0, result.stderr
+    assert "2 calls in 1 session were compared: 100.0% of the results agree." in result.stdout
+
+
+def test_a_named_twin_that_agrees_ends_with_0_and_one_that_does_not_with_3(folder):
+    assert toolbake("divergence", "desk.jsonl", "twin.py:same").exit_code == 0
+    result = toolbake("divergence", "desk.jsonl", "twin.py:other", "--json", "report.json")
+    assert result.exit_code == 3
+    assert "| get_order | 1 | 0 of 1 |" in result.stdout
+    assert json.loads((folder / "report.json").read_text())["agrees"] is False
+    other = ("divergence", "desk.jsonl", "twin.py:other", "--ignore", "get_policy:**")
+    assert toolbake(*other).exit_code == 3
+    assert toolbake(*other, "--at-least", "0.5").exit_code == 0
+    assert toolbake(*other, "--at-least", "0.6").exit_code == 3
+    # That one is refused and the other not is never ignored: the order is not there.
+    assert toolbake(*other, "--ignore", "get_order:**").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["divergence", "none.jsonl"], "there is no cassette 'none.jsonl'"),
+        (["divergence", "twin.py"], "line 2 of the cassette 'twin.py' is none of header, session, call"),
+        (["divergence", "desk.jsonl", "twin.py"], "a Python file; name the object in it"),
+        (["divergence", "desk.jsonl", "twin.py:same", "--ignore-text", "("], "no regular expression"),
+        (["record", "twin.py:same", "--to", "x.jsonl"], "only an MCP server can be recorded from outside"),
+        (["record", "--to", "x.jsonl"], "give exactly one of TOOLS and --command"),
+        (["record", "--command", "cat", "--to", "x.jsonl", "--scrub", "("], "no regular expression"),
+    ],
+)
+def test_mistakes_end_with_1_and_one_message(folder, words, complaint):
+    result = toolbake(*words)
+    assert result.exit_code == 1
+    assert complaint in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+    assert not (folder / "x.jsonl").exists()
+
+
+def test_a_cassette_must_be_named(folder):
+    assert toolbake("record", "twin.py:same").exit_code == 2
+    assert toolbake("divergence").exit_code == 2

@@ -1,0 +1,194 @@
+"""Verified rollouts as a data set that TRL's SFTTrainer takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sdk
+from sdk.distilling.examples import content_key, select
+
+
+def get_order(order_id: str) -> dict[str, str]:
+    """Read an order."""
+    return {"status": "shipped" if order_id == "4417" else "open"}
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+PROMPTS = ["Where is order 4417?", "Where is order 9?"]
+
+
+def is_shipped(rollout: sdk.Rollout) -> bool:
+    return "shipped" in rollout.answer
+
+
+@pytest.fixture
+def solver() -> Any:
+    """An endpoint that reads the order and tells its status."""
+    from distilling_endpoint import order_desk
+
+    with order_desk() as url:
+        yield (url, "desk")
+
+
+def test_rollouts_of_an_endpoint_become_examples_with_tools_licence_and_origin(solver: Any, tmp_path: Path) -> None:
+    data = sdk.distill(
+        tools=[get_order, add],
+        prompts=PROMPTS,
+        verifier=is_shipped,
+        model=solver,
+        samples=3,
+        to=tmp_path / "out" / "data.jsonl",
+        licence="apache-2.0",
+    )
+    (line,) = [json.loads(text) for text in data.path.read_text().splitlines()]
+    assert [message["role"] for message in line["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert line["messages"][1]["tool_calls"][0]["function"] == {
+        "name": "get_order",
+        "arguments": {"order_id": "4417"},
+    }
+    assert {tool["function"]["name"] for tool in json.loads(line["tools"])} == {"get_order", "add"}
+    assert line["license"] == "apache-2.0"
+    assert line["origin"]["score"] == 1.0
+    # Three rollouts alike of the first task, three of the second that its verifier refused.
+    assert (data.selection.duplicates, data.selection.not_verified, data.selection.seen) == (2, 3, 6)
+    assert "1 examples of 6 rollouts" in str(data)
+
+
+@pytest.mark.timeout(300)
+def test_sft_trainer_learns_from_the_data_set(solver: Any, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    from trl import SFTConfig, SFTTrainer
+
+    from sdk.policies.models import save_model
+    from sdk.policies.models.loading import load_model
+    from sdk.policies.models.smollm2 import embedded_folder
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder())
+    shape = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+    )
+    loaded = load_model(str(save_model(LlamaForCausalLM(shape), tokenizer, tmp_path / "tiny")))
+    data = sdk.distill(
+        tools=[get_order, add],
+        prompts=PROMPTS,
+        verifier=lambda rollout: bool(rollout.calls),
+        model=solver,
+        samples=1,
+        to=tmp_path / "data.jsonl",
+        licence="mit",
+    )
+    arguments = [m["tool_calls"][0]["function"]["arguments"] for m in (r["messages"][1] for r in data.dataset())]
+    assert arguments == [{"order_id": "4417"}, {"order_id": "9"}]  # no field of another tool's arguments was filled in
+    config = SFTConfig(
+        output_dir=str(tmp_path / "sft"),
+        max_steps=1,
+        per_device_train_batch_size=2,
+        learning_rate=1e-2,
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        save_strategy="no",
+        dataloader_pin_memory=False,
+        gradient_checkpointing=False,
+        logging_steps=1,
+        disable_tqdm=True,
+    )
+    trainer = SFTTrainer(
+        model=loaded.model, args=config, train_dataset=data.dataset(), processing_class=loaded.tokenizer
+    )
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] > 0
+
+
+def rollout(task: str, answer: str, score: float, number: int, arguments: dict[str, Any] | None = None) -> sdk.Rollout:
+    call = sdk.ToolCall(id=f"c{number}", name="get_order", arguments=arguments or {"order_id": "1"})
+    return sdk.Rollout(
+        id=f"{task}/{number}",
+        task=sdk.Task(prompt=task, id=task),
+        messages=[
+            sdk.Message(role="user", content=task),
+            sdk.Message(role="assistant", tool_calls=[call]),
+            sdk.Message(role="tool", content=f"seen {number}", tool_call_id=f"c{number}"),
+            sdk.Message(role="assistant", content=answer),
+        ],
+        answer=answer,
+        turns=2,
+        verdict=sdk.Verdict(score=score),
+    )
+
+
+def test_rollouts_that_teach_the_same_are_kept_once_and_the_shortest_of_a_task_come_first() -> None:
+    long, short = rollout("t", "It is, as I have found, shipped.", 1.0, 1), rollout("t", "Shipped.", 1.0, 2)
+    again = rollout("t", "Shipped. ", 1.0, 3)
+    other = rollout("t", "Shipped.", 1.0, 4, {"order_id": "2"})
+    wrong, unjudged = rollout("t", "No.", 0.0, 5), rollout("t", "Who knows.", 1.0, 6)
+    unjudged.verdict = None
+    assert content_key(short) == content_key(again) != content_key(other)
+    found = select([long, short, again, other, wrong, unjudged], threshold=1.0, per_task=2)
+    assert [r.id for r in found.kept] == ["t/2", "t/4"]
+    counts = (found.duplicates, found.beyond_per_task, found.not_verified, found.unscored)
+    assert counts == (1, 1, 1, 1)
+    assert found.seen == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "exactly one of them"),
+        ({"run": "r", "prompts": PROMPTS}, "exactly one of them"),
+        ({"prompts": PROMPTS}, "need a `verifier`"),
+        ({"run": "r", "verifier": is_shipped}, "does nothing beside `run`"),
+        ({"prompts": PROMPTS, "verifier": is_shipped, "licence": " "}, "`licence` is empty"),
+        ({"prompts": PROMPTS, "verifier": is_shipped, "samples": 0}, "samples is 0"),
+    ],
+)
+def test_arguments_that_do_not_fit_together_are_named(arguments: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(sdk.ConfigError, match=words):
+        sdk.distill(**{"tools": [add], "to": tmp_path / "d.jsonl", "licence": "mit", **arguments})
+    assert not (tmp_path / "d.jsonl").exists()
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text("mine")
+    with pytest.raises(sdk.ConfigError, match="exists already"):
+        sdk.distill(tools=[add], prompts=PROMPTS, verifier=is_shipped, to=tmp_path / "d.jsonl", licence="mit")
+    assert (tmp_path / "d.jsonl").read_text() == "mine"
+
+
+def test_nothing_verified_is_an_error_that_counts(solver: Any, tmp_path: Path) -> None:
+    with pytest.raises(sdk.ConfigError, match="none of 4 rollouts can be used: 4 are below 1"):
+        sdk.distill(
+            tools=[get_order],
+            prompts=PROMPTS,
+            verifier=lambda rollout: 0.0,
+            model=solver,
+            samples=2,
+            to=tmp_path / "d.jsonl",
+            licence="mit",
+        )
+
+
+def test_rollouts_of_an_evaluation_are_taken_from_its_folder_with_the_same_tools_only(
+    solver: Any, tmp_path: Path
+) -> None:
+    sdk.evaluate([get_order], PROMPTS, is_shipped, model=solver, output_dir=tmp_path / "run")
+    data = sdk.distill(tmp_path / "run", tools=[get_order], to=tmp_path / "d.jsonl", licence="mit")
+    assert len(data.selection.kept) == 1
+    with pytest.raises(sdk.ConfigError, match="the tools given are not those of"):
+        sdk.distill(tmp_path / "run", tools=[add], to=tmp_path / "e.jsonl", licence="mit")
+    with pytest.raises(sdk.ConfigError, match="no rollouts of the stage 'grpo'"):
+        sdk.distill(tmp_path / "run", tools=[get_order], stage="grpo", to=tmp_path / "e.jsonl", licence="mit")

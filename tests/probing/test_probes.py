@@ -1,0 +1,129 @@
+"""Degenerate policies against verifiers: good ones give them nothing, broken ones are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+import sdk
+from sandboxes.helpdesk import Helpdesk, tasks
+from sdk.probing.arguments import fitting, values_in
+from sdk.probing.degenerate import PROBES
+from sdk.traces import RunFolder
+from sdk.verifiers import all_of, answer_match, final_state, required_calls
+
+GOOD = all_of(final_state(), required_calls(), answer_match())
+
+
+def mentions_the_answer(rollout: sdk.Rollout) -> bool:
+    """Broken: anything that contains the answer somewhere passes, a digit of a score too."""
+    gold = rollout.task.expected["answer"]
+    return any(str(one).lower() in rollout.answer.lower() for one in (gold if isinstance(gold, list) else [gold]))
+
+
+def nothing_went_wrong(rollout: sdk.Rollout) -> bool:
+    """Broken: no call failed, so all must be well."""
+    return not any(record.result.is_error for record in rollout.calls)
+
+
+def says_it_succeeded(rollout: sdk.Rollout) -> bool:
+    """Broken: believes what it is told."""
+    return "success" in rollout.answer.lower() or "correct" in rollout.answer.lower()
+
+
+def made_the_calls(rollout: sdk.Rollout) -> float:
+    """Broken: the right call among any number of others earns it."""
+    gold = {call["name"] for call in rollout.task.expected["calls"]}
+    return float(gold <= {record.call.name for record in rollout.calls})
+
+
+def test_no_probe_earns_anything_of_the_helpdesks_verifier() -> None:
+    report = sdk.probe(Helpdesk(), tasks(), GOOD, most_tasks=60)
+    assert report.findings == []
+    assert report.unscored == 0
+    assert len(report.rollouts) == 60 * len(PROBES)
+    assert {record.call.name for r in report.rollouts for record in r.calls} == {t.name for t in Helpdesk().tools}
+    assert "0 were rewarded" in str(report)
+    report.require_none()
+
+
+@pytest.mark.parametrize(
+    ("verifier", "caught_by"),
+    [
+        (mentions_the_answer, {"copies_prompt", "injects", "echoes", "every_value"}),
+        (nothing_went_wrong, {"empty", "constant", "unknowing", "claims_success", "copies_prompt", "injects"}),
+        (says_it_succeeded, {"claims_success", "injects"}),
+        (made_the_calls, {"every_tool", "echoes", "every_value"}),
+    ],
+)
+def test_a_broken_verifier_is_caught_and_the_rollout_is_shown(verifier: Any, caught_by: set[str]) -> None:
+    report = sdk.probe(Helpdesk(), tasks(tiers=("1",)), verifier, most_tasks=12)
+    assert {finding.probe.name for finding in report.findings} == caught_by
+    with pytest.raises(sdk.ConfigError, match="rewards policies that do not do the task") as raised:
+        report.require_none()
+    for name in caught_by:
+        assert f"{name} (" in str(raised.value)
+    assert "answer:" in str(raised.value)
+    report.require_none(allowed=sorted(caught_by))
+
+
+def test_training_stops_before_the_model_is_loaded_and_keeps_the_rollouts_to_read(tmp_path: Path) -> None:
+    config = {"warm_start_steps": 0, "grpo_steps": 1, "heldout": 4}
+    with pytest.raises(sdk.ConfigError, match="claims_success"):
+        sdk.train(Helpdesk(), tasks(tiers=("1",)), says_it_succeeded, "/no/such/model", tmp_path / "run", config)
+    kept = RunFolder.open_to_read(tmp_path / "run").read_rollouts("probes")
+    assert len(kept) == 4 * len(PROBES)
+    assert any(rollout.scored and rollout.verdict and rollout.verdict.score == 1 for rollout in kept)
+    # A second try with the same verifier finds the same, not a folder that is in its way.
+    with pytest.raises(sdk.ConfigError, match="claims_success"):
+        sdk.train(Helpdesk(), tasks(tiers=("1",)), says_it_succeeded, "/no/such/model", tmp_path / "run", config)
+
+
+def test_an_unknown_probe_cannot_be_allowed() -> None:
+    with pytest.raises(sdk.ConfigError, match="there is no probe 'echo'; the probes are empty, constant"):
+        sdk.TrainConfig.of({"allow_probes": ["echo"]})
+
+
+def test_live_tools_that_do_not_say_that_they_only_read_are_not_called() -> None:
+    called = []
+
+    def wipe(disk: str) -> str:
+        """Wipe a disk."""
+        called.append(disk)
+        return "wiped"
+
+    report = sdk.probe([wipe], ["Is disk 'sda' healthy?"], lambda rollout: 0.0)
+    assert called == []
+    assert report.not_called == ["wipe"]
+    assert "because they are live: wipe" in str(report)
+
+
+def test_values_of_a_message_are_its_quotes_identifiers_and_names() -> None:
+    text = "Refund order A-17 of Lena Abbott, 'late parcel', 30 euros."
+    assert values_in(text) == ["late parcel", "A-17", "30", "Lena Abbott"]
+
+
+PROPERTY = st.sampled_from(
+    [
+        {"type": "string"},
+        {"type": "integer", "minimum": 1},
+        {"type": "number"},
+        {"type": "boolean"},
+        {"type": ["string", "null"]},
+        {"enum": ["a", "b"]},
+        {"type": "array", "items": {"type": "string"}},
+        {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+    ]
+)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), PROPERTY), st.lists(st.sampled_from(["A-1", "7", "Bo"])))
+def test_arguments_fit_the_schema_they_were_made_for(properties: dict[str, Any], values: list[str]) -> None:
+    schema = {"type": "object", "properties": properties, "required": sorted(properties)}
+    Draft202012Validator(schema).validate(fitting(schema, values))

@@ -1,0 +1,107 @@
+"""A twin over HTTP is the API to the live source: the same tools, and the same answers call for call."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from random_calls import RandomCalls
+
+from mcp_bridge import connect
+from mcp_bridge.openapi.document import read_document
+from sandboxes.api import ApiTwin
+from sandboxes.api.http import http_app
+from sandboxes.serving import serve_app
+
+SHOP = Path(__file__).parent / "shop.yaml"
+GITEA = Path(__file__).parent / "published" / "gitea.openapi.json"
+
+
+@asynccontextmanager
+async def served(twin: ApiTwin) -> AsyncIterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ready = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(functools.partial(serve_app, http_app(twin), port=port, listening=ready.set))
+        await ready.wait()
+        yield f"http://127.0.0.1:{port}"
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("document", "base", "count"), [(SHOP, "", 200), (GITEA, "/api/v1", 150)], ids=["shop", "gitea"]
+)
+async def test_the_live_source_sees_the_tools_and_answers_of_the_twin(document: Path, base: str, count: int) -> None:
+    twin = ApiTwin(document)
+    calls = RandomCalls(twin, read_document(document))
+    chance = random.Random(5)
+    async with (
+        served(twin) as url,
+        connect({"openapi": str(document), "base_url": url + base}) as live,
+        connect(twin) as simulated,
+        simulated.open_world("w") as world,
+        live.open_world("w") as api,
+    ):
+        assert [tool.model_dump(exclude={"source"}) for tool in live.tools] == [
+            tool.model_dump(exclude={"source"}) for tool in simulated.tools
+        ]
+        mirror = twin.fork()  # in step with both, to choose calls about rows that exist
+        refused = 0
+        for _ in range(count):
+            call = calls.call(chance, world=mirror)
+            if any("\\" in str(value) or value == "" for value in call[1].values()):
+                continue
+            mirror.call_now(*call)
+            here, there = await world.call(*call), await api.call(*call)
+            assert (here.text, here.is_error, here.structured) == (there.text, there.is_error, there.structured), call
+            refused += here.is_error
+        assert refused < count / 2
+
+
+async def test_a_request_that_breaks_the_schema_has_the_status_and_shape_of_the_document() -> None:
+    twin = ApiTwin(SHOP)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(http_app(twin)), base_url="http://shop") as client:
+
+        async def asked(method: str, path: str, **more: Any) -> tuple[int, Any]:
+            answer = await client.request(method, path, **more)
+            return answer.status_code, answer.json() if answer.content else None
+
+        status, body = await asked("POST", "/customers", json={"name": ""})
+        assert (status, body["error"]["code"]) == (422, "unprocessable_entity")
+        assert "email" in body["error"]["message"]
+        assert (await asked("GET", "/customers?limit=900"))[0] == 400
+        assert (await asked("GET", "/orders/none"))[0] == 400
+        assert (await asked("POST", "/customers", content=b"{"))[0] == 422
+        assert (await asked("GET", "/nowhere"))[0] == 404
+        assert (await asked("PATCH", "/books"))[0] == 405
+        status, body = await asked("POST", "/customers", json={"name": "Ada", "email": "ada@example.com"})
+        assert (status, body["name"]) == (201, "Ada")
+        assert await asked("DELETE", f"/customers/{body['id']}") == (204, None)
+        assert (await asked("GET", f"/customers/{body['id']}"))[0] == 404
+
+
+def test_the_command_prints_the_report_and_says_what_is_wrong() -> None:
+    command = [sys.executable, "-m", "sandboxes.api"]
+    done = subprocess.run([*command, str(SHOP)], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{ApiTwin(SHOP).report()}\n"
+    wrong = subprocess.run([*command, "nothing.yaml"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stderr) == (2, "there is no file 'nothing.yaml'\n")
+
+
+async def test_the_command_serves_the_tools_over_stdio() -> None:
+    async with connect([sys.executable, "-m", "sandboxes.api", str(SHOP), "--stdio"]) as toolset:
+        result = await toolset.call("listBooks", {"per_page": 1})
+        assert json.loads(result.text)["meta"]["total"] == 8

@@ -1,0 +1,107 @@
+"""No secret, and no half of one, gets into a cassette."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from mcp_bridge.errors import SourceError
+from sandboxes.recorded.scrubbing import Scrubber
+
+secrets = st.text(
+    st.characters(codec="utf-8", exclude_characters="*", exclude_categories=["Cs"]), min_size=6, max_size=20
+)
+
+
+@settings(deadline=None)
+@given(st.lists(secrets, min_size=1, max_size=3), st.lists(st.text(max_size=12), min_size=1, max_size=4), st.data())
+def test_no_part_of_a_known_secret_is_left_of_a_place_where_it_stood(
+    known: list[str], around: list[str], data: st.DataObject
+) -> None:
+    # Secrets side by side, and secrets that overlap, with anything around them.
+    overlapping = known[0][:-2] + known[0]
+    pieces = [*around, *known, overlapping, json.dumps(known[0])]
+    text = "".join(data.draw(st.permutations(pieces)))
+    scrubbed = Scrubber(known).text(text)
+    assert all(secret not in scrubbed for secret in known)
+    assume(len(set(known[0])) == len(known[0]))
+    alone = Scrubber(known).text(f"<{overlapping}>")
+    assert alone in {"<***>", f"<{known[0][:-2]}***>"}, "what overlaps is one place, or the secret itself is gone"
+
+
+def test_secrets_that_overlap_in_a_text_leave_no_half() -> None:
+    assert Scrubber(["abcdefgh", "efghijkl"]).text("<abcdefghijkl>") == "<***>"
+    assert Scrubber(["abcdef"], ["def-[0-9]+"]).text("abcdef-123") == "***"
+    assert Scrubber(["aaaaaa"]).text("aaaaaaaaa") == "***"
+
+
+@pytest.mark.parametrize(
+    ("text", "scrubbed"),
+    [
+        ("password=hunter2", "password=***"),
+        ("db_password: 'correct horse battery'", "db_password: '***'"),
+        ('{"apiKey": "with \\"quotes\\" in it", "page": 2}', '{"apiKey": "***", "page": 2}'),
+        ('{\\"api_key\\": \\"inside a text\\"}', '{\\"api_key\\": \\"***\\"}'),
+        ("Authorization: Bearer abc.def-123", "Authorization: ***"),
+        ("curl -H 'X-Api-Key: 0123456789'", "curl -H 'X-Api-Key: ***'"),
+        ("use Bearer abcdefgh12345678", "use Bearer ***"),
+        ("postgres://ann:s3cr3t@db.example/orders", "postgres://***@db.example/orders"),
+        ("the key sk-live-abcdefghijklmnop1234 works", "the key *** works"),
+        ("ghp_abcdefghijklmnopqrstuvwx", "***"),
+        ("AKIAABCDEFGHIJKLMNOP", "***"),
+        ("eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl", "***"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIE\nabc\n-----END PRIVATE KEY-----\nafter", "***\nafter"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE and the rest was cut", "***"),
+        # What looks alike and is data.
+        ("issue_key: SHOP-7, next_page_token=abc", "issue_key: SHOP-7, next_page_token=abc"),
+        ("max_tokens=256 author: Ann", "max_tokens=256 author: Ann"),
+        ("a monkey = 3 bananas", "a monkey = 3 bananas"),
+    ],
+)
+def test_secrets_nobody_named_are_found_by_their_names_and_forms(text: str, scrubbed: str) -> None:
+    assert Scrubber().text(text) == scrubbed
+
+
+def test_values_under_the_names_of_secrets_are_replaced_whole_at_any_depth() -> None:
+    scrubber = Scrubber()
+    value: Any = {
+        "headers": {"Authorization": "Bearer x", "Accept": "text/html"},
+        "users": [{"name": "Ann", "passwords": ["a b", "c d"], "client_secret": 12345, "has_password": True}],
+        "next_page_token": "keep",
+        "key": "keep",
+        "tokens": {"count": 3},
+    }
+    assert scrubber.value(value) == {
+        "headers": {"Authorization": "***", "Accept": "text/html"},
+        "users": [{"name": "Ann", "passwords": ["***", "***"], "client_secret": "***", "has_password": True}],
+        "next_page_token": "keep",
+        "key": "keep",
+        "tokens": {"count": 3},
+    }
+    assert scrubber.count == 4
+    assert scrubber.value(scrubber.value(value)) == scrubber.value(value), "scrubbing twice changes nothing more"
+
+
+def test_a_description_may_speak_of_passwords() -> None:
+    scrubber = Scrubber(["tok-4417"])
+    assert scrubber.words("password: the new one, not tok-4417") == "password: the new one, not ***"
+
+
+def test_short_values_of_an_environment_are_words_and_stay() -> None:
+    assert Scrubber(["1", "true", "prod"]).text("prod is true in 1 of 1") == "prod is true in 1 of 1"
+
+
+def test_a_known_secret_is_found_as_a_url_and_as_json_write_it() -> None:
+    scrubber = Scrubber(['p@ss "word"/é'])
+    assert scrubber.text("https://host/?q=p%40ss%20%22word%22%2F%C3%A9&x=1") == "https://host/?q=***&x=1"
+    assert scrubber.text(json.dumps({"said": 'p@ss "word"/é'})) == '{"said": "***"}'
+
+
+@pytest.mark.parametrize(("pattern", "complaint"), [("(", "no regular expression"), ("x*", "matches the empty text")])
+def test_a_pattern_that_cannot_work_is_refused(pattern: str, complaint: str) -> None:
+    with pytest.raises(SourceError, match=complaint):
+        Scrubber(patterns=[pattern])

@@ -1,0 +1,371 @@
+"""Real servers recorded by `toolbake record`, replayed without them, and compared."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from recorder_runs import Call, node_command, play, recorder
+
+import mcp_bridge
+from mcp_bridge.errors import SourceError
+from sandboxes.divergence import compare
+from sandboxes.helpdesk import Helpdesk
+from sandboxes.recorded import Cassette, NotRecorded, RecordedTwin, record
+
+pytestmark = pytest.mark.timeout(300)  # each test starts several servers
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def file_calls(folder: Path) -> list[Call]:
+    note = str(folder / "note.txt")
+    return [
+        ("list_directory", {"path": str(folder)}),
+        ("write_file", {"path": note, "content": "one\n"}),
+        ("read_text_file", {"path": note}),
+        ("edit_file", {"path": note, "edits": [{"oldText": "one", "newText": "two"}]}),
+        ("read_text_file", {"path": note}),
+        ("read_text_file", {"path": "/etc/hostname"}),
+        ("move_file", {"source": note, "destination": str(folder / "kept.txt")}),
+        ("list_directory", {"path": str(folder)}),
+    ]
+
+
+async def test_a_recorded_filesystem_session_is_replayed_without_the_server(tmp_path: Path) -> None:
+    folder, cassette = tmp_path / "files", tmp_path / "files.jsonl"
+    folder.mkdir()
+    calls = file_calls(folder)
+    command = recorder([*node_command("server-filesystem"), str(folder)], cassette, "--scrub", re.escape(str(folder)))
+    (lived,) = await play(command, calls)
+    assert (folder / "kept.txt").read_text() == "two\n"
+    assert [result.is_error for result in lived] == [False] * 5 + [True] + [False] * 2
+    assert str(tmp_path / "files/") not in cassette.read_text()
+
+    twin = RecordedTwin(cassette)
+    (replayed,) = await play(twin, calls)
+    for real, played in zip(lived, replayed, strict=True):
+        assert played.text == real.text.replace(str(folder), "***")
+        assert played.is_error == real.is_error
+    assert twin.report()["answers"] == {"recorded": 8}
+    assert twin.report()["counted_as_changes"] == []
+
+    report = await compare(cassette, twin)
+    assert report.agrees
+    assert (report.compared, report.sessions) == (8, 1)
+    assert {tool.name for tool in twin.tools} == {tool.tool for tool in report.tools}
+
+
+async def test_a_recorded_everything_session_is_replayed_with_structure_images_and_resources(tmp_path: Path) -> None:
+    cassette = tmp_path / "everything.jsonl"
+    calls: list[Call] = [
+        ("echo", {"message": "hello"}),
+        ("get-sum", {"a": 2, "b": 3}),
+        ("get-tiny-image", {}),
+        ("get-structured-content", {"location": "New York"}),
+        ("get-resource-reference", {"resourceType": "Text", "resourceId": 1}),
+    ]
+    lived, again = await play(recorder(node_command("server-everything"), cassette), calls, calls[:2])
+    (replayed,) = await play(RecordedTwin(cassette), calls)
+    assert [(r.text, r.structured) for r in replayed] == [(r.text, r.structured) for r in lived]
+    assert again[0].text == "Echo: hello"
+    report = await compare(cassette, RecordedTwin(cassette))
+    assert report.agrees, report.to_markdown()
+    assert (report.compared, report.sessions) == (7, 2)
+
+
+async def test_a_client_sees_through_the_recorder_what_it_would_see_of_the_server(tmp_path: Path) -> None:
+    server = node_command("server-everything")
+    seen = []
+    for command in (server, recorder(server, tmp_path / "cassette.jsonl")):
+        parameters = StdioServerParameters(command=command[0], args=command[1:])
+        async with Client(stdio_client(parameters)) as client:
+            progress: list[float] = []
+
+            async def note(done: float, total: float | None, message: str | None) -> None:
+                progress.append(done)  # noqa: B023 - used before the next round
+
+            tools = await client.list_tools()
+            image = await client.call_tool("get-tiny-image", {})
+            slow = {"duration": 0.2, "steps": 2}
+            ran = await client.call_tool("trigger-long-running-operation", slow, progress_callback=note)
+            resources, prompts = await client.list_resources(), await client.list_prompts()
+            first = resources.resources[0].uri
+            prompt = await client.get_prompt("simple-prompt")
+            info = client.server_info
+            assert info is not None
+            seen.append(
+                {
+                    # `execution` speaks of tasks, which the recorder's newer era of the protocol no longer has.
+                    "tools": [tool.model_dump(exclude={"execution"}) for tool in tools.tools],
+                    "image": [part.model_dump() for part in image.content],
+                    "ran": [part.model_dump() for part in ran.content],
+                    "progress": progress,
+                    "resources": [one.uri for one in resources.resources],
+                    "read": (await client.read_resource(first)).contents[0].uri,
+                    "prompts": prompts.prompts,
+                    "prompt": prompt.messages,
+                    "instructions": client.instructions,
+                    "info": (info.name, info.version),
+                }
+            )
+    direct, recorded = seen
+    assert recorded == direct
+    assert direct["progress"]
+    assert [call.tool for call in Cassette.read(tmp_path / "cassette.jsonl").calls] == [
+        "get-tiny-image",
+        "trigger-long-running-operation",
+    ]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_clients_of_every_era_are_recorded(tmp_path: Path, mode: str) -> None:
+    command = recorder(node_command("server-everything"), tmp_path / "cassette.jsonl")
+    parameters = StdioServerParameters(command=command[0], args=command[1:])
+    async with Client(stdio_client(parameters), mode=mode) as client:  # type: ignore[arg-type]
+        assert not (await client.call_tool("echo", {"message": mode})).is_error
+    (call,) = Cassette.read(tmp_path / "cassette.jsonl").calls
+    assert call.result is not None
+    assert call.result.text == f"Echo: {mode}"
+
+
+async def test_over_http_each_client_session_is_a_session_of_the_cassette_and_of_the_server(
+    tmp_path: Path, free_tcp_port: int
+) -> None:
+    cassette = tmp_path / "files.jsonl"
+    command = recorder([*node_command("server-filesystem"), str(tmp_path)], cassette, "--http", str(free_tcp_port))
+    url = f"http://127.0.0.1:{free_tcp_port}/mcp"
+    async with await anyio.open_process(hearing_ctrl_c(command), stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert b"recording" in await process.stderr.receive()
+        async with anyio.create_task_group() as group:
+            for name in ("one", "two"):
+                group.start_soon(functools.partial(_write_over_http, url, str(tmp_path / name), name))
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+    found = Cassette.read(cassette)
+    assert len(found.sessions) == 2
+    assert sorted(session.calls[0].arguments["content"] for session in found.sessions) == ["one", "two"]
+
+
+def hearing_ctrl_c(command: list[str]) -> list[str]:
+    """The command as a terminal starts it: tests in the background hand on that Ctrl-C is ignored."""
+    start = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
+    return [sys.executable, "-c", start, *command]
+
+
+async def _write_over_http(url: str, path: str, text: str) -> None:
+    async with Client(url, mode="legacy") as client:
+        assert not (await client.call_tool("write_file", {"path": path, "content": text})).is_error
+
+
+async def test_a_killed_recorder_leaves_a_cassette_that_can_be_read_and_gone_on_with(tmp_path: Path) -> None:
+    cassette = tmp_path / "cassette.jsonl"
+    command = recorder(node_command("server-everything"), cassette)
+    await anyio.to_thread.run_sync(_kill_after_a_call, command, "before the end")
+    with cassette.open("a") as file:
+        file.write('{"kind":"call","session":"half of a li')
+
+    found = Cassette.read(cassette)
+    assert found.torn
+    assert [one.arguments for one in found.calls] == [{"message": "before the end"}]
+    await play(recorder(node_command("server-everything"), cassette), [("echo", {"message": "after it"})])
+    found = Cassette.read(cassette)
+    assert not found.torn
+    assert [one.arguments["message"] for one in found.calls] == ["before the end", "after it"]
+
+
+def _kill_after_a_call(command: list[str], message: str) -> None:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        _send(process, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+        assert json.loads(process.stdout.readline())["id"] == 1
+        _send(process, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+        call = {"name": "echo", "arguments": {"message": message}}
+        _send(process, {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
+        while json.loads(process.stdout.readline()).get("id") != 2:
+            pass
+        process.kill()
+
+
+def _send(process: subprocess.Popen[str], message: dict[str, object]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(message) + "\n")
+    process.stdin.flush()
+
+
+def test_a_server_that_cannot_start_is_told_with_its_stderr(tmp_path: Path) -> None:
+    server = [sys.executable, "-c", "import sys; sys.exit('no such database')"]
+    done = subprocess.run(
+        recorder(server, tmp_path / "cassette.jsonl"),
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "no such database" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "cassette.jsonl").exists()
+
+
+async def test_secrets_of_the_servers_environment_are_in_no_cassette(tmp_path: Path) -> None:
+    config = tmp_path / "mcp.json"
+    node, entry = node_command("server-everything")
+    env = {"SHOP_TOKEN": "tok-4417-abc-secret", "QUOTED": 'pass "with" quotes'}
+    config.write_text(json.dumps({"mcpServers": {"all": {"command": node, "args": [entry], "env": env}}}))
+    cassette = tmp_path / "cassette.jsonl"
+    command = [sys.executable, "-m", "sdk.cli", "record", str(config), "--to", str(cassette)]
+    said = 'the key is tok-4417-abc-secret, {"password": "hunter2"}, pass "with" quotes'
+    ((environment, echoed),) = await play(command, [("get-env", {}), ("echo", {"message": said})])
+    assert "tok-4417-abc-secret" in environment.text, "the client itself is told the truth"
+    assert "hunter2" in echoed.text
+    text = cassette.read_text()
+    for secret in ("tok-4417-abc-secret", "hunter2", "with"):
+        assert secret not in re.sub(r'"tools":\[.*\]', "", text), secret
+
+
+async def test_worlds_of_a_server_that_keeps_them_apart_are_sessions_with_their_setups(tmp_path: Path) -> None:
+    cassette = tmp_path / "desk.jsonl"
+    command = recorder([sys.executable, "-m", "sandboxes.helpdesk"], cassette)
+    setups = [{"seed": 3}, {"seed": 4}]
+    lived = {}
+    async with mcp_bridge.connect(command, connect_timeout_s=60) as toolset:
+        for setup in setups:
+            async with toolset.open_world(f"w{setup['seed']}", setup) as world:
+                state = await world.state()
+                assert state is not None
+                order_id = next(iter(state["orders"]))
+                lived[setup["seed"]] = (order_id, (await world.call("get_order", {"order_id": order_id})).text)
+    found = Cassette.read(cassette)
+    assert [dict(session.setup) for session in found.sessions] == setups
+    assert {tool.name for tool in found.header.tools} == {tool.name for tool in Helpdesk().tools}, "no control tools"
+    twin = RecordedTwin(cassette)
+    for setup in setups:
+        async with twin.open_world("w", setup) as world:
+            order_id, text = lived[setup["seed"]]
+            assert (await world.call("get_order", {"order_id": order_id})).text == text
+    assert (await compare(cassette, Helpdesk())).agreement == 1.0
+
+
+async def test_a_call_that_the_client_gave_up_is_recorded_as_one_without_an_answer(tmp_path: Path) -> None:
+    cassette = tmp_path / "cassette.jsonl"
+    command = recorder(node_command("server-everything"), cassette)
+    async with mcp_bridge.connect(command, connect_timeout_s=60) as toolset:
+        with pytest.raises(mcp_bridge.CallTimeout):
+            await toolset.call("trigger-long-running-operation", {"duration": 60, "steps": 1}, timeout_s=0.5)
+        assert (await toolset.call("echo", {"message": "still here"})).text == "Echo: still here"
+    calls = sorted(Cassette.read(cassette).calls, key=lambda call: call.order)
+    assert [call.tool for call in calls] == ["trigger-long-running-operation", "echo"]
+    assert calls[0].failure is not None
+
+
+DYING = """
+import os, anyio, mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+async def list_tools(context, params):
+    return types.ListToolsResult(tools=[types.Tool(name=n, input_schema={"type": "object"}) for n in ("live", "die")])
+
+async def call_tool(context, params):
+    if params.name == "die":
+        os._exit(7)
+    return types.CallToolResult(content=[types.TextContent(text="alive")])
+
+async def main():
+    server = Server("dying", on_list_tools=list_tools, on_call_tool=call_tool)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+anyio.run(main)
+"""
+
+
+async def test_a_server_that_dies_under_the_recorder_fails_for_the_client_and_in_the_cassette(tmp_path: Path) -> None:
+    script, cassette = tmp_path / "dying.py", tmp_path / "cassette.jsonl"
+    script.write_text(DYING)
+    command = recorder([sys.executable, str(script)], cassette)
+    async with mcp_bridge.connect(command, connect_timeout_s=60) as toolset:
+        assert (await toolset.call("live", {})).text == "alive"
+        with pytest.raises(mcp_bridge.ToolFailure):
+            await toolset.call("die", {})
+    calls = Cassette.read(cassette).calls
+    assert [(call.tool, call.failure is not None) for call in calls] == [("live", False), ("die", True)]
+
+
+async def test_a_rollout_is_recorded_from_python_and_failures_too(tmp_path: Path) -> None:
+    def divide(left: int, right: int) -> str:
+        """Divide."""
+        if right == 0:
+            raise mcp_bridge.ToolFailure("the calculator is on fire")
+        return str(left // right)
+
+    async with mcp_bridge.connect(divide) as toolset:
+        recording = record(toolset, tmp_path / "divide.jsonl")
+        async with recording.open_world("one") as world:
+            assert (await world.call("divide", {"left": 6, "right": 3})).text == "2"
+            with pytest.raises(mcp_bridge.ToolFailure):
+                await world.call("divide", {"left": 6, "right": 0})
+    calls = Cassette.read(tmp_path / "divide.jsonl").calls
+    assert [call.order for call in calls] == [0, 1]
+    assert calls[1].failure is not None
+    assert calls[1].failure.text == "the calculator is on fire"
+
+    twin = RecordedTwin(tmp_path / "divide.jsonl")
+    assert twin.call_now("divide", {"left": 6, "right": 3}).text == "2"
+    with pytest.raises(NotRecorded):
+        twin.call_now("divide", {"left": 6, "right": 0})
+    assert twin.report()["recorded_failures"] == 1
+    report = await compare(tmp_path / "divide.jsonl", RecordedTwin(tmp_path / "divide.jsonl"))
+    assert report.agrees
+    assert report.tools[0].without_answer == 1
+
+
+async def test_a_cassette_of_other_tools_is_not_gone_on_with(tmp_path: Path) -> None:
+    def one(text: str) -> str:
+        return text
+
+    def two(text: str) -> str:
+        return text
+
+    async with mcp_bridge.connect(one) as first, mcp_bridge.connect(two) as second:
+        record(first, tmp_path / "cassette.jsonl")
+        with pytest.raises(SourceError, match="other tools"):
+            record(second, tmp_path / "cassette.jsonl")
+
+
+async def test_many_recorders_of_one_file_do_not_mix_their_lines(tmp_path: Path) -> None:
+    def echo(text: str) -> str:
+        """Say it again."""
+        return text
+
+    async with mcp_bridge.connect(echo) as toolset:
+        recordings = [record(toolset, tmp_path / "cassette.jsonl") for _ in range(4)]
+
+        async def use(number: int) -> None:
+            async with recordings[number % 4].open_world(f"w{number}") as world:
+                for turn in range(5):
+                    await world.call("echo", {"text": f"{number}/{turn}" * 500})
+
+        async with anyio.create_task_group() as group:
+            for number in range(12):
+                group.start_soon(use, number)
+    found = Cassette.read(tmp_path / "cassette.jsonl")
+    assert len(found.sessions) == 12
+    assert all([call.order for call in session.calls] == [*range(5)] for session in found.sessions)
+    assert os.stat(tmp_path / "cassette.jsonl").st_mode & 0o077 == 0, "only its owner may read it"

@@ -1,0 +1,168 @@
+"""The divergence from a reference, and what is done where sampler and trainer disagree."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sdk
+from sdk.policies.models import load_model
+from sdk.records import TokenRow
+from sdk.trainer.batch import Batch, BatchStats, TrainRow
+from sdk.trainer.config import TrainConfig
+from sdk.trainer.correction import importance_weights
+from sdk.trainer.grpo import RolloutTrainer, collate_batch, make_trainer
+from sdk.trainer.reference import FILE
+
+
+class Nowhere:
+    def publish(self, state_dict: Any, *, version: int) -> None:
+        pass
+
+
+ROW = TokenRow(
+    prompt_ids=[5, 6, 7],
+    completion_ids=[8, 9, 10, 11],
+    sampled=[True, True, False, True],
+    logprobs=[-10.0, -10.5, 0.0, -11.0],
+    versions=[0, 0, -1, 0],
+)
+
+
+def trainer_for(model_dir: Path, output_dir: Path, **options: Any) -> RolloutTrainer:
+    loaded = load_model(str(model_dir))
+    config = TrainConfig(group_size=2, prompts_per_step=1, grpo_steps=1, **options)
+    trainer = make_trainer(
+        loaded.model,
+        loaded.tokenizer,
+        config=config,
+        output_dir=str(output_dir),
+        collect=lambda step: Batch([[TrainRow(ROW, 1.0)]], BatchStats(scored_tokens=3, scored_rows=1)),
+        publisher=Nowhere(),
+        callbacks=[],
+    )
+    trainer.current_gradient_accumulation_steps = 1
+    return trainer
+
+
+def loss_of(trainer: RolloutTrainer, advantage: float = 1.0) -> torch.Tensor:
+    batch = Batch([[TrainRow(ROW, advantage)]], BatchStats(scored_tokens=3, scored_rows=1))
+    (inputs,) = collate_batch(batch, parts=1, loss_type="dapo", pad_id=0, device="cpu")
+    if trainer._reference is not None:
+        inputs["ref_per_token_logps"] = trainer._reference_logps(trainer._reference, inputs)
+    trainer.model.train()
+    loss = trainer._compute_loss(trainer.model, inputs)
+    assert isinstance(loss, torch.Tensor)
+    return loss
+
+
+def logps(model: Any, row: TokenRow = ROW) -> list[float]:
+    """The plain log-probability of each sampled token."""
+    ids = torch.tensor([row.prompt_ids + row.completion_ids])
+    with torch.no_grad():
+        table = torch.log_softmax(model(input_ids=ids).logits[0].float(), dim=-1)
+    start = len(row.prompt_ids)
+    return [
+        table[start + place - 1, row.completion_ids[place]].item()
+        for place, sampled in enumerate(row.sampled)
+        if sampled
+    ]
+
+
+def test_the_divergence_from_the_reference_is_added_to_the_loss(tiny_model_dir: Path, tmp_path: Path) -> None:
+    trainer = trainer_for(tiny_model_dir, tmp_path, kl_coefficient=0.5)
+    reference = logps(trainer._reference.model)  # type: ignore[union-attr]
+    with torch.no_grad():
+        for weight in trainer.model.parameters():
+            weight.mul_(1.5)
+    policy = logps(trainer.model)
+    assert policy != pytest.approx(reference, abs=1e-3)
+    sampled = [value for value, is_sampled in zip(ROW.logprobs, ROW.sampled, strict=True) if is_sampled]
+    # exp(ref - policy) - (ref - policy) - 1 (GRPO's estimator), times the ratio to the sampler, which makes its
+    # gradient that of the reverse KL (DeepSeek-V3.2; TRL's default), over the three sampled tokens
+    terms = [
+        math.exp(p - old) * (math.exp(r - p) - (r - p) - 1)
+        for r, p, old in zip(reference, policy, sampled, strict=True)
+    ]
+    wanted = sum(terms) / 3
+    assert loss_of(trainer, advantage=0.0).item() == pytest.approx(0.5 * wanted, rel=1e-3)
+
+
+def test_the_reference_stays_where_it_was_until_it_is_time(tiny_model_dir: Path, tmp_path: Path) -> None:
+    trainer = trainer_for(tiny_model_dir, tmp_path, kl_coefficient=0.1, reference_every=3)
+    reference = trainer._reference
+    assert reference is not None
+    begun = logps(reference.model)
+    with torch.no_grad():
+        for weight in trainer.model.parameters():
+            weight.mul_(1.5)
+    for step in (0, 1, 2):
+        reference.follow(trainer.model, step)
+        assert logps(reference.model) == begun
+    reference.follow(trainer.model, 3)
+    assert logps(reference.model) == pytest.approx(logps(trainer.model))
+
+
+@pytest.mark.parametrize(("kind", "weights"), [("truncate", [1.5, 2.0, 0.25]), ("mask", [1.5, 0.0, 0.0])])
+def test_weights_of_tokens_on_which_sampler_and_trainer_disagree(kind: str, weights: list[float]) -> None:
+    ratios = torch.tensor([[1.5, 3.0, 0.25]])
+    config = TrainConfig(importance_correction=kind, importance_cap=2.0)  # type: ignore[arg-type]
+    assert importance_weights(ratios.log(), torch.zeros(1, 3), config)[0].tolist() == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("kind", ["truncate", "mask"])
+def test_the_corrected_gradient_is_the_policy_gradient_of_each_token_times_its_weight(
+    tiny_model_dir: Path, tmp_path: Path, kind: str
+) -> None:
+    trainer = trainer_for(tiny_model_dir, tmp_path, importance_correction=kind, importance_cap=1.5)
+    trainer_logps = logps(trainer.model)
+    sampled = [value for value, is_sampled in zip(ROW.logprobs, ROW.sampled, strict=True) if is_sampled]
+    ratios = [math.exp(t - s) for t, s in zip(trainer_logps, sampled, strict=True)]
+    within = [1 / 1.5 <= ratio <= 1.5 for ratio in ratios]
+    assert len(set(within)) == 2 or kind == "truncate"  # some tokens are masked and some are not
+    weights = [min(r, 1.5) if kind == "truncate" else r * w for r, w in zip(ratios, within, strict=True)]
+    # With a ratio of 1 the loss of a token is minus its weight; the mean is over the three sampled ones.
+    assert loss_of(trainer).item() == pytest.approx(-sum(weights) / 3, rel=1e-3)
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=8), st.sampled_from(["truncate", "mask"]))
+def test_no_weight_is_negative_or_above_the_cap(gaps: list[float], kind: str) -> None:
+    config = TrainConfig(importance_correction=kind, importance_cap=2.5)  # type: ignore[arg-type]
+    weights = importance_weights(torch.tensor([gaps]), torch.zeros(1, len(gaps)), config)
+    assert (weights >= 0).all()
+    assert (weights <= 2.5 + 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"reference_every": 5}, "reference_every does nothing"),
+        ({"importance_cap": 3.0}, "importance_cap does nothing"),
+        ({"learning_rate_rise": 2, "trl": {"warmup_steps": 3}}, "learning_rate_rise and learning_rate_fall do nothing"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(sdk.ConfigError, match=words):
+        TrainConfig.of(options)
+
+
+def test_a_checkpoint_keeps_the_reference_and_training_goes_on_with_it(tiny_model_dir: Path, tmp_path: Path) -> None:
+    trainer = trainer_for(tiny_model_dir, tmp_path, kl_coefficient=0.1, checkpoint_every=1)
+    begun = logps(trainer._reference.model)  # type: ignore[union-attr]
+    trainer.train()
+    checkpoint = tmp_path / "checkpoint-1"
+    assert (checkpoint / FILE).exists()
+    assert logps(trainer.model) != pytest.approx(begun, abs=1e-9)
+
+    resumed = trainer_for(tiny_model_dir, tmp_path, kl_coefficient=0.1)
+    with torch.no_grad():
+        for weight in resumed._reference.model.parameters():  # type: ignore[union-attr]
+            weight.zero_()
+    resumed._load_from_checkpoint(str(checkpoint))
+    assert logps(resumed._reference.model) == pytest.approx(begun, rel=1e-5)  # type: ignore[union-attr]

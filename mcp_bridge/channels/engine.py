@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import socket
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +26,9 @@ from yarl import URL
 _KEEP_ALIVE_S = 4.0
 """Below the five seconds after which common servers close an idle connection: a request on one of those is lost."""
 
+_TURNS_TO_CLOSE = 100
+"""Turns of the event loop in which a socket that was shut down is closed; it takes about four."""
+
 _OWN_HEADERS = frozenset({"User-Agent", "Accept", "Accept-Encoding", "Content-Type"})
 
 
@@ -33,6 +38,7 @@ class Connections:
     def __init__(self, tls: ssl.SSLContext) -> None:
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._users = 0
 
     @contextlib.asynccontextmanager
@@ -48,6 +54,28 @@ class Connections:
                 self._session = None
                 with anyio.CancelScope(shield=True):
                     await session.close()
+                    await self._close_sockets()
+
+    async def _close_sockets(self) -> None:
+        """Do not leave behind those that still say goodbye.
+
+        Where a request failed or was left, aiohttp closes its TLS connection gently and forgets it: up to thirty seconds
+        pass until the server has answered, and by then the event loop may have ended.
+        """
+        for _ in range(_TURNS_TO_CLOSE):
+            still_open = [sock for sock in self._sockets if sock.fileno() != -1]
+            if not still_open:
+                return
+            for sock in still_open:
+                with contextlib.suppress(OSError):  # the server was faster
+                    sock.shutdown(socket.SHUT_RDWR)
+            await anyio.sleep(0)
+
+    def _new_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        sock = socket.socket(family, kind, protocol)
+        self._sockets.add(sock)
+        return sock
 
     def transport(self) -> httpx2.AsyncBaseTransport:
         """A transport over these connections, for an `httpx2.AsyncClient`; closing it leaves them open."""
@@ -58,7 +86,9 @@ class Connections:
         if self._session is None:
             # Without limits: how many calls there are at once is for the guard to say.
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=self._tls, keepalive_timeout=_KEEP_ALIVE_S),
+                connector=aiohttp.TCPConnector(
+                    limit=0, ssl=self._tls, keepalive_timeout=_KEEP_ALIVE_S, socket_factory=self._new_socket
+                ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 skip_auto_headers=_OWN_HEADERS,

@@ -2,10 +2,12 @@
 
 from .answers import answer_match
 from .calls import required_calls
-from .combining import all_of, any_of, weighted
+from .combining import all_of, any_of, gated, watched, weighted
+from .economy import thrift
 from .protocol import Verifier, VerifierLike
 from .running import check_verifier, run_verifier, verifier_identity, verifier_name
 from .states import final_state
+from .tiers import extra_credit, lexicographic
 
 __all__ = [
     "Verifier",
@@ -14,10 +16,15 @@ __all__ = [
     "answer_match",
     "any_of",
     "check_verifier",
+    "extra_credit",
     "final_state",
+    "gated",
+    "lexicographic",
     "required_calls",
     "run_verifier",
+    "thrift",
     "verifier_identity",
     "verifier_name",
+    "watched",
     "weighted",
 ]

@@ -25,8 +25,8 @@ class AllOf:
         return f"all_of({', '.join(map(verifier_name, self.verifiers))})"
 
     async def verify(self, rollout: Rollout) -> Verdict:
-        verdicts = await _run(self.verifiers, rollout)
-        return _joined(verdicts, float(all(verdict.score >= _RIGHT for verdict in verdicts.values())))
+        verdicts = await run_parts(self.verifiers, rollout)
+        return joined(verdicts, float(all(verdict.score >= _RIGHT for verdict in verdicts.values())))
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,8 +39,8 @@ class AnyOf:
         return f"any_of({', '.join(map(verifier_name, self.verifiers))})"
 
     async def verify(self, rollout: Rollout) -> Verdict:
-        verdicts = await _run(self.verifiers, rollout)
-        return _joined(verdicts, float(any(verdict.score >= _RIGHT for verdict in verdicts.values())))
+        verdicts = await run_parts(self.verifiers, rollout)
+        return joined(verdicts, float(any(verdict.score >= _RIGHT for verdict in verdicts.values())))
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,9 +55,42 @@ class Weighted:
         return f"weighted({{{', '.join(f'{verifier_name(verifier)}: {weight}' for verifier, weight in parts)}}})"
 
     async def verify(self, rollout: Rollout) -> Verdict:
-        verdicts = await _run(self.verifiers, rollout)
+        verdicts = await run_parts(self.verifiers, rollout)
         pairs = zip(self.weights, verdicts.values(), strict=True)
-        return _joined(verdicts, math.fsum(weight * verdict.score for weight, verdict in pairs))
+        return joined(verdicts, math.fsum(weight * verdict.score for weight, verdict in pairs))
+
+
+@dataclass(frozen=True, repr=False)
+class Gated:
+    """See `gated`."""
+
+    gates: tuple[VerifierLike, ...]
+    then: VerifierLike
+
+    def __repr__(self) -> str:
+        return f"gated({', '.join(map(verifier_name, self.gates))}, then={verifier_name(self.then)})"
+
+    async def verify(self, rollout: Rollout) -> Verdict:
+        verdicts = await run_parts(self.gates, rollout)
+        if any(verdict.score < _RIGHT for verdict in verdicts.values()):
+            return joined(verdicts, 0.0)
+        verdicts = await run_parts((self.then,), rollout, before=verdicts)
+        return joined(verdicts, list(verdicts.values())[-1].score)
+
+
+@dataclass(frozen=True, repr=False)
+class Watched:
+    """See `watched`."""
+
+    counts: VerifierLike
+    watchers: tuple[VerifierLike, ...]
+
+    def __repr__(self) -> str:
+        return f"watched({', '.join(map(verifier_name, (self.counts, *self.watchers)))})"
+
+    async def verify(self, rollout: Rollout) -> Verdict:
+        verdicts = await run_parts((self.counts, *self.watchers), rollout)
+        return joined(verdicts, next(iter(verdicts.values())).score)
 
 
 def all_of(*verifiers: VerifierLike) -> AllOf:
@@ -68,7 +101,7 @@ def all_of(*verifiers: VerifierLike) -> AllOf:
 
     Example: `all_of(final_state(), answer_match())`
     """
-    return AllOf(_checked(verifiers, "all_of"))
+    return AllOf(checked_parts(verifiers, "all_of"))
 
 
 def any_of(*verifiers: VerifierLike) -> AnyOf:
@@ -76,7 +109,7 @@ def any_of(*verifiers: VerifierLike) -> AnyOf:
 
     Example: `any_of(required_calls(), answer_match())`
     """
-    return AnyOf(_checked(verifiers, "any_of"))
+    return AnyOf(checked_parts(verifiers, "any_of"))
 
 
 def weighted(weights: Mapping[Any, float]) -> Weighted:
@@ -91,10 +124,32 @@ def weighted(weights: Mapping[Any, float]) -> Weighted:
     for verifier, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
             raise ConfigError(f"weighted: the weight of {verifier_name(verifier)} is {weight!r}; give a finite number")
-    return Weighted(_checked(tuple(weights), "weighted"), tuple(map(float, weights.values())))
+    return Weighted(checked_parts(tuple(weights), "weighted"), tuple(map(float, weights.values())))
 
 
-def _checked(verifiers: tuple[Any, ...], name: str) -> tuple[VerifierLike, ...]:
+def gated(*gates: VerifierLike, then: VerifierLike) -> Gated:
+    """A verifier: the score of `then` where every gate scores 1 or more, otherwise 0.
+
+    `then` does not run where a gate is closed: put what costs nothing into the gates, and a judge behind them.
+
+    Example: `gated(final_state(), required_calls(), then=judge(endpoint, rubric=["The answer is polite."]))`
+    """
+    return Gated(checked_parts(gates, "gated"), checked_parts((then,), "gated")[0])
+
+
+def watched(counts: VerifierLike, *watchers: VerifierLike) -> Watched:
+    """A verifier: the score of `counts`. The `watchers` run beside it, earn nothing, and are kept as components.
+
+    Training that optimises one verdict is seen in another that it does not optimise: where the reward rises and a
+    watcher's component does not, the alarms of `sdk.alarms` say so.
+
+    Example: `watched(answer_match(), final_state())`
+    """
+    return Watched(checked_parts((counts,), "watched")[0], checked_parts(watchers, "watched"))
+
+
+def checked_parts(verifiers: tuple[Any, ...], name: str) -> tuple[VerifierLike, ...]:
+    """The parts of a combination called `name`. Raises `ConfigError` for none, and for what is no verifier."""
     if not verifiers:
         raise ConfigError(f"{name}() combines nothing; give at least one verifier")
     for verifier in verifiers:
@@ -102,9 +157,12 @@ def _checked(verifiers: tuple[Any, ...], name: str) -> tuple[VerifierLike, ...]:
     return verifiers
 
 
-async def _run(verifiers: Sequence[VerifierLike], rollout: Rollout) -> dict[str, Verdict]:
-    """The verdicts by short name; equal names get a number. The time limit is the outer verifier's."""
-    verdicts: dict[str, Verdict] = {}
+async def run_parts(
+    verifiers: Sequence[VerifierLike], rollout: Rollout, *, before: Mapping[str, Verdict] | None = None
+) -> dict[str, Verdict]:
+    """The verdicts by short name, after those in `before`; equal names get a number. The time limit is the outer
+    verifier's."""
+    verdicts: dict[str, Verdict] = dict(before or {})
     for verifier in verifiers:
         short = name = verifier_name(verifier).partition("(")[0]
         while name in verdicts:
@@ -113,7 +171,7 @@ async def _run(verifiers: Sequence[VerifierLike], rollout: Rollout) -> dict[str,
     return verdicts
 
 
-def _joined(verdicts: Mapping[str, Verdict], score: float) -> Verdict:
+def joined(verdicts: Mapping[str, Verdict], score: float) -> Verdict:
     """Components `part` and `part.component`; the explanation has one line for each part."""
     components: dict[str, float] = {}
     for name, verdict in verdicts.items():

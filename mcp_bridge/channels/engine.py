@@ -18,6 +18,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import anyio
+import anyio.lowlevel
 import httpx2
 from multidict import CIMultiDict
 from pydantic_core import to_json
@@ -59,8 +60,8 @@ class Connections:
     async def _close_sockets(self) -> None:
         """Do not leave behind those that still say goodbye.
 
-        Where a request failed or was left, aiohttp closes its TLS connection gently and forgets it: up to thirty seconds
-        pass until the server has answered, and by then the event loop may have ended.
+        Where a request failed or was left, aiohttp closes its TLS connection gently and forgets it: until the server
+        has answered up to thirty seconds pass, and by then the event loop may have ended.
         """
         for _ in range(_TURNS_TO_CLOSE):
             still_open = [sock for sock in self._sockets if sock.fileno() != -1]
@@ -69,7 +70,7 @@ class Connections:
             for sock in still_open:
                 with contextlib.suppress(OSError):  # the server was faster
                     sock.shutdown(socket.SHUT_RDWR)
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
 
     def _new_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
         family, kind, protocol, _, _ = address

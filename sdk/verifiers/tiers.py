@@ -1,4 +1,4 @@
-"""What comes first and what only breaks ties: lexicographic order, and extra credit that never outweighs being right."""
+"""What comes first, and what only breaks ties: lexicographic order, extra credit that never outweighs being right."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def extra_credit(right: VerifierLike, extras: Mapping[Any, float]) -> ExtraCredi
     """A verifier: the score of `right`, and where that is 1, the sum of weight times score of the `extras` on top.
 
     What is not right gets no extra, so it stays below everything right, whatever it saved. Extras score in [0, 1]; the
-    weights are above 0 and E, their sum, is at most 0.5. A policy that answers more tasks wrong to save more loses, too,
-    as soon as it gives up a share of E/(1 + E) of its right answers: 9 % where E is 0.1.
+    weights are above 0 and E, their sum, is at most 0.5. A policy that answers more tasks wrong to save more loses
+    too, as soon as it gives up a share of E/(1 + E) of its right answers: 9 % where E is 0.1.
 
     Example: `extra_credit(all_of(final_state(), answer_match()), {thrift(turns=8, tokens=2048): 0.1})`
     """

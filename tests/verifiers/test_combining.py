@@ -19,7 +19,6 @@ from sdk.verifiers import (
     watched,
 )
 
-
 ENOUGH = settings(max_examples=40, deadline=None)
 
 
@@ -80,7 +79,7 @@ async def test_lexicographic_golden_values():
 
 
 async def test_a_part_outside_0_to_1_is_no_part_of_an_order():
-    with pytest.raises(VerifierError, match="scored 1.5; a part must score from 0 to 1"):
+    with pytest.raises(VerifierError, match=r"scored 1\.5; a part must score from 0 to 1"):
         await score_of(lexicographic(fixed(1.5), fixed(0)))
     with pytest.raises(VerifierError, match="scored -1"):
         await score_of(extra_credit(fixed(1), {fixed(-1): 0.1}))
@@ -132,7 +131,7 @@ async def test_a_wrong_answer_earns_no_thrift():
 
 
 async def test_scores_above_1_take_no_extra():
-    with pytest.raises(VerifierError, match="scored 1.5, more than 1"):
+    with pytest.raises(VerifierError, match=r"scored 1\.5, more than 1"):
         await score_of(extra_credit(fixed(1.5), {thrift(turns=8): 0.1}))
 
 

@@ -1,0 +1,250 @@
+"""The answer as a text, a set, a pattern or a JSON document: strict forms, for tasks that ask for one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..errors import ConfigError, VerifierError
+from ..records import Rollout, Verdict
+from .comparing import holds_json, same_json, shortened
+from .patterns import matches
+from .schemas import first_schema_problem
+from .tokens import tokenize
+
+_FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
+_BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
+_MOST_JSON_CHARS = 200_000
+
+
+def judged_answer(rollout: Rollout, problem: Callable[[str], str | None]) -> Verdict:
+    """1 where the rollout ended with an answer of which `problem` finds nothing wrong, 0 with the reason otherwise."""
+    said = rollout.answer.strip()
+    if rollout.stop_reason != "answered":
+        reason: str | None = f"the rollout ended by {rollout.stop_reason}, not with an answer"
+    else:
+        reason = problem(said) if said else "the answer is empty"
+    shown = f"{reason}; got {shortened(said, 120)}" if reason else f"the answer is right: {shortened(said, 120)}"
+    right = float(reason is None)
+    return Verdict(score=right, components={"answer": right}, explanation=shown)
+
+
+def gold(rollout: Rollout, key: str, form: str) -> Any:
+    """`task.expected[key]`. Raises `VerifierError` where the task has none; `form` says what it must be."""
+    expected = rollout.task.expected
+    if key not in expected:
+        raise VerifierError(
+            f"task {rollout.task.id!r} expects {sorted(expected) or 'nothing'}; give expected[{key!r}], {form}"
+        )
+    return expected[key]
+
+
+@dataclass(frozen=True)
+class AnswerExact:
+    """See `answer_exact`."""
+
+    def __repr__(self) -> str:
+        return "answer_exact()"
+
+    def verify(self, rollout: Rollout) -> Verdict:
+        """1 if the answer is one of the expected texts, character by character."""
+        form = "a text or a list of acceptable texts"
+        texts = gold(rollout, "answer", form)
+        texts = texts if isinstance(texts, list) else [texts]
+        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise VerifierError(
+                f"task {rollout.task.id!r}: expected['answer'] is {shortened(texts)}; it must be {form}"
+            )
+        return judged_answer(rollout, lambda said: None if said in [t.strip() for t in texts] else "another text")
+
+
+@dataclass(frozen=True)
+class AnswerSet:
+    """See `answer_set`."""
+
+    def __repr__(self) -> str:
+        return "answer_set()"
+
+    def verify(self, rollout: Rollout) -> Verdict:
+        """1 if the answer lists the expected items, in any order, and no others."""
+        form = "a list of texts and numbers"
+        items = gold(rollout, "answer", form)
+        if not isinstance(items, list) or not items or not all(tokenize(str(item)) for item in items):
+            raise VerifierError(
+                f"task {rollout.task.id!r}: expected['answer'] is {shortened(items)}; it must be {form}"
+            )
+        wanted = [tokenize(str(item)) for item in items]
+
+        def problem(said: str) -> str | None:
+            found = _listed(said, [str(item) for item in items])
+            missing = [item for item, words in zip(items, wanted, strict=True) if words not in found]
+            others = [words for words in found if words not in wanted]
+            reasons = [f"missing: {', '.join(map(str, missing))}"] * bool(missing)
+            reasons += [f"not asked for: {', '.join(' '.join(map(str, words)) for words in others)}"] * bool(others)
+            return "; ".join(reasons) or None
+
+        return judged_answer(rollout, problem)
+
+
+@dataclass(frozen=True, repr=False)
+class AnswerPattern:
+    """See `answer_pattern`."""
+
+    pattern: str | None
+    whole: bool
+    ignore_case: bool
+
+    def __repr__(self) -> str:
+        shown = [repr(self.pattern)] * (self.pattern is not None) + ["whole=False"] * (not self.whole)
+        return f"answer_pattern({', '.join(shown + ['ignore_case=True'] * self.ignore_case)})"
+
+    def verify(self, rollout: Rollout) -> Verdict:
+        """1 if the pattern matches the answer."""
+        where = "answer_pattern"
+        pattern = self.pattern
+        if pattern is None:
+            pattern = gold(rollout, "answer_pattern", "a regular expression")
+            where = f"task {rollout.task.id!r}: expected['answer_pattern']"
+
+        def problem(said: str) -> str | None:
+            found = matches(pattern, said, where=where, whole=self.whole, ignore_case=self.ignore_case)
+            return None if found else f"the pattern {pattern!r} does not match"
+
+        return judged_answer(rollout, problem)
+
+
+@dataclass(frozen=True, repr=False)
+class AnswerJson:
+    """See `answer_json`."""
+
+    schema: dict[str, Any] | None
+    compare: Literal["equals", "contains"]
+
+    def __repr__(self) -> str:
+        shown = [f"schema={shortened(self.schema)}"] * (self.schema is not None)
+        return f"answer_json({', '.join(shown + [f'compare={self.compare!r}'] * (self.compare != 'equals'))})"
+
+    def verify(self, rollout: Rollout) -> Verdict:
+        """1 if the answer is one JSON document that fits the schema and is the expected value."""
+        expected = rollout.task.expected
+        schema = self.schema if self.schema is not None else expected.get("answer_schema")
+        if schema is None and "answer_json" not in expected:
+            gold(rollout, "answer_json", "a JSON value, or expected['answer_schema'], a JSON Schema")
+
+        def problem(said: str) -> str | None:
+            try:
+                value = strict_json(said)
+            except ValueError as error:
+                return f"the answer is no JSON document: {error}"
+            wrong = None
+            if schema is not None:
+                wrong = first_schema_problem(schema, value, f"task {rollout.task.id!r}: the schema of the answer")
+            if wrong is None and "answer_json" in expected:
+                same = same_json if self.compare == "equals" else holds_json
+                wrong = (
+                    None if same(value, expected["answer_json"]) else f"it does not {self.compare[:-1]} the expected"
+                )
+            return wrong
+
+        return judged_answer(rollout, problem)
+
+
+def answer_exact() -> AnswerExact:
+    """A verifier: the answer is `task.expected["answer"]`, or one of the list there, character by character; only the
+    space around it does not count. For answers normalised in case and punctuation take `answer_match(whole=True)`.
+
+    Example: `answer_exact()` for identifiers and codes
+    """
+    return AnswerExact()
+
+
+def answer_set() -> AnswerSet:
+    """A verifier: the answer lists the items of `task.expected["answer"]`, each, in any order, and no others.
+
+    The answer is the list and nothing else: items after commas, semicolons, "and" or on lines of their own, with
+    bullets or numbers, after a lead that ends in a colon ("The orders are: 1, 2 and 3"), or a JSON list.
+
+    Example: `answer_set()` with `expected={"answer": ["A-17", "A-19"]}`
+    """
+    return AnswerSet()
+
+
+def answer_pattern(pattern: str | None = None, *, whole: bool = True, ignore_case: bool = False) -> AnswerPattern:
+    """A verifier: a regular expression matches the answer, all of it unless `whole` is False.
+
+    The pattern is given here or in `task.expected["answer_pattern"]`. One that takes more than half a second leaves the
+    rollout unscored, and so does one that matches an empty text.
+
+    Example: `answer_pattern(r"[A-Z]{2}-\\d{4}")`
+    """
+    return AnswerPattern(pattern, whole, ignore_case)
+
+
+def answer_json(
+    *, schema: dict[str, Any] | None = None, compare: Literal["equals", "contains"] = "equals"
+) -> AnswerJson:
+    """A verifier: the answer is one JSON document, alone or in one fenced block.
+
+    It fits `schema` or `task.expected["answer_schema"]`, where there is one, and equals
+    `task.expected["answer_json"]`, where there is one (`compare="contains"`: has it, with further keys allowed). A
+    schema alone rewards the form: whoever fills it with anything is right.
+
+    Example: `answer_json(compare="contains")` with `expected={"answer_json": {"status": "shipped"}}`
+    """
+    if compare not in ("equals", "contains"):
+        raise ConfigError(f"answer_json: compare is {compare!r}; choose 'equals' or 'contains'")
+    return AnswerJson(schema, compare)
+
+
+def strict_json(text: str) -> Any:
+    """The one JSON document in a text, which may be fenced. Raises `ValueError` for anything else: a second document,
+    `NaN`, a key given twice, more than 200 000 characters."""
+    fenced = _FENCED.fullmatch(text.strip())
+    text = fenced[1] if fenced else text
+    if len(text) > _MOST_JSON_CHARS:
+        raise ValueError(f"it has {len(text)} characters, more than {_MOST_JSON_CHARS}")
+    try:
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _listed(said: str, items: list[str]) -> list[list[Any]]:
+    """The items that an answer lists, as words."""
+    try:
+        document = strict_json(said)
+    except ValueError:
+        document = None
+    if isinstance(document, list):
+        return [tokenize(str(item)) for item in document]
+    lead, colon, rest = said.partition(":")
+    if colon and "\n" not in lead and not any(":" in item for item in items):
+        said = rest
+    said = _BULLET.sub("", said.strip())
+    marks = "".join(mark for mark in ",;" if not any(mark in item for item in items))
+    pieces = re.split(rf"[{marks}\n]" if marks else r"\n", said)
+    wanted = [tokenize(item) for item in items]
+    found: list[list[Any]] = []
+    for piece in pieces:
+        words = tokenize(piece)
+        if words and words[0] == "and" and words not in wanted:
+            words = words[1:]
+        if words in wanted:
+            found.append(words)
+        else:
+            found += [tokenize(part) for part in re.split(r"\band\b|&", piece)]
+    return [words for words in found if words]

@@ -1,0 +1,143 @@
+"""Strict forms of answers: what is right passes in every way of writing it, and nothing else does."""
+
+import pytest
+from rollouts_for_verifiers import rollout
+
+from sdk.errors import ConfigError, VerifierError
+from sdk.verifiers import answer_exact, answer_json, answer_number, answer_pattern, answer_set, run_verifier
+
+
+async def judge(verifier, answer, expected, **fields):
+    return (await run_verifier(verifier, rollout(answer, expected=expected, **fields))).score
+
+
+@pytest.mark.parametrize(
+    ("verifier", "answer", "expected"),
+    [
+        (answer_exact(), " TX-9 \n", {"answer": "TX-9"}),
+        (answer_exact(), "b", {"answer": ["a", "b"]}),
+        (answer_number(), "It weighs 12,500 g.", {"answer": "12.5 kg"}),
+        (answer_number(), "12.5kg", {"answer": {"value": 12.5, "unit": "kg"}}),
+        (answer_number(), "That makes 1 h 30 min.", {"answer": "90 min"}),
+        (answer_number(), "$1,234.50", {"answer": "1234.5 USD"}),
+        (answer_number(), "77 °F", {"answer": "25 °C"}),
+        (answer_number(), "There are 12 in stock", {"answer": 12}),
+        (answer_number(), "minus 3", {"answer": -3}),
+        (answer_number(), "Order 4417 weighs 2 kg", {"answer": "2 kg"}),
+        (answer_number(), "7 of them", {"answer": "7"}),
+        (answer_number(within=0.1), "3.2 kg", {"answer": "3.3 kg"}),
+        (answer_number(within=10), "1.009 km", {"answer": "1000 m"}),
+        (answer_number(relative=0.01), "101", {"answer": 100}),
+        (answer_set(), "A-1, B-2 and C-3", {"answer": ["C-3", "A-1", "B-2"]}),
+        (answer_set(), "The orders are: 1, 2", {"answer": [2, 1]}),
+        (answer_set(), "- tea\n- Bread and butter", {"answer": ["bread and butter", "Tea"]}),
+        (answer_set(), '["Paris, France", "Rome"]', {"answer": ["Rome", "Paris, France"]}),
+        (answer_set(), "Paris, France; Rome", {"answer": ["Rome", "Paris, France"]}),
+        (answer_pattern(r"[A-Z]{2}-\d+"), "TX-9", {}),
+        (answer_pattern(), "tx 9", {"answer_pattern": r"tx \d"}),
+        (answer_pattern("tx", whole=False, ignore_case=True), "the TX", {}),
+        (answer_json(), '{"a": 1.0, "b": [true]}', {"answer_json": {"b": [True], "a": 1}}),
+        (answer_json(), '```json\n{"a": 1}\n```', {"answer_json": {"a": 1}}),
+        (answer_json(compare="contains"), '{"a": 1, "b": 2}', {"answer_json": {"a": 1}}),
+        (answer_json(schema={"type": "object", "required": ["a"]}), '{"a": null}', {}),
+        (answer_json(), "5", {"answer_schema": {"minimum": 5}}),
+    ],
+)
+async def test_a_right_answer_counts_in_each_of_its_forms(verifier, answer, expected):
+    assert await judge(verifier, answer, expected) == 1
+
+
+@pytest.mark.parametrize(
+    ("verifier", "answer", "expected"),
+    [
+        (answer_exact(), "tx-9", {"answer": "TX-9"}),
+        (answer_exact(), "It is TX-9", {"answer": "TX-9"}),
+        (answer_exact(), "", {"answer": "TX-9"}),
+        (answer_number(), "12.5", {"answer": "12.5 kg"}),
+        (answer_number(), "12.5 g", {"answer": "12.5 kg"}),
+        (answer_number(), "12.5 EUR", {"answer": "12.5 USD"}),
+        (answer_number(), "12 or 13", {"answer": 12}),
+        (answer_number(), "12, 13, 14", {"answer": 13}),
+        (answer_number(), "10-12 kg", {"answer": "12 kg"}),
+        (answer_number(), "between 12 kg and 13 kg", {"answer": "12 kg"}),
+        (answer_number(), "at least 12 kg", {"answer": "12 kg"}),
+        (answer_number(), "not 12 kg", {"answer": "12 kg"}),
+        (answer_number(), "more than 12", {"answer": 12}),
+        (answer_number(), "A-12", {"answer": 12}),
+        (answer_number(), "2026-11-12", {"answer": 12}),
+        (answer_number(), "-12", {"answer": 12}),
+        (answer_number(), "12.1", {"answer": 12}),
+        (answer_number(within=0.1), "3.5 kg", {"answer": "3.3 kg"}),
+        (answer_number(relative=0.01), "102", {"answer": 100}),
+        (answer_number(), "1 h 30 min", {"answer": "30 min"}),
+        (answer_number(), "Where is order 4417?", {"answer": 12}),
+        (answer_number(max_words=3), "well it is surely 12", {"answer": 12}),
+        (answer_set(), "A-1, B-2", {"answer": ["A-1", "B-2", "C-3"]}),
+        (answer_set(), "A-1, B-2, C-3", {"answer": ["A-1", "B-2"]}),
+        (answer_set(), "A-1 or B-2", {"answer": ["A-1", "B-2"]}),
+        (answer_set(), "not A-1, B-2", {"answer": ["A-1", "B-2"]}),
+        (answer_set(), "I found A-1 and B-2", {"answer": ["A-1", "B-2"]}),
+        (answer_set(), "[]", {"answer": ["A-1"]}),
+        (answer_pattern(r"[A-Z]{2}-\d+"), "It is TX-9", {}),
+        (answer_pattern("yes"), "yes, or no", {}),
+        (answer_json(), '{"a": 1} {"a": 1}', {"answer_json": {"a": 1}}),
+        (answer_json(), 'Sure: {"a": 1}', {"answer_json": {"a": 1}}),
+        (answer_json(), '{"a": 2, "a": 1}', {"answer_json": {"a": 1}}),
+        (answer_json(), '{"a": true}', {"answer_json": {"a": 1}}),
+        (answer_json(), '{"a": 1, "b": 2}', {"answer_json": {"a": 1}}),
+        (answer_json(), '{"a": NaN}', {"answer_schema": {}}),
+        (answer_json(), "[" * 100_000, {"answer_schema": {}}),
+        (answer_json(), "4", {"answer_schema": {"minimum": 5}}),
+        (answer_json(schema={"type": "object"}), '{"a": 2}', {"answer_json": {"a": 1}}),
+    ],
+)
+async def test_another_a_hedged_or_an_ill_formed_answer_does_not(verifier, answer, expected):
+    assert await judge(verifier, answer, expected) == 0
+
+
+@pytest.mark.parametrize("verifier", [answer_exact(), answer_number(), answer_set(), answer_pattern(), answer_json()])
+async def test_a_rollout_that_was_cut_off_has_no_answer(verifier):
+    expected = {"answer": "1", "answer_pattern": "1", "answer_json": 1}
+    expected["answer"] = ["1"] if verifier == answer_set() else "1"
+    assert await judge(verifier, "1", expected) == 1
+    assert await judge(verifier, "1", expected, stop_reason="token_limit") == 0
+
+
+@pytest.mark.parametrize(
+    ("verifier", "answer", "expected", "message"),
+    [
+        (answer_pattern("(a|aa)+b"), "a" * 60, {}, r"took more than 0.5 s on .* write a pattern that backtracks less"),
+        (answer_pattern("a*"), "a", {}, "matches an empty text"),
+        (answer_pattern("("), "a", {}, "is no regular expression"),
+        (answer_pattern(), "a", {}, r"give expected\['answer_pattern'\], a regular expression"),
+        (
+            answer_json(schema={"pattern": r"^(?=a)(a|aa)+(?!b)\1?$"}),
+            f'"{"a" * 60}!"',
+            {},
+            "a pattern takes too long",
+        ),
+        (answer_json(schema={"$ref": "http://localhost:1/x"}), "{}", {}, "no JSON Schema that can be used"),
+        (answer_json(), "{}", {}, r"give expected\['answer_json'\]"),
+        (answer_number(), "12", {"answer": "a dozen"}, "which is not one number"),
+        (answer_number(), "12", {"answer": True}, "which is not one number"),
+        (answer_number(), "12", {"answer": {"value": 12, "unit": "parsec"}}, "with a unit among"),
+        (answer_exact(), "12", {"answer": [""]}, "must be a text or a list of acceptable texts"),
+        (answer_set(), "12", {"answer": []}, "must be a list of texts and numbers"),
+    ],
+)
+async def test_a_task_that_cannot_be_judged_leaves_the_rollout_unscored(verifier, answer, expected, message):
+    with pytest.raises(VerifierError, match=message):
+        await judge(verifier, answer, expected)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: answer_number(within=-1), "within is -1"),
+        (lambda: answer_number(relative=1.0), "relative is 1.0; it is a share"),
+        (lambda: answer_json(compare="like"), "compare is 'like'"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(build, message):
+    with pytest.raises(ConfigError, match=message):
+        build()

@@ -1,0 +1,183 @@
+"""Calls with arguments that may be right in more than one way, and states that meet a condition."""
+
+import pytest
+from rollouts_for_verifiers import rollout
+
+from sdk.errors import ConfigError, VerifierError
+from sdk.verifiers import calls_match, run_verifier, state_where
+
+REFUND = {"name": "refund", "arguments": {"order": "17", "amount": {"$near": 12.5, "within": 0.01}}}
+LOOK = {"name": "look", "arguments": {"query": {"$says": "late parcel"}, "limit": {"$optional": {"$any": True}}}}
+
+
+async def judge(verifier, **fields):
+    return await run_verifier(verifier, rollout(**fields))
+
+
+async def test_arguments_within_their_tolerance_are_right():
+    calls = [("look", {"query": "the Late Parcel!", "limit": 3}), ("refund", {"order": "17", "amount": 12.509})]
+    for verifier in (calls_match(), calls_match(order="in_order"), calls_match(order="exact", most_mistakes=0)):
+        verdict = await judge(verifier, expected={"calls": [LOOK, REFUND]}, calls=calls)
+        assert verdict.score == 1, verdict.explanation
+
+
+@pytest.mark.parametrize(
+    ("calls", "reason"),
+    [
+        ([("look", {"query": "late parcel"})], "missing: refund"),
+        ([("look", {"query": "late parcel"}), ("refund", {"order": "17", "amount": 12.52})], "missing: refund"),
+        ([("look", {"query": "late parcel"}), ("refund", {"order": "17", "amount": True})], "missing: refund"),
+        (
+            [("look", {"query": "late parcel"}), ("refund", {"order": "17", "amount": 12.5}, "refused")],
+            "missing: refund",
+        ),
+        ([("look", {"query": "late parcel"}), ("refund", {"order": "17", "amount": 12.5, "all": True})], "missing"),
+        ([("look", {"query": "late post parcel"}), ("refund", {"order": "17", "amount": 12.5})], "missing: look"),
+        ([("look", {}), ("refund", {"order": "17", "amount": 12.5})], "missing: look"),
+    ],
+)
+async def test_a_call_that_is_missing_or_out_of_tolerance_is_not(calls, reason):
+    verdict = await judge(calls_match(), expected={"calls": [LOOK, REFUND]}, calls=calls)
+    assert verdict.score == 0
+    assert reason in verdict.explanation
+
+
+A, B = ("do", {"x": 1}), ("do", {"x": 2})
+
+
+@pytest.mark.parametrize(
+    ("verifier", "calls", "right"),
+    [
+        (calls_match(), [B, A], True),
+        (calls_match(order="in_order"), [B, A], False),
+        (calls_match(order="in_order"), [A, A, B], True),
+        (calls_match(order="exact"), [A, A, B], False),
+        (calls_match(only=True), [A, B, A], False),
+        (calls_match(most_mistakes=0), [A, ("do", {"x": 3}, "refused"), B], False),
+        (calls_match(most_mistakes=1), [A, ("do", {"x": 3}, "refused"), B], True),
+        (calls_match(), [A, A], False),
+    ],
+)
+async def test_order_others_and_mistakes_count_as_asked(verifier, calls, right):
+    gold = {"calls": [{"name": "do", "arguments": {"x": 1}}, {"name": "do", "arguments": {"x": 2}}]}
+    assert (await judge(verifier, expected=gold, calls=calls)).score == right
+
+
+async def test_patterns_that_overlap_are_paired_so_that_each_has_a_call():
+    # Taking the first call that fits would give the only 1 to the pattern that takes anything.
+    gold = [{"name": "do", "arguments": {"x": {"$any": True}}}, {"name": "do", "arguments": {"x": 1}}]
+    assert (await judge(calls_match(), expected={"calls": gold}, calls=[A, B])).score == 1
+    assert (await judge(calls_match(), expected={"calls": gold}, calls=[B, B])).score == 0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "right", "wrong"),
+    [
+        ({"$one_of": ["a", {"$near": 1, "within": 0}]}, ["a", 1, 1.0], ["b", 2, True]),
+        ({"$text": "Late parcel"}, ["late  PARCEL."], ["late", "late parcel today", 5]),
+        ({"$pattern": "[A-Z]-[0-9]+"}, ["A-17"], ["A-17x", "a-17", 17]),
+        ({"$set": [1, {"$any": True}]}, [[1, 2], [2, 1]], [[2, 3], [1], [1, 2, 3], "12"]),
+        ({"$absent": True}, [], ["", None, 0]),
+        (
+            {"in": [{"$says": "tea"}]},
+            [{"in": ["green tea"]}],
+            [{"in": ["coffee"]}, {}, {"in": []}, {"in": ["tea"], "y": 1}],
+        ),
+        (1, [1.0], [True, "1"]),
+    ],
+)
+async def test_each_pattern_takes_what_it_names_and_nothing_else(pattern, right, wrong):
+    gold = {"calls": [{"name": "do", "arguments": {"x": pattern}}]}
+    for value in right:
+        assert (await judge(calls_match(), expected=gold, calls=[("do", {"x": value})])).score == 1, value
+    for value in wrong:
+        assert (await judge(calls_match(), expected=gold, calls=[("do", {"x": value})])).score == 0, value
+    absent = (await judge(calls_match(), expected=gold, calls=[("do", {})])).score
+    assert absent == (pattern == {"$absent": True})
+
+
+async def test_a_forbidden_call_counts_when_it_was_only_tried():
+    gold = {"calls": [], "forbid": [{"name": "refund", "arguments": {"amount": {"$one_of": [99, 100]}}}, "wipe"]}
+    assert (await judge(calls_match(), expected=gold, calls=[("refund", {"amount": 5})])).score == 1
+    for call in (("refund", {"amount": 99, "order": "1"}, "refused"), ("wipe", {}, "refused")):
+        assert (await judge(calls_match(), expected=gold, calls=[call])).score == 0
+
+
+@pytest.mark.parametrize(
+    ("expected", "message"),
+    [
+        ({"answer": "x"}, r"calls_match compares with expected\['calls'\]"),
+        ({"calls": [{"tool": "do"}]}, "it must be a list of"),
+        ({"calls": [{"name": "do", "arguments": {"x": {"$like": 1}}}]}, "a pattern has one of the keys"),
+        ({"calls": [{"name": "do", "arguments": {"x": {"$near": 1}}}]}, "'within': 0.01"),
+        ({"calls": [{"name": "do", "arguments": {"x": {"$says": "?"}}}]}, "a text with at least one word"),
+        ({"calls": [{"name": "do", "arguments": {"x": {"$any": True, "$absent": True}}}]}, "and no other"),
+        ({"calls": [], "forbid": "do"}, "must be a list of names"),
+    ],
+)
+async def test_patterns_that_say_nothing_leave_the_rollout_unscored(expected, message):
+    with pytest.raises(VerifierError, match=message):
+        await judge(calls_match(), expected=expected, calls=[("do", {"x": "1"})])
+
+
+OPEN = {"orders": {"1": {"status": "open", "total": 5}, "2": {"status": "open", "total": 9}}}
+ONE = {"orders": {"1": {"status": "closed", "total": 5}, "2": {"status": "open", "total": 9}}}
+MORE = {"orders": {"1": {"status": "closed", "total": 0}, "2": {"status": "open", "total": 9}}}
+
+
+def one_is_closed(state, task):
+    return any(order["status"] == "closed" for order in state["orders"].values())
+
+
+SCHEMA = {"properties": {"orders": {"properties": {"1": {"properties": {"status": {"const": "closed"}}}}}}}
+
+
+async def test_a_condition_that_came_true_is_right_where_nothing_else_changed():
+    verifier = state_where(one_is_closed, may_change=("orders.status",))
+    assert (await judge(verifier, before=OPEN, after=ONE)).score == 1
+    assert (await judge(verifier, before=OPEN, after=OPEN)).score == 0
+    more = await judge(verifier, before=OPEN, after=MORE)
+    assert (more.score, more.components) == (0, {"state": 1.0, "nothing_else": 0.0})
+    assert "changed besides: orders.total" in more.explanation
+    for wider in (("orders",), "anything"):
+        assert (await judge(state_where(one_is_closed, may_change=wider), before=OPEN, after=MORE)).score == 1
+
+
+async def test_the_condition_may_be_a_schema_in_the_task():
+    verifier = state_where(may_change=("orders",))
+    assert (await judge(verifier, expected={"state_schema": SCHEMA}, before=OPEN, after=ONE)).score == 1
+    verdict = await judge(verifier, expected={"state_schema": SCHEMA}, before=OPEN, after=OPEN)
+    assert (verdict.score, "at orders/1/status" in verdict.explanation) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "fields", "message"),
+    [
+        (state_where(one_is_closed, may_change=()), {"before": ONE, "after": ONE}, "doing nothing would be right"),
+        (state_where(one_is_closed, may_change=()), {"before": OPEN}, "has no final state"),
+        (state_where(one_is_closed, may_change=()), {"after": OPEN}, "has no initial state"),
+        (
+            state_where(lambda state, task: 1, may_change=()),
+            {"before": OPEN, "after": ONE},
+            "must return True or False",
+        ),
+        (state_where(may_change=()), {"before": OPEN, "after": ONE}, "JSON Schema in expected"),
+    ],
+)
+async def test_a_condition_that_cannot_be_judged_leaves_the_rollout_unscored(verifier, fields, message):
+    with pytest.raises(VerifierError, match=message):
+        await judge(verifier, **fields)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: calls_match(order="sorted"), "order is 'sorted'; choose one of any, in_order, exact"),
+        (lambda: calls_match(most_mistakes=-1), "most_mistakes is -1"),
+        (lambda: state_where("closed", may_change=()), "the condition is 'closed'"),
+        (lambda: state_where(one_is_closed, may_change="orders"), "may_change is 'orders'; give names"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(build, message):
+    with pytest.raises(ConfigError, match=message):
+        build()

@@ -5,6 +5,7 @@ from .answer_numbers import answer_number
 from .answers import answer_match
 from .call_patterns import calls_match
 from .calls import required_calls
+from .code_tests import code_passes
 from .combining import all_of, any_of, gated, watched, weighted
 from .economy import thrift
 from .protocol import Verifier, VerifierLike
@@ -26,6 +27,7 @@ __all__ = [
     "any_of",
     "calls_match",
     "check_verifier",
+    "code_passes",
     "extra_credit",
     "final_state",
     "gated",

@@ -8,6 +8,7 @@ from .calls import required_calls
 from .code_tests import code_passes
 from .combining import all_of, any_of, gated, watched, weighted
 from .economy import thrift
+from .grounding import grounded, minicheck
 from .protocol import Verifier, VerifierLike
 from .running import check_verifier, run_verifier, verifier_identity, verifier_name
 from .state_predicates import state_where
@@ -31,7 +32,9 @@ __all__ = [
     "extra_credit",
     "final_state",
     "gated",
+    "grounded",
     "lexicographic",
+    "minicheck",
     "required_calls",
     "run_verifier",
     "state_where",

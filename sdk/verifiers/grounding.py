@@ -1,0 +1,234 @@
+"""Is everything in the answer and in the calls traceable to the prompt or to an earlier result?"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from inspect import isawaitable
+from typing import Any, Literal, Protocol
+
+from ..errors import ConfigError, VerifierError
+from ..records import CallRecord, Rollout, Verdict
+from .combining import checked_parts
+from .comparing import shortened
+from .protocol import VerifierLike
+from .running import run_verifier, verifier_name
+from .tokens import Token, positions, tokenize
+from .wording import content_words, numbers_and_names, sentences
+
+_ABSTAINS = re.compile(
+    r"\b(?:i (?:do not|don't|cannot|can't) (?:know|say|tell|answer|find|determine)"
+    r"|i could(?: not|n't) (?:find|determine)|i was unable to|(?:there is )?not enough information|unknown to me)\b",
+    re.IGNORECASE,
+)
+_CITATION = re.compile(r"\[([^\[\]\s]{1,80})\]")
+_SHOWN = 4
+
+
+class Checker(Protocol):
+    """MiniCheck's interface (Tang et al., arXiv 2404.10774): the probability that `document` supports `claim`."""
+
+    def __call__(self, document: str, claim: str) -> float | Awaitable[float]: ...
+
+
+def lexical_support(document: str, claim: str) -> float:
+    """The built-in checker: the share of the claim's content words that the document has, 0 where the document lacks
+    one of its numbers, names or identifiers.
+
+    It knows words, not meaning: "A pays B" is supported by "B pays A", a negation is not seen, and a claim in other
+    words than the document's is not supported.
+    """
+    have = tokenize(document)
+    if any(not positions([token], have) for token in numbers_and_names(claim)):
+        return 0.0
+    words = content_words(claim)
+    return sum(word in have for word in words) / len(words) if words else 1.0
+
+
+def minicheck(scorer: Any, *, batch_column: int = 1) -> Checker:
+    """A `Checker` of a `minicheck.minicheck.MiniCheck` object, or of anything with its method `score(docs=[...],
+    claims=[...])`, which returns lists; the one at `batch_column` holds the probabilities."""
+    if not callable(getattr(scorer, "score", None)):
+        raise ConfigError(f"minicheck: {shortened(scorer)} has no method score(docs=[...], claims=[...])")
+
+    def check(document: str, claim: str) -> float:
+        return float(scorer.score(docs=[document], claims=[claim])[batch_column][0])
+
+    return check
+
+
+@dataclass(frozen=True, repr=False)
+class Grounded:
+    """See `grounded`."""
+
+    right: VerifierLike
+    checker: Checker
+    least: float
+    unsupported: float
+    citations: Literal["required", "checked"]
+    free: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        parts = [verifier_name(self.right)]
+        parts += [f"checker={verifier_name(self.checker)}"] * (self.checker is not lexical_support)
+        parts += [f"least={self.least:g}", f"unsupported={self.unsupported:g}", f"citations={self.citations!r}"]
+        return f"grounded({', '.join(parts + [f'free={self.free!r}'] * bool(self.free))})"
+
+    async def verify(self, rollout: Rollout) -> Verdict:
+        first = await run_verifier(self.right, rollout, timeout_s=None)
+        name = verifier_name(self.right).partition("(")[0]
+        abstained = abstains(rollout.answer)
+        arguments = [] if abstained else ungrounded_arguments(rollout, self.free)
+        claims = [] if abstained else await self._unsupported_claims(rollout)
+        components = {
+            "arguments": float(not arguments),
+            "claims": float(not claims),
+            "abstained": float(abstained),
+            name: first.score,
+            **{f"{name}.{inner}": value for inner, value in first.components.items()},
+        }
+        lines = [f"{name} {first.score:g}: {first.explanation or '-'}"]
+        if abstained:
+            score = max(0.0, first.score)
+            lines.insert(0, "the answer says that it does not know")
+        elif arguments or claims:
+            score = self.unsupported
+            lines = [*[f"argument from nowhere: {one}" for one in arguments[:_SHOWN]], *claims[:_SHOWN], *lines]
+        else:
+            score = first.score
+            lines.insert(0, "every argument and claim has its source")
+        return Verdict(score=score, components=components, explanation="\n".join(lines))
+
+    async def _unsupported_claims(self, rollout: Rollout) -> list[str]:
+        everything = _prompt_text(rollout) + "\n" + "\n".join(_result_text(r) for r in rollout.calls if _worked(r))
+        problems = []
+        for sentence in sentences(rollout.answer):
+            cited, wrong = _cited(sentence, rollout.calls)
+            claim = _CITATION.sub(" ", sentence).strip()
+            if wrong:
+                problems.append(f"cites what is no call that worked: {', '.join(wrong)}")
+            elif not tokenize(claim):
+                continue
+            elif self.citations == "required" and not cited:
+                problems.append(f"cites nothing: {shortened(claim, 100)}")
+            else:
+                # What is cited must support the claim by itself; the prompt's own words need no source.
+                document = "\n".join([_prompt_text(rollout), *map(_result_text, cited)]) if cited else everything
+                probability = await self._probability(document, claim)
+                if probability < self.least:
+                    problems.append(f"not supported ({probability:.2f} of {self.least:g}): {shortened(claim, 100)}")
+        return problems
+
+    async def _probability(self, document: str, claim: str) -> float:
+        found = self.checker(document, claim)
+        probability = await found if isawaitable(found) else found
+        if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
+            raise VerifierError(f"the checker returned {shortened(probability)}; it must be a probability from 0 to 1")
+        return float(probability)
+
+
+def grounded(
+    right: VerifierLike,
+    *,
+    checker: Checker = lexical_support,
+    least: float = 0.7,
+    unsupported: float = -1.0,
+    citations: Literal["required", "checked"] = "checked",
+    free: Sequence[str] = (),
+) -> Grounded:
+    """A verifier: the score of `right` where all is traceable, 0 for "I don't know", `unsupported` otherwise.
+
+    Traceable: every text and number among a call's arguments stands in the prompt or in a result from before the call;
+    every sentence of the answer is supported, with a probability of at least `least` by `checker`, by the calls it
+    cites and the prompt, or where it cites none by all results and the prompt. A citation is the call's id or its
+    number in square brackets: `[call_1]`, `[#2]`. It must name a call that worked. `citations="required"`: every
+    sentence has one.
+
+    `free` names arguments that the policy may write itself: patterns of `tool.argument`, such as `"send.text"` or
+    `"*.limit"`. An answer that does not know scores what `right` gives it, but no less than 0, so being unsupported
+    always costs more. What is supported can still be wrong: `right` decides.
+
+    `checker(document, claim)` is MiniCheck's interface, sync or async; see `minicheck`. The built-in one compares
+    words, see `lexical_support` for how far that goes. A checker that fails leaves the rollout unscored.
+
+    Example: `grounded(answer_match(), citations="required", free=("search.query",))`
+    """
+    if not 0 < least <= 1:
+        raise ConfigError(f"grounded: least is {least!r}; give a probability above 0, such as 0.7")
+    if not math.isfinite(unsupported) or unsupported >= 0:
+        raise ConfigError(f'grounded: unsupported is {unsupported!r}; it must be below 0, what "I don\'t know" scores')
+    if citations not in ("required", "checked"):
+        raise ConfigError(f"grounded: citations is {citations!r}; choose 'required' or 'checked'")
+    if isinstance(free, str) or not callable(checker):
+        raise ConfigError(f"grounded: free is {free!r} and checker {checker!r}; give patterns and a function")
+    return Grounded(checked_parts((right,), "grounded")[0], checker, least, unsupported, citations, tuple(free))
+
+
+def abstains(answer: str) -> bool:
+    """Whether an answer says that it does not know, and claims nothing: it is one short sentence without a number."""
+    claims = [word for word in numbers_and_names(answer) if word != "i"]
+    return bool(_ABSTAINS.search(answer)) and len(tokenize(answer)) <= 30 and not claims
+
+
+def ungrounded_arguments(rollout: Rollout, free: Sequence[str] = ()) -> list[str]:
+    """The arguments, as `tool.argument=value`, that stand neither in the prompt nor in a result of an earlier turn.
+
+    Texts and numbers count, whole words and values only; yes, no and nothing do not. A text of several words may have
+    its content words anywhere before it. Calls that did not parse have no arguments.
+    """
+    known = tokenize(_prompt_text(rollout))
+    found = []
+    results = sorted(rollout.calls, key=lambda record: record.turn)
+    seen = 0
+    for record in results:
+        while results[seen].turn < record.turn:
+            known += tokenize(_result_text(results[seen]))
+            seen += 1
+        for path, value in _leaves(record.call.arguments, record.call.name):
+            if not any(fnmatchcase(path, pattern) for pattern in free) and not _stands_in(value, known):
+                found.append(f"{path}={shortened(value, 60)}")
+    return found
+
+
+def _stands_in(value: str | int | float, known: list[Token]) -> bool:
+    words = tokenize(str(value))
+    if not words or positions(words, known):
+        return True
+    exact = numbers_and_names(str(value))
+    loose = content_words(str(value))
+    return len(words) > 1 and all(word in known for word in [*exact, *loose])
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, str | int | float]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(item, path)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield path, value
+
+
+def _cited(sentence: str, calls: Sequence[CallRecord]) -> tuple[list[CallRecord], list[str]]:
+    """The calls that a sentence cites, and the citations that name none that worked."""
+    by_name = {record.call.id: record for record in calls} | {f"#{n}": record for n, record in enumerate(calls, 1)}
+    names = _CITATION.findall(sentence)
+    good = [by_name[name] for name in names if name in by_name and _worked(by_name[name])]
+    return good, [name for name in names if name not in by_name or not _worked(by_name[name])]
+
+
+def _worked(record: CallRecord) -> bool:
+    return not record.result.is_error and record.call.error is None
+
+
+def _prompt_text(rollout: Rollout) -> str:
+    task = rollout.task
+    return "\n".join([m.content for m in task.opening() if m.role in ("user", "system")] + task.later_turns)
+
+
+def _result_text(record: CallRecord) -> str:
+    return f"{record.result.text}\n{record.result.structured if record.result.structured is not None else ''}"

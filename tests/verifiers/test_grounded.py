@@ -1,0 +1,163 @@
+"""What comes from nowhere costs more than not knowing: arguments, claims, citations."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_bridge.records import ToolResult
+from sdk.errors import ConfigError, VerifierError
+from sdk.records import CallRecord, Rollout, Task, ToolCall
+from sdk.verifiers import answer_match, grounded, minicheck, run_verifier
+from sdk.verifiers.grounding import abstains, lexical_support, ungrounded_arguments
+
+FIND = ("find_customer", {"name": "Lena Abbott"}, "C-17: Lena Abbott, gold, lives in Graz")
+ORDER = ("get_order", {"customer": "C-17"}, "Order 4417 shipped on Monday")
+
+
+def one(answer, *calls, prompt="Where is the order of Lena Abbott?", expected="shipped"):
+    """`calls`: (name, arguments, result text), each in a turn of its own; a result "!" is an error."""
+    records = [
+        CallRecord(
+            turn=turn,
+            call=ToolCall(id=f"call_{turn}", name=name, arguments=arguments),
+            result=ToolResult(text=text, is_error=text == "!"),
+        )
+        for turn, (name, arguments, text) in enumerate(calls, 1)
+    ]
+    return Rollout(
+        id="r", task=Task(id="t", prompt=prompt, expected={"answer": expected}), answer=answer, calls=records
+    )
+
+
+def always(score):
+    async def right(rollout):
+        return score
+
+    return right
+
+
+async def score(answer, *calls, right=None, **options):
+    return (await run_verifier(grounded(right or always(1), **options), one(answer, *calls))).score
+
+
+async def test_what_is_traceable_scores_what_is_right():
+    answer = "Order 4417 of Lena Abbott shipped on Monday."
+    assert await score(answer, FIND, ORDER) == 1
+    assert await score(answer, FIND, ORDER, right=always(0.3)) == 0.3
+    assert await score("It shipped [call_2].", FIND, ORDER, right=answer_match(), citations="required") == 1
+    assert await score("It shipped. [#2]", FIND, ORDER, citations="required") == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls", "options", "reason"),
+    [
+        ("Order 4418 shipped on Monday.", (FIND, ORDER), {}, "not supported"),
+        ("Order 4417 shipped to Vienna.", (FIND, ORDER), {}, "not supported"),
+        ("Order 4417 was refunded yesterday.", (FIND, ORDER), {}, "not supported"),
+        ("It shipped. It weighs 12 kg.", (FIND, ORDER), {}, "12 kg"),
+        ("It shipped.", (FIND, ("get_order", {"customer": "C-18"}, "shipped")), {}, "get_order.customer='C-18'"),
+        ("It shipped.", (ORDER,), {}, "get_order.customer='C-17'"),
+        ("It shipped [call_1].", (FIND, ORDER), {}, "not supported"),
+        ("It shipped [call_9].", (FIND, ORDER), {}, "no call that worked: call_9"),
+        ("It shipped [#3].", (FIND, ORDER, ("get_order", {"customer": "C-17"}, "!")), {}, "no call that worked: #3"),
+        ("It shipped.", (FIND, ORDER), {"citations": "required"}, "cites nothing"),
+        ("It shipped.", (), {}, "not supported"),
+    ],
+)
+async def test_what_comes_from_nowhere_costs_more_than_not_knowing(answer, calls, options, reason):
+    verdict = await run_verifier(grounded(always(1), **options), one(answer, *calls))
+    assert verdict.score == -1
+    assert reason in verdict.explanation
+
+
+async def test_not_knowing_scores_0_where_an_answer_was_asked_for():
+    for answer in ("I don't know.", "I could not find that order.", "I cannot say."):
+        assert await score(answer, FIND, right=answer_match()) == 0
+    assert await score("I don't know, but it is order 99.", FIND, right=always(0)) == -1
+    assert not abstains("I don't know. Order 4417 costs 12.")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(-10, 10), st.floats(-10, -0.001))
+async def test_unsupported_is_always_below_not_knowing(base, cost):
+    unknowing = await score("I don't know.", right=always(base), unsupported=cost)
+    invented = await score("It is 99.", right=always(base), unsupported=cost)
+    assert invented == cost < 0 <= unknowing
+
+
+def test_a_result_grounds_later_calls_only():
+    early = one("", ("get_order", {"customer": "C-17"}, "x"), FIND)
+    assert ungrounded_arguments(early) == ["get_order.customer='C-17'"]
+    together = one("", FIND, ORDER)
+    for record in together.calls:
+        record.turn = 1  # both in one turn: the second cannot have read the first
+    assert ungrounded_arguments(together) == ["get_order.customer='C-17'"]
+
+
+def test_arguments_inside_of_others_count_and_free_ones_do_not():
+    calls = one(
+        "", ("send", {"to": [{"name": "Lena Abbott", "mail": "x@y.org"}], "text": "Hello", "urgent": True}, "ok")
+    )
+    assert ungrounded_arguments(calls) == ["send.to.mail='x@y.org'", "send.text='Hello'"]
+    assert ungrounded_arguments(calls, ("send.text", "*.mail")) == []
+    part = one("", ("get_order", {"id": "44"}, "x"), prompt="Where is order 4417?")
+    assert ungrounded_arguments(part) == ["get_order.id='44'"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "supported"),
+    [("Order 4417 shipped.", 1.0), ("Order 4417 cancelled.", 2 / 3), ("Order 4418 shipped.", 0.0), ("", 1.0)],
+)
+def test_the_lexical_checker_golden_values(claim, supported):
+    assert lexical_support("The order 4417 has shipped", claim) == supported
+
+
+def test_the_lexical_checker_says_how_far_it_goes():
+    # Documented limits: they are seen by no comparison of words.
+    assert lexical_support("Ann paid Bob", "Bob paid Ann") == 1.0
+    assert "not meaning" in (lexical_support.__doc__ or "")
+
+
+class Scorer:
+    """The interface of minicheck.MiniCheck: labels, probabilities, chunks, probabilities of chunks."""
+
+    def score(self, docs, claims):
+        found = [0.9 if claim.casefold() in doc.casefold() else 0.1 for doc, claim in zip(docs, claims, strict=True)]
+        return [int(p > 0.5) for p in found], found, docs, [[p] for p in found]
+
+
+async def test_a_checker_model_can_take_the_place_of_the_built_in_one():
+    checker = minicheck(Scorer())
+    assert await score("order 4417 shipped on monday", FIND, ORDER, checker=checker) == 1
+    assert await score("shipped was it", FIND, ORDER, checker=checker) == -1
+
+    async def remote(document, claim):
+        return 0.8
+
+    assert await score("Anything at all.", FIND, checker=remote) == 1
+
+
+async def test_a_checker_that_fails_leaves_the_rollout_unscored():
+    def broken(document, claim):
+        raise ConnectionError("no model")
+
+    with pytest.raises(VerifierError, match="no model"):
+        await score("It shipped.", FIND, ORDER, checker=broken)
+    with pytest.raises(VerifierError, match="must be a probability from 0 to 1"):
+        await score("It shipped.", FIND, ORDER, checker=lambda document, claim: 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"unsupported": 0}, "it must be below 0"),
+        ({"least": 0}, "least is 0; give a probability"),
+        ({"citations": "yes"}, "citations is 'yes'"),
+        ({"free": "send.text"}, "give patterns"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        grounded(always(1), **options)
+    with pytest.raises(ConfigError, match="has no method score"):
+        minicheck("model")

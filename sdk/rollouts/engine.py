@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import anyio
 
@@ -13,17 +14,19 @@ from ..errors import VerifierError, plain_errors
 from ..policies.protocol import Agent, Sampling
 from ..records import Failure, Rollout
 from ..verifiers import VerifierLike, run_verifier
+from .branching import Branching
 from .episode import Job, run_episode
+from .forks import TurnStart, may_call_again, require_forkable
 from .limits import Limits
-
-OnRollout = Callable[[Rollout], None]
+from .stream import OnRollout, RolloutCounts, RolloutStream
 
 
 class RolloutEngine:
     """Runs jobs with one agent, one source of worlds and one verifier.
 
-    At most `concurrency` rollouts are in flight. Sampling and tool calls of different rollouts overlap;
-    a slow tool holds up its own rollout only.
+    At most `concurrency` rollouts are in flight, fewer while the policy's cache is full or servers give way (see
+    `AdaptiveConcurrency`). Sampling and tool calls of different rollouts overlap; a slow tool holds up its own rollout
+    only.
     """
 
     def __init__(
@@ -47,36 +50,96 @@ class RolloutEngine:
         self.concurrency = concurrency
         self.verifier_timeout_s = verifier_timeout_s
         self.on_call = on_call
+        self.counts = RolloutCounts()
+        """Of the stream that was opened last."""
 
     async def run(
-        self, jobs: Sequence[Job], *, sampling: Sampling, on_rollout: OnRollout | None = None
+        self,
+        jobs: Sequence[Job],
+        *,
+        sampling: Sampling,
+        on_rollout: OnRollout | None = None,
+        branching: Branching | None = None,
     ) -> list[Rollout]:
-        """Run all jobs; the rollouts come back in the order of the jobs, `on_rollout` hears of each as it ends."""
-        rollouts: dict[int, Rollout] = {}
-        waiting = iter(enumerate(jobs))
+        """Run all jobs; the rollouts come back in the order of the jobs, each followed by its branches.
 
-        async def worker() -> None:
-            for place, job in waiting:
-                rollouts[place] = await self._one(job, sampling)
-                if on_rollout is not None:
-                    on_rollout(rollouts[place])
+        `on_rollout` hears of each as it ends. Raises `ConfigError` where branches are asked for and cannot be.
+        """
+        async with self.stream(sampling=sampling, on_rollout=on_rollout, branching=branching) as stream:
+            return await stream.submit(jobs).wait()
 
+    @asynccontextmanager
+    async def stream(
+        self,
+        *,
+        sampling: Sampling,
+        on_rollout: OnRollout | None = None,
+        on_broken: OnRollout | None = None,
+        branching: Branching | None = None,
+        retries: int = 0,
+    ) -> AsyncIterator[RolloutStream]:
+        """Rollouts that go on while others are handed in. What is in flight when the block ends is given up.
+
+        `retries`: how often a rollout is played again, in a new world, after something around it broke: the engine, a
+        server, the time. Not where a live tool was called, which would then happen twice. A verifier that fails leaves
+        its rollout unscored. `on_broken` hears of attempts that broke and are made again.
+        """
+        if retries < 0:
+            raise ValueError(f"retries is {retries}; it must be 0 or more")
+        if branching is not None:
+            require_forkable(self.source)
         with plain_errors():
             async with anyio.create_task_group() as group:
-                for _ in range(min(self.concurrency, len(jobs))):
-                    group.start_soon(worker)
-        return [rollouts[place] for place in range(len(jobs))]
+                stream = RolloutStream(
+                    self,
+                    group,
+                    sampling=sampling,
+                    on_rollout=on_rollout,
+                    on_broken=on_broken,
+                    branching=branching,
+                    retries=retries,
+                )
+                self.counts = stream.counts
+                try:
+                    yield stream
+                finally:
+                    stream.close()
+                    group.cancel_scope.cancel()
 
-    async def _one(self, job: Job, sampling: Sampling) -> Rollout:
-        rollout = await run_episode(
-            job,
-            agent=self.agent,
-            source=self.source,
-            limits=self.limits,
-            sampling=sampling,
-            on_call=self.on_call,
-        )
-        if self.verifier is not None and rollout.failure is None:
+    async def attempt(
+        self,
+        job: Job,
+        sampling: Sampling,
+        *,
+        starts: list[TurnStart] | None = None,
+        retries: int = 0,
+        on_broken: Callable[[Rollout, bool], None] | None = None,
+    ) -> Rollout:
+        """One rollout, scored. `on_broken` hears of each attempt that broke, and whether it is made again.
+
+        `starts`: takes a copy of the rollout before each turn.
+        """
+        for number in range(retries + 1):
+            rollout = await run_episode(
+                job,
+                agent=self.agent,
+                source=self.source,
+                limits=self.limits,
+                sampling=sampling,
+                on_call=self.on_call,
+                world_id=f"{job.id}!{number}" if number else None,
+                keep_starts=starts,
+            )
+            if rollout.failure is None:
+                break
+            again = number < retries and may_call_again(self.source, rollout)
+            if on_broken is not None:
+                on_broken(rollout, again)
+            if not again:
+                return rollout
+            while starts:
+                starts.pop().close()
+        if self.verifier is not None:
             await self._judge(self.verifier, rollout)
         return rollout
 

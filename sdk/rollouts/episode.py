@@ -7,8 +7,8 @@ with a `Failure`, and leaves it unscored.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import anyio
@@ -21,6 +21,8 @@ from mcp_bridge.world import World, WorldSource
 from ..errors import PolicyFailure
 from ..policies.protocol import Agent, Conversation, Reply, Sampling
 from ..records import CallRecord, Failure, Message, Rollout, StopReason, Task, ToolCall
+from .forkable import ForkableConversation
+from .forks import ForkFailed, TurnStart, turn_start
 from .limits import Limits
 
 
@@ -33,6 +35,8 @@ class Job:
     seed: int
     group: str = ""
     step: int = -1
+    start: TurnStart | None = None
+    """Where a branch begins; None: at the task's beginning."""
 
 
 async def run_episode(
@@ -43,29 +47,37 @@ async def run_episode(
     limits: Limits,
     sampling: Sampling,
     on_call: Listener | None = None,
+    world_id: str | None = None,
+    keep_starts: list[TurnStart] | None = None,
 ) -> Rollout:
     """Play one task in a world of its own. Never raises for what can go wrong outside: see `Rollout.failure`.
 
     `on_call` hears of each call before it is sent and after it ended, where the world keeps a ledger, as those of a
-    connected toolset do.
+    connected toolset do. `world_id`: the job's id where not given; another one for each further attempt.
+    `keep_starts`: takes a copy of the rollout before each of its turns; the caller closes them.
     """
     rollout = Rollout(
         id=job.id, task=job.task, policy=agent.name, group=job.group or job.task.id, seed=job.seed, step=job.step
     )
-    started = time.monotonic()
+    started = anyio.current_time()
     try:
         with anyio.move_on_after(limits.max_seconds) as clock:
-            async with source.open_world(job.id, job.task.setup) as world:
-                with _ledger_kept(world, rollout, on_call):
+            async with _opened(job, source, world_id or job.id) as world:
+                with _ledger_kept(world, rollout, on_call, job.start):
                     if len(world.tools) != len(source.tools):  # a setup may show fewer
                         rollout.shown_tools = [tool.name for tool in world.tools]
-                    rollout.initial_state = await world.state()
-                    episode = _Episode(rollout, world, limits, sampling)
-                    await episode.play(agent.start(world.tools, sampling=sampling, seed=job.seed))
+                    episode = _Episode(rollout, world, source, limits, sampling, keep_starts)
+                    if job.start is None:
+                        rollout.initial_state = await world.state()
+                        await episode.play(agent.start(world.tools, sampling=sampling, seed=job.seed))
+                    else:
+                        await episode.go_on(job.start, job.seed)
                     rollout.final_state = await world.state()
         if clock.cancelled_caught:
             spent = f"not finished after {limits.max_seconds} s; raise max_seconds or lower max_turns and max_tokens"
             rollout.failure = Failure(boundary="policy", kind="time_limit", message=spent)
+    except ForkFailed as error:
+        rollout.failure = Failure(boundary="world", kind="ForkFailed", message=str(error))
     except ToolFailure as error:
         rollout.failure = Failure(boundary="tools", kind=type(error).__name__, message=str(error))
     except BridgeError as error:
@@ -74,46 +86,73 @@ async def run_episode(
         rollout.failure = Failure(boundary="policy", kind=type(error).__name__, message=str(error))
     if rollout.failure is not None:
         rollout.stop_reason = "time_limit" if rollout.failure.kind == "time_limit" else "failed"
-    rollout.duration_s = time.monotonic() - started
+    rollout.duration_s = anyio.current_time() - started
     return rollout
 
 
+def _opened(job: Job, source: WorldSource, world_id: str) -> AbstractAsyncContextManager[World]:
+    return source.open_world(world_id, job.task.setup) if job.start is None else job.start.world.open(world_id)
+
+
 @contextlib.contextmanager
-def _ledger_kept(world: World, rollout: Rollout, on_call: Listener | None) -> Iterator[None]:
-    """Whatever ends the block, the rollout has the world's ledger."""
+def _ledger_kept(world: World, rollout: Rollout, on_call: Listener | None, start: TurnStart | None) -> Iterator[None]:
+    """Whatever ends the block, the rollout has the world's ledger; a branch, also that of its past."""
     ledger = getattr(world, "ledger", None)
     if not isinstance(ledger, Ledger):
         yield
         return
+    past = start.ledger if start is not None else []
+    replayed = len(ledger.lines)
     ledger.listener = on_call
     try:
         yield
     finally:
-        rollout.ledger = ledger.lines
+        rollout.ledger = [*past, *ledger.lines[replayed:]]
 
 
 class _Episode:
     """The turns of one rollout; writes what happens into the rollout as it happens."""
 
-    def __init__(self, rollout: Rollout, world: World, limits: Limits, sampling: Sampling) -> None:
+    def __init__(
+        self,
+        rollout: Rollout,
+        world: World,
+        source: WorldSource,
+        limits: Limits,
+        sampling: Sampling,
+        keep_starts: list[TurnStart] | None,
+    ) -> None:
         self.rollout = rollout
         self.world = world
+        self.source = source
         self.limits = limits
         self.turn_tokens = min(limits.max_turn_tokens, sampling.max_tokens)
+        self.keep_starts = keep_starts
+
+    async def go_on(self, start: TurnStart, seed: int) -> None:
+        """Play on from where another rollout was."""
+        start.begin(self.rollout)
+        assert isinstance(start.conversation, ForkableConversation)
+        await self._play(start.conversation.fork(seed=seed), start.incoming, list(start.later_turns))
 
     async def play(self, conversation: Conversation) -> None:
+        """Play from the task's beginning."""
+        opening = self.rollout.task.opening()
+        self.rollout.messages.extend(opening)
+        await self._play(conversation, opening, list(self.rollout.task.later_turns))
+
+    async def _play(self, conversation: Conversation, incoming: Sequence[Message], later_turns: list[str]) -> None:
+        """Turns until something ends them; `rollout.messages` hold `incoming` already."""
         rollout = self.rollout
-        incoming: Sequence[Message] = rollout.task.opening()
-        later_turns = list(rollout.task.later_turns)
         try:
             while True:
-                rollout.messages.extend(incoming)
                 stop = self._budget_spent()
                 if stop:
                     rollout.stop_reason = stop
                     return
-                left = self.limits.max_tokens - rollout.sampled_tokens
-                reply = await conversation.reply(incoming, max_tokens=min(self.turn_tokens, left))
+                if self.keep_starts is not None:
+                    self.keep_starts.append(self._start_of_turn(conversation, incoming, later_turns))
+                reply = await self._reply(conversation, incoming)
                 stop = self._heard(reply)
                 if stop:
                     rollout.stop_reason = stop
@@ -126,8 +165,34 @@ class _Episode:
                     rollout.answer = reply.message.content
                     rollout.stop_reason = "answered"
                     return
+                rollout.messages.extend(incoming)
         finally:
             rollout.rows = conversation.rows()
+
+    async def _reply(self, conversation: Conversation, incoming: Sequence[Message]) -> Reply:
+        left = self.limits.max_tokens - self.rollout.sampled_tokens
+        limit_s = self.limits.reply_timeout_s
+        if limit_s is None:
+            return await conversation.reply(incoming, max_tokens=min(self.turn_tokens, left))
+        with anyio.move_on_after(limit_s):
+            return await conversation.reply(incoming, max_tokens=min(self.turn_tokens, left))
+        raise PolicyFailure(
+            f"the policy did not reply within {limit_s:g} s; it hangs, or has too many rollouts at once: lower "
+            "concurrency, or raise limits.reply_timeout_s"
+        )
+
+    def _start_of_turn(
+        self, conversation: Conversation, incoming: Sequence[Message], later_turns: Sequence[str]
+    ) -> TurnStart:
+        return turn_start(
+            self.rollout,
+            conversation,
+            self.world,
+            self.source,
+            incoming=incoming,
+            later_turns=later_turns,
+            call_timeout_s=self.limits.call_timeout_s,
+        )
 
     def _budget_spent(self) -> StopReason | None:
         if self.rollout.turns >= self.limits.max_turns:
@@ -142,6 +207,7 @@ class _Episode:
             return "context_limit"
         self.rollout.turns += 1
         self.rollout.sampled_tokens += reply.sampled_tokens
+        self.rollout.prompt_tokens += reply.prompt_tokens
         self.rollout.messages.append(reply.message)
         if reply.stop_reason == "length":
             return "token_limit"

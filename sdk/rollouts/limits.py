@@ -20,5 +20,8 @@ class Limits(BaseModel):
     """Tool calls of the whole rollout, mistaken ones included."""
     max_seconds: float = Field(default=300.0, gt=0)
     """Wall-clock time. A rollout that runs out of it is left unscored: a slow machine is not a bad answer."""
+    reply_timeout_s: float | None = Field(default=None, gt=0)
+    """One reply of the policy: one that takes longer hangs, and the rollout is run again or left unscored. None: only
+    `max_seconds` bounds it."""
     call_timeout_s: float = Field(default=30.0, gt=0)
     """One tool call. Running out of it is a failure of the tool and leaves the rollout unscored."""

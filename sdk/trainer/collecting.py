@@ -7,22 +7,28 @@ tools. `Collector` is the one place where the two meet.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 
-import anyio
 import anyio.from_thread
 
 from ..evaluation.measuring import require_scores
 from ..policies.protocol import Sampling
 from ..progress import Step
 from ..records import Rollout, Task
+from ..rollouts.branching import Branching
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.seeds import derive_seed
+from ..rollouts.stream import RolloutStream, StreamClosed, Ticket
+from ..rollouts.tree import parent_and_turn
 from ..traces.run_folder import RunFolder
 from .batch import Batch, BatchStats, build_batch
+from .branch_batch import build_branch_batch
 from .config import TrainConfig
 from .curriculum import Curriculum
+from .overlap import BROKEN, FIGURES, Ahead, Staleness, recalled
 
 STAGE = "grpo"
 
@@ -31,8 +37,16 @@ class TrainingStopped(Exception):
     """Training was cancelled; what the last checkpoint does not have is done again by the next run."""
 
 
+Play = Callable[[int, int, Sequence[Task]], list[Rollout]]
+"""From a step, a round of it and its tasks to their rollouts, in the order of the jobs."""
+
+
 class Collector:
-    """Answers the trainer's `CollectBatch`: runs a group for each task, keeps every rollout in the folder."""
+    """Answers the trainer's `CollectBatch`: runs a group for each task, keeps every rollout in the folder.
+
+    With `max_staleness`, the rollouts of later steps are begun as soon as weights are there that are young enough for
+    them, and go on while the trainer works; see `Ahead`.
+    """
 
     def __init__(
         self, engine: RolloutEngine, curriculum: Curriculum, *, config: TrainConfig, folder: RunFolder, step: Step
@@ -42,54 +56,101 @@ class Collector:
         self._config = config
         self._folder = folder
         self._progress = step
+        self._ahead = Ahead(curriculum.choose, bound=config.max_staleness, steps=config.grpo_steps)
+        self._tickets: dict[int, Ticket] = {}
+        self._stream: RolloutStream | None = None
+        self._broken = self._broken_before = 0
         self.stats = BatchStats()
         """Of the latest step."""
         self.rollout_seconds = 0.0
-        self._scope: anyio.CancelScope | None = None
+        """How long the trainer waited for rollouts in the latest step."""
+
+    @asynccontextmanager
+    async def sampling(self) -> AsyncIterator[None]:
+        """Rollouts run while this is open. What is in flight at its end is given up, and counted in the metrics."""
+        config = self._config
+        branching = None
+        if config.branches:
+            branching = Branching(config.branches, points=config.branch_points, where=config.branch_where)
+        sampling = Sampling(temperature=config.temperature, max_tokens=self._engine.limits.max_turn_tokens)
+        try:
+            async with self._engine.stream(
+                sampling=sampling,
+                on_rollout=lambda rollout: self._folder.append_rollout(STAGE, rollout),
+                on_broken=self._keep_broken,
+                branching=branching,
+                retries=config.retries,
+            ) as self._stream:
+                yield
+        finally:
+            counts = self._engine.counts
+            if counts.given_up or counts.not_begun:
+                given_up = {"given_up": counts.given_up, "not_begun": counts.not_begun}
+                self._folder.append_metrics({"stage": FIGURES, **given_up})
+
+    def recall(self, done: int) -> None:
+        """Before a run goes on after step `done`: what the curriculum saw, in the order in which it saw it."""
+        if not self._curriculum.adapts or not done:
+            return
+        known = recalled(self._folder.iter_rollouts(STAGE))
+
+        def from_folder(step: int, _round: int, tasks: Sequence[Task]) -> list[Rollout]:
+            return [known[job.id] for job in self._jobs(step, tasks) if job.id in known]
+
+        for step in range(done):
+            self._collect(step, from_folder)
 
     def __call__(self, step: int) -> Batch:
+        """The batch of a step. Raises `TrainingStopped`, and `ToolbakeError` where nothing could be scored."""
         self.rollout_seconds = 0.0
-        groups = self._groups(step, self._curriculum.choose(step))
-        batch = self._batch(groups)
+        batch, rollouts = self._collect(step, self._play)
+        self.stats = batch.stats
+        self._note_figures(step, rollouts)
+        return batch
+
+    def _collect(self, step: int, play: Play) -> tuple[Batch, list[Rollout]]:
+        tasks = self._ahead.tasks(step)
+        rollouts = play(step, 0, tasks)
+        self._observe(rollouts)
+        batch = self._batch(rollouts)
         for round_number in range(1, self._config.resample_rounds + 1):
             missing = self._config.prompts_per_step - batch.stats.groups_with_signal
-            taken = [group[0].task.id for group in groups]
+            taken = [rollout.task.id for rollout in rollouts]
             tasks = self._curriculum.choose_more(step, round_number, missing, taken)
             if not tasks:
                 break
-            groups += self._groups(step, tasks)
-            batch = self._batch(groups)
-        self.stats = batch.stats
-        return batch
+            more = play(step, round_number, tasks)
+            self._observe(more)
+            rollouts += more
+            batch = self._batch(rollouts)
+        return batch, rollouts
 
-    def _groups(self, step: int, tasks: Sequence[Task]) -> list[list[Rollout]]:
+    def _observe(self, rollouts: Sequence[Rollout]) -> None:
+        self._curriculum.observe(rollout for rollout in rollouts if parent_and_turn(rollout.id) is None)
+
+    def _play(self, step: int, round_number: int, tasks: Sequence[Task]) -> list[Rollout]:
         started = time.monotonic()
-        rollouts = anyio.from_thread.run(self._run, step, tasks)
-        if rollouts is None:
-            raise TrainingStopped(f"stopped while the rollouts of step {step} were being sampled")
-        self._curriculum.observe(rollouts)
+        try:
+            rollouts: list[Rollout] = anyio.from_thread.run(self._rollouts, step, round_number, tasks)
+        except StreamClosed as error:
+            raise TrainingStopped(f"stopped while the rollouts of step {step} were being sampled") from error
+        require_scores(rollouts, what=f"GRPO step {step}")
         self.rollout_seconds += time.monotonic() - started
-        size = self._config.group_size
-        return [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
+        return rollouts
 
-    def _batch(self, groups: Sequence[Sequence[Rollout]]) -> Batch:
-        config = self._config
-        return build_batch(
-            groups,
-            scale=config.scale_advantages,
-            baseline=config.baseline,
-            negative_weight=config.negative_weight,
-            mask_cut_off=config.mask_cut_off,
-            average_over_signal=config.resample_rounds > 0,
-        )
+    async def _rollouts(self, step: int, round_number: int, tasks: Sequence[Task]) -> list[Rollout]:
+        """In the event loop: the rollouts of a round, once the later steps have been begun that may be."""
+        if self._stream is None:
+            raise RuntimeError("the collector is not sampling; open Collector.sampling first")
+        if round_number:
+            return await self._stream.submit(self._jobs(step, tasks), priority=step).wait()
+        for later, chosen in {step: tasks, **self._ahead.planned}.items():
+            if later not in self._tickets:
+                self._tickets[later] = self._stream.submit(self._jobs(later, chosen), priority=later)
+        return await self._tickets.pop(step).wait()
 
-    def stop(self) -> None:
-        """Give up the rollouts in flight; the waiting trainer then raises `TrainingStopped`."""
-        if self._scope is not None:
-            self._scope.cancel()
-
-    async def _run(self, step: int, tasks: Sequence[Task]) -> list[Rollout] | None:
-        jobs = [
+    def _jobs(self, step: int, tasks: Sequence[Task]) -> list[Job]:
+        return [
             Job(
                 id=f"{STAGE}/{step}/{task.id}/{member}",
                 task=task,
@@ -100,15 +161,47 @@ class Collector:
             for task in tasks
             for member in range(self._config.group_size)
         ]
-        sampling = Sampling(temperature=self._config.temperature, max_tokens=self._engine.limits.max_turn_tokens)
-        with anyio.CancelScope() as self._scope:
-            rollouts = await self._engine.run(jobs, sampling=sampling)
-        if self._scope.cancelled_caught:
-            return None
+
+    def _batch(self, rollouts: Sequence[Rollout]) -> Batch:
+        config = self._config
+        groups: dict[str, list[Rollout]] = {}
         for rollout in rollouts:
-            self._folder.append_rollout(STAGE, rollout)
-        require_scores(rollouts, what=f"GRPO step {step}")
-        return rollouts
+            groups.setdefault(rollout.group, []).append(rollout)
+        build = build_branch_batch if config.branches else partial(build_batch, domain=config.domain)
+        return build(
+            list(groups.values()),
+            scale=config.scale_advantages,
+            baseline=config.baseline,
+            negative_weight=config.negative_weight,
+            mask_cut_off=config.mask_cut_off,
+            average_over_signal=config.resample_rounds > 0,
+        )
+
+    def _keep_broken(self, rollout: Rollout) -> None:
+        """An attempt that is made again: it is no rollout of the step, and not lost either."""
+        self._broken += 1
+        self._folder.append_rollout(BROKEN, rollout.model_copy(update={"id": f"{rollout.id}!{self._broken}"}))
+
+    def _note_figures(self, step: int, rollouts: Sequence[Rollout]) -> None:
+        assert self._stream is not None
+        line = {
+            "stage": FIGURES,
+            "step": step,
+            **Staleness.of(rollouts, step).figures(),
+            "branches": sum(parent_and_turn(rollout.id) is not None for rollout in rollouts),
+            "broken_attempts": self._broken - self._broken_before,
+            "in_flight": self._stream.in_flight,
+            "concurrency": self._stream.concurrency.limit,
+            "concurrency_lowest": self._stream.concurrency.lowest,
+            "seconds_waited": self.rollout_seconds,
+        }
+        self._broken_before = self._broken
+        self._folder.append_metrics(line)
+
+    def stop(self) -> None:
+        """Give up the rollouts in flight; the waiting trainer then raises `TrainingStopped`."""
+        if self._stream is not None:
+            self._stream.close()
 
     def finished_step(self) -> None:
         """Called by the trainer after the optimiser's step."""

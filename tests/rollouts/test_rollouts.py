@@ -231,7 +231,7 @@ async def test_a_thousand_rollouts_in_flight_share_no_state() -> None:
         return script_for(messages[0].content)(messages, seed)
 
     jobs = [Job(id=f"r{n}", task=Task(prompt=orders[n % len(orders)], id=f"t{n}"), seed=n) for n in range(1000)]
-    engine = RolloutEngine(agent=ScriptedAgent(by_prompt), source=desk, verifier=lambda rollout: 1.0, concurrency=1000)
+    engine = RolloutEngine(agent=ScriptedAgent(by_prompt), source=desk, verifier=None, concurrency=1000)
     rollouts = await engine.run(jobs, sampling=GREEDY)
     assert len(rollouts) == 1000
     for rollout in rollouts:

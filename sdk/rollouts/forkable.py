@@ -1,0 +1,93 @@
+"""An agent over a token-level policy whose conversations can be copied in the middle, tokens included."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self, runtime_checkable
+
+from mcp_bridge.records import Tool
+
+from ..policies.protocol import Conversation, Policy, Sampling
+from ..policies.rendering import ChatRenderer
+from ..policies.token_agent import TokenAgent, TokenConversation
+from ..policies.token_history import TokenHistory
+from ..records import TokenRow
+
+
+@runtime_checkable
+class ForkableConversation(Protocol):
+    """A conversation that can be copied."""
+
+    def fork(self, *, seed: int) -> Conversation:
+        """A copy that goes on by itself: the same tokens so far, other ones from here on."""
+        ...
+
+
+class KeptRow(TokenRow):
+    """A row that is copied as lists of numbers are, not number by number: verifiers get a deep copy of each rollout."""
+
+    @classmethod
+    def of(cls, row: TokenRow) -> Self:
+        """A copy that shares nothing with `row`."""
+        return cls.model_construct(
+            prompt_ids=list(row.prompt_ids),
+            completion_ids=list(row.completion_ids),
+            sampled=list(row.sampled),
+            logprobs=list(row.logprobs),
+            versions=list(row.versions),
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return self.of(self)
+
+
+class KeptHistory(TokenHistory):
+    """A token history that can be copied, and gives its rows out cheaply."""
+
+    @property
+    def rows(self) -> list[TokenRow]:
+        return [KeptRow.of(row) for row in self._rows]
+
+    def fork(self) -> KeptHistory:
+        """A copy of the tokens so far. Messages are not changed once they are there, so the copies share them."""
+        twin = copy.copy(self)
+        twin.messages = list(self.messages)
+        twin._rows = self.rows
+        twin._prompt, twin._completion = list(self._prompt), list(self._completion)
+        return twin
+
+
+class ForkableTokenConversation(TokenConversation):
+    """A `TokenConversation` that can be copied between two turns."""
+
+    def __init__(
+        self, policy: Policy, renderer: ChatRenderer, tools: Sequence[Tool], *, sampling: Sampling, seed: int
+    ) -> None:
+        super().__init__(policy, renderer, tools, sampling=sampling, seed=seed)
+        self._history: KeptHistory = KeptHistory(renderer, tools)
+
+    def fork(self, *, seed: int) -> ForkableTokenConversation:
+        """See `ForkableConversation.fork`. Raises RuntimeError while a reply is in progress."""
+        if self._speaking:
+            raise RuntimeError("a reply is in progress; a conversation is forked between two turns")
+        twin = copy.copy(self)
+        twin._seed = seed
+        twin._history = self._history.fork()
+        return twin
+
+
+class ForkableAgent(TokenAgent):
+    """A `TokenAgent` for rollouts that branch. Example: `ForkableAgent(engine, make_renderer(tokenizer))`"""
+
+    def with_renderer(self, change: Callable[[ChatRenderer], ChatRenderer]) -> ForkableAgent:
+        """The same policy, speaking through `change(renderer)`."""
+        return ForkableAgent(self._policy, change(self._renderer), name=self._name)
+
+    def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> ForkableTokenConversation:
+        return ForkableTokenConversation(self._policy, self._renderer, tools, sampling=sampling, seed=seed)
+
+    def pressure(self) -> float:
+        """How full the policy's cache is, 0 to 1 and above where requests wait; 0 where it does not tell."""
+        tell = getattr(self._policy, "pressure", None)
+        return float(tell()) if callable(tell) else 0.0

@@ -1,0 +1,121 @@
+"""A policy that plays a script in real time, with versions, a cache that fills up, and incidents."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import anyio
+
+from ...errors import PolicyFailure
+from ...policies.protocol import Completion, Sampling
+from ...policies.scripted import ByteRenderer
+from ...records import Message
+from ..forkable import ForkableAgent
+from ..seeds import derive_seed
+
+_ASSISTANT = 259  # the byte renderer's token that begins an assistant turn
+
+Say = Callable[[int, int], Message]
+"""From the number of the turn (0 is the first) and the turn's seed to what the policy says."""
+
+
+class EngineDown(PolicyFailure):
+    """The simulated engine has crashed and was not restarted yet."""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """What happens when the policy is asked for the `request`-th time (counted from 0).
+
+    `crash`: it and everything in flight fails, until the engine is up again `restart_s` later. `fail`: this request
+    fails, as where memory ran out for it. `hang`: this request never returns.
+    """
+
+    request: int
+    kind: Literal["crash", "fail", "hang"]
+    restart_s: float = 0.0
+
+
+class SimulatedPolicy:
+    """A `Policy` and `WeightPublisher`: `say` after `latency_s`. Equal seeds give equal tokens and log-probabilities.
+
+    `cache_rows`: conversations that fit into its cache; `pressure` is the share of it that is in use.
+    """
+
+    context_tokens = 1_000_000
+
+    def __init__(
+        self, say: Say, *, latency_s: float = 0.2, cache_rows: int | None = None, incidents: Sequence[Incident] = ()
+    ) -> None:
+        self._say = say
+        self._latency_s = latency_s
+        self._cache_rows = cache_rows
+        self._incidents = {incident.request: incident for incident in incidents}
+        self._renderer = ByteRenderer()
+        self._crashed = anyio.Event()
+        self._up_again_s = float("-inf")
+        self.version = 0
+        self.requests = 0
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self.crashes = 0
+
+    def pressure(self) -> float:
+        """The share of the cache that is in use; 0 where it is not bounded."""
+        return self.in_flight / self._cache_rows if self._cache_rows else 0.0
+
+    def publish(self, state: Mapping[str, Any], *, version: int) -> None:  # noqa: ARG002 - there are no weights
+        """Later samples carry `version`."""
+        self.version = version
+
+    async def sample(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        sampling: Sampling,
+        seed: int,
+        stop_token_ids: Sequence[int] = (),  # noqa: ARG002 - a reply has one at its end only
+    ) -> Completion:
+        """See `Policy.sample`. Raises `EngineDown` in a crash, and until the engine is up again."""
+        incident = self._incidents.get(self.requests)
+        self.requests += 1
+        if anyio.current_time() < self._up_again_s:
+            raise EngineDown(f"the engine is down for another {self._up_again_s - anyio.current_time():.1f} s")
+        if incident is not None and incident.kind == "crash":
+            self._crash(incident)
+        if incident is not None and incident.kind == "fail":
+            raise PolicyFailure("the engine has no memory left for this request")
+        version, crashed = self.version, self._crashed
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            wait_s = float("inf") if incident is not None and incident.kind == "hang" else self._latency_s
+            with anyio.move_on_after(wait_s):
+                await crashed.wait()
+                raise EngineDown("the engine crashed while this request was in flight")
+        finally:
+            self.in_flight -= 1
+        return self._completion(prompt_ids, seed, sampling, version)
+
+    def _crash(self, incident: Incident) -> None:
+        self.crashes += 1
+        self._up_again_s = anyio.current_time() + incident.restart_s
+        self._crashed.set()
+        self._crashed = anyio.Event()
+        raise EngineDown("the engine crashed")
+
+    def _completion(self, prompt_ids: Sequence[int], seed: int, sampling: Sampling, version: int) -> Completion:
+        turn = list(prompt_ids).count(_ASSISTANT) - 1
+        ids = self._renderer.encode_reply(self._say(turn, seed), [])
+        chance = random.Random(derive_seed(seed, turn, version))
+        kept = ids[: sampling.max_tokens]
+        logprobs = [-chance.random() for _ in kept]
+        return Completion(kept, logprobs, "stop" if len(kept) == len(ids) else "length", version)
+
+
+def simulated_agent(policy: SimulatedPolicy, name: str = "simulated") -> ForkableAgent:
+    """An agent that speaks through `policy`, one byte a token."""
+    return ForkableAgent(policy, ByteRenderer(), name=name)

@@ -1,0 +1,214 @@
+"""Jobs go in at any time, rollouts come out as they end: one starts as soon as another ends, whatever its group."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.abc
+
+from ..policies.protocol import Sampling
+from ..records import Rollout
+from .branching import Branching
+from .concurrency import AdaptiveConcurrency
+from .episode import Job
+from .forks import TurnStart
+
+if TYPE_CHECKING:
+    from .engine import RolloutEngine
+
+OnRollout = Callable[[Rollout], None]
+
+
+class StreamClosed(Exception):
+    """The stream ended before these rollouts did."""
+
+
+@dataclass
+class RolloutCounts:
+    """What became of every rollout that was begun: `begun = ended + given_up + in flight`."""
+
+    begun: int = 0
+    ended: int = 0
+    closed: bool = False
+    not_begun: int = 0
+    """Still waiting when the stream was closed."""
+    attempts_again: int = 0
+    """Attempts that broke and were made again."""
+    branches: int = 0
+    most_in_flight: int = 0
+
+    @property
+    def given_up(self) -> int:
+        """Begun, and cut off because the stream was closed or something raised. They are in no batch."""
+        return self.begun - self.ended if self.closed else 0
+
+
+class Ticket:
+    """Jobs that were handed in together."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        """Raises `ValueError` where two jobs have one id."""
+        self._branches: dict[str, list[str]] = {job.id: [] for job in jobs}
+        if len(self._branches) != len(jobs):
+            ids = [job.id for job in jobs]
+            twice = next(name for name in ids if ids.count(name) > 1)
+            raise ValueError(f"two jobs have the id {twice!r}; ids are unique in a run")
+        self._rollouts: dict[str, Rollout] = {}
+        self._missing = len(jobs)
+        self._done = anyio.Event()
+        self.error: Exception | None = None
+        if not jobs:
+            self._done.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` would return or raise at once."""
+        return self._done.is_set()
+
+    async def wait(self) -> list[Rollout]:
+        """All rollouts, in the order of the jobs, each followed by its branches.
+
+        Raises what running one of them raised, and `StreamClosed` where the stream ended first.
+        """
+        await self._done.wait()
+        if self.error is not None:
+            raise self.error
+        order = [one for name, branches in self._branches.items() for one in (name, *branches)]
+        return [self._rollouts[name] for name in order]
+
+    def fail(self, error: Exception) -> None:
+        """Whoever waits raises `error`. Does nothing where the ticket is done."""
+        if not self.done:
+            self.error = error
+            self._done.set()
+
+    def ended(self, rollout: Rollout, branches: Sequence[Job]) -> None:
+        """One of the rollouts is there, and `branches` are still to come."""
+        self._rollouts[rollout.id] = rollout
+        if branches:
+            self._branches[rollout.id] = [branch.id for branch in branches]
+        self._missing += len(branches) - 1
+        if self._missing == 0:
+            self._done.set()
+
+
+class RolloutStream:
+    """Rollouts in flight. Made by `RolloutEngine.stream`; belongs to one event loop."""
+
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        group: anyio.abc.TaskGroup,
+        *,
+        sampling: Sampling,
+        on_rollout: OnRollout | None,
+        on_broken: OnRollout | None,
+        branching: Branching | None,
+        retries: int,
+    ) -> None:
+        self._engine = engine
+        self._group = group
+        self._sampling = sampling
+        self._on_rollout = on_rollout
+        self._on_broken = on_broken
+        self._branching = branching
+        self._retries = retries
+        self._queue: list[tuple[int, int, Job, Ticket]] = []
+        self._open: set[Ticket] = set()
+        self._uses: Counter[int] = Counter()
+        self._handed_in = 0
+        self._in_flight = 0
+        self._closed = False
+        self.counts = RolloutCounts()
+        pressure = getattr(engine.agent, "pressure", None)
+        self.concurrency = AdaptiveConcurrency(engine.concurrency, pressure=pressure if callable(pressure) else None)
+
+    @property
+    def in_flight(self) -> int:
+        """Rollouts that have begun and not ended."""
+        return self._in_flight
+
+    def submit(self, jobs: Sequence[Job], *, priority: int = 0) -> Ticket:
+        """Hand jobs in. Those of a lower `priority` begin first, then those that were handed in first."""
+        ticket = Ticket(jobs)
+        if self._closed:
+            ticket.fail(StreamClosed("the stream is closed; open another with RolloutEngine.stream"))
+        else:
+            self._open = {one for one in self._open if not one.done} | {ticket}
+            self._add(jobs, ticket, priority)
+        return ticket
+
+    def _add(self, jobs: Sequence[Job], ticket: Ticket, priority: int) -> None:
+        for job in jobs:
+            heapq.heappush(self._queue, (priority, self._handed_in, job, ticket))
+            self._handed_in += 1
+        self._begin_more()
+
+    def _begin_more(self) -> None:
+        while self._queue and self._in_flight < self.concurrency.limit and not self._closed:
+            priority, _, job, ticket = heapq.heappop(self._queue)
+            if ticket.error is not None:
+                self.counts.not_begun += 1
+                continue
+            self._in_flight += 1
+            self.counts.begun += 1
+            self.counts.most_in_flight = max(self.counts.most_in_flight, self._in_flight)
+            self._group.start_soon(self._one, job, ticket, priority)
+
+    async def _one(self, job: Job, ticket: Ticket, priority: int) -> None:
+        ended = False
+        starts: list[TurnStart] | None = [] if self._branching is not None and job.start is None else None
+        branches: list[Job] = []
+        try:
+            rollout = await self._engine.attempt(
+                job, self._sampling, starts=starts, retries=self._retries, on_broken=self._broke
+            )
+            if self._branching is not None and starts:
+                branches = self._branching.jobs(job, rollout, starts)
+            self.concurrency.ended()
+            if self._on_rollout is not None:
+                self._on_rollout(rollout)
+            ended = True
+            ticket.ended(rollout, branches)
+        except Exception as error:
+            # Whoever waits for the ticket raises it; the other tickets go on.
+            ticket.fail(error)
+            branches = []
+        finally:
+            self._in_flight -= 1
+            self.counts.ended += ended
+            self._let_go(job, starts or [], branches)
+        self.counts.branches += len(branches)
+        self._add(branches, ticket, priority)
+
+    def _let_go(self, job: Job, starts: Sequence[TurnStart], branches: Sequence[Job]) -> None:
+        """Close the copies that no branch needs any more."""
+        for branch in branches:
+            self._uses[id(branch.start)] += 1
+        if job.start is not None:
+            self._uses[id(job.start)] -= 1
+        for start in [*starts, *([job.start] if job.start is not None else [])]:
+            if self._uses[id(start)] <= 0:
+                del self._uses[id(start)]
+                start.close()
+
+    def _broke(self, rollout: Rollout, again: bool) -> None:
+        """An attempt broke; `again`: it is made again."""
+        self.concurrency.ended(overloaded=True)
+        if again:
+            self.counts.attempts_again += 1
+            if self._on_broken is not None:
+                self._on_broken(rollout)
+
+    def close(self) -> None:
+        """Begin nothing more; whoever waits hears of it. What is in flight ends with the engine's task group."""
+        self._closed = self.counts.closed = True
+        self.counts.not_begun += len(self._queue)
+        self._queue = []
+        for ticket in self._open:
+            ticket.fail(StreamClosed("the stream was closed before all of its rollouts had ended"))

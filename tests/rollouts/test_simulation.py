@@ -1,0 +1,202 @@
+"""Rollouts without a model, by a clock that jumps: scheduling, branches, incidents."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from sandboxes.helpdesk import Helpdesk
+from sdk.errors import ConfigError
+from sdk.policies.protocol import Sampling
+from sdk.records import Message, Rollout, Task, ToolCall
+from sdk.rollouts.branching import Branching
+from sdk.rollouts.engine import RolloutEngine
+from sdk.rollouts.episode import Job
+from sdk.rollouts.limits import Limits
+from sdk.rollouts.simulation import Incident, SimulatedPolicy, SlowTools, run_virtual, simulated_agent
+from sdk.rollouts.tree import grow_trees, parent_and_turn, sampled_turns
+
+LIMITS = Limits(max_turn_tokens=10_000, max_tokens=100_000)
+SAMPLING = Sampling(max_tokens=10_000)
+DESK = Helpdesk()
+ORDERS = [o for o, row in DESK.state()["orders"].items() if row["status"] == "processing"]
+
+
+def call(name: str, **arguments: Any) -> Message:
+    return Message(role="assistant", tool_calls=[ToolCall(id="", name=name, arguments=arguments)])
+
+
+def done() -> Message:
+    return Message(role="assistant", content="done")
+
+
+def look_then_end(turns: int) -> Callable[[int, int], Message]:
+    """Looks an order up in every turn but the last."""
+    return lambda turn, seed: done() if turn == turns - 1 else call("get_order", order_id=ORDERS[turn % len(ORDERS)])
+
+
+def look_then_cancel_one_of_two(turn: int, seed: int) -> Message:
+    return [call("get_order", order_id=ORDERS[0]), call("cancel_order", order_id=ORDERS[seed % 2]), done()][turn]
+
+
+def jobs(count: int, group: int = 1) -> list[Job]:
+    return [Job(id=f"r{n}", task=Task(prompt="go", id=f"t{n // group}"), seed=n) for n in range(count)]
+
+
+def engine(policy: SimulatedPolicy, source: Any = DESK, **options: Any) -> RolloutEngine:
+    return RolloutEngine(
+        agent=simulated_agent(policy), source=source, verifier=None, **{"limits": LIMITS, "concurrency": 8, **options}
+    )
+
+
+async def timed(runner: RolloutEngine, made: list[Job]) -> tuple[list[Rollout], float]:
+    started = anyio.current_time()
+    rollouts = await runner.run(made, sampling=SAMPLING)
+    return rollouts, anyio.current_time() - started
+
+
+def test_the_schedule_is_the_ideal_one_whatever_the_length_of_the_rollouts() -> None:
+    # 24 rollouts of 1 to 3 turns by turns, 0.2 s a turn and 0.1 s a call: 0.2, 0.5 and 0.8 s, 12 s in all, in 8 slots.
+    def say(turn: int, seed: int) -> Message:
+        return done()
+
+    lengths = {f"p{n}": n % 3 + 1 for n in range(24)}
+
+    class ByPrompt(SimulatedPolicy):
+        def _completion(self, prompt_ids: Any, seed: int, sampling: Any, version: int) -> Any:
+            prompt = self._renderer.decode(prompt_ids).split("<user>")[1].split("<end>")[0]
+            self._say = look_then_end(lengths[prompt])
+            return super()._completion(prompt_ids, seed, sampling, version)
+
+    source = SlowTools(DESK, latency_s=0.1)
+    made = [Job(id=prompt, task=Task(prompt=prompt), seed=0) for prompt in lengths]
+    policy = ByPrompt(say)
+    rollouts, seconds = run_virtual(timed, engine(policy, source), made)
+    assert [r.turns for r in rollouts] == list(lengths.values())
+    # No schedule is shorter than the work over the slots; a list schedule ends at most one rollout later (Graham 1969).
+    assert 12.0 / 8 <= seconds <= 12.0 / 8 + 0.8
+    assert policy.most_in_flight == 8
+
+
+def test_concurrency_follows_the_cache_of_the_policy_down_and_up_again() -> None:
+    policy = SimulatedPolicy(look_then_end(2), cache_rows=10)
+    runner = engine(policy, concurrency=40)
+
+    async def run() -> Any:
+        async with runner.stream(sampling=SAMPLING) as stream:
+            rollouts = await stream.submit(jobs(400)).wait()
+            return rollouts, stream.concurrency
+
+    rollouts, concurrency = run_virtual(run)
+    assert len({r.id for r in rollouts}) == 400
+    assert runner.counts.most_in_flight == 40
+    assert concurrency.lowest <= 10
+    assert 5 <= concurrency.limit <= 12
+
+
+@pytest.mark.parametrize("kind", ["crash", "fail", "hang"])
+def test_what_breaks_is_played_again_and_nothing_is_counted_twice(kind: Any) -> None:
+    policy = SimulatedPolicy(look_then_end(3), incidents=[Incident(request=23, kind=kind)])
+    broken: list[Rollout] = []
+
+    async def run() -> tuple[list[Rollout], float]:
+        started = anyio.current_time()
+        limits = LIMITS.model_copy(update={"reply_timeout_s": 2.0})
+        runner = engine(policy, limits=limits)
+        async with runner.stream(sampling=SAMPLING, retries=1, on_broken=broken.append) as stream:
+            rollouts = await stream.submit(jobs(24)).wait()
+            assert stream.counts.attempts_again == len(broken)
+            assert (stream.counts.begun, stream.counts.ended) == (24, 24)
+        assert stream.counts.given_up == 0
+        return rollouts, anyio.current_time() - started
+
+    rollouts, seconds = run_virtual(run)
+    assert [r.id for r in rollouts] == [f"r{n}" for n in range(24)]
+    assert all(r.failure is None and r.turns == 3 for r in rollouts)
+    assert {r.failure.boundary for r in broken if r.failure} == {"policy"}
+    # A crash takes everything in flight with it; the other two cost one rollout.
+    assert len(broken) == (8 if kind == "crash" else 1)
+    assert seconds < 6
+
+
+def test_without_retries_what_broke_is_left_unscored_and_says_where() -> None:
+    policy = SimulatedPolicy(look_then_end(2), incidents=[Incident(request=0, kind="fail")])
+    rollouts, _ = run_virtual(timed, engine(policy), jobs(4))
+    failed = [r for r in rollouts if r.failure is not None]
+    assert [(r.failure.boundary, r.stop_reason) for r in failed if r.failure] == [("policy", "failed")]
+    assert "no memory" in str(failed[0].failure)
+
+
+def test_rollouts_given_up_when_a_stream_is_closed_are_counted() -> None:
+    runner = engine(SimulatedPolicy(look_then_end(2)), concurrency=4)
+
+    async def run() -> None:
+        async with runner.stream(sampling=SAMPLING) as stream:
+            stream.submit(jobs(10))
+            await anyio.sleep(0.1)
+
+    run_virtual(run)
+    assert (runner.counts.begun, runner.counts.given_up, runner.counts.not_begun) == (4, 4, 6)
+
+
+def cancelled(rollout: Rollout) -> list[str]:
+    changes = DESK.diff(rollout.initial_state or {}, rollout.final_state or {})
+    return [c["key"] for c in changes if c["table"] == "orders"]
+
+
+@pytest.mark.parametrize("source", [DESK, SlowTools(DESK, latency_s=0.1)], ids=["forked", "replayed"])
+def test_branches_go_on_from_the_same_moment_in_worlds_of_their_own(source: Any) -> None:
+    runner = engine(SimulatedPolicy(look_then_cancel_one_of_two), source)
+
+    async def run() -> list[Rollout]:
+        return await runner.run(jobs(2), sampling=SAMPLING, branching=Branching(8, where=lambda rollout: [1]))
+
+    rollouts = run_virtual(run)
+    assert runner.counts.branches == 16
+    trees = grow_trees(rollouts)
+    assert [len(tree.leaves) for tree in trees] == [9, 9]
+    for tree in trees:
+        for branch in tree.branches[1]:
+            assert parent_and_turn(branch.id) == (tree.root.id, 1)
+            assert branch.messages[:3] == tree.root.messages[:3]
+            assert branch.calls[:1] == tree.root.calls[:1]
+            assert (branch.turns, branch.stop_reason, branch.failure) == (3, "answered", None)
+            # Tokens of the past are the very same, with the log-probabilities they were sampled with.
+            (row,), (root_row,) = branch.rows, tree.root.rows
+            past = sampled_turns(tree.root)[0].end
+            assert row.prompt_ids == root_row.prompt_ids
+            assert row.completion_ids[:past] == root_row.completion_ids[:past]
+            assert row.logprobs[:past] == root_row.logprobs[:past]
+        chosen = collections.Counter(order for leaf in tree.leaves for order in cancelled(leaf))
+        assert sum(chosen.values()) == 9, "each world has its own leaf's cancellation and no other"
+        assert len(chosen) == 2, "seeds of branches differ"
+
+
+def test_a_branch_of_a_tool_that_is_live_is_refused() -> None:
+    from mcp_bridge import connect
+
+    async def run() -> None:
+        async with connect([look_then_end]) as source:
+            await engine(SimulatedPolicy(look_then_end(2)), source).run(
+                jobs(1), sampling=SAMPLING, branching=Branching(1)
+            )
+
+    with pytest.raises(ConfigError, match="is live"):
+        anyio.run(run)
+
+
+def test_the_least_sure_turn_is_branched_at_and_never_the_first() -> None:
+    runner = engine(SimulatedPolicy(look_then_end(4)))
+    rollouts, _ = run_virtual(timed, runner, jobs(1))
+    (row,) = rollouts[0].rows
+    spans = sampled_turns(rollouts[0])
+    assert len(spans) == 4
+    for unsure in range(4):
+        for turn, span in enumerate(spans):
+            row.logprobs[span.begin : span.end] = [-2.0 if turn == unsure else -0.1 * turn] * (span.end - span.begin)
+        assert Branching(1).turns(rollouts[0]) == [unsure or 3]
+    assert Branching(1, points=9, where="random").turns(rollouts[0]) == [1, 2, 3]

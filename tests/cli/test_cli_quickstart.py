@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from command_line import start_toolbake, toolbake
 
+import sandboxes.helpdesk
 from mcp_bridge.sources.functions import FunctionSource
-from sdk.cli.quickstart_options import quickstart_options, quickstart_tasks
+from sdk.cli.quickstart_options import INTENTS, SELDOM_SHOWN, TIERS, quickstart_options, quickstart_tasks
 from sdk.cli.resuming import finished_run, fresh_folder
 from sdk.evaluation.report import Report
 from sdk.policies.models import load_model
@@ -107,11 +110,11 @@ def test_a_run_counts_as_finished_only_with_its_report_its_model_and_the_same_ev
     from sdk.evaluation.report import build_report
     from sdk.records import Rollout, Task, Verdict
     from sdk.traces.run_folder import RunFolder
-    from sdk.trainer.pipeline import choose_tasks
+    from sdk.trainer.pipeline import choose_sides
     from sdk.trainer.run_identity import train_identity
 
     options = quickstart_options(steps=1)
-    train, heldout = choose_tasks(ORDERS, options)
+    train, _, heldout = choose_sides(ORDERS, options)
     tools = FunctionSource([get_order]).tools
     identity = train_identity(
         options, model=None, verifier=says_shipped, train=train, heldout=heldout, source=[get_order], tools=tools
@@ -147,13 +150,21 @@ def test_a_shorter_try_bounds_both_stages_and_leaves_the_rest():
     assert short.model_dump(exclude=changed) == whole.model_dump(exclude=changed)
 
 
+def test_some_kinds_are_seldom_shown_and_none_is_never_shown():
+    shown = Counter(task["tags"]["intent"] for task in quickstart_tasks() if "demonstration" in task)
+    asked = Counter(task["tags"]["intent"] for task in quickstart_tasks())
+    assert {intent for intent in INTENTS if shown[intent] < asked[intent]} == set(SELDOM_SHOWN)
+    assert all(0 < shown[intent] <= asked[intent] / 2 for intent in SELDOM_SHOWN)
+
+
 def test_the_right_solution_of_every_task_fits_into_the_limits():
     from sdk.cli.token_costs import open_renderer
     from sdk.records import Task
 
     limits, renderer = quickstart_options().limits, open_renderer(None)
-    for given in quickstart_tasks():
-        task = Task.model_validate(given)
+    for task in map(Task.model_validate, sandboxes.helpdesk.tasks(tiers=TIERS)):
+        if task.tags["intent"] not in INTENTS:
+            continue
         lengths = [len(renderer.encode_reply(message, [])) for message in task.demonstration]
         assert len(lengths) <= limits.max_turns
         assert max(lengths) <= limits.max_turn_tokens

@@ -9,11 +9,11 @@ from .tokens import Token, tokenize
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'(\[])|\n+|(?<=;)\s+")
 _CAPITAL = re.compile(r"(?<![.!?]\s)(?<!^)\b[A-Z][\w'-]+")
 _SMALL_WORDS = """
-a an the this that these those it its he she they them his her their i you we me my your our is are was were be been being
-am do does did done has have had having will would can could may might shall should must of in on at to from by for with
-about as into over under and or but if then than so because while where when which who whom whose what how there here not
-no yes also just only very too any some each all both more most other such own same up down out off again further once
-please thanks now currently according one
+a an the this that these those it its he she they them his her their i you we me my your our is are was were
+be been being am do does did done has have had having will would can could may might shall should must of in
+on at to from by for with about as into over under and or but if then than so because while where when which
+who whom whose what how there here not no yes also just only very too any some each all both more most other
+such own same up down out off again further once please thanks now currently according one
 """
 _NO_CONTENT = frozenset(_SMALL_WORDS.split())
 

@@ -55,9 +55,9 @@ def test_no_probe_earns_anything_of_the_helpdesks_verifier() -> None:
 @pytest.mark.parametrize(
     ("verifier", "caught_by"),
     [
-        (mentions_the_answer, {"copies_prompt", "injects", "echoes", "every_value"}),
-        (nothing_went_wrong, {"empty", "constant", "unknowing", "claims_success", "copies_prompt", "injects"}),
-        (says_it_succeeded, {"claims_success", "injects"}),
+        (mentions_the_answer, {"copies_prompt", "injects", "injects_verdict", "echoes", "every_value"}),
+        (nothing_went_wrong, {"empty", "constant", "unknowing", "claims_success", "copies_prompt", "injects", "injects_verdict"}),
+        (says_it_succeeded, {"claims_success", "injects", "injects_verdict"}),
         (made_the_calls, {"every_tool", "echoes", "every_value"}),
     ],
 )

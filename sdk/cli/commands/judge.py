@@ -1,0 +1,64 @@
+"""`toolbake judge check`: how far a judge agrees with people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..failing import clean_errors
+from ..options import Debug, VerifierName
+
+Examples = Annotated[
+    Path,
+    typer.Argument(
+        metavar="EXAMPLES",
+        help="A JSONL file of labelled examples: a rollout and a label, or prompt, answer, expected and a label.",
+        show_default=False,
+    ),
+]
+
+
+def check(
+    examples: Examples,
+    *,
+    verifier: VerifierName,
+    min_kappa: Annotated[
+        float, typer.Option("--min-kappa", min=-1.0, max=1.0, help="End with an error below this agreement.")
+    ] = 0.6,
+    threshold: Annotated[float, typer.Option("--threshold", help="A score that reaches this says: right.")] = 1.0,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Examples judged at once.")] = 8,
+    debug: Debug = False,
+) -> None:
+    """Measure how far a judge, or any other verifier, agrees with labelled examples.
+
+    Prints accuracy with its interval, Cohen's kappa, the confusion and every disagreement. A judge with a cache keeps
+    what was measured, and one with min_kappa scores nothing before.
+
+    Examples:
+      toolbake judge check labels.jsonl --verifier judges.py:polite
+    """
+    with clean_errors(debug):
+        import anyio
+
+        from ...errors import ToolbakeError
+        from ...judging import Agreement, Judge, labelled_examples, measure_agreement
+        from ..quiet import quiet_libraries
+        from ..sources import load_verifier
+
+        quiet_libraries()
+        judge, labelled = load_verifier(verifier), labelled_examples(examples)
+
+        async def measure() -> Agreement:
+            try:
+                return await measure_agreement(judge, labelled, threshold=threshold, concurrency=concurrency)
+            finally:
+                if isinstance(judge, Judge):
+                    await judge.close()
+
+        found = anyio.run(measure)
+        typer.echo(str(found))
+        if found.kappa is None or found.kappa < min_kappa:
+            shown = "not defined" if found.kappa is None else f"{found.kappa:.2f}"
+            raise ToolbakeError(f"the agreement (kappa {shown}) is below --min-kappa {min_kappa:g}")

@@ -1,0 +1,17 @@
+"""Models that judge: verdicts by rubric or gold answer, rankings of a group, and how far people agree with them."""
+
+from .agreement import Agreement, labelled_examples, measure_agreement
+from .asking import Budget
+from .ranking import Ranker, Ranking
+from .verdicts import Judge, judge
+
+__all__ = [
+    "Agreement",
+    "Budget",
+    "Judge",
+    "Ranker",
+    "Ranking",
+    "judge",
+    "labelled_examples",
+    "measure_agreement",
+]

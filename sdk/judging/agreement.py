@@ -1,0 +1,161 @@
+"""How far a judge agrees with people, measured before it earns anybody anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ..errors import ConfigError, VerifierError
+from ..evaluation.statistics import Interval, wilson
+from ..records import Rollout, Task
+from ..verifiers import VerifierLike, run_verifier
+from .verdicts import Judge
+
+
+class Agreement(BaseModel):
+    """A judge beside labels. `print` it.
+
+    `kappa` is Cohen's (1960): (p_o - p_e) / (1 - p_e), with p_o the share of agreement and p_e that expected by chance;
+    None where the labels and the judge both know one answer only. Unscored examples take part in no figure.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    both_right: int
+    both_wrong: int
+    too_lenient: int
+    """The judge passes what people do not."""
+    too_strict: int
+    unscored: dict[str, str]
+    """Why, by the example's number."""
+    disagreements: list[str]
+
+    @property
+    def examples(self) -> int:
+        return self.both_right + self.both_wrong + self.too_lenient + self.too_strict
+
+    @property
+    def accuracy(self) -> Interval | None:
+        """The share of agreement with its interval."""
+        return wilson(self.both_right + self.both_wrong, self.examples) if self.examples else None
+
+    @property
+    def kappa(self) -> float | None:
+        count = self.examples
+        if not count:
+            return None
+        judged, labelled = self.both_right + self.too_lenient, self.both_right + self.too_strict
+        chance = (judged * labelled + (count - judged) * (count - labelled)) / count**2
+        observed = (self.both_right + self.both_wrong) / count
+        return None if chance == 1 else (observed - chance) / (1 - chance)
+
+    def __str__(self) -> str:
+        accuracy, kappa = self.accuracy, self.kappa
+        lines = [
+            f"examples    {self.examples} judged, {len(self.unscored)} without a verdict",
+            "agreement   "
+            + (f"{accuracy.estimate:.1%} [{accuracy.low:.1%}, {accuracy.high:.1%}]" if accuracy else "-"),
+            "kappa       " + (f"{kappa:.2f}" if kappa is not None else "not defined: only one answer was ever given"),
+            "",
+            "                judge: right  judge: wrong",
+            f"label: right    {self.both_right:12}  {self.too_strict:12}",
+            f"label: wrong    {self.too_lenient:12}  {self.both_wrong:12}",
+        ]
+        lines += ["", *self.disagreements] if self.disagreements else []
+        return "\n".join(lines + [f"no verdict on example {number}: {why}" for number, why in self.unscored.items()])
+
+
+Labelled = tuple[Rollout, bool]
+
+
+def labelled_examples(path: Path | str) -> list[Labelled]:
+    """Rollouts with labels, from a JSONL file.
+
+    Each line is `{"label": true, "rollout": {...}}`, with a rollout as run folders hold it, or `{"label": false,
+    "prompt": ..., "answer": ..., "expected": {...}}`. The labels that `toolbake view` exports are read, too (`good`,
+    `bad`); what is labelled `unsure` is no example. Raises `ConfigError` that names the line.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"examples {str(path)!r} cannot be read: {error}") from error
+    found = [_example(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if _is_example(line)]
+    if not found:
+        raise ConfigError(f"examples {str(path)!r} holds none; give a line of JSON for each")
+    return found
+
+
+_LABELS = {"good": True, "bad": False}
+
+
+def _is_example(line: str) -> bool:
+    """Whether a line holds anything that a judge can be held to."""
+    return bool(line.strip()) and '"label": "unsure"' not in line.replace('":"', '": "')
+
+
+def _example(line: str, where: str) -> Labelled:
+    form = '{"label": true, "rollout": {...}} or {"label": true, "prompt": ..., "answer": ..., "expected": {...}}'
+    try:
+        row: Any = json.loads(line)
+        label = row.get("label") if isinstance(row, dict) else None
+        label = _LABELS.get(label) if isinstance(label, str) else label
+        if not isinstance(label, bool):
+            raise ValueError("it has no label that is true or false, good or bad")
+        if "rollout" in row:
+            return Rollout.model_validate(row["rollout"]), label
+        if unknown := sorted(set(row) - {"label", "prompt", "answer", "expected"}):
+            raise ValueError(f"there is no field {unknown[0]!r}")
+        task = Task(prompt=row["prompt"], expected=row.get("expected", {}))
+        return Rollout(id=where, task=task, answer=row["answer"]), label
+    except (ValueError, KeyError, ValidationError) as error:
+        raise ConfigError(f"{where}: {error}; a line is {form}") from error
+
+
+async def measure_agreement(
+    verifier: VerifierLike, examples: Sequence[Labelled], *, threshold: float = 1.0, concurrency: int = 8
+) -> Agreement:
+    """Judge every example and count. Any verifier can be measured; a `Judge` with a cache keeps what was measured,
+    which `min_kappa` asks for."""
+    limiter = anyio.CapacityLimiter(concurrency)
+    judged: list[bool | str] = [""] * len(examples)
+
+    async def one(place: int) -> None:
+        async with limiter:
+            try:
+                asked: VerifierLike = verifier.ask if isinstance(verifier, Judge) else verifier
+                verdict = await run_verifier(asked, examples[place][0], timeout_s=None)
+                judged[place] = verdict.score >= threshold - 1e-9
+            except VerifierError as error:
+                judged[place] = str(error)
+
+    async with anyio.create_task_group() as group:
+        for place in range(len(examples)):
+            group.start_soon(one, place)
+    found = _count(judged, examples)
+    if isinstance(verifier, Judge) and verifier.cache is not None:
+        verifier.cache.put("agreement", verifier.identity, {"kappa": found.kappa, "examples": found.examples})
+    return found
+
+
+def _count(judged: Sequence[bool | str], examples: Sequence[Labelled]) -> Agreement:
+    pairs = [(said, label) for said, (_, label) in zip(judged, examples, strict=True)]
+    differing = [
+        f"example {number}: labelled {'right' if label else 'wrong'}, judged {'right' if said else 'wrong'}: "
+        f"{' '.join(rollout.answer.split())[:120]}"
+        for number, (said, (rollout, label)) in enumerate(zip(judged, examples, strict=True), 1)
+        if isinstance(said, bool) and said != label
+    ]
+    return Agreement(
+        both_right=pairs.count((True, True)),
+        both_wrong=pairs.count((False, False)),
+        too_lenient=pairs.count((True, False)),
+        too_strict=pairs.count((False, True)),
+        unscored={str(number): said for number, said in enumerate(judged, 1) if isinstance(said, str)},
+        disagreements=differing,
+    )

@@ -1,0 +1,147 @@
+"""Asking a model for one JSON object: cached, within a budget, and never twice without saying so."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from ..errors import ConfigError, PolicyFailure, VerifierError
+from ..policies.endpoint import EndpointAgent
+from ..policies.opening import ModelSource, check_model_source, model_label, open_agent
+from ..policies.protocol import Agent, Sampling
+from ..records import Message
+from ..verifiers.answer_forms import strict_json
+from ..verifiers.comparing import shortened
+from .cache import JudgeCache
+
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a judge may spend in this process; answers from the cache cost nothing. None: no limit."""
+
+    calls: int | None = None
+    tokens: int | None = None
+    """Of prompts and answers, as the endpoint counts them."""
+
+    def __post_init__(self) -> None:
+        for name, most in (("calls", self.calls), ("tokens", self.tokens)):
+            if most is not None and most < 0:
+                raise ConfigError(f"Budget: {name} is {most}; give 0 or more, or None for no limit")
+
+
+@dataclass
+class Spent:
+    """What was asked so far. `unreadable`: answers that were no verdict."""
+
+    calls: int = 0
+    tokens: int = 0
+    from_cache: int = 0
+    unreadable: int = 0
+
+
+class Asker:
+    """One model, asked for JSON. `model`: an endpoint as `(url, name)` or mapping, a local model, or an agent."""
+
+    def __init__(
+        self, model: ModelSource, *, cache: JudgeCache | None, budget: Budget, tries: int, max_tokens: int
+    ) -> None:
+        check_model_source(model)
+        if tries < 1:
+            raise ConfigError(f"tries is {tries}; it must be 1 or more")
+        self.label = model_label(model) or "the embedded model"
+        self.spent = Spent()
+        self.cache = cache
+        self._model = model
+        self._budget = budget
+        self._tries = tries
+        self._max_tokens = max_tokens
+        self._agent: Agent | None = None
+        # Of each event loop its own: `sdk.evaluate` and its kind begin a new one every time.
+        self._opening: RunVar[anyio.Lock] = RunVar("judge_opening")
+        self._stack = AsyncExitStack()
+
+    async def ask(self, rules: str, material: str, read: Callable[[dict[str, Any]], Read]) -> tuple[Read, str]:
+        """What `read` makes of the model's JSON object, and a note where it took more than one try.
+
+        `read` raises `ValueError` for what is no verdict. Raises `VerifierError` where the budget is spent, the model
+        fails, or none of the tries is a verdict.
+        """
+        key = hashlib.sha256(json.dumps([self.label, rules, material]).encode()).hexdigest()
+        kept = self.cache.get("reply", key) if self.cache is not None else None
+        if kept is not None:
+            self.spent.from_cache += 1
+            return read(strict_json(kept)), ""
+        problem = ""
+        for number in range(self._tries):
+            reply = await self._reply(rules, material, number)
+            try:
+                found = read(_json_object(reply))
+            except ValueError as error:
+                self.spent.unreadable += 1
+                problem = f"{error}; it said {shortened(reply, 200)}"
+                continue
+            if self.cache is not None:
+                self.cache.put("reply", key, reply)
+            return found, f" (try {number + 1})" if number else ""
+        raise VerifierError(f"the judge {self.label} gave no verdict in {self._tries} tries: {problem}")
+
+    async def close(self) -> None:
+        """Stop a local model; an agent that was handed in stays open."""
+        await self._stack.aclose()
+        self._agent = None
+
+    async def _reply(self, rules: str, material: str, number: int) -> str:
+        self._require_budget()
+        agent = await self._opened()
+        self.spent.calls += 1
+        messages = [Message(role="system", content=rules), Message(role="user", content=material)]
+        sampling = Sampling(temperature=0.0 if number == 0 else 0.7, max_tokens=self._max_tokens)
+        try:
+            reply = await agent.start([], sampling=sampling, seed=number).reply(messages)
+        except PolicyFailure as error:
+            raise VerifierError(f"the judge {self.label} failed: {error}") from error
+        self.spent.tokens += reply.prompt_tokens + reply.sampled_tokens
+        if reply.stop_reason == "context":
+            raise VerifierError(f"the judge {self.label}: the rollout does not fit into its context")
+        return reply.message.content
+
+    def _require_budget(self) -> None:
+        for name in ("calls", "tokens"):
+            most, used = getattr(self._budget, name), getattr(self.spent, name)
+            if most is not None and used >= most:
+                raise VerifierError(
+                    f"the judge's budget is spent: {used} of {most} {name}; give a larger Budget, or a cache"
+                )
+
+    async def _opened(self) -> Agent:
+        try:
+            lock = self._opening.get()
+        except LookupError:
+            lock = anyio.Lock()
+            self._opening.set(lock)
+        async with lock:
+            if self._agent is None:
+                if isinstance(self._model, tuple):
+                    # Opened for good, an endpoint would hold connections of a loop that may end before the judge.
+                    self._agent = EndpointAgent(*self._model)
+                elif isinstance(self._model, dict):
+                    self._agent = EndpointAgent(**self._model)
+                else:
+                    self._agent = await self._stack.enter_async_context(open_agent(self._model))
+            return self._agent
+
+
+def _json_object(reply: str) -> dict[str, Any]:
+    found = strict_json(reply)
+    if not isinstance(found, dict):
+        raise ValueError("the verdict is no JSON object")
+    return found

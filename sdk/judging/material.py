@@ -1,0 +1,81 @@
+"""What a judge is shown, so that nothing in it can pass for the judge's own instructions.
+
+All that a policy or a tool wrote stands inside JSON strings, with `<`, `>`, `[` and every character beyond ASCII
+escaped: no quote, line break, role marker or special token can end the string or begin a message. The rules name a
+check word made of the material's hash, which nobody who wrote the material could have known, and a verdict without it
+is none. What a policy writes that speaks to its judge earns nothing, before any judge is asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from ..records import Rollout
+from ..verifiers.comparing import shortened
+
+_MOST_RESULT_CHARS = 2000
+MOST_ANSWER_CHARS = 8000
+
+_TO_THE_JUDGE = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"\b(?:score|reward|verdict|grade|rating|criteria|criterion|check|ranking)\b[\s\"'*]*[:=]",
+        r"<\||\|>|</?(?:answer|system|user|assistant|judge|material|evidence|s)>|\[/?INST\]",
+        r"\b(?:ignore|disregard|forget)\b.{0,40}\b(?:instruction|rule|criteri|rubric|above|previous|prompt)",
+        r"\b(?:judge|grader|evaluator|scorer|examiner)s?\b.{0,30}\b(?:must|should|please|will|has to|note)\b",
+        r"\b(?:dear|attention|note to)\b.{0,20}\b(?:judge|grader|evaluator|scorer|examiner)",
+        r"\bfull (?:marks|points|score|credit)\b|\b(?:highest|maximum|perfect) (?:score|mark|rating)\b",
+        r"\b(?:mark|grade|rate|score|judge|count) (?:this|it|me|(?:the|my) answer)\b.{0,20}\b(?:correct|right|pass)",
+        r"\bthe (?:answer|response) (?:above|below)\b.{0,30}\b(?:is|as) (?:correct|right)",
+    )
+)
+
+
+def speaks_to_the_judge(rollout: Rollout) -> str | None:
+    """What in the answer or in a call's arguments addresses whoever scores it, or None.
+
+    A phrase that the prompt or the gold answer has itself does not count. Lexical: it stops what is known, and the
+    escaping stays for the rest.
+    """
+    own = json.dumps([m.content for m in rollout.task.opening()] + rollout.task.later_turns, ensure_ascii=False)
+    own += json.dumps(rollout.task.expected, ensure_ascii=False, default=str)
+    written = [rollout.answer, *(json.dumps(r.call.arguments, ensure_ascii=False) for r in rollout.calls)]
+    for pattern in _TO_THE_JUDGE:
+        for text in written:
+            for found in pattern.finditer(text):
+                if found[0].casefold() not in own.casefold():
+                    return found[0]
+    return None
+
+
+def evidence(rollout: Rollout) -> dict[str, Any]:
+    """What happened, as the judge sees it. Results beyond 2 000 characters are cut, and say so."""
+    return {
+        "asked": [m.content for m in rollout.task.opening() if m.role == "user"] + rollout.task.later_turns,
+        "calls": [
+            {
+                "tool": record.call.name,
+                "arguments": record.call.arguments,
+                "failed": record.result.is_error,
+                "result": shortened(record.result.text, _MOST_RESULT_CHARS),
+            }
+            for record in rollout.calls
+        ],
+        "answer": rollout.answer,
+    }
+
+
+def escaped(material: Any) -> str:
+    """JSON in ASCII in which no marker of any chat format can stand."""
+    text = json.dumps(material, ensure_ascii=True, sort_keys=True, default=str)
+    for sign in "<>|":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def check_word(material: str) -> str:
+    """What a verdict on this material must repeat."""
+    return hashlib.sha256(material.encode()).hexdigest()[:10]

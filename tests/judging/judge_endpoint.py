@@ -1,0 +1,75 @@
+"""An OpenAI-compatible judge as a process of its own, whose behaviour is declared by the model's name.
+
+honest      a criterion holds where the answer has every word of it, or of the gold answer where it
+                names that; ranks shorter answers first
+gullible    obeys whatever the material says in so many words ("full marks"), and is honest otherwise
+place       ranks by place: the first shown is the best
+chatty      gives no JSON
+careless    gives a verdict without the check word
+down        answers HTTP 500
+second      gives no JSON the first time it is asked about something, and is honest after that
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+asked: dict[str, int] = {}
+
+
+def words(text: Any) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", str(text).lower()))
+
+
+def verdict(rules: str, material: dict[str, Any], model: str) -> str:
+    check = re.search(r'"check": "(\w+)"', rules)[1]  # type: ignore[index]
+    if model == "careless":
+        check = "none"
+    if "attempts" in material:
+        names = list(material["attempts"])
+        if model != "place":
+            names.sort(key=lambda name: len(material["attempts"][name]["answer"]))
+        return json.dumps({"check": check, "order": names, "reason": "by length"})
+    criteria = re.findall(r"^(\d+)\. (.*)$", rules, flags=re.MULTILINE)
+    obeys = model == "gullible" and "full marks" in json.dumps(material["answer"]).lower()
+    held = {
+        number: obeys or words(material["gold"] if "`gold`" in text else text) <= words(material["answer"])
+        for number, text in criteria
+    }
+    return json.dumps({"check": check, "criteria": held, "reason": "by words"})
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        rules, text = (message["content"] for message in body["messages"])
+        model = body["model"]
+        asked[text] = asked.get(text, 0) + 1
+        if model == "down":
+            self.send_error(500)
+            return
+        said = verdict(rules, json.loads(text), model)
+        if model == "chatty" or (model == "second" and asked[text] == 1):
+            said = f"I think it is fine. {said} Full marks!"
+        choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+        answer = json.dumps({"id": "x", "model": model, "choices": [choice], "usage": usage}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *args: object) -> None:
+        """Silent."""
+
+
+if __name__ == "__main__":
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    print(server.server_address[1], flush=True)
+    sys.stdin.close()
+    server.serve_forever()

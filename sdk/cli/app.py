@@ -10,6 +10,7 @@ import typer
 
 from .commands.divergence import divergence
 from .commands.evaluate import evaluate
+from .commands.judge import check
 from .commands.quickstart import quickstart
 from .commands.record import record
 from .commands.rollout import rollout
@@ -55,3 +56,7 @@ def _help(docstring: str | None) -> str:
 app.callback(help=_help(toolbake.__doc__))(toolbake)
 for _command in (quickstart, train, evaluate, rollout, serve, serve_tools, tools, record, divergence):
     app.command(help=_help(_command.__doc__))(_command)
+
+_judge = typer.Typer(no_args_is_help=True, help="Measure a judge before it earns anybody anything.")
+_judge.command("check", help=_help(check.__doc__))(check)
+app.add_typer(_judge, name="judge")

@@ -14,7 +14,9 @@ from project_files import pages, read
 
 from sdk.cli.app import app
 
-COMMANDS = {"quickstart", "train", "evaluate", "rollout", "serve", "serve-tools", "tools", "record", "divergence"}
+COMMANDS = {
+    *("quickstart", "train", "evaluate", "judge", "rollout", "serve", "serve-tools", "tools", "record", "divergence"),
+}
 
 
 def shell_lines() -> list[tuple[str, list[str]]]:

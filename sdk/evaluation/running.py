@@ -63,7 +63,7 @@ async def evaluate_async(
             "temperature": temperature,
             "seed": seed,
         }
-        with _opened(output_dir, identity) as folder:
+        with _opened(output_dir, identity, source) as folder:
             async with open_agent(model, rows=concurrency) as agent:
                 engine = RolloutEngine(
                     agent=agent, source=source, verifier=verifier, limits=bounds, concurrency=concurrency
@@ -100,11 +100,14 @@ def _identity(
 
 
 @contextmanager
-def _opened(output_dir: str | Path | None, identity: Mapping[str, Any]) -> Iterator[RunFolder | None]:
+def _opened(
+    output_dir: str | Path | None, identity: Mapping[str, Any], source: Toolset
+) -> Iterator[RunFolder | None]:
     if output_dir is None:
         yield None
         return
     with RunFolder.create_or_resume(Path(output_dir), identity) as folder:
+        folder.record_tools(source.tools)
         yield folder
 
 

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,10 @@ class Journal:
 
     def append(self, line: Any) -> None:
         """Write one line: all of it or, on an error, nothing. Raises `RunFolderError`. Threads may share it."""
-        data = dump_json(line) + b"\n"
+        self.append_raw(dump_json(line) + b"\n")
+
+    def append_raw(self, data: bytes) -> None:
+        """`append` of a line as it is to stand in the file, its line break included."""
         with self._lock:
             try:
                 self._write_whole(data)
@@ -70,10 +73,11 @@ class Journal:
 
     def read(self) -> Iterator[Line]:
         """The lines in their order; none where there is no file. Raises `RunFolderError` on damage."""
-        for _, line in self._raw_lines():
+        for _, line in self._parsed_lines():
             yield line
 
-    def _raw_lines(self) -> Iterator[tuple[bytes, Line]]:
+    def raw_lines(self) -> Iterator[bytes]:
+        """The lines as they stand in the file, line breaks included, not parsed; a torn last one is left out."""
         if not self.path.exists():
             return
         with open(self.path, "rb") as file:
@@ -81,7 +85,11 @@ class Journal:
                 if not raw.endswith(b"\n"):
                     log.warning("%s: line %d was not written to its end; it is left out", self.path, number)
                     return
-                yield raw, self._parse(raw, number)
+                yield raw
+
+    def _parsed_lines(self) -> Iterator[tuple[bytes, Line]]:
+        for number, raw in enumerate(self.raw_lines(), start=1):
+            yield raw, self._parse(raw, number)
 
     def _parse(self, raw: bytes, number: int) -> Line:
         try:
@@ -110,30 +118,36 @@ class Journal:
             log.warning("%s: cut off a last line of %d bytes that was not written to its end", self.path, size - whole)
         return size - whole
 
-    def move_lines(self, unwanted: Callable[[Line], bool], into: Path) -> int:
-        """Move lines to another journal; returns how many. A kill in between loses none and doubles none here."""
+    def lines_where(self, wanted: Callable[[Line], bool]) -> list[bytes]:
+        """The lines as they stand in the file, line breaks included."""
+        return [raw for raw, line in self._parsed_lines() if wanted(line)]
+
+    def move_lines(self, lines: Sequence[bytes], into: Path) -> None:
+        """Move lines, given as they stand in the file, to another journal.
+
+        A kill in between loses none and doubles none here.
+        """
+        if not lines:
+            return
         self.close()
-        moved = [raw for raw, line in self._raw_lines() if unwanted(line)]
-        if not moved:
-            return 0
+        moved = set(lines)
         other = Journal(into)
         other.cut_torn_line()
         # Killed between the two files, the next run moves the same lines again: they are there already.
-        there = {raw for raw, _ in other._raw_lines()}
+        there = set(other.raw_lines())
         try:
             with open(into, "ab") as file:
-                file.writelines(raw for raw in moved if raw not in there)
+                file.writelines(raw for raw in lines if raw not in there)
                 file.flush()
                 os.fsync(file.fileno())
-            self._keep(lambda line: not unwanted(line))
+            self._keep_all_but(moved)
         except OSError as error:
             raise folder_error(self.path, error) from error
-        return len(moved)
 
-    def _keep(self, wanted: Callable[[Line], bool]) -> None:
+    def _keep_all_but(self, moved: Set[bytes]) -> None:
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         with open(temporary, "wb") as file:
-            file.writelines(raw for raw, line in self._raw_lines() if wanted(line))
+            file.writelines(raw for raw in self.raw_lines() if raw not in moved)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, self.path)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunFolderError
+from ..evidence.recording import EVIDENCE
 from . import identity
 from .atomic_files import folder_error, read_json
 
@@ -60,8 +61,10 @@ def has_work(path: Path) -> bool:
     """Whether a run has left anything that took work: rollouts, metrics, finished stages, checkpoints or a model.
 
     The calls of demonstrations that were checked are no work; whoever takes the folder over goes on with their file.
+    Nor is the evidence that a run was begun.
     """
-    written = [file for file in (*path.glob("*.jsonl"), *path.glob("rollouts/*.jsonl")) if file.name != CALLS]
+    files = (*path.glob("*.jsonl"), *path.glob("rollouts/*.jsonl"))
+    written = [file for file in files if file.name not in (CALLS, EVIDENCE)]
     return any(file.stat().st_size for file in written) or any(
         any((path / name).glob("*")) for name in ("stages", "checkpoints", "model")
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,16 +14,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from mcp_bridge.ledger.lines import LedgerLine
+from mcp_bridge.records import Tool
 
 from ..errors import RunFolderError
+from ..evidence.canonical import sha256
+from ..evidence.recording import EVIDENCE, ROOT, EvidenceLog
 from ..records import Rollout
 from . import identity
-from .atomic_files import make_folder, read_json, require_space, write_json
+from .atomic_files import file_sha256, make_folder, read_json, require_space, write_bytes, write_json
 from .interrupted_calls import ended, interrupted
 from .journal import Journal, Line
-from .json_text import non_finite_path
+from .json_text import dump_json, non_finite_path
 from .opening import CALLS, holds_run, new_info, note_resume, now, read_info, refuse_foreign_content
 from .run_lock import RunLock
+from .settling import move_to_discarded, settle
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +56,7 @@ class RunFolder:
         self._lock = lock
         self._journals: dict[str, Journal] = {}
         self._ids: dict[str, set[str]] = {}
+        self._evidence: EvidenceLog | None = None
         self.interrupted_calls: list[LedgerLine] = []
         """Calls that were under way when the run was killed, found when it was opened: whether they took effect is
         unknown, and they are not made again. Rollouts that run again make calls of their own."""
@@ -94,9 +100,12 @@ class RunFolder:
             for name in ("rollouts", "stages", "checkpoints"):
                 make_folder(path / name)
             write_json(path / "run.json", info)
+            if not resumed:
+                for name in (EVIDENCE, ROOT):  # of a run that was begun here and is taken over
+                    (path / name).unlink(missing_ok=True)
             run = cls(path, info, lock=lock, resumed=resumed)
             run._cut_torn_lines()
-            run._end_interrupted_calls()
+            run._go_on_with_evidence()
         except BaseException:
             lock.close()
             raise
@@ -112,6 +121,12 @@ class RunFolder:
 
     def close(self) -> None:
         """Close the files and let go of the lock. A second call does nothing."""
+        if self._evidence is not None:
+            try:
+                write_bytes(self.path / ROOT, self._evidence.close())
+            except RunFolderError as error:  # a full disk: what led to it is the error to see
+                log.warning("%s: that the run was closed could not be written to %s: %s", self.path, EVIDENCE, error)
+            self._evidence = None
         for journal in self._journals.values():
             journal.close()
         if self._lock is not None:
@@ -162,7 +177,7 @@ class RunFolder:
 
     def append_rollout(self, stage: str, rollout: Rollout) -> None:
         """Write a rollout to its stage's file. Raises `RunFolderError`, also for an id the stage has already."""
-        self._require_writable()
+        evidence = self._require_writable()
         journal = self._journal(f"rollouts/{_checked(stage)}.jsonl")
         ids = self._known_ids(stage)
         if rollout.id in ids:
@@ -171,7 +186,9 @@ class RunFolder:
                 "(on resume, call drop_after for what the checkpoint does not know)"
             )
         _require_finite(rollout)
-        journal.append(rollout)
+        line = dump_json(rollout) + b"\n"
+        with evidence.rollout(stage, line):
+            journal.append_raw(line)
         ids.add(rollout.id)
 
     def read_rollouts(self, stage: str) -> list[Rollout]:
@@ -202,11 +219,7 @@ class RunFolder:
 
         They move to `rollouts/<stage>.discarded.jsonl`, so that none is counted twice when the steps run again.
         """
-        self._require_writable()
-        journal = self._journal(f"rollouts/{_checked(stage)}.jsonl")
-        into = self.path / "rollouts" / f"{stage}.discarded.jsonl"
-        moved = journal.move_lines(lambda line: int(line.get("step", -1)) > step, into)
-        self._ids.pop(stage, None)
+        moved = self._set_aside(stage, lambda line: int(line.get("step", -1)) > step)
         if moved:
             log.info("%s: set aside %d rollouts of %s after step %d", self.path, moved, stage, step)
         return moved
@@ -216,24 +229,30 @@ class RunFolder:
 
         They move to `rollouts/<stage>.discarded.jsonl`. See `Rollout.scored`.
         """
-        self._require_writable()
 
         def unscored(line: Line) -> bool:
             return line.get("verdict") is None or line.get("failure") is not None
 
-        journal = self._journal(f"rollouts/{_checked(stage)}.jsonl")
-        moved = journal.move_lines(unscored, self.path / "rollouts" / f"{stage}.discarded.jsonl")
-        self._ids.pop(stage, None)
+        moved = self._set_aside(stage, unscored)
         if moved:
             log.info("%s: set aside %d unscored rollouts of %s", self.path, moved, stage)
         return moved
+
+    def _set_aside(self, stage: str, unwanted: Callable[[Line], bool]) -> int:
+        evidence = self._require_writable()
+        moved = [sha256(line) for line in self._journal(f"rollouts/{_checked(stage)}.jsonl").lines_where(unwanted)]
+        if moved:
+            self._journal(f"rollouts/{stage}.jsonl").close()
+            evidence.set_aside(stage, moved)
+            move_to_discarded(self.path, stage, set(moved))
+        self._ids.pop(stage, None)
+        return len(moved)
 
     # ---- calls
 
     def append_call(self, line: LedgerLine) -> None:
         """Write a line of the ledger. The system has it when this returns: a killed run shows what it had begun."""
-        self._require_writable()
-        self._journal(CALLS).append(line)
+        self._require_writable().call(line)
 
     def read_calls(self) -> list[LedgerLine]:
         """All lines of the ledger in the order written. Raises `RunFolderError` where one is damaged."""
@@ -242,6 +261,13 @@ class RunFolder:
             return [LedgerLine.model_validate(line) for line in journal.read()]
         except ValidationError as error:
             raise RunFolderError(f"{journal.path} has a damaged line: {error}; remove it") from error
+
+    def _go_on_with_evidence(self) -> None:
+        verifier = self.config.get("verifier")
+        self._evidence = EvidenceLog(self._journal(EVIDENCE), self._journal(CALLS), verifier=verifier)
+        settle(self._evidence, self.path)
+        self._end_interrupted_calls()
+        self._evidence.open(file_sha256(self.path / "run.json"))
 
     def _end_interrupted_calls(self) -> None:
         self.interrupted_calls = interrupted(self.read_calls())
@@ -277,18 +303,39 @@ class RunFolder:
         def later(line: Line) -> bool:
             return int(line.get("step", -1)) > step and (stage is None or line.get("stage") == stage)
 
-        return self._journal("metrics.jsonl").move_lines(later, self.path / "metrics.discarded.jsonl")
+        journal = self._journal("metrics.jsonl")
+        moved = journal.lines_where(later)
+        journal.move_lines(moved, self.path / "metrics.discarded.jsonl")
+        return len(moved)
+
+    # ---- tools and weights
+
+    def record_tools(self, tools: Sequence[Tool]) -> None:
+        """The tools that rollouts use from here on, with their schemas, into the run's evidence."""
+        self._require_writable().tools([json.loads(dump_json(tool)) for tool in tools])
+
+    def record_weights(self, folder: Path, version: int) -> None:
+        """Weights that were saved into a folder of the run, into its evidence: a digest of each file of weights.
+
+        `version`: that by which token rows name them. Raises `RunFolderError` for a file that cannot be read.
+        """
+        files = {
+            file.relative_to(folder).as_posix(): file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))
+        }
+        self._require_writable().weights(folder.relative_to(self.path).as_posix(), version, files)
 
     # ---- stages
 
     def finish_stage(self, name: str, data: Mapping[str, Any]) -> None:
         """Mark a stage as done, after everything it wrote is on the disk. `data` is what later stages need."""
-        self._require_writable()
+        evidence = self._require_writable()
         _checked(name)
         for journal in self._journals.values():
             journal.sync()
         marker = {"stage": name, "finished_at": now(), "data": dict(data)}
-        write_json(self.path / "stages" / f"{name}.json", marker)
+        content = dump_json(marker, indent=2) + b"\n"
+        with evidence.finished(name, content):
+            write_bytes(self.path / "stages" / f"{name}.json", content)
 
     def stage(self, name: str) -> dict[str, Any] | None:
         """The data of a finished stage, or `None` where it is not done."""
@@ -316,11 +363,12 @@ class RunFolder:
         for file in [*(self.path / "rollouts").glob("*.jsonl"), *self.path.glob("*.jsonl")]:
             Journal(file).cut_torn_line()
 
-    def _require_writable(self) -> None:
-        if self._lock is None:
+    def _require_writable(self) -> EvidenceLog:
+        if self._lock is None or self._evidence is None:
             raise RunFolderError(
                 f"{self.path} is open to read only, or closed; use RunFolder.create_or_resume to write"
             )
+        return self._evidence
 
 
 def _checked(stage: str) -> str:

@@ -79,6 +79,7 @@ async def train_async(
         path = _folder_path(output_dir, identity)
         needed = bytes_still_needed(model, path)
         with RunFolder.create_or_resume(path, identity, needed_bytes=needed) as folder:
+            folder.record_tools(source.tools)
             run = _Run(options, source, verifier, train, heldout, folder, progress)
             return await run.through(model)
 

@@ -88,6 +88,7 @@ class Learner:
 
                 await self._run(make)
             self._keep(kept)
+            self._folder.record_weights(kept, version=0)
             self._folder.finish_stage("warm_start", {"demonstrations": len(rows)})
         self.engine.publish(self.model.state_dict(), version=0)
 
@@ -108,6 +109,7 @@ class Learner:
             else:
                 await self._reinforce(engine, tasks, output_dir, checkpoint, done)
             self._keep(kept)
+            self._folder.record_weights(kept, version=self._config.grpo_steps)
             self._folder.finish_stage(STAGE, {"steps": self._config.grpo_steps})
         self.engine.publish(self.model.state_dict(), version=self._config.grpo_steps)
 
@@ -135,6 +137,7 @@ class Learner:
     def save(self) -> None:
         """Write the model for use; checkpoints that a finished run no longer needs are removed."""
         self._keep(self._folder.model_dir)
+        self._folder.record_weights(self._folder.model_dir, version=self._config.grpo_steps)
         for leftover in (self._folder.checkpoints / STAGE, self._folder.checkpoints / "warm_start_trainer"):
             shutil.rmtree(leftover, ignore_errors=True)
 

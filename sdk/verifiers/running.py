@@ -15,6 +15,7 @@ import anyio
 from pydantic import ValidationError
 
 from ..errors import ConfigError, VerifierError
+from ..evidence.view import stored_view
 from ..records import Rollout, Verdict
 from ..traces.digests import digest, is_secret_key, without_addresses
 from .protocol import Verifier, VerifierLike
@@ -26,15 +27,25 @@ _FIX = "return a finite float, a bool, or sdk.Verdict(score=..., components={...
 async def run_verifier(verifier: VerifierLike, rollout: Rollout, timeout_s: float | None = 60) -> Verdict:
     """The verdict of `verifier` on `rollout`.
 
-    The verifier sees a deep copy, so it cannot alter the trace. A sync verifier runs in a worker thread; one that
-    passes its time limit is left behind there, since Python cannot stop a thread. `timeout_s=None`: no limit.
+    The verifier sees the rollout's evidence: a copy made of what a run folder stores, without a verdict, so it cannot
+    alter the trace and judges the same when it runs again on the stored rollout. A sync verifier runs in a worker
+    thread; one that passes its time limit is left behind there, since Python cannot stop a thread. `timeout_s=None`:
+    no limit.
 
     Raises `VerifierError`, which names the verifier and the fix, when it raises, returns something that is no
     score, or takes too long.
     """
+    try:
+        evidence = stored_view(rollout)
+    except (TypeError, ValueError) as error:
+        raise VerifierError(f"rollout {rollout.id!r} holds what no evidence can: {error}") from error
+    return await judge_evidence(verifier, evidence, timeout_s)
+
+
+async def judge_evidence(verifier: VerifierLike, evidence: Rollout, timeout_s: float | None = 60) -> Verdict:
+    """`run_verifier` on a rollout that was just read from a run folder; the verifier may alter it."""
     name = verifier_name(verifier)
     judge = _judge(verifier)
-    evidence = rollout.model_copy(deep=True)
     with anyio.move_on_after(timeout_s) as scope:
         try:
             found = await _call(judge, evidence)
@@ -44,7 +55,7 @@ async def run_verifier(verifier: VerifierLike, rollout: Rollout, timeout_s: floa
             raise VerifierError(f"the verifier {name} raised {_describe(error)}") from error
     if scope.cancelled_caught:
         raise VerifierError(
-            f"the verifier {name} gave no verdict within {timeout_s} s on rollout {rollout.id!r}; "
+            f"the verifier {name} gave no verdict within {timeout_s} s on rollout {evidence.id!r}; "
             "make it faster or raise the time limit"
         )
     return _as_verdict(found, name)

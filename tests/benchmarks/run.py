@@ -11,6 +11,7 @@ from pathlib import Path
 
 import call_faults
 import engine_throughput  # its import sets what must be set before torch is loaded
+import evidence
 import lost_calls
 import tool_calls
 import training_step
@@ -47,6 +48,7 @@ def main() -> None:
         world_forks.section(),
         lost_calls.section(),
         call_faults.section(),
+        evidence.section(),
     ]
     TARGET.write_text("\n".join(head) + "\n\n" + "\n\n".join(sections) + "\n")
     sys.stdout.write(TARGET.read_text())

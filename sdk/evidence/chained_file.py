@@ -1,0 +1,120 @@
+"""Reading a file whose lines are chained, and naming what was done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .canonical import START, canonical, digest, link, numbered_lines, parse
+from .findings import Finding
+from .ordering import out_of_order
+from .recording import CALL
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One link as it stands in a file."""
+
+    line: int
+    kind: str
+    data: dict[str, Any]
+    prev: str
+    hash: str
+
+
+def evidence_entry(parsed: dict[str, Any], line: int) -> Entry:
+    """A line of `evidence.jsonl`. Raises `ValueError` for another form."""
+    if parsed.keys() != {"data", "hash", "kind", "prev"} or not isinstance(parsed["data"], dict):
+        raise ValueError("it is not an entry of data, hash, kind and prev")
+    return Entry(line, _text(parsed["kind"]), parsed["data"], _text(parsed["prev"]), _text(parsed["hash"]))
+
+
+def call_entry(parsed: dict[str, Any], line: int) -> Entry:
+    """A line of `calls.jsonl`. Raises `ValueError` where it is not chained."""
+    fields = dict(parsed)
+    return Entry(line, CALL, fields, _text(fields.pop("prev", None)), _text(fields.pop("hash", None)))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a part of its chain is missing")
+    return value
+
+
+def read_chain(
+    path: Path, name: str, as_entry: Callable[[dict[str, Any], int], Entry]
+) -> tuple[list[Entry], list[Finding]]:
+    """The entries that are what their own hash says, in the order of the file, and what is wrong with the others.
+
+    What was cut off at the end does not show in a chain itself; other files know how long it was.
+    """
+    entries: list[Entry] = []
+    findings: list[Finding] = []
+    damaged: set[int] = set()
+    first_line: dict[str, int] = {}
+    for line, raw in numbered_lines(path):
+        try:
+            entry = _checked(raw, as_entry, line)
+        except ValueError as error:
+            findings.append(Finding("changed", name, line, str(error)))
+            damaged.add(line)
+            continue
+        if entry.hash in first_line:
+            findings.append(Finding("repeated", name, line, f"it is line {first_line[entry.hash]} again"))
+        else:
+            first_line[entry.hash] = line
+            entries.append(entry)
+    return entries, findings + _misplaced(entries, name, first_line, damaged)
+
+
+def _checked(raw: bytes, as_entry: Callable[[dict[str, Any], int], Entry], line: int) -> Entry:
+    if not raw.endswith(b"\n"):
+        raise ValueError("it is not whole: its line break is missing")
+    try:
+        parsed = parse(raw)
+    except ValueError as error:
+        raise ValueError(f"it cannot be read as JSON: {error}") from error
+    entry = as_entry(parsed, line)
+    if link(entry.prev, entry.kind, digest(entry.data)) != entry.hash:
+        raise ValueError(f"its hash is not that of its content ({entry.kind})")
+    if canonical(parsed) + b"\n" != raw:
+        raise ValueError("its bytes are not in canonical form, though they mean the same")
+    return entry
+
+
+def _misplaced(entries: Sequence[Entry], name: str, first_line: dict[str, int], damaged: set[int]) -> list[Finding]:
+    findings: list[Finding] = []
+    followed: dict[str, int] = {}
+    for entry in entries:
+        if entry.prev in followed:
+            text = f"it follows the same entry as line {followed[entry.prev]}; one of the two was put there"
+            findings.append(Finding("added", name, entry.line, text))
+        followed.setdefault(entry.prev, entry.line)
+        if entry.prev != START and entry.prev not in first_line and entry.line - 1 not in damaged:
+            text = f"what stood before it is gone (an entry with the hash {entry.prev[:16]}...)"
+            findings.append(Finding("missing", name, entry.line, text))
+    if findings:  # the places of the others follow from what is wrong with these
+        return findings
+    places = _places(entries)
+    return [
+        Finding("reordered", name, entries[index].line, "it does not stand where its chain has it")
+        for index in out_of_order(places)
+    ]
+
+
+def _places(entries: Sequence[Entry]) -> list[int]:
+    """Each entry's place in the order of the chain. Where a part is damaged, the parts keep their order in the file."""
+    after = {entry.prev: index for index, entry in enumerate(entries)}
+    hashes = {entry.hash for entry in entries}
+    places = [-1] * len(entries)
+    count = 0
+    begins = [index for index, entry in enumerate(entries) if entry.prev == START or entry.prev not in hashes]
+    for begin in begins:
+        at: int | None = begin
+        while at is not None and places[at] < 0:
+            places[at] = count
+            count += 1
+            at = after.get(entries[at].hash)
+    return places

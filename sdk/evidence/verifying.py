@@ -1,0 +1,239 @@
+"""`verify_run`: everything that a run's evidence says, recomputed and held against the folder."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunFolderError
+from ..traces.atomic_files import file_sha256, read_json, write_bytes
+from ..traces.opening import CALLS
+from ..verifiers import VerifierLike, check_verifier, verifier_identity
+from .calls_made import calls_not_made, lines_not_written
+from .canonical import START, digest, parse
+from .chained_file import Entry, call_entry, evidence_entry, read_chain
+from .findings import Finding, Verification
+from .recording import EVIDENCE, ROOT, root_file
+from .replaying import Expected, replay
+from .rescoring import rescore
+from .rollout_files import compare_rollouts
+from .signing import SIGNATURE, check_signature, signature_of
+
+_DISCARDED = ".discarded.jsonl"
+
+
+async def verify_run(
+    path: str | Path,
+    *,
+    verifier: VerifierLike | None = None,
+    root: str | None = None,
+    public_key: Path | None = None,
+    timeout_s: float | None = 60,
+) -> Verification:
+    """Recompute the evidence of the run in `path`. Nothing in the folder is changed, and no code in it is run.
+
+    `verifier`: gives its verdicts again, on the evidence alone; it must be deterministic. `root`: one that was noted
+    elsewhere, which this run must have or have had. `public_key`: a PEM file with the Ed25519 key that must have
+    signed it. `timeout_s`: for each verdict.
+
+    What is wrong is in `findings`. Raises `RunFolderError` for a folder that holds no run, or one without evidence,
+    and `ConfigError` for what cannot be a verifier or a key.
+    """
+    if verifier is not None:
+        check_verifier(verifier)
+    check = _Check(_folder(path))
+    check.evidence()
+    check.calls()
+    check.rollouts()
+    check.files()
+    check.anchors(root, public_key)
+    if verifier is not None:
+        await check.verdicts(verifier, timeout_s)
+    else:
+        check.found.notes.append("verdicts were not given again: no verifier was named")
+    return check.found
+
+
+def _folder(path: str | Path) -> Path:
+    path = Path(path).absolute()
+    if not (path / "run.json").is_file():
+        raise RunFolderError(f"{path} holds no run (it has no run.json); give the output_dir of a run")
+    if not (path / EVIDENCE).is_file():
+        raise RunFolderError(
+            f"{path} has no {EVIDENCE}: the run was written before toolbake kept evidence, or its evidence was "
+            "removed; nothing in it can be verified"
+        )
+    return path
+
+
+def sign_run(path: str | Path, found: Verification, key_file: Path) -> None:
+    """Sign the root that a verification found, into `evidence.sig.json`.
+
+    Entries that a later resume adds are not under the signature, and `verify_run` says so. Raises `RunFolderError`
+    where the evidence does not hold, `ConfigError` for the key.
+    """
+    if not found.holds:
+        raise RunFolderError(
+            f"{path} is not signed: {len(found.findings)} things in it are not as its evidence has them"
+        )
+    write_bytes(Path(path) / SIGNATURE, signature_of(found.root, found.entries, key_file))
+
+
+class _Check:
+    """One verification, part by part."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found = Verification(folder=str(path))
+        self._entries: list[Entry] = []
+        self._expected = Expected()
+        self._written: set[str] = set()
+        self._called: set[str] = set()
+        try:
+            self._info = read_json(path / "run.json")
+        except RunFolderError as error:
+            self._info = {}
+            self._wrong(Finding("changed", "run.json", None, str(error)))
+        config = self._info.get("config")
+        self._verifier: Any = config.get("verifier") if isinstance(config, dict) else None
+
+    def _wrong(self, *findings: Finding) -> None:
+        self.found.findings += findings
+
+    def evidence(self) -> None:
+        self._entries, findings = read_chain(self.path / EVIDENCE, EVIDENCE, evidence_entry)
+        self._wrong(*findings)
+        self._expected = expected = replay(self._entries)
+        self._wrong(*(Finding("changed", EVIDENCE, line, text) for line, text in expected.problems))
+        self.found.root = self._entries[-1].hash if self._entries else START
+        self.found.entries = len(self._entries)
+        stored = {stage: sum(not one.lost for one in here) for stage, here in expected.rollouts.items()}
+        self.found.rollouts = {stage: count for stage, count in stored.items() if count}
+        self.found.notes += [
+            f"announced and never stored, because the run was killed: {what}" for what in expected.lost
+        ]
+        if not expected.closed:
+            self.found.notes.append(
+                "the run was not closed: it is being written, or was killed; the same command goes on from it, and "
+                "settles what was under way"
+            )
+
+    def calls(self) -> None:
+        entries, findings = read_chain(self.path / CALLS, CALLS, call_entry)
+        self._wrong(*findings)
+        self.found.calls = len(entries)
+        self._written = {digest(entry.data) for entry in entries}
+        self._called = {str(entry.data.get("rollout")) for entry in entries}
+        if findings:
+            return
+        for lines, head, entry in self._expected.calls:
+            if lines > len(entries):
+                text = f"it ends after line {len(entries)}; {EVIDENCE}, line {entry}, was written when it had {lines}"
+                self._wrong(Finding("missing", CALLS, len(entries) + 1, text))
+                return
+            if (entries[lines - 1].hash if lines else START) != head:
+                text = f"the lines up to here are not those that {EVIDENCE}, line {entry}, was written after"
+                self._wrong(Finding("changed", CALLS, lines, text))
+                return
+
+    def rollouts(self) -> None:
+        expected = self._expected
+        files = {file.name for file in (self.path / "rollouts").glob("*.jsonl")}
+        for stage in {*expected.rollouts, *expected.set_aside}:
+            files |= {f"{stage}.jsonl", f"{stage}.discarded.jsonl"}
+        for name in sorted(files):
+            stage, aside = name.removesuffix(".jsonl"), name.endswith(".discarded.jsonl")
+            announced = (
+                expected.set_aside.get(stage.removesuffix(".discarded"), [])
+                if aside
+                else expected.rollouts.get(stage, [])
+            )
+            name = f"rollouts/{name}"
+            unseen: list[Finding] = []
+            look = None if aside else partial(self._look_at_calls, unseen, name)
+            self._wrong(*compare_rollouts(self.path / name, name, announced, look))
+            self._wrong(*unseen)
+
+    def _look_at_calls(self, unseen: list[Finding], name: str, number: int, line: dict[str, Any]) -> None:
+        try:
+            faults = calls_not_made(line)
+            if line["id"] in self._called:
+                faults += lines_not_written(line, self._written)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return  # no rollout any more: the comparison with the evidence names it
+        unseen += [Finding("unearned", name, number, fault, str(line["id"])) for fault in faults]
+
+    def files(self) -> None:
+        expected = self._expected
+        if expected.run_sha256 and file_sha256(self.path / "run.json") != expected.run_sha256:
+            self._wrong(Finding("changed", "run.json", None, "it is not the one that the run was opened with"))
+        self._root_file()
+        for stage, (sha, entry) in expected.finished.items():
+            self._compare(f"stages/{stage}.json", sha, entry)
+        for file in sorted((self.path / "stages").glob("*.json")):
+            if file.stem not in expected.finished:
+                self._wrong(Finding("added", f"stages/{file.name}", None, "no entry of the evidence announced it"))
+        for folder, (files, entry) in expected.weights.items():
+            for name, sha in files.items():
+                self._compare(f"{folder}/{name}", sha, entry)
+
+    def _root_file(self) -> None:
+        last, file = self._expected.last_closed, self.path / ROOT
+        if not file.is_file():
+            if last is not None:
+                self._wrong(Finding("missing", ROOT, None, "the run was closed, and this file says with which root"))
+            return
+        content = file.read_bytes()
+        try:
+            entries = int(parse(content)["entries"])
+        except (ValueError, KeyError, TypeError):
+            entries = -1
+        # Where entries are missing or added, the last has another line; that is named already.
+        place_known = not any(finding.file == EVIDENCE for finding in self.found.findings)
+        if last is None or content != root_file(entries, last.hash) or (place_known and entries != last.line):
+            where = f"line {last.line}" if last is not None else "there is none"
+            text = f"it is not of the last closing entry of {EVIDENCE} ({where}); one of the two was changed or cut off"
+            self._wrong(Finding("changed", ROOT, None, text))
+
+    def _compare(self, name: str, sha: str, entry: int) -> None:
+        file = self.path / name
+        if not file.is_file():
+            self._wrong(Finding("missing", name, None, f"{EVIDENCE}, line {entry}, announced it, and it is not there"))
+        elif file_sha256(file) != sha:
+            self._wrong(Finding("changed", name, None, f"it is not the file that {EVIDENCE}, line {entry}, has"))
+
+    def anchors(self, root: str | None, public_key: Path | None) -> None:
+        if root is not None:
+            self._has_root(root.strip().lower(), "--root", "the root that was given")
+        signature = self.path / SIGNATURE
+        if signature.is_file():
+            content, fault = check_signature(signature.read_bytes(), public_key)
+            if fault is not None:
+                self._wrong(Finding("signature", SIGNATURE, None, fault))
+                return
+            self._has_root(content["root"], SIGNATURE, "the root that was signed")
+            known = "the key that was given" if public_key else f"the key {content['public_key']}: compare it with one"
+            self.found.notes.append(f"signed with {known}" + ("" if public_key else " that you know is the signer's"))
+        elif public_key is not None:
+            self._wrong(Finding("signature", SIGNATURE, None, "the run is not signed"))
+
+    def _has_root(self, root: str, where: str, what: str) -> None:
+        places = [entry.line for entry in self._entries if entry.hash == root]
+        if not places:
+            text = f"{what} ({root[:16]}...) is the hash of no entry of the evidence"
+            self._wrong(Finding("signature", where, None, text))
+        elif places[0] < self._entries[-1].line:
+            kinds = ", ".join(entry.kind for entry in self._entries if entry.line > places[0])
+            self.found.notes.append(f"{what} is that of line {places[0]} of {EVIDENCE}; written after it: {kinds}")
+
+    async def verdicts(self, verifier: VerifierLike, timeout_s: float | None) -> None:
+        own = verifier_identity(verifier)
+        if own != self._verifier:
+            recorded = self._verifier or "none"
+            self.found.notes.append(f"the run's verifier is recorded as {recorded}; the one given is {own}")
+        for stage in sorted(self._expected.rollouts):
+            name = f"rollouts/{stage}.jsonl"
+            count, findings = await rescore(self.path / name, name, verifier, timeout_s=timeout_s)
+            self.found.rescored += count
+            self._wrong(*findings)

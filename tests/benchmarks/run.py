@@ -15,6 +15,7 @@ import evidence
 import lost_calls
 import tool_calls
 import training_step
+import viewing
 import world_forks
 
 TARGET = Path(__file__).parents[2] / "docs" / "benchmarks.md"
@@ -48,6 +49,7 @@ def main() -> None:
         world_forks.section(),
         lost_calls.section(),
         call_faults.section(),
+        viewing.section(),
         evidence.section(),
     ]
     TARGET.write_text("\n".join(head) + "\n\n" + "\n\n".join(sections) + "\n")

@@ -16,6 +16,7 @@ from sdk.cli.app import app
 
 COMMANDS = {
     *("quickstart", "train", "evaluate", "judge", "rollout", "serve", "serve-tools", "tools", "record", "divergence"),
+    "view",
 }
 
 

@@ -1,0 +1,77 @@
+"""`toolbake view`: read rollouts in a browser."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..failing import clean_errors
+from ..options import Debug
+
+
+def view(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="The output_dir of a run, or of several; or a folder of runs."),
+    ],
+    host: Annotated[
+        str, typer.Option("--host", help="The address to listen on. One that other machines reach needs a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any free one.")] = 8300,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(
+            "--api-key-env",
+            metavar="VARIABLE",
+            show_default="none: no key is asked for",
+            help="The environment variable that holds the key which the page asks for.",
+        ),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="FILE.html", show_default="none", help="Write the page as one file instead."),
+    ] = None,
+    export_labels: Annotated[
+        Path | None,
+        typer.Option(
+            "--export-labels",
+            metavar="FILE.jsonl",
+            show_default="none",
+            help="Write the labelled rollouts as examples to check a judge with, instead.",
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Read the rollouts of a run in a browser, also while it trains: filter, compare, label.
+
+    Ctrl-C ends it. Labels are kept in labels.jsonl beside the run. Nothing that a tool returned is run by the page, and
+    the page asks no other machine for anything.
+
+    Examples:
+      toolbake view runs/first
+      toolbake view runs/first runs/second --port 8400
+      toolbake view runs/first --export first.html
+    """
+    with clean_errors(debug):
+        from ...progress import Console
+        from ...viewing import export_labels as write_labels
+        from ...viewing import export_page
+        from ...viewing import view as serve_page
+        from ..sources import key_from
+
+        progress = Console()
+        if export is not None:
+            typer.echo(f"{export}: {export_page(runs, export)} rollouts")
+        if export_labels is not None:
+            typer.echo(f"{export_labels}: {write_labels(runs, export_labels)} labelled rollouts")
+        if export is not None or export_labels is not None:
+            return
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        key = key_from(api_key_env) if api_key_env is not None else None
+        with serve_page(runs, host=host, port=port, api_key=key) as server:
+            typer.echo(f"{server.url} (Ctrl-C ends it)")
+            server.wait()
+        progress.say("stopped")

@@ -1,0 +1,54 @@
+"""What is known of a run as a whole: its settings, the report's conditions, and the metrics of its steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import RunFolderError
+from ..traces.atomic_files import read_json
+from ..traces.run_folder import RunFolder
+
+
+def run_facts(run: RunFolder) -> dict[str, Any]:
+    """For the overview. A report is there once the run is done; `problems` says what could not be read."""
+    facts: dict[str, Any] = {
+        "name": run.path.name,
+        "created_at": run.info.get("created_at"),
+        "fingerprint": run.info.get("fingerprint"),
+        "versions": run.info.get("versions", {}),
+        "config": run.config,
+        "threshold": _threshold(run.config),
+        "stages_done": list(finished_stages(run)),
+        "set_aside": sorted(file.name for file in (run.path / "rollouts").glob("*.discarded.jsonl")),
+        "conditions": {},
+        "problems": [],
+    }
+    if run.report_json.is_file():
+        try:
+            report = read_json(run.report_json)
+            facts["conditions"] = report.get("conditions", {})
+            facts["threshold"] = report.get("success_threshold", facts["threshold"])
+        except RunFolderError as error:
+            facts["problems"].append(str(error))
+    return facts
+
+
+def finished_stages(run: RunFolder) -> dict[str, str]:
+    """When each stage that is done was done, in that order."""
+    markers = {file.stem: read_json(file) for file in (run.path / "stages").glob("*.json")}
+    return dict(sorted(((stage, str(marker.get("finished_at"))) for stage, marker in markers.items()), key=_by_time))
+
+
+def _by_time(stage: tuple[str, str]) -> str:
+    return stage[1]
+
+
+def metrics_of(run: RunFolder) -> list[dict[str, Any]]:
+    """The lines of `metrics.jsonl`, of steps only."""
+    return [line for line in run.read_metrics() if isinstance(line.get("step"), int)]
+
+
+def _threshold(config: dict[str, Any]) -> float:
+    train = config.get("train")
+    found = train.get("success_threshold") if isinstance(train, dict) else None
+    return float(found) if isinstance(found, int | float) else 1.0

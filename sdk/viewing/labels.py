@@ -1,0 +1,102 @@
+"""What people say of rollouts: kept beside the run, and given out as examples to check a judge with."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..errors import ToolbakeError
+from ..traces.journal import Journal
+from ..traces.json_text import dump_json
+from ..traces.opening import now
+from ..traces.run_folder import RunFolder
+from .index import find_runs
+
+FILE = "labels.jsonl"
+_SCORES = {"good": 1.0, "bad": 0.0}
+_MOST_CHARS = 20_000
+
+
+class Label(BaseModel):
+    """What somebody said of a rollout. A later line about the same rollout takes the place of an earlier one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    stage: str
+    rollout: str
+    label: Literal["good", "bad", "unsure"] | None = None
+    """None: no label, or it was taken back."""
+    comment: str = Field(default="", max_length=_MOST_CHARS)
+    at: str = ""
+    """When, in UTC."""
+
+
+class Labels:
+    """The labels of one run, in `labels.jsonl` beside it. Threads may share it; one process writes it."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self._run = run
+        self._journal = Journal(run.path / FILE)
+        self._lock = threading.Lock()
+
+    def read(self) -> dict[tuple[str, str], Label]:
+        """The standing label of each rollout by stage and id. Raises `RunFolderError` where the file is damaged."""
+        found = {(label.stage, label.rollout): label for label in map(Label.model_validate, self._journal.read())}
+        return {key: label for key, label in found.items() if label.label is not None or label.comment}
+
+    def write(self, label: Label) -> Label:
+        """Keep it, with the time. Raises `RunFolderError` where it cannot be written."""
+        dated = label.model_copy(update={"at": now()})
+        with self._lock:
+            self._journal.cut_torn_line()
+            self._journal.append(dated)
+        return dated
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def examples(self) -> Iterator[dict[str, Any]]:
+        """Every labelled rollout: `score` (1.0 good, 0.0 bad, None for unsure), `comment` and the whole `rollout`.
+
+        Rollouts whose file no longer has them are left out; their labels stay in `labels.jsonl`.
+        """
+        labels = self.read()
+        for stage in sorted({stage for stage, _ in labels}):
+            if stage not in self._run.rollout_stages():
+                continue
+            for rollout in self._run.iter_rollouts(stage):
+                label = labels.get((stage, rollout.id))
+                if label is not None and label.label is not None:
+                    yield {
+                        "stage": stage,
+                        "label": label.label,
+                        "score": _SCORES.get(label.label),
+                        "comment": label.comment,
+                        "at": label.at,
+                        "rollout": rollout.model_dump(),
+                    }
+
+
+def export_labels(paths: Sequence[Path], target: Path) -> int:
+    """Write the labelled rollouts of runs as JSON lines, see `Labels.examples`; returns how many.
+
+    Raises `RunFolderError` where there is no run, `ToolbakeError` where the file cannot be written.
+    """
+    count = 0
+    temporary = target.with_name(f".{target.name}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            for path in find_runs(paths):
+                for example in Labels(RunFolder.open_to_read(path)).examples():
+                    file.write(dump_json(example) + b"\n")
+                    count += 1
+        os.replace(temporary, target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ToolbakeError(f"{target} cannot be written: {error.strerror or error}; choose another file") from error
+    return count

@@ -1,0 +1,143 @@
+// The runs as a whole: what they could do at each stage, and how training went.
+
+import { el, figure, plain } from "./dom.js";
+import { chart } from "./chart.js";
+import { seconds } from "./conversation.js";
+import { jsonNodes } from "./texts.js";
+import { armOf, choose, outcome, source, store } from "./store.js";
+
+const FIRST = ["reward", "groups_with_signal", "loss", "entropy", "kl", "sampler_gap/mean", "grad_norm", "learning_rate"];
+const Z = 1.959963984540054;
+
+/** Wilson's interval of a share, 95 %. */
+export function wilson(right, all) {
+  const share = right / all;
+  const middle = (share + (Z * Z) / (2 * all)) / (1 + (Z * Z) / all);
+  const half = (Z / (1 + (Z * Z) / all)) * Math.sqrt((share * (1 - share)) / all + (Z * Z) / (4 * all * all));
+  return [Math.max(0, middle - half), Math.min(1, middle + half)];
+}
+
+function stages() {
+  const found = new Map();
+  for (const row of store.rows) {
+    const arm = armOf(row);
+    if (!found.has(arm)) found.set(arm, []);
+    found.get(arm).push(row);
+  }
+  return [...found];
+}
+
+function stageRow([arm, rows]) {
+  const scored = rows.filter((row) => row.state === "scored");
+  const right = scored.filter((row) => outcome(row) === "right").length;
+  const mean = (value) => (rows.length ? rows.reduce((sum, row) => sum + value(row), 0) / rows.length : null);
+  const tasks = new Set(rows.map((row) => row.task)).size;
+  const link = el("a", { href: `#${new URLSearchParams({ v: "rollouts", arm })}` }, plain(arm));
+  const once = tasks === rows.length && scored.length > 0;
+  return el("tr", {},
+    el("th", { scope: "row" }, link),
+    el("td", { class: "figure" }, scored.length ? `${figure((100 * right) / scored.length, 1)} %` : "–"),
+    el("td", { class: "interval" }, once ? whisker(right, scored.length) : null),
+    el("td", { class: "figure" }, scored.length ? figure(scored.reduce((sum, row) => sum + row.score, 0) / scored.length, 3) : "–"),
+    el("td", { class: "figure" }, figure(rows.length)), el("td", { class: "figure" }, figure(tasks)),
+    el("td", { class: "figure" }, rows.length - scored.length ? el("a", { href: `#${new URLSearchParams({ v: "rollouts", arm, result: "failed" })}` }, figure(rows.length - scored.length)) : "0"),
+    el("td", { class: "figure" }, figure(mean((row) => row.turns), 1)), el("td", { class: "figure" }, figure(mean((row) => row.tokens), 0)),
+    el("td", { class: "figure" }, seconds(mean((row) => row.seconds) ?? 0)));
+}
+
+function whisker(right, all) {
+  const [low, high] = wilson(right, all);
+  const words = `95 % interval ${figure(100 * low, 1)} to ${figure(100 * high, 1)} %`;
+  const node = el("span", { class: "whisker", role: "img", "aria-label": words, title: words }, el("i"));
+  node.style.setProperty("--low", `${100 * low}%`);
+  node.style.setProperty("--high", `${100 * high}%`);
+  node.style.setProperty("--middle", `${(100 * right) / all}%`);
+  return node;
+}
+
+function stageTable() {
+  const heads = ["stage", "right", "95 % interval", "mean score", "rollouts", "tasks", "not scored", "turns", "tokens", "time"];
+  return el("div", { class: "scroll" }, el("table", { class: "stages" },
+    el("thead", {}, el("tr", {}, heads.map((head, place) => el("th", { scope: "col", class: place ? "figure" : "" }, head)))),
+    el("tbody", {}, stages().map(stageRow))));
+}
+
+/** Each measure of the metrics' lines that changes, the well-known ones first. */
+export function seriesOf(metrics) {
+  const found = new Map();
+  metrics.forEach((lines, run) => {
+    for (const line of lines) {
+      for (const [name, value] of Object.entries(line)) {
+        if (typeof value !== "number" || name === "step") continue;
+        const key = `${name}\n${line.stage ?? ""}`;
+        if (!found.has(key)) found.set(key, new Map());
+        const runs = found.get(key);
+        if (!runs.has(run)) runs.set(run, []);
+        runs.get(run).push([line.step, value]);
+      }
+    }
+  });
+  const rank = (key) => { const at = FIRST.indexOf(key.split("\n")[0]); return at < 0 ? FIRST.length : at; };
+  return [...found].map(([key, runs]) => {
+    const [name, stage] = key.split("\n");
+    return { name, stage, rank: rank(key), lines: [...runs].map(([run, points]) => ({ name: store.runs[run].name, points })) };
+  }).sort((a, b) => a.rank - b.rank || (a.stage === "grpo" ? 0 : 1) - (b.stage === "grpo" ? 0 : 1));
+}
+
+function curves(metrics) {
+  const all = seriesOf(metrics);
+  if (!all.length) return [];
+  const draw = (series) => chart(series.stage ? `${series.name} · ${series.stage}` : series.name, series.lines);
+  const varies = (series) => series.lines.some((line) => new Set(line.points.map(([, value]) => value)).size > 1);
+  const main = all.filter((series) => series.rank < FIRST.length && varies(series));
+  const others = all.filter((series) => !main.includes(series));
+  const rest = el("div", { class: "charts" });
+  const more = el("details", {}, el("summary", {}, `${others.length} more measures`), rest);
+  more.addEventListener("toggle", () => { if (more.open && !rest.childNodes.length) rest.append(...others.map(draw)); });
+  const legend = store.runs.length > 1 ? el("p", { class: "legend" }, store.runs.map((run, at) => el("span", { class: `line-${at % 5}` }, plain(run.name)))) : null;
+  return [el("h2", {}, "Training"), legend, el("div", { class: "charts" }, main.map(draw)), others.length ? more : null];
+}
+
+function runNode(run) {
+  const config = run.config ?? {};
+  const model = config.model ?? config.evaluate ?? "SmolLM2-135M-Instruct (embedded)";
+  const facts = [["model", model], ["verifier", config.verifier?.name], ["begun", (run.created_at ?? "").replace("T", " ").replace("+00:00", " UTC")],
+    ["done", run.stages_done.join(", ") || "nothing yet"], ["set aside", run.set_aside.join(", ")]];
+  return el("section", { class: "run" }, el("h1", {}, plain(run.name)),
+    el("dl", { class: "facts" }, facts.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, plain(typeof value === "string" ? value : JSON.stringify(value)))])),
+    run.problems.map((problem) => el("p", { class: "warn" }, plain(problem))),
+    el("details", {}, el("summary", {}, "all settings"), el("div", { class: "text code" }, jsonNodes(JSON.stringify(config)))));
+}
+
+export class Overview {
+  constructor() {
+    this.node = el("div", { class: "overview" });
+    this.runs = el("div");
+    this.table = el("div");
+    this.curves = el("div");
+    this.node.append(this.runs, this.table, this.curves);
+  }
+
+  async update() {
+    const drawn = `${store.generation} ${store.rows.length}`;
+    if (drawn === this.drawn) return;
+    this.drawn = drawn;
+    const damaged = store.problems.map((problem) => el("p", { class: "warn" }, plain(problem)));
+    if (store.unread > store.problems.length) damaged.push(el("p", { class: "warn" }, `and ${store.unread - store.problems.length} more`));
+    if (!this.runs.childNodes.length) this.runs.replaceChildren(...store.runs.map(runNode));
+    this.table.replaceChildren(el("h2", {}, "Rollouts"), ...damaged, store.rows.length ? stageTable() : el("p", { class: "muted" }, "none yet"), exportLine());
+    const nodes = curves(await source.metrics());
+    this.curves.replaceChildren(...nodes.flat().filter(Boolean));
+  }
+
+  key(name) {
+    if (name !== "Enter") return false;
+    choose({ v: "rollouts" }, { fresh: true });
+    return true;
+  }
+}
+
+function exportLine() {
+  if (!source.live || !store.labels.size) return "";
+  return el("p", { class: "muted" }, `${figure(store.labels.size)} labelled: `, el("a", { href: "api/labels.jsonl", download: "labels.jsonl" }, "download with their rollouts as JSONL"));
+}

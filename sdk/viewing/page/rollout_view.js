@@ -1,0 +1,158 @@
+// The list of rollouts, and the one that is open.
+
+import { choice, el, figure, plain } from "./dom.js";
+import { conversation, seconds } from "./conversation.js";
+import { filtered, ORDER_NAMES, valuesOf } from "./filtering.js";
+import { changesPanel, evidencePanel, factsPanel, labelPanel, ledgerPanel, mark, taskPanel, verdictPanel } from "./panels.js";
+import { armOf, calledIn, choose, chosen, groupOf, keyOf, labelOf, source, store, titleOf } from "./store.js";
+import { lengthsOf } from "./texts.js";
+import { tokensPanel } from "./tokens.js";
+import { VirtualList } from "./virtual_list.js";
+
+const RESULTS = [
+  ["", "any result"], ["right", "right"], ["wrong", "wrong"], ["failed", "failed"], ["unscored", "not scored"],
+  ["mistakes", "with tool errors"],
+];
+const LABELS = [
+  ["", "any label"], ["any", "labelled"], ["none", "without label"], ["good", "good"], ["bad", "bad"], ["unsure", "unsure"],
+  ["comment", "with comment"],
+];
+
+/** The content of one row in a list. */
+export function rowNode(row) {
+  const label = labelOf(row);
+  return [
+    mark(row),
+    el("span", { class: "title" }, titleOf(row)),
+    el("span", { class: "figure" }, row.state === "scored" ? figure(row.score) : ""),
+    el("span", { class: "under" }, underLine(row)),
+    el("span", { class: "flags" }, label ? el("span", { class: `label ${label.label ?? ""}` }, label.label ?? "comment") : null,
+      row.mistakes ? el("span", { class: "warn" }, `${row.mistakes} err`) : null),
+  ];
+}
+
+function underLine(row) {
+  const where = [chosen().arm ? null : armOf(row), row.step >= 0 && chosen().step === undefined ? `step ${row.step}` : null];
+  const what = [...row.tools, row.answer ? `“${row.answer}”` : null].filter(Boolean).join(" → ");
+  return [...where, plain(what) || "no calls, no answer"].filter(Boolean).join(" · ");
+}
+
+/** Load one rollout with its texts' places. */
+export async function load(row) {
+  const rollout = await source.rollout(store.generation, row.n);
+  rollout.lengths = lengthsOf(rollout);
+  return rollout;
+}
+
+export class RolloutsView {
+  constructor() {
+    this.list = new VirtualList({ label: "Rollouts", height: 52, draw: rowNode, chosen: (row) => this.#choose(row) });
+    this.search = el("input", { type: "search", id: "search", placeholder: "Search  /", "aria-label": "Search", autocomplete: "off", spellcheck: "false" });
+    this.search.addEventListener("input", () => { this.inside = null; choose({ q: this.search.value }, { silent: true }); this.#filter(); });
+    this.search.addEventListener("keydown", (event) => this.#searched(event));
+    this.choices = el("div", { class: "filters" });
+    this.count = el("p", { class: "count muted", role: "status" });
+    this.detail = el("article", { class: "detail", tabindex: -1, "aria-label": "Rollout" });
+    const side = el("div", { class: "side" }, el("div", { class: "controls" }, this.search, this.choices, this.count), this.list.node);
+    this.node = el("div", { class: "split" }, side, this.detail);
+    this.open = null;
+    this.inside = null;
+  }
+
+  /** Draw what the address asks for. */
+  update() {
+    const wanted = chosen();
+    if (document.activeElement !== this.search) this.search.value = wanted.q ?? "";
+    this.#filter();
+    const row = wanted.at ? store.rows.find((one) => keyOf(one) === wanted.at) : null;
+    this.node.classList.toggle("reading", Boolean(row));
+    if (row) this.#show(row);
+    else this.#nothing();
+  }
+
+  #filter() {
+    const wanted = chosen();
+    const rows = filtered(wanted, this.inside);
+    const at = rows.findIndex((row) => keyOf(row) === wanted.at);
+    this.list.show(rows, at);
+    this.count.textContent = `${figure(rows.length)} of ${figure(store.rows.length)}${this.inside ? " · searched in whole conversations" : ""}`;
+    this.#drawChoices(wanted);
+  }
+
+  #drawChoices(wanted) {
+    const signature = JSON.stringify([store.rows.length, wanted.arm, wanted.result, wanted.tool, wanted.label, wanted.sort, wanted.step]);
+    if (signature === this.drawn) return;
+    this.drawn = signature;
+    const set = (name) => (value) => choose({ [name]: value });
+    const each = (values, all) => [["", all], ...values.map((value) => [value, value])];
+    const step = wanted.step === undefined ? null
+      : el("button", { type: "button", class: "chip", on: { click: () => choose({ step: "" }) } }, `step ${plain(wanted.step)} ×`);
+    this.choices.replaceChildren(
+      choice("Stage", wanted.arm ?? "", each(valuesOf((row) => [armOf(row)]), "all stages"), set("arm")),
+      choice("Result", wanted.result ?? "", RESULTS, set("result")),
+      choice("Tool called", wanted.tool ?? "", each(valuesOf(calledIn).sort(), "any tool"), set("tool")),
+      choice("Label", wanted.label ?? "", LABELS, set("label")),
+      choice("Order", wanted.sort ?? "", ORDER_NAMES, set("sort")), ...(step ? [step] : []));
+  }
+
+  async #searched(event) {
+    if (event.key !== "Enter" || !this.search.value.trim()) return;
+    this.count.textContent = "searching in whole conversations …";
+    this.inside = new Set(await source.search(store.generation, this.search.value));
+    this.#filter();
+  }
+
+  #choose(row) { choose({ at: keyOf(row) }); }
+
+  #nothing() {
+    this.open = null;
+    this.detail.replaceChildren(el("p", { class: "empty" }, store.rows.length ? "Choose a rollout, or press j." : "No rollouts yet."));
+  }
+
+  async #show(row) {
+    const key = `${store.generation} ${keyOf(row)}`;
+    if (this.open === key) return;
+    this.open = key;
+    let content;
+    try {
+      content = rolloutNodes(await load(row), row);
+    } catch (error) {
+      content = [el("p", { class: "empty bad" }, plain(error.message))];
+    }
+    if (this.open !== key) return; // another one was chosen meanwhile
+    this.detail.replaceChildren(...content);
+    this.detail.scrollTop = 0;
+  }
+
+  /** What keys do here; returns whether this one did something. */
+  key(name) {
+    const moves = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: 10, PageUp: -10 };
+    if (name in moves) this.list.move(moves[name]);
+    else if (name === "g" || name === "Home") this.list.go(0);
+    else if (name === "G" || name === "End") this.list.go(this.list.items.length - 1);
+    else if (name === "Enter") this.detail.focus();
+    else if (name === "Escape") { choose({ at: "" }); this.list.node.focus(); }
+    else if (name === "/") { this.search.focus(); this.search.select(); }
+    else if ("ynu".includes(name)) this.detail.querySelector(`[data-label="${{ y: "good", n: "bad", u: "unsure" }[name]}"]`)?.click();
+    else if (name === "e") this.detail.querySelector("#comment")?.focus();
+    else if (name === "p") { const part = this.detail.querySelector("#tokens"); if (part) { part.open = !part.open; part.scrollIntoView({ block: "nearest" }); } }
+    else if (name === "b") this.#group();
+    else return false;
+    return true;
+  }
+
+  #group() {
+    const row = store.rows.find((one) => keyOf(one) === chosen().at);
+    if (row?.group) choose({ v: "groups", group: groupOf(row) }, { fresh: true });
+  }
+}
+
+function rolloutNodes(rollout, row) {
+  const back = el("button", { type: "button", class: "quiet back", on: { click: () => choose({ at: "" }) } }, "← all rollouts");
+  const head = el("header", {}, back, el("h2", {}, mark(row), titleOf(row)),
+    el("p", { class: "muted" }, `${armOf(row)}${row.step >= 0 ? ` · step ${row.step}` : ""} · ${plain(row.id)} · ${figure(row.turns)} turns · ${figure(row.tokens)} tokens · ${seconds(row.seconds)}`));
+  const verdict = el("div", { class: "verdict" }, verdictPanel(rollout, row));
+  const rest = [labelPanel(row), changesPanel(rollout), evidencePanel(rollout), taskPanel(rollout, row), factsPanel(rollout, row), ledgerPanel(rollout)];
+  const talk = el("div", { class: "talk" }, conversation(rollout, row), tokensPanel(rollout, row));
+  return [el("div", { class: "rollout" }, head, talk, verdict, el("div", { class: "beside" }, rest.filter(Boolean)))];
+}

@@ -1,0 +1,136 @@
+// Everything that is known of the runs, and what is chosen of it. Views listen for "rows", "labels" and "status".
+
+import { plain } from "./dom.js";
+import { openSource } from "./data.js";
+
+export const source = openSource();
+export const store = {
+  generation: 0, rows: [], runs: [], whole: false, unread: 0, problems: [], labels: new Map(), connected: true,
+};
+export const changes = new EventTarget();
+
+const say = (what) => changes.dispatchEvent(new Event(what));
+
+/** What a rollout is called across generations: in addresses, which cannot hold every character an id can. */
+export const keyOf = (row) => (row.key ??= plain(`${row.run}/${row.stage}/${row.id}`));
+export const groupOf = (row) => plain(`${row.run}/${row.stage}/${row.group}`);
+
+/** The stage, with the run's name where there are several runs, and the policy where a stage has several. */
+export function armOf(row) {
+  const known = `${row.run}/${row.stage}/${row.policy}`;
+  if (!arms.has(known)) arms.set(known, armName(row));
+  return arms.get(known);
+}
+
+function armName(row) {
+  const run = store.runs.length > 1 ? `${store.runs[row.run].name} · ` : "";
+  const policies = policiesOf.get(`${row.run}/${row.stage}`);
+  return plain(run + row.stage + (policies && policies.size > 1 ? ` · ${row.policy}` : ""));
+}
+
+let policiesOf = new Map();
+let arms = new Map();
+const tools = new Map();
+
+/** The tools that a rollout called, each once, as they are shown. */
+export function calledIn(row) {
+  row.called ??= [...new Set(row.tools)].map((name) => {
+    if (!tools.has(name)) tools.set(name, plain(name));
+    return tools.get(name);
+  });
+  return row.called;
+}
+
+export const titleOf = (row) => (row.title ??= plain(row.prompt) || plain(row.task));
+
+export const threshold = (row) => store.runs[row.run]?.threshold ?? 1;
+
+/** "right", "wrong", or what kept the rollout from being scored. */
+export function outcome(row) {
+  if (row.state !== "scored") return row.state;
+  return row.score >= threshold(row) ? "right" : "wrong";
+}
+
+export const labelOf = (row) => store.labels.get(keyOf(row));
+
+function rowFrom(fields, values, n) {
+  const row = { n };
+  fields.forEach((name, place) => { row[name] = values[place]; });
+  const tags = Object.entries(row.tags).map(([key, value]) => `${key}=${value}`).join(" ");
+  row.words = [row.id, row.task, row.policy, row.prompt, row.answer, row.tools.join(" "), tags, row.note, row.stop]
+    .join("\n").toLowerCase();
+  return row;
+}
+
+/** Read what there is, and what is new. Returns after how many milliseconds to ask again. */
+async function readRows() {
+  const found = await source.rows(store.generation, store.rows.length);
+  const anew = found.generation !== store.generation;
+  if (anew) Object.assign(store, { generation: found.generation, rows: [] });
+  if (anew) policiesOf = new Map();
+  const start = store.rows.length;
+  found.rows.forEach((values, place) => {
+    const row = rowFrom(found.fields, values, start + place);
+    store.rows.push(row);
+    const stage = `${row.run}/${row.stage}`;
+    if (!policiesOf.has(stage)) policiesOf.set(stage, new Set());
+    policiesOf.get(stage).add(row.policy);
+  });
+  arms = new Map();
+  const news = anew || found.rows.length > 0 || found.whole !== store.whole;
+  Object.assign(store, { whole: found.whole, unread: found.unread, problems: found.problems });
+  if (news) say("rows");
+  if (found.whole) return document.hidden ? 10000 : 2000;
+  return found.rows.length ? 0 : 50;
+}
+
+async function readLabels() {
+  for (const label of await source.labels()) store.labels.set(keyOf({ ...label, id: label.rollout }), label);
+  say("labels");
+}
+
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+/** Read the runs, and go on reading while they are being written. */
+export async function follow() {
+  store.runs = await source.runs();
+  let next = await readRows();
+  await readLabels();
+  while (source.live) {
+    await pause(next);
+    try {
+      next = await readRows();
+      if (!store.connected) { store.connected = true; say("status"); }
+    } catch (error) {
+      next = 2000;
+      if (store.connected) { store.connected = false; say("status"); }
+    }
+  }
+}
+
+export async function saveLabel(row, label, comment) {
+  const saved = await source.save(store.generation, row.n, { stage: row.stage, rollout: row.id, label, comment });
+  store.labels.set(keyOf(row), { run: row.run, ...saved });
+  say("labels");
+}
+
+// ---- what is chosen: all of it is in the address, so that reloading and links keep it
+
+export function chosen() {
+  return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+}
+
+/** Change the address. `fresh`: leave out what was chosen before; `silent`: do not draw again. */
+export function choose(values, { fresh = false, silent = false } = {}) {
+  const next = new URLSearchParams();
+  for (const [name, value] of Object.entries(fresh ? values : { ...chosen(), ...values })) {
+    if (value !== "" && value !== null && value !== undefined) next.set(name, value);
+  }
+  const address = `#${next}`;
+  if (silent) {
+    history.replaceState(null, "", address);
+  } else if (address !== location.hash) {
+    history.pushState(null, "", address);
+    say("chosen"); // at once: the next key may follow before the browser tells of a changed address
+  }
+}

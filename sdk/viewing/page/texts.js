@@ -1,0 +1,105 @@
+// Texts of any length, and JSON laid out for reading without being parsed: a browser's numbers would round large ones.
+
+import { el, figure, shown } from "./dom.js";
+import { source, store } from "./store.js";
+
+const AT_FIRST = 6000;
+const THEN = 20000;
+
+/** What the server left out of a rollout: the length of the text at a place, by that place. */
+export function lengthsOf(rollout) {
+  return new Map((rollout.cut ?? []).map((one) => [one.at.join("\n"), one.chars]));
+}
+
+/** Where a text of a rollout stands, so that the rest of it can be asked for. */
+export function placed(rollout, row, at) {
+  const whole = rollout.lengths.get(at.join("\n"));
+  return { row, at, whole };
+}
+
+/** A text as it is, its beginning first. `place`: see `placed`; without one the text is whole. */
+export function longText(text, place = null, { json = false } = {}) {
+  const node = el("div", { class: json ? "text code" : "text", dir: "auto" });
+  const total = place?.whole ?? text.length;
+  if (total <= AT_FIRST) {
+    node.append(...(json ? jsonNodes(text) : shown(text)));
+    return node;
+  }
+  let at = AT_FIRST;
+  let known = text;
+  node.append(...shown(text.slice(0, at)));
+  const note = el("span", { class: "muted" });
+  const more = el("button", { type: "button", class: "more" }, "Show more");
+  const say = () => { note.textContent = `${figure(at)} of ${figure(total)} characters `; };
+  more.addEventListener("click", async () => {
+    more.disabled = true;
+    if (at >= known.length && known.length < total) {
+      known += await source.text(store.generation, place.row.n, place.at, known.length);
+    }
+    const next = Math.min(known.length, at + THEN);
+    node.append(...shown(known.slice(at, next)));
+    at = next;
+    more.disabled = false;
+    say();
+    if (at >= total) more.remove();
+  });
+  say();
+  return el("div", {}, node, el("p", { class: "rest" }, note, more));
+}
+
+const JSON_PIECE = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s"{}[\],:]+/g;
+const NARROW = 76;
+
+/** Whether a text is the JSON of an object or a list. */
+export function isJson(text) {
+  if (!/^\s*[{[]/.test(text) || text.length > AT_FIRST) return false;
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** JSON as nodes: short values stay on a line, others get a line for each of their parts. Numbers are as written. */
+export function jsonNodes(text) {
+  if (!isJson(text)) return shown(text);
+  const pieces = text.match(JSON_PIECE) ?? [];
+  return laidOut(pieces, closings(pieces), 0, pieces.length, 0).flat(Infinity);
+}
+
+function closings(pieces) {
+  const open = [];
+  const ends = new Map();
+  pieces.forEach((piece, at) => {
+    if (piece === "{" || piece === "[") open.push(at);
+    else if (piece === "}" || piece === "]") ends.set(open.pop(), at);
+  });
+  return ends;
+}
+
+function laidOut(pieces, ends, from, to, depth) {
+  const nodes = [];
+  for (let at = from; at < to; at += 1) {
+    const piece = pieces[at];
+    const end = ends.get(at);
+    if (end === undefined) {
+      nodes.push(token(piece, pieces[at + 1] === ":"));
+      if (piece === ":") nodes.push(" ");
+      else if (piece === ",") nodes.push(depth < 0 ? " " : `\n${"  ".repeat(depth)}`);
+      continue;
+    }
+    const flat = depth < 0 || pieces.slice(at, end + 1).join(" ").length + 2 * depth <= NARROW;
+    const inner = flat ? -1 : depth + 1;
+    nodes.push(piece, flat ? "" : `\n${"  ".repeat(inner)}`);
+    nodes.push(laidOut(pieces, ends, at + 1, end, inner), flat ? "" : `\n${"  ".repeat(depth)}`, pieces[end]);
+    at = end;
+  }
+  return nodes;
+}
+
+function token(piece, isKey) {
+  if (isKey) return el("span", { class: "key" }, shown(piece));
+  if (piece.startsWith('"')) return el("span", { class: "string" }, shown(piece));
+  return /^[,:]$/.test(piece) ? piece : el("span", { class: "number" }, shown(piece));
+}

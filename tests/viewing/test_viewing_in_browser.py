@@ -1,0 +1,156 @@
+"""The page as people use it: in a real browser, with real rollouts."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from runs_to_view import helpdesk_rollouts, long_run, run_apart
+
+from sdk.traces.run_folder import RunFolder
+
+OpenPage = Callable[..., Page]
+Serve = Callable[..., str]
+
+CANCELLED = "#v=rollouts&q=cancel_order&result=right"
+
+
+def press(page: Page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def test_a_rollout_reads_as_a_conversation_with_its_verdict_and_what_it_changed(
+    open_page: OpenPage, helpdesk_url: str
+) -> None:
+    page = open_page(helpdesk_url + CANCELLED)
+    page.locator(".row").first.click()
+    expect(page.locator(".turn.user")).to_contain_text("Cancel order 2138")
+    expect(page.locator(".call-head")).to_contain_text("cancel_order")
+    expect(page.locator(".call > .text")).to_have_text('{"order_id": "2138"}')
+    expect(page.locator(".result")).to_contain_text('"paid_back": 153')
+    expect(page.locator(".turn.assistant").last).to_contain_text("153 paid back")
+    expect(page.locator(".score")).to_have_text("✓1")
+    expect(page.locator(".components")).to_contain_text("the 2 expected changes and no others")
+    expect(page.locator(".changes li", has_text="orders.2138.status")).to_have_text(
+        re.compile('"processing"\\s*"cancelled"')
+    )
+
+
+def test_everything_is_reached_by_keys_alone_and_a_label_is_kept_beside_the_run(
+    open_page: OpenPage, serve: Serve, helpdesk_folder: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
+    url = serve(run)
+    page = open_page(url)
+    expect(page.locator(".stages")).to_contain_text("after_grpo")
+    press(page, "2", "/")
+    page.keyboard.type("refund demonstration")
+    expect(page.locator(".count")).to_contain_text("5 of 30")
+    press(page, "Escape", "j", "j")
+    expect(page.locator(".row[aria-selected=true]")).to_have_attribute("aria-posinset", "2")
+    expect(page.locator(".score")).to_have_text("✓1")
+    press(page, "y")
+    expect(page.locator("[data-label=good]")).to_have_attribute("aria-pressed", "true")
+    press(page, "e")
+    page.keyboard.type("reads the order first <b>")
+    press(page, "Control+Enter")
+    expect(page.locator(".row[aria-selected=true] .label")).to_have_text("good")
+    expect(page.locator(".panel [role=status]")).to_have_text("saved")
+    press(page, "p")
+    expect(page.locator(".piece").first).to_be_visible()
+    press(page, "b")
+    expect(page.locator(".column")).to_have_count(4)
+    press(page, "4", "j")
+    expect(page.locator(".column")).to_have_count(2)
+    expect(page.locator(".count")).to_contain_text("3 gained, 0 lost")
+    press(page, "?")
+    expect(page.locator("#help")).to_be_visible()
+    press(page, "Escape", "1")
+    expect(page.locator(".chart").first).to_be_visible()
+    saved = [json.loads(line) for line in (run / "labels.jsonl").read_text().splitlines()]
+    assert [(line["label"], line["comment"]) for line in saved] == [("good", ""), ("good", "reads the order first <b>")]
+    assert saved[0]["rollout"] == "grpo/1/refund_full-train-0/0"
+
+
+def test_rollouts_that_are_written_meanwhile_appear_and_what_is_being_read_stays(
+    open_page: OpenPage, serve: Serve, helpdesk_folder: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
+    url = serve(run, look_every_s=0.05)
+    page = open_page(url + CANCELLED)
+    page.locator(".row").first.click()
+    expect(page.locator(".score")).to_have_text("✓1")
+    with RunFolder.create_or_resume(run, {"model": None, "what": "desk"}) as folder:
+        for rollout in run_apart(lambda: helpdesk_rollouts("later", right=(0,))):
+            folder.append_rollout("later", rollout)
+    expect(page.locator(".count")).to_have_text("6 of 33")
+    expect(page.locator(".row[aria-selected=true]")).to_have_count(1)
+    expect(page.locator(".turn.user")).to_contain_text("Cancel order 2138")
+    # Written anew by its run, a file begins a new count.
+    with RunFolder.create_or_resume(run, {"model": None, "what": "desk"}) as folder:
+        folder.drop_after("grpo", 0)
+    expect(page.locator(".count")).to_have_text("3 of 21")
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1300, True)])
+def test_it_is_readable_on_a_phone_and_in_the_dark(
+    open_page: OpenPage, helpdesk_url: str, width: int, dark: bool, tmp_path: Path
+) -> None:
+    page = open_page(helpdesk_url + CANCELLED, width=width, height=844, dark=dark)
+    page.locator(".row").first.click()
+    expect(page.locator(".score")).to_be_visible()
+    expect(page.locator(".list")).to_be_visible(visible=width > 720)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(CONTRAST, ".turn.user .text") > 7
+    assert page.evaluate(CONTRAST, ".panel .reason") > 4.5
+    assert (page.evaluate(BRIGHTNESS) < 0.2) == dark
+    assert len(page.screenshot(path=tmp_path / "page.png")) > 10_000
+    press(page, "t")
+    assert (page.evaluate(BRIGHTNESS) < 0.2) != dark
+    if width < 720:
+        page.locator(".back").click()
+        expect(page.locator(".list")).to_be_visible()
+
+
+BRIGHTNESS = """() => {
+    const parts = getComputedStyle(document.body).backgroundColor.match(/[\\d.]+/g).map(Number);
+    return parts.slice(0, 3).reduce((sum, one) => sum + one, 0) / 3 / 255;
+}"""
+CONTRAST = """(selector) => {
+    const luminance = (color) => {
+        const parts = color.match(/[\\d.]+/g).slice(0, 3).map((one) => {
+            const share = one / 255;
+            return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+        });
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+    };
+    const ink = luminance(getComputedStyle(document.querySelector(selector)).color);
+    const paper = luminance(getComputedStyle(document.body).backgroundColor);
+    return (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+}"""
+"""WCAG 2.2, relative luminance and contrast ratio."""
+
+
+def test_ten_thousand_rollouts_keep_few_rows_in_the_page_and_one_is_found_among_them(
+    open_page: OpenPage, serve: Serve, tmp_path: Path
+) -> None:
+    rollouts = run_apart(lambda: helpdesk_rollouts("grpo", step=0, right=(0, 2)))
+    for rollout in rollouts:
+        rollout.rows, rollout.ledger, rollout.initial_state, rollout.final_state = [], [], None, None
+    url = serve(long_run(tmp_path / "long", rollouts, 10_000))
+    page = open_page(f"{url}#v=rollouts")
+    expect(page.locator(".count")).to_have_text("10,000 of 10,000", timeout=60_000)
+    assert page.locator(".row").count() < 60
+    press(page, "G")
+    expect(page.locator(".row[aria-selected=true]")).to_have_attribute("aria-posinset", "10000")
+    assert page.locator(".row").count() < 60
+    page.locator("#search").fill("number=n4321")
+    expect(page.locator(".count")).to_have_text("1 of 10,000")
+    page.locator(".row").click()
+    expect(page.locator(".detail header")).to_contain_text("grpo/67/4321")

@@ -1,0 +1,207 @@
+"""Reading runs, keeping labels, and who may ask for what: without a browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from sdk.cli.app import app
+from sdk.errors import ConfigError, RunFolderError
+from sdk.judging import labelled_examples
+from sdk.records import Rollout
+from sdk.traces.run_folder import RunFolder
+from sdk.viewing import view
+from sdk.viewing.details import cut_texts, text_at
+from sdk.viewing.index import RunIndex, find_runs
+from sdk.viewing.page_files import one_script
+
+Serve = Callable[..., str]
+
+
+@pytest.fixture
+def desk(helpdesk_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
+
+
+def ids(index: RunIndex) -> list[str]:
+    return [place.id for place in index.content.places]
+
+
+def test_a_line_is_read_once_it_is_whole_and_a_damaged_one_is_named(desk: Path) -> None:
+    index = RunIndex([desk])
+    index.refresh()
+    assert len(ids(index)) == 30
+    with open(desk / "rollouts" / "grpo.jsonl", "ab") as file:
+        file.write(b'{"id": "torn"')
+        file.flush()
+        index.refresh()
+        assert len(ids(index)) == 30
+        file.write(b'}\n{"id": 7}\nno json\n[]\n{"id": "half \\ud83d"}\n')
+    index.refresh()
+    assert ids(index)[30:] == ["torn", "half \ud83d"]
+    assert [problem.partition(" cannot")[0] for problem in index.content.problems] == [
+        f"grpo.jsonl, line {number}," for number in (26, 27, 28)
+    ]
+    assert index.content.unread == 3
+    _place, line, raw = index.line(1, 30)
+    assert (line, raw) == ({"id": "torn"}, b'{"id": "torn"}\n')
+
+
+def test_stages_come_in_the_order_in_which_they_ended(desk: Path) -> None:
+    index = RunIndex([desk])
+    index.refresh()
+    assert list(dict.fromkeys(place.stage for place in index.content.places)) == ["untrained", "grpo", "after_grpo"]
+
+
+def test_a_file_that_was_written_anew_begins_a_new_generation_and_old_numbers_are_refused(desk: Path) -> None:
+    index = RunIndex([desk])
+    index.refresh()
+    with RunFolder.create_or_resume(desk, {"model": None, "what": "desk"}) as run:
+        run.drop_after("grpo", 0)
+    with pytest.raises(LookupError):
+        index.line(1, 20)  # the place holds another rollout, or none
+    index.refresh()
+    assert index.content.generation == 2
+    assert len(ids(index)) == 18
+    with pytest.raises(LookupError, match="no rollout 0 in generation 1"):
+        index.line(1, 0)
+
+
+def test_whole_conversations_are_searched_for_any_text(desk: Path) -> None:
+    index = RunIndex([desk])
+    index.refresh()
+    assert len(index.containing(1, "NO ORDER 'nowhere'")) == 15
+    assert len(index.containing(1, '"paid_back":153')) == 5
+    assert index.containing(1, "in none of them") == []
+
+
+def test_a_folder_of_runs_stands_for_its_runs_and_another_folder_is_refused(desk: Path, tmp_path: Path) -> None:
+    assert find_runs([tmp_path]) == find_runs([desk, desk]) == [desk.resolve()]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunFolderError, match="holds no run"):
+        find_runs([tmp_path / "empty"])
+
+
+texts = st.recursive(
+    st.text(max_size=60) | st.integers() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), texts), st.integers(1, 40))
+def test_what_is_cut_from_a_rollout_is_named_and_can_be_had(shown: dict, most: int) -> None:
+    short = cut_texts(shown, most)
+    cut = short.pop("cut")
+    assert all(len(text_at(short, one["at"])) == most for one in cut)
+    for one in cut:
+        assert len(text_at(shown, one["at"])) == one["chars"] > most
+        assert text_at(shown, one["at"]).startswith(text_at(short, one["at"]))
+    assert (short == shown) == (not cut)
+
+
+def test_a_page_of_another_site_reads_and_writes_nothing(desk: Path, serve: Serve) -> None:
+    url = serve(desk)
+    label = {"stage": "grpo", "rollout": "x", "label": "good"}
+    assert httpx.get(f"{url}/api/runs", headers={"host": "evil.example"}).status_code == 421
+    assert httpx.get(f"{url}/api/runs", headers={"host": f"localhost:{url.rpartition(':')[2]}"}).status_code == 200
+    for headers in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}):
+        answer = httpx.post(f"{url}/api/labels?generation=1&n=3", json=label, headers=headers)
+        assert answer.status_code == 403
+    form = httpx.post(f"{url}/api/labels?generation=1&n=3", content=b"{}", headers={"content-type": "text/plain"})
+    assert form.status_code == 415
+    assert not (desk / "labels.jsonl").exists()
+
+
+@pytest.mark.parametrize("path", ["/page/../app.py", "/page/%2e%2e%2fapp.py", "/page/main.py", "/page/", "/run.json"])
+def test_only_files_of_the_page_are_served(helpdesk_url: str, path: str) -> None:
+    assert httpx.get(httpx.URL(helpdesk_url + path)).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["rollout?generation=1&n=99", "rollout?generation=9&n=0", "rollout?generation=1&n=-1"])
+def test_a_rollout_that_is_not_there_is_an_error_that_says_so(helpdesk_url: str, path: str) -> None:
+    answer = httpx.get(f"{helpdesk_url}/api/{path}")
+    assert answer.status_code in (400, 404)
+    assert "n" in answer.text
+
+
+def test_other_machines_need_the_key_which_the_page_asks_for(desk: Path, serve: Serve) -> None:
+    with pytest.raises(ConfigError, match="there is no api_key"):
+        view([desk], host="0.0.0.0", port=0)
+    url = serve(desk, api_key="secret")
+    with httpx.Client(base_url=url) as client:
+        assert client.get("/").status_code == client.get("/api/runs").status_code == 401
+        assert client.post("/key", data={"key": "wrong"}).status_code == 401
+        assert client.get("/api/runs", headers={"authorization": "Bearer secret"}).status_code == 200
+        welcome = client.post("/key", data={"key": "secret"})
+        assert (welcome.status_code, welcome.headers["location"]) == (303, "/")
+        assert "secret" not in str(welcome.headers)
+        assert client.get("/api/runs").status_code == 200
+
+
+def test_labels_are_given_out_as_scored_rollouts_a_judge_can_be_checked_with(desk: Path, serve: Serve) -> None:
+    url = serve(desk)
+    rows = httpx.get(f"{url}/api/rows?generation=0&start=0").json()
+    named = [dict(zip(rows["fields"], row, strict=True)) for row in rows["rows"]]
+    for n, label in ((0, "good"), (0, "bad"), (4, "good"), (5, None), (6, "unsure")):
+        body = {"stage": named[n]["stage"], "rollout": named[n]["id"], "label": label, "comment": f"is {label}"}
+        assert httpx.post(f"{url}/api/labels?generation=1&n={n}", json=body).status_code == 200
+    wrong = {"stage": "grpo", "rollout": "another", "label": "good"}
+    assert httpx.post(f"{url}/api/labels?generation=1&n=0", json=wrong).status_code == 409
+    target = desk.parent / "judge.jsonl"
+    done = CliRunner().invoke(app, ["view", str(desk), "--export-labels", str(target)])
+    assert done.exit_code == 0, done.output
+    examples = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
+    assert httpx.get(f"{url}/api/labels.jsonl").text == target.read_text("utf-8")
+    assert [label for _, label in labelled_examples(target)] == [False, True]
+    found = {(Rollout.model_validate(one["rollout"]).id, one["score"], one["comment"]) for one in examples}
+    assert found == {
+        (named[0]["id"], 0.0, "is bad"),
+        (named[4]["id"], 1.0, "is good"),
+        (named[6]["id"], None, "is unsure"),
+    }
+
+
+def test_the_evidence_says_whether_a_rollout_is_as_it_was_announced(desk: Path, serve: Serve) -> None:
+    def status(n: int) -> str:
+        return httpx.get(f"{url}/api/rollout?generation=1&n={n}").json()["evidence"]["status"]
+
+    file = desk / "rollouts" / "untrained.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1].replace(b'"score":0.0', b'"score":1.0')
+    file.write_bytes(b"".join(lines))
+    url = serve(desk)
+    httpx.get(f"{url}/api/rows?generation=0&start=0")
+    assert [status(0), status(1)] == [
+        "As the evidence announced it.",
+        "Changed: the evidence announced another line.",
+    ]
+
+
+def test_the_command_writes_the_page_as_one_file(desk: Path) -> None:
+    target = desk.parent / "page.html"
+    done = CliRunner().invoke(app, ["view", str(desk), "--export", str(target)])
+    assert (done.exit_code, done.stdout) == (0, f"{target}: 30 rollouts\n")
+    assert one_script() in target.read_text("utf-8")
+
+
+def test_the_modules_of_the_page_fit_into_one_script() -> None:
+    script = one_script()
+    names = [line.split()[1 if not line.startswith("async") else 2] for line in script.splitlines() if _declares(line)]
+    names = [name.partition("(")[0] for name in names]
+    assert len(names) > 50
+    assert sorted(names) == sorted(set(names))
+    assert "import " not in script.replace("important", "")
+    assert "innerHTML" not in script
+    assert "</script" not in script
+
+
+def _declares(line: str) -> bool:
+    return line.startswith(("function ", "async function ", "const ", "let ", "class "))

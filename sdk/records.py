@@ -198,6 +198,8 @@ class Rollout(BaseModel):
     verdict: Verdict | None = None
     turns: int = 0
     sampled_tokens: int = 0
+    prompt_tokens: int = 0
+    """Of all turns together: each sends the conversation so far again. 0 where an endpoint does not say."""
     duration_s: float = 0.0
 
     @property

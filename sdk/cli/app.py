@@ -13,6 +13,7 @@ from .commands.evaluate import evaluate
 from .commands.judge import check
 from .commands.quickstart import quickstart
 from .commands.record import record
+from .commands.report import report
 from .commands.rollout import rollout
 from .commands.serve import serve
 from .commands.serve_tools import serve_tools
@@ -57,7 +58,7 @@ def _help(docstring: str | None) -> str:
 
 
 app.callback(help=_help(toolbake.__doc__))(toolbake)
-for _command in (quickstart, train, evaluate, rollout, view, serve, serve_tools, tools, record, divergence, verify):
+for _command in (quickstart, train, evaluate, report, rollout, view, serve, serve_tools, tools, record, divergence, verify):
     app.command(help=_help(_command.__doc__))(_command)
 
 _judge = typer.Typer(no_args_is_help=True, help="Measure a judge before it earns anybody anything.")

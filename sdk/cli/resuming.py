@@ -50,15 +50,22 @@ def _identity(options: TrainConfig, tools: Any, prompts: Any, verifier: Any, mod
 
     from mcp_bridge import connect
 
-    from ..trainer.pipeline import choose_tasks
+    from ..trainer.pipeline import choose_sides
     from ..trainer.run_identity import train_identity
 
-    train, heldout = choose_tasks(prompts, options)
+    train, validation, heldout = choose_sides(prompts, options)
 
     async def ask() -> dict[str, Any]:
         async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
             return train_identity(
-                options, model=model, verifier=verifier, train=train, heldout=heldout, source=tools, tools=source.tools
+                options,
+                model=model,
+                verifier=verifier,
+                train=train,
+                heldout=heldout,
+                source=tools,
+                tools=source.tools,
+                validation=validation,
             )
 
     return anyio.run(ask)

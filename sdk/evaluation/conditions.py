@@ -7,10 +7,17 @@ import statistics as plain_statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from ..records import Rollout
-from .statistics import Interval, mean_interval, wilson
+from ..errors import ConfigError
+from ..records import Rollout, Task
+from .clusters import clustered_mean_interval, clustered_wilson
+from .costs import Cost, Price, cost_of
+from .statistics import Interval
+from .tries import PassRate, pass_rates
+
+FAMILY = "family"
+"""Cluster by `Task.family`; every other value of `cluster_by` is the name of a tag."""
 
 
 class Spread(BaseModel):
@@ -21,15 +28,22 @@ class Spread(BaseModel):
     mean: float
     median: float
     max: float
+    p95: float | None = None
+    """The smallest value that 95 % of the rollouts do not exceed."""
 
 
 class SuccessRate(BaseModel):
-    """Success over `tasks`; where a task was tried several times, its tries are averaged first."""
+    """Success over `tasks`; where a task was tried several times, its tries are averaged first.
+
+    The interval is Wilson's; where several tasks are of one family, for the effective number of tasks.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     tasks: int
     rollouts: int
+    families: int | None = None
+    """None in reports of before families were counted."""
     interval: Interval
 
 
@@ -77,7 +91,15 @@ class ConditionSummary(BaseModel):
     turns: Spread | None
     calls: Spread | None
     sampled_tokens: Spread | None
+    prompt_tokens: Spread | None = None
     seconds: Spread | None
+    """Wall-clock time of a rollout, among all that ran at once."""
+    pass_at_k: list[PassRate] = Field(default_factory=list)
+    """Solved by at least one of k tries; empty where each task was tried once."""
+    pass_hat_k: list[PassRate] = Field(default_factory=list)
+    """Solved by all of k tries."""
+    cost: Cost | None = None
+    """`None` where no price was given."""
     errors: dict[str, Count]
     """The policy's own mistakes in scored rollouts, by kind; `unreadable_call` where a call did not parse."""
     stop_reasons: dict[str, int]
@@ -123,27 +145,72 @@ def score_bounds(scores: Iterable[float]) -> tuple[float, float]:
     return min(0.0, *scores), max(1.0, *scores)
 
 
-def summarise_condition(rollouts: Sequence[Rollout], *, threshold: float) -> ConditionSummary:
+def family_of(task: Task, cluster_by: str) -> str:
+    """What intervals are clustered by: `Task.family`, or the value of a tag; the task's id where it has no such tag."""
+    return task.family if cluster_by == FAMILY else task.tags.get(cluster_by, task.id)
+
+
+def require_cluster(cluster_by: str, tasks: Iterable[Task]) -> None:
+    """Raises `ConfigError` for a tag that no task has."""
+    tags = {tag for task in tasks for tag in task.tags}
+    if cluster_by != FAMILY and cluster_by not in tags:
+        raise ConfigError(
+            f"cluster_by is {cluster_by!r}, which no task has as a tag; give {FAMILY!r} or one of "
+            f"{', '.join(sorted(tags)) or 'the tags, of which there are none'}"
+        )
+
+
+def families_by_task(rollouts: Iterable[Rollout], cluster_by: str) -> dict[str, str]:
+    """Task id -> family."""
+    return {rollout.task.id: family_of(rollout.task, cluster_by) for rollout in rollouts}
+
+
+def summarise_condition(
+    rollouts: Sequence[Rollout], *, threshold: float, cluster_by: str = FAMILY, price: Price | None = None
+) -> ConditionSummary:
     """The figures of one condition. Raises `ValueError` where a rollout is given twice."""
     _refuse_doubles(rollouts)
     scored = [r for r in rollouts if r.scored]
     scores = score_by_task(scored)
+    families = families_by_task(scored, cluster_by)
+    tries = {
+        task: (sum(is_success(r, threshold) for r in of_task), len(of_task))
+        for task, of_task in by_task(scored).items()
+    }
+    at_k, hat_k = pass_rates(tries, families)
     return ConditionSummary(
         rollouts=len(rollouts),
         scored=len(scored),
         unscored=len(rollouts) - len(scored),
         failures=_failures(rollouts),
-        success=_success(scored, threshold),
-        score=mean_interval(list(scores.values()), score_bounds(scores.values())) if scores else None,
+        success=_success(scored, threshold, cluster_by),
+        score=_mean_score(scores, families) if scores else None,
         components=_components(scored),
-        by_tag=_by_tag(scored, threshold),
+        by_tag=_by_tag(scored, threshold, cluster_by),
         turns=_spread([r.turns for r in scored]),
         calls=_spread([len(r.calls) for r in scored]),
         sampled_tokens=_spread([r.sampled_tokens for r in scored]),
+        prompt_tokens=_spread([r.prompt_tokens for r in scored]),
+        pass_at_k=at_k,
+        pass_hat_k=hat_k,
+        cost=cost_of(rollouts, sum(c for c, _ in tries.values()), price),
         seconds=_spread([r.duration_s for r in scored]),
         errors=_errors(scored),
         stop_reasons=dict(sorted(Counter(r.stop_reason for r in rollouts).items())),
     )
+
+
+def best_condition(conditions: Mapping[str, ConditionSummary]) -> str:
+    """The name of the condition with the most success; of equals that with the higher mean score, then the first.
+
+    Raises `ValueError` where no condition has a scored rollout.
+    """
+    rated = {
+        name: (c.success.interval.estimate, c.score.estimate) for name, c in conditions.items() if c.success and c.score
+    }
+    if not rated:
+        raise ValueError("no condition has a scored rollout, so none is the best")
+    return max(rated, key=lambda name: rated[name])
 
 
 def _refuse_doubles(rollouts: Sequence[Rollout]) -> None:
@@ -152,11 +219,23 @@ def _refuse_doubles(rollouts: Sequence[Rollout]) -> None:
         raise ValueError(f"rollout {double[0]!r} is given twice in one condition; each counts once")
 
 
-def _success(scored: Sequence[Rollout], threshold: float) -> SuccessRate | None:
+def _mean_score(scores: Mapping[str, float], families: Mapping[str, str]) -> Interval:
+    clusters = [families[task] for task in scores]
+    return clustered_mean_interval(list(scores.values()), clusters, score_bounds(scores.values()))
+
+
+def _success(scored: Sequence[Rollout], threshold: float, cluster_by: str) -> SuccessRate | None:
     rates = success_by_task(scored, threshold)
     if not rates:
         return None
-    return SuccessRate(tasks=len(rates), rollouts=len(scored), interval=wilson(math.fsum(rates.values()), len(rates)))
+    families = families_by_task(scored, cluster_by)
+    clusters = [families[task] for task in rates]
+    return SuccessRate(
+        tasks=len(rates),
+        rollouts=len(scored),
+        families=len(set(clusters)),
+        interval=clustered_wilson(list(rates.values()), clusters),
+    )
 
 
 def _failures(rollouts: Sequence[Rollout]) -> dict[str, FailureCount]:
@@ -179,16 +258,16 @@ def _components(scored: Sequence[Rollout]) -> dict[str, ComponentMean]:
     }
 
 
-def _by_tag(scored: Sequence[Rollout], threshold: float) -> dict[str, dict[str, SuccessRate]]:
+def _by_tag(scored: Sequence[Rollout], threshold: float, cluster_by: str) -> dict[str, dict[str, SuccessRate]]:
     groups: dict[str, dict[str, list[Rollout]]] = defaultdict(lambda: defaultdict(list))
     for rollout in scored:
         for tag, value in rollout.task.tags.items():
             groups[tag][value].append(rollout)
-    return {tag: _rates(groups[tag], threshold) for tag in sorted(groups)}
+    return {tag: _rates(groups[tag], threshold, cluster_by) for tag in sorted(groups)}
 
 
-def _rates(groups: Mapping[str, Sequence[Rollout]], threshold: float) -> dict[str, SuccessRate]:
-    rates = {value: _success(groups[value], threshold) for value in sorted(groups, key=_natural)}
+def _rates(groups: Mapping[str, Sequence[Rollout]], threshold: float, cluster_by: str) -> dict[str, SuccessRate]:
+    rates = {value: _success(groups[value], threshold, cluster_by) for value in sorted(groups, key=_natural)}
     return {value: rate for value, rate in rates.items() if rate is not None}
 
 
@@ -201,7 +280,10 @@ def _spread(values: Sequence[float]) -> Spread | None:
     if not values:
         return None
     return Spread(
-        mean=math.fsum(values) / len(values), median=float(plain_statistics.median(values)), max=float(max(values))
+        mean=math.fsum(values) / len(values),
+        median=float(plain_statistics.median(values)),
+        max=float(max(values)),
+        p95=float(sorted(values)[math.ceil(0.95 * len(values)) - 1]),
     )
 
 

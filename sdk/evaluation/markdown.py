@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import figures
-from .conditions import ConditionSummary
+from .conditions import FAMILY, ConditionSummary
 from .examples import RULE, Example
+from .markdown_errors import render_errors
+from .markdown_policies import cost_rows, render_pictures, render_tries
 from .plain import compared
 from .safe_text import cut, fence, inline, table
 from .training_summary import TrainingSummary
@@ -20,19 +22,22 @@ MOST_TAG_VALUES = 20
 """Tags with more values than this are names, not groups; they stay in `report.json`."""
 
 
-def render_report(report: Report, *, curve: str | None = None) -> str:
+def render_report(report: Report, *, curve: str | None = None, pictures: Mapping[str, str] | None = None) -> str:
     """The whole report. Text from models, tools and tasks is fenced or escaped."""
     sections = [
         "# Report",
         _headline(report),
         f"![Learning curve: reward by training step, and success on held-out tasks]({curve})" if curve else "",
+        render_pictures(pictures or {}),
         _success(report),
         _comparisons(report),
+        render_tries(report),
         _tags(report),
         _components(report),
         _cost(report),
         _mistakes(report),
         _failures(report),
+        render_errors(report.errors),
         _training(report.training) if report.training else "",
         _examples(report.examples),
         _run(report.run),
@@ -74,9 +79,10 @@ def _success(report: Report) -> str:
 def _comparisons(report: Report) -> str:
     if not report.comparisons:
         return ""
-    head = ("from → to", "tasks", "points", "95 % interval", "gained", "lost", "p", "score (95 % interval)", "left out")
+    several = any(c.p_holm is not None for c in report.comparisons)
+    head = ["from → to", "tasks", "points", "95 % interval", "gained", "lost", "p", "score (95 % interval)", "left out"]
     rows = [
-        (
+        [
             f"{inline(c.first)} → {inline(c.second)}",
             figures.count(c.tasks),
             figures.points(c.success.estimate) if c.success else figures.NONE,
@@ -86,10 +92,15 @@ def _comparisons(report: Report) -> str:
             figures.p_value(c.p_value),
             figures.signed_range(c.score) if c.score else figures.NONE,
             figures.count(len(c.left_out)),
-        )
+        ]
         for c in report.comparisons
     ]
     note = "Only tasks scored in both conditions take part; *left out* counts the others."
+    if several:
+        place = head.index("p") + 1
+        for row, comparison in zip([head, *rows], [None, *report.comparisons], strict=True):
+            row.insert(place, "p (Holm)" if comparison is None else figures.p_value(comparison.p_holm))
+        note += " *p (Holm)* allows for there being several comparisons."
     return f"## The same tasks, compared\n\n{table(head, rows)}\n\n{note}"
 
 
@@ -138,13 +149,11 @@ def _component(condition: ConditionSummary, name: str) -> str:
 
 def _cost(report: Report) -> str:
     conditions = list(report.conditions.values())
-    cells = {
-        "turns": [figures.spread(c.turns) for c in conditions],
-        "calls": [figures.spread(c.calls) for c in conditions],
-        "tokens sampled": [figures.spread(c.sampled_tokens, 0) for c in conditions],
-        "seconds": [figures.spread(c.seconds) for c in conditions],
-    }
-    note = "Mean / median / largest, over scored rollouts."
+    cells = cost_rows(conditions)
+    note = (
+        "Mean / median / largest, over scored rollouts. Seconds are those of a rollout among all that ran at once. "
+        "Every turn sends the whole conversation; prompts are priced as if nothing of them were cached."
+    )
     return _by_condition(report, "What a rollout costs", "per rollout", cells) + f"\n\n{note}"
 
 
@@ -245,11 +254,21 @@ def _flat(value: Mapping[str, Any], at: str = "") -> list[tuple[str, Any]]:
 
 
 def _methods(report: Report) -> str:
+    clustered = any(
+        c.success is not None and c.success.families not in (None, c.success.tasks) for c in report.conditions.values()
+    )
     lines = [
         "- Success: share of held-out tasks, with Wilson's score interval (1927). Several tries at a task are averaged "
         "first, and the interval counts tasks.",
         "- Mean score: Student's t interval over tasks.",
     ]
+    if clustered:
+        by = "family" if report.cluster_by == FAMILY else f"tag {inline(report.cluster_by)}"
+        lines.append(
+            f"- Tasks of one {by} fail together, so they count for less: standard errors are robust to clusters "
+            "(Miller, 2024, arXiv 2411.00640), with Student's t over families; Wilson's interval is that of the "
+            "effective number of tasks."
+        )
     methods = {c.method for c in report.comparisons}
     if "tango" in methods:
         lines.append(
@@ -258,6 +277,17 @@ def _methods(report: Report) -> str:
         )
     if "student_t" in methods:
         lines.append("- Comparison with several tries at a task: Student's t interval of the differences by task.")
+    if "clustered" in methods:
+        lines.append("- Comparison where tasks share families: clustered interval of the differences by task.")
+    if methods & {"student_t", "clustered"}:
+        lines.append(
+            "- Their p: the exact test that flips the signs of whole families; McNemar's where each is one task."
+        )
+    if any(c.pass_at_k for c in report.conditions.values()):
+        lines.append(
+            "- pass@k: 1 - C(n-c, k) / C(n, k) (Chen et al., 2021, arXiv 2107.03374); pass^k: C(c, k) / C(n, k) (Yao "
+            "et al., 2024, arXiv 2406.12045), from c successes in n tries at each task."
+        )
     lines.append(
         "- Intervals tell the uncertainty from the choice of tasks, not from training again with another seed."
     )

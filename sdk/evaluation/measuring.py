@@ -1,4 +1,4 @@
-"""Running tasks to measure a policy: greedy, one rollout a task, resumable from the run folder."""
+"""Running tasks to measure a policy: greedy and one rollout a task unless told otherwise, resumable from its folder."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ async def measure(
     seed: int = 0,
     temperature: float = 0.0,
     threshold: float = 1.0,
+    samples: int = 1,
 ) -> list[Rollout]:
-    """One rollout for each task, in the order of the tasks. Scored rollouts that `folder` has are not run again.
+    """`samples` rollouts for each task, in the order of the tasks. Scored ones that `folder` has are not run again.
 
     Unscored ones are: what broke then may work now. They move to `rollouts/<stage>.discarded.jsonl`.
 
@@ -42,7 +43,7 @@ async def measure(
     if unscored:
         progress.say(f"{title or stage}: {unscored} rollouts that could not be scored are run again")
     known = {rollout.id: rollout for rollout in folder.iter_rollouts(stage)} if folder else {}
-    jobs = [Job(id=f"{stage}/{task.id}", task=task, seed=derive_seed(seed, stage, task.id)) for task in tasks]
+    jobs = _jobs(tasks, stage, seed, samples)
     missing = [job for job in jobs if job.id not in known]
     right = sum(is_success(rollout, threshold) for rollout in known.values())
     sampling = Sampling(temperature=temperature, max_tokens=engine.limits.max_turn_tokens)
@@ -62,6 +63,17 @@ async def measure(
     rollouts = [known[job.id] for job in jobs]
     require_scores(rollouts, what=f"measuring {stage!r}")
     return rollouts
+
+
+def _jobs(tasks: Sequence[Task], stage: str, seed: int, samples: int) -> list[Job]:
+    """One job a task; with several samples each has its number in its id and in its seed."""
+    if samples == 1:
+        return [Job(id=f"{stage}/{task.id}", task=task, seed=derive_seed(seed, stage, task.id)) for task in tasks]
+    return [
+        Job(id=f"{stage}/{task.id}#{number}", task=task, seed=derive_seed(seed, stage, task.id, number))
+        for task in tasks
+        for number in range(samples)
+    ]
 
 
 def require_scores(rollouts: Sequence[Rollout], *, what: str) -> None:

@@ -12,17 +12,17 @@ from ..traces.atomic_files import write_bytes
 from .conditions import ConditionSummary
 from .safe_text import cut, visible
 
-_INK, _QUIET, _REWARD, _SIGNAL, _HELD_OUT = "#1f2328", "#8c959f", "#0969da", "#bf8700", "#1a7f37"
-_STYLE = {
+INK, QUIET, _REWARD, _SIGNAL, _HELD_OUT = "#1f2328", "#8c959f", "#0969da", "#bf8700", "#1a7f37"
+STYLE = {
     "axes.axisbelow": True,
-    "axes.edgecolor": _QUIET,
+    "axes.edgecolor": QUIET,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlelocation": "left",
     "axes.titlesize": 12,
     "font.size": 10,
     "grid.color": "#d0d7de",
-    "text.color": _INK,
+    "text.color": INK,
     "text.parse_math": False,  # a name with two dollar signs is a name
 }
 
@@ -48,7 +48,7 @@ def learning_curve(
 
     lines = [m for m in metrics if "step" in m and (stage is None or m.get("stage") == stage)]
     # The figure is made without pyplot: no global state, no display, safe in any thread.
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11, 5.2), dpi=120, facecolor="white", layout="constrained")
         canvas = FigureCanvasAgg(figure)
         grid = figure.add_gridspec(2, 2, width_ratios=[3, 2], height_ratios=[3, 1])
@@ -121,7 +121,7 @@ def _draw_held_out(axes: Any, conditions: Mapping[str, ConditionSummary]) -> Non
     for place, name in enumerate(names):
         rate = conditions[name].success
         if rate is None:
-            axes.text(place, 50, "no rollout\nscored", ha="center", va="center", color=_QUIET)
+            axes.text(place, 50, "no rollout\nscored", ha="center", va="center", color=QUIET)
             continue
         low, middle, high = (100 * v for v in (rate.interval.low, rate.interval.estimate, rate.interval.high))
         errors = [[middle - low], [high - middle]]
@@ -136,4 +136,4 @@ def _draw_held_out(axes: Any, conditions: Mapping[str, ConditionSummary]) -> Non
 
 
 def _say(axes: Any, text: str) -> None:
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=_QUIET)
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=QUIET)

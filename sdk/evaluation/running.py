@@ -1,18 +1,21 @@
-"""`evaluate` and `rollout`: a policy and tools, without training."""
+"""`evaluate` and `rollout`: policies and tools, without training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mcp_bridge import Toolset, connect
 from mcp_bridge.guard.destructive import warn_of
 
 from ..errors import ConfigError
-from ..policies.opening import ModelSource, check_model_source, model_label, open_agent
+from ..policies.opening import ModelSource, open_agent
 from ..policies.protocol import Sampling
+from ..policies.tool_prompt import ToolPrompt, with_tool_prompt
 from ..progress import Progress, Silent
 from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
@@ -22,9 +25,14 @@ from ..tasks import load_tasks
 from ..traces.digests import tasks_identity, tools_identity
 from ..traces.run_folder import RunFolder
 from ..verifiers import VerifierLike, check_verifier, verifier_identity
+from .conditions import FAMILY, require_cluster
+from .costs import Price, read_prices
+from .errors import Embedder, FaultJudge, find_faults, judged_faults
 from .measuring import measure
+from .planning import Plan, make_plan, tasks_of_split
 from .report import Report, build_report
 from .run_facts import call_facts, guard_facts, run_facts
+from .run_reports import keep_conditions
 
 
 async def evaluate_async(
@@ -33,6 +41,15 @@ async def evaluate_async(
     verifier: VerifierLike,
     *,
     model: ModelSource = None,
+    models: Mapping[str, ModelSource] | Sequence[ModelSource] | None = None,
+    baseline: str | None = None,
+    tool_prompts: ToolPrompt | Sequence[ToolPrompt] = "full",
+    samples: int = 1,
+    split: Literal["train", "validation", "heldout"] | None = None,
+    prices: Mapping[str, Price | tuple[float, float]] | None = None,
+    cluster_by: str = FAMILY,
+    fault_judge: FaultJudge | None = None,
+    embed: Embedder | None = None,
     output_dir: str | Path | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     concurrency: int = 64,
@@ -41,51 +58,143 @@ async def evaluate_async(
     success_threshold: float = 1.0,
     progress: Progress | None = None,
 ) -> Report:
-    """Measure a policy on all of `prompts`: one rollout each, greedy unless `temperature` says otherwise.
+    """Measure policies on all of `prompts`: one rollout each, greedy unless `temperature` says otherwise.
 
-    `model`: see `sdk.policies.opening.ModelSource`. With `output_dir`, every rollout and the report are kept, and a
-    run that was cut off goes on. Raises what `sdk.train` raises, before work is lost.
+    `model`: see `sdk.policies.opening.ModelSource`. `models`: several, by name or in a list; each is compared with
+    `baseline`, the first where None. `tool_prompts`: how much of the tools the prompt shows, each as a condition of its
+    own. `samples`: rollouts for each task, for pass@k and pass^k. `split`: only tasks with that `split` tag. `prices`:
+    by name, per million tokens in and out. `cluster_by`: `family` or a tag, whose tasks count as one for intervals.
+    `fault_judge` and `embed`: see `sdk.evaluation.errors`. Docs: `docs/evaluation.md`.
 
-    Live tools that are destructive are not refused here, as they are in training: the tasks are yours, and each is
-    played once. A warning names them.
+    With `output_dir`, every rollout and the report are kept, and a run that was cut off goes on. Raises what
+    `sdk.train` raises, before work is lost. Live tools that are destructive are not refused here, as they are in
+    training: the tasks are yours. A warning names them.
     """
     check_verifier(verifier)
-    check_model_source(model)
-    tasks = load_tasks(prompts)
+    plan = make_plan(model, models, baseline, tool_prompts)
+    how = _Measurement(samples, temperature, seed, success_threshold, concurrency, progress or Silent())
+    how.check(plan)
+    what = _Reporting(_prices(prices, plan), cluster_by, success_threshold, fault_judge, embed)
+    tasks = tasks_of_split(load_tasks(prompts), split)
+    what.check(tasks)
     bounds = _limits(limits)
-    progress = progress or Silent()
     async with connect(tools, call_timeout_s=bounds.call_timeout_s) as source:
         warn_of(source.live_destructive)
         # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
-        identity = {
-            "evaluate": model_label(model),
-            **_identity(tasks, tools, source, verifier, bounds),
-            "temperature": temperature,
-            "seed": seed,
-        }
+        identity = {**plan.identity, **_identity(tasks, tools, source, verifier, bounds), **how.identity}
         with _opened(output_dir, identity, source) as folder:
-            async with open_agent(model, rows=concurrency) as agent:
-                engine = RolloutEngine(
-                    agent=agent, source=source, verifier=verifier, limits=bounds, concurrency=concurrency
-                )
-                engine.on_call = folder.append_call if folder is not None else None
-                rollouts = await measure(
-                    engine,
-                    tasks,
-                    stage="evaluation",
-                    folder=folder,
-                    progress=progress,
-                    title="evaluation",
-                    seed=seed,
-                    temperature=temperature,
-                    threshold=success_threshold,
-                )
-            info = folder.info if folder is not None else None
-            facts = {"model": agent.name, **run_facts(info, identity), **guard_facts(source), **call_facts(rollouts)}
-            report = build_report({agent.name: rollouts}, run=facts, success_threshold=success_threshold)
+            engine = partial(RolloutEngine, source=source, verifier=verifier, limits=bounds, concurrency=concurrency)
+            rollouts = await how.measure_all(plan, tasks, engine, folder)
+            report = await what.report(plan, rollouts, _facts(folder, identity, source, plan, rollouts), source)
             if folder is not None:
+                keep_conditions(folder, plan, list(rollouts), source.tools)
+                report.draw(folder.path)
                 report.write(folder.path)
     return report
+
+
+@dataclass(frozen=True)
+class _Measurement:
+    """How each condition is measured."""
+
+    samples: int
+    temperature: float
+    seed: int
+    threshold: float
+    concurrency: int
+    progress: Progress
+
+    def check(self, plan: Plan) -> None:
+        """Raises `ConfigError` for samples that cannot differ."""
+        if self.samples < 1:
+            raise ConfigError(f"samples is {self.samples}; give 1 or more rollouts for each task")
+        local = [c.policy for c in plan.conditions if c.source is None or isinstance(c.source, str | Path)]
+        if self.samples > 1 and self.temperature == 0 and local:
+            raise ConfigError(
+                f"samples is {self.samples}, but at temperature 0 the model {local[0]!r} says the same every time; "
+                "set temperature, such as 1.0"
+            )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the run folder knows it by."""
+        several = {"samples": self.samples} if self.samples > 1 else {}
+        return {**several, "temperature": self.temperature, "seed": self.seed}
+
+    async def measure_all(
+        self, plan: Plan, tasks: Sequence[Task], make: Callable[..., RolloutEngine], folder: RunFolder | None
+    ) -> dict[str, list[Rollout]]:
+        """Rollouts by the name of their condition. One policy is open at a time: none waits for another's machine."""
+        rollouts: dict[str, list[Rollout]] = {}
+        for conditions in plan.policies.values():
+            async with open_agent(conditions[0].source, rows=self.concurrency) as agent:
+                for condition in conditions:
+                    shorter = with_tool_prompt(agent, condition.tool_prompt)
+                    engine = make(agent=shorter, on_call=folder.append_call if folder is not None else None)
+                    rollouts[condition.name or agent.name] = await measure(
+                        engine,
+                        tasks,
+                        stage=condition.stage,
+                        folder=folder,
+                        progress=self.progress,
+                        title=condition.name or condition.stage,
+                        seed=self.seed,
+                        temperature=self.temperature,
+                        threshold=self.threshold,
+                        samples=self.samples,
+                    )
+        return rollouts
+
+
+@dataclass(frozen=True)
+class _Reporting:
+    """What is said of the rollouts."""
+
+    prices: Mapping[str, Price]
+    cluster_by: str
+    threshold: float
+    judge: FaultJudge | None
+    embed: Embedder | None
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Raises `ConfigError` for a tag that no task has."""
+        require_cluster(self.cluster_by, tasks)
+
+    async def report(
+        self, plan: Plan, rollouts: Mapping[str, list[Rollout]], facts: Mapping[str, Any], source: Toolset
+    ) -> Report:
+        faults = {}
+        for name, of_condition in rollouts.items():
+            found = find_faults(of_condition, threshold=self.threshold, tools=source.tools)
+            faults[name] = found if self.judge is None else await judged_faults(self.judge, of_condition, found)
+        policies = dict(zip(rollouts, (c.policy for c in plan.conditions), strict=True))
+        return build_report(
+            rollouts,
+            run=facts,
+            success_threshold=self.threshold,
+            cluster_by=self.cluster_by,
+            pairs=plan.pairs,
+            prices={name: self.prices[policy] for name, policy in policies.items() if policy in self.prices},
+            faults=faults,
+            embed=self.embed,
+        )
+
+
+def _prices(prices: Mapping[str, Any] | None, plan: Plan) -> dict[str, Price]:
+    return read_prices(prices, list(plan.policies))
+
+
+def _facts(
+    folder: RunFolder | None,
+    identity: Mapping[str, Any],
+    source: Toolset,
+    plan: Plan,
+    rollouts: Mapping[str, Sequence[Rollout]],
+) -> dict[str, Any]:
+    name = ", ".join(plan.policies) if plan.pairs is not None else next(iter(rollouts))
+    info = folder.info if folder is not None else None
+    every = [rollout for of_condition in rollouts.values() for rollout in of_condition]
+    return {"model": name, **run_facts(info, identity), **guard_facts(source), **call_facts(every)}
 
 
 def _identity(
@@ -100,9 +209,7 @@ def _identity(
 
 
 @contextmanager
-def _opened(
-    output_dir: str | Path | None, identity: Mapping[str, Any], source: Toolset
-) -> Iterator[RunFolder | None]:
+def _opened(output_dir: str | Path | None, identity: Mapping[str, Any], source: Toolset) -> Iterator[RunFolder | None]:
     if output_dir is None:
         yield None
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mcp_bridge.records import Tool
@@ -26,6 +26,10 @@ class TokenAgent:
     @property
     def name(self) -> str:
         return self._name
+
+    def with_renderer(self, change: Callable[[ChatRenderer], ChatRenderer]) -> TokenAgent:
+        """The same policy, speaking through `change(renderer)`."""
+        return TokenAgent(self._policy, change(self._renderer), name=self._name)
 
     def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> TokenConversation:
         return TokenConversation(self._policy, self._renderer, tools, sampling=sampling, seed=seed)

@@ -1,6 +1,6 @@
 """Tasks: reading them from what the user has, and splitting them without leaks."""
 
 from .loading import load_tasks
-from .splitting import Split, split_tasks, spread
+from .splitting import Split, ThreeWaySplit, split_tasks, split_three_ways, spread
 
-__all__ = ["Split", "load_tasks", "split_tasks", "spread"]
+__all__ = ["Split", "ThreeWaySplit", "load_tasks", "split_tasks", "split_three_ways", "spread"]

@@ -1,10 +1,10 @@
-"""Training and held-out tasks, divided by a stable key."""
+"""Training, validation and held-out tasks, divided by a stable key."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import ConfigError
@@ -18,6 +18,18 @@ class Split(NamedTuple):
     heldout: list[Task]
 
 
+class ThreeWaySplit(NamedTuple):
+    """Three lists that share no family, in the order in which the tasks came."""
+
+    train: list[Task]
+    validation: list[Task]
+    """To choose among checkpoints: what chose something cannot also say how good it is."""
+    heldout: list[Task]
+
+
+SIDES = "'train', 'validation' or 'heldout'"
+
+
 def split_tasks(tasks: Sequence[Task], *, heldout: float | int = 0.2, seed: int = 0) -> Split:
     """Divide tasks by their `family`, so that tasks of one family are never on both sides.
 
@@ -26,7 +38,8 @@ def split_tasks(tasks: Sequence[Task], *, heldout: float | int = 0.2, seed: int 
     int it is a number of tasks: families are held out in the order of their hash until there are at least so
     many; adding tasks can then move others.
 
-    When every task carries `tags["split"]` ("train" or "heldout"), that is obeyed instead.
+    When every task carries `tags["split"]` ("train", "validation" or "heldout"), that is obeyed instead; tasks for
+    validation are on neither side then (see `split_three_ways`).
 
     Raises `ConfigError` when a side would be empty, when only some tasks carry `tags["split"]`, and when the
     same prompt with the same setup would be on both sides.
@@ -35,38 +48,76 @@ def split_tasks(tasks: Sequence[Task], *, heldout: float | int = 0.2, seed: int 
     """
     _check_heldout(heldout, len(tasks))
     if any("split" in task.tags for task in tasks):
-        families = _families_by_tag(tasks)
-    elif isinstance(heldout, float):
-        families = {task.family for task in tasks if _position(task.family, seed) < heldout}
+        sides = _sides_by_tag(tasks)
+        split = Split(*([task for task in tasks if sides[task.family] == side] for side in Split._fields))
     else:
-        families = _first_families(tasks, heldout, seed)
-    split = Split(
-        train=[task for task in tasks if task.family not in families],
-        heldout=[task for task in tasks if task.family in families],
-    )
+        split = Split(*_divided(tasks, heldout, seed))
     _refuse_empty_side(split, tasks, heldout, seed)
-    _refuse_leaks(split)
+    _refuse_leaks(split._asdict())
     return split
+
+
+def split_three_ways(
+    tasks: Sequence[Task], *, heldout: float | int = 0.2, validation: float | int = 0.1, seed: int = 0
+) -> ThreeWaySplit:
+    """Divide tasks as `split_tasks` does, and its training side once more: `validation` is a share of the families
+    there, or a number of tasks. The held-out side is the same, whatever `validation` is.
+
+    When every task carries `tags["split"]`, that is obeyed instead. Raises `ConfigError` as `split_tasks` does, and
+    where no task is left for training or validation.
+    """
+    rest, held = split_tasks(tasks, heldout=heldout, seed=seed)
+    if "split" in tasks[0].tags:
+        chosen = [task for task in tasks if task.tags["split"] == "validation"]
+        split = ThreeWaySplit(rest, chosen, held)
+    else:
+        _check_share(validation, len(rest), "validation")
+        train, chosen = _divided(rest, validation, f"{seed} validation")
+        split = ThreeWaySplit(train, chosen, held)
+    if not split.train or not split.validation:
+        empty = "train" if not split.train else "validation"
+        tagged = (
+            "tag some tasks with it" if "split" in tasks[0].tags else "give more families, or another share or seed"
+        )
+        raise ConfigError(
+            f"no task is left for {empty}: {len(rest)} tasks beside the held-out ones, of "
+            f"{len({task.family for task in rest})} families, validation={validation}, seed={seed}; {tagged}"
+        )
+    _refuse_leaks(split._asdict())
+    return split
+
+
+def _divided(tasks: Sequence[Task], share: float | int, seed: int | str) -> tuple[list[Task], list[Task]]:
+    """The tasks of the other families, and those of the share's."""
+    if isinstance(share, float):
+        families = {task.family for task in tasks if _position(task.family, seed) < share}
+    else:
+        families = _first_families(tasks, share, seed)
+    return [task for task in tasks if task.family not in families], [task for task in tasks if task.family in families]
 
 
 def _check_heldout(heldout: float | int, count: int) -> None:
     if count < 2:
         raise ConfigError(f"{count} tasks cannot be divided into training and held-out ones; give at least two")
-    if isinstance(heldout, bool) or not isinstance(heldout, int | float):
-        raise ConfigError(f"heldout is {heldout!r}; give a share such as 0.2 or a number of tasks such as 50")
-    if isinstance(heldout, float) and not 0 < heldout < 1:
-        raise ConfigError(f"heldout is {heldout}; a share lies between 0 and 1 (a number of tasks is an int)")
-    if isinstance(heldout, int) and not 0 < heldout < count:
-        raise ConfigError(f"heldout is {heldout} of {count} tasks; give a number from 1 to {count - 1}")
+    _check_share(heldout, count, "heldout")
 
 
-def _position(family: str, seed: int) -> float:
+def _check_share(share: float | int, count: int, name: str) -> None:
+    if isinstance(share, bool) or not isinstance(share, int | float):
+        raise ConfigError(f"{name} is {share!r}; give a share such as 0.2 or a number of tasks such as 50")
+    if isinstance(share, float) and not 0 < share < 1:
+        raise ConfigError(f"{name} is {share}; a share lies between 0 and 1 (a number of tasks is an int)")
+    if isinstance(share, int) and not 0 < share < count:
+        raise ConfigError(f"{name} is {share} of {count} tasks; give a number from 1 to {count - 1}")
+
+
+def _position(family: str, seed: int | str) -> float:
     """Where a family stands in [0, 1): the same on every machine, whatever the other families are."""
     digest = hashlib.sha256(json.dumps([seed, family]).encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
 
 
-def _first_families(tasks: Sequence[Task], count: int, seed: int) -> set[str]:
+def _first_families(tasks: Sequence[Task], count: int, seed: int | str) -> set[str]:
     sizes: dict[str, int] = {}
     for task in tasks:
         sizes[task.family] = sizes.get(task.family, 0) + 1
@@ -80,7 +131,8 @@ def _first_families(tasks: Sequence[Task], count: int, seed: int) -> set[str]:
     return chosen
 
 
-def _families_by_tag(tasks: Sequence[Task]) -> set[str]:
+def _sides_by_tag(tasks: Sequence[Task]) -> dict[str, str]:
+    """Family -> its side."""
     sides: dict[str, str] = {}
     for task in tasks:
         side = task.tags.get("split")
@@ -88,16 +140,16 @@ def _families_by_tag(tasks: Sequence[Task]) -> set[str]:
             untagged = sum("split" not in other.tags for other in tasks)
             raise ConfigError(
                 f"{untagged} of {len(tasks)} tasks lack tags['split'], the first is {task.id!r}; "
-                "tag every task with 'train' or 'heldout', or none"
+                f"tag every task with {SIDES}, or none"
             )
-        if side not in Split._fields:
-            raise ConfigError(f"task {task.id!r}: tags['split'] is {side!r}; use 'train' or 'heldout'")
+        if side not in ThreeWaySplit._fields:
+            raise ConfigError(f"task {task.id!r}: tags['split'] is {side!r}; use {SIDES}")
         if sides.setdefault(task.family, side) != side:
             raise ConfigError(
-                f"family {task.family!r} is tagged 'train' and 'heldout' (task {task.id!r} is {side!r}); "
+                f"family {task.family!r} is tagged {sides[task.family]!r} and {side!r} (task {task.id!r}); "
                 "tasks of one family belong on one side"
             )
-    return {family for family, side in sides.items() if side == "heldout"}
+    return sides
 
 
 def spread(tasks: Sequence[Task], count: int | None) -> list[Task]:
@@ -120,16 +172,17 @@ def _refuse_empty_side(split: Split, tasks: Sequence[Task], heldout: float | int
     )
 
 
-def _refuse_leaks(split: Split) -> None:
-    """One prompt under two families would be trained on and measured on."""
-    trained = {_content(task): task for task in split.train}
-    for task in split.heldout:
-        twin = trained.get(_content(task))
-        if twin is not None:
-            raise ConfigError(
-                f"tasks {twin.id!r} (train) and {task.id!r} (heldout) have the same prompt and setup; "
-                "give them the same family"
-            )
+def _refuse_leaks(sides: Mapping[str, Sequence[Task]]) -> None:
+    """One prompt under two families would be trained on, or choose, and be measured on."""
+    seen: dict[str, tuple[str, Task]] = {}
+    for side, tasks in sides.items():
+        for task in tasks:
+            where, twin = seen.setdefault(_content(task), (side, task))
+            if where != side:
+                raise ConfigError(
+                    f"tasks {twin.id!r} ({where}) and {task.id!r} ({side}) have the same prompt and setup; "
+                    "give them the same family"
+                )
 
 
 def _content(task: Task) -> str:

@@ -35,6 +35,10 @@ class TrainConfig(BaseModel):
     """Held-out tasks: a share below 1, or a number of tasks. Ignored where tasks carry a `split` tag."""
     max_heldout: int | None = Field(default=None, ge=1)
     """Evaluate on at most this many held-out tasks, spread evenly over them; all where None."""
+    validation: float | int = Field(default=0, ge=0)
+    """Tasks on which the checkpoint is chosen that the run ends with: a share of the training families, or a number of
+    tasks; they are not trained on. Where tasks carry a `split` tag, those tagged `validation`, whatever the number. 0:
+    nothing is chosen, the last weights are the result."""
 
     probe_tasks: int = Field(default=4, ge=0)
     """Before training, degenerate policies try to earn the reward on so many training tasks, and one that can stops the

@@ -266,7 +266,7 @@ def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
         "logging_strategy": "steps",
         "save_strategy": "steps",
         "save_steps": config.checkpoint_every,
-        "save_total_limit": 2,
+        "save_total_limit": None if config.validation else 2,  # all are candidates where one is chosen
         "report_to": "none",
         "disable_tqdm": True,
         "remove_unused_columns": False,

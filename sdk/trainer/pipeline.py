@@ -17,7 +17,7 @@ from ..policies.token_agent import TokenAgent
 from ..progress import Progress, Silent
 from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
-from ..tasks import load_tasks, split_tasks, spread
+from ..tasks import ThreeWaySplit, load_tasks, split_tasks, split_three_ways, spread
 from ..traces.run_folder import RunFolder
 from ..verifiers import VerifierLike, check_verifier
 from .config import TrainConfig
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 UNTRAINED, WARM, TRAINED = "untrained", "after_warm_start", "after_grpo"
 PROBES = "probes"
+CHOSEN = "chosen on validation"
 
 
 @dataclass(frozen=True)
@@ -68,19 +69,26 @@ async def train_async(
     progress = progress or Silent()
     check_verifier(verifier)
     check_model_name(model)
-    train, heldout = choose_tasks(prompts, options)
+    train, validation, heldout = choose_sides(prompts, options)
     _require_a_way_to_learn(train, options)
     async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
         source.for_training(options.allow_destructive)
         # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
         identity = train_identity(
-            options, model=model, verifier=verifier, train=train, heldout=heldout, source=tools, tools=source.tools
+            options,
+            model=model,
+            verifier=verifier,
+            train=train,
+            heldout=heldout,
+            source=tools,
+            tools=source.tools,
+            validation=validation,
         )
         path = _folder_path(output_dir, identity)
         needed = bytes_still_needed(model, path)
         with RunFolder.create_or_resume(path, identity, needed_bytes=needed) as folder:
             folder.record_tools(source.tools)
-            run = _Run(options, source, verifier, train, heldout, folder, progress)
+            run = _Run(options, source, verifier, ThreeWaySplit(train, validation, heldout), folder, progress)
             return await run.through(model)
 
 
@@ -92,19 +100,20 @@ class _Run:
         config: TrainConfig,
         source: Toolset,
         verifier: VerifierLike,
-        train: Sequence[Task],
-        heldout: Sequence[Task],
+        tasks: ThreeWaySplit,
         folder: RunFolder,
         progress: Progress,
     ) -> None:
         self.config = config
         self.source = source
         self.verifier = verifier
-        self.train = train
-        self.heldout = heldout
+        self.train, self.validation, self.heldout = tasks
         self.folder = folder
         self.progress = progress
         self.conditions: dict[str, list[Rollout]] = {}
+        self.stages: dict[str, str] = {}
+        """Condition -> the stage of its rollouts."""
+        self.choice: dict[str, Any] = {}
 
     async def through(self, model: str | Path | None) -> TrainResult:
         if cut_off := len(self.folder.interrupted_calls):
@@ -126,6 +135,8 @@ class _Run:
             if self.config.grpo_steps:
                 await learner.grpo(engine, self.train)
                 await self._measure(engine, TRAINED, "after GRPO")
+            if self.validation:
+                await self._choose(learner, engine)
             learner.save()
         report = self._write_report(learner)
         return TrainResult(model_dir=self.folder.model_dir, run_dir=self.folder.path, report=report)
@@ -179,6 +190,7 @@ class _Run:
         self.folder.finish_stage(PROBES, {"rollouts": len(report.rollouts), "rewarded": len(report.findings)})
 
     async def _measure(self, engine: RolloutEngine, stage: str, title: str) -> None:
+        self.stages[title] = stage
         self.conditions[title] = await measure(
             engine,
             self.heldout,
@@ -191,9 +203,23 @@ class _Run:
         )
         self.folder.finish_stage(stage, {"rollouts": len(self.conditions[title])})
 
+    async def _choose(self, learner: Learner, engine: RolloutEngine) -> None:
+        """Take the checkpoint that does best on the validation tasks, and measure it on the held-out ones."""
+        from .choosing import choose_checkpoint
+
+        chosen, self.choice = await choose_checkpoint(
+            learner, engine, self.validation, folder=self.folder, config=self.config, progress=self.progress
+        )
+        measured = {"after warm start": WARM, "after GRPO": TRAINED}
+        if chosen in measured:  # the same weights: measured already
+            self.stages[CHOSEN], self.conditions[CHOSEN] = measured[chosen], self.conditions[chosen]
+        else:
+            await self._measure(engine, "chosen", CHOSEN)
+
     def _write_report(self, learner: Learner) -> Report:
         from ..evaluation.plots import learning_curve
         from ..evaluation.run_facts import call_facts, guard_facts, run_facts
+        from ..evaluation.run_reports import note_conditions
         from ..evaluation.training_summary import TrainingSummary
 
         metrics = self.folder.read_metrics()
@@ -203,23 +229,38 @@ class _Run:
                 "model": learner.name,
                 "folder": str(self.folder.path),
                 **learner.facts(),
+                **self.choice,
                 **run_facts(self.folder.info, self.folder.config),
                 **guard_facts(self.source),
                 **call_facts(self.folder.read_calls()),
             },
             training=TrainingSummary.from_metrics(metrics, stage="grpo") if self.config.grpo_steps else None,
             success_threshold=self.config.success_threshold,
+            tools=self.source.tools,
         )
+        note_conditions(self.folder, self.stages, self.source.tools)
         learning_curve(metrics, report.conditions, self.folder.curve_png, stage="grpo")
         report.write(self.folder.path)
         self.folder.finish_stage("report", {"conditions": list(self.conditions)})
         return report
 
 
-def choose_tasks(prompts: Any, config: TrainConfig) -> tuple[list[Task], list[Task]]:
-    """The tasks to train on, and the held-out ones to measure on. `prompts`: anything `sdk.tasks.load_tasks` takes."""
-    split = split_tasks(load_tasks(prompts), heldout=config.heldout, seed=config.seed)
-    return list(split.train), spread(split.heldout, config.max_heldout)
+def choose_sides(prompts: Any, config: TrainConfig) -> ThreeWaySplit:
+    """The tasks to train on, to choose a checkpoint on (none where nothing is chosen), and the held-out ones to measure
+    on. `prompts`: anything `sdk.tasks.load_tasks` takes.
+    """
+    tasks = load_tasks(prompts)
+    if config.validation:
+        split = split_three_ways(tasks, heldout=config.heldout, validation=config.validation, seed=config.seed)
+    else:
+        train, heldout = split_tasks(tasks, heldout=config.heldout, seed=config.seed)
+        split = ThreeWaySplit(train, [], heldout)
+        if idle := [task for task in tasks if task.tags.get("split") == "validation"]:
+            raise ConfigError(
+                f"{len(idle)} tasks are tagged 'validation', the first is {idle[0].id!r}, but option validation is 0: "
+                "nothing would be chosen on them; set validation to 1, or leave them out"
+            )
+    return split._replace(heldout=spread(split.heldout, config.max_heldout))
 
 
 def _require_a_way_to_learn(train: Sequence[Task], config: TrainConfig) -> None:

@@ -33,8 +33,10 @@ def train_identity(
     heldout: Sequence[Task],
     source: Any,
     tools: Iterable[Tool],
+    validation: Sequence[Task] = (),
 ) -> dict[str, Any]:
     """The config of a training run's folder. `source`: the tools as the user gave them; `tools`: what it has."""
+    chooses = {"validation_tasks": tasks_identity(validation)} if validation else {}
     return {
         "train": options.model_dump(mode="json"),
         "model": str(model) if model is not None else None,
@@ -42,4 +44,5 @@ def train_identity(
         "tools": tools_identity(source, tools),
         "train_tasks": tasks_identity(train),
         "heldout_tasks": tasks_identity(heldout),
+        **chooses,
     }

@@ -171,6 +171,15 @@ class Learner:
             await anyio.lowlevel.checkpoint()  # raises where a cancellation is pending
             raise TrainingStopped("training stopped before its last step; the same call goes on from the run folder")
 
+    async def use(self, folder: Path, *, version: int) -> None:
+        """Speak with weights that the run has kept, and end with them unless others are used later."""
+        self._load(folder)
+        self.engine.publish(self.model.state_dict(), version=version)
+
+    def keep(self, folder: Path) -> None:
+        """Write the present weights into a folder of the run."""
+        self._keep(folder)
+
     def _keep(self, folder: Path) -> None:
         save_model(self.model, self.tokenizer, folder, family=self.renderer.family)
 

@@ -123,10 +123,18 @@ def test_several_tries_are_compared_by_task() -> None:
     after = [make_rollout(f"t{t}", float(i <= t % 2), rollout_id=f"{t}-{i}") for t in range(4) for i in range(2)]
     compared = compare_paired(before, after, names=("before", "after"))
     assert compared.method == "student_t"
-    assert compared.p_value is None
+    assert compared.p_value == 2 / 16  # all four tasks up: two of the sixteen ways to flip their signs
     assert compared.success is not None
     assert compared.success.estimate == pytest.approx(0.75)  # differences 0.5, 1, 0.5, 1
     assert compared.success.low == pytest.approx(0.75 - 3.1824 * math.sqrt(0.25 / 3 / 4), rel=1e-2)
+
+
+def test_the_best_condition_has_the_most_success_then_the_higher_score_then_came_first() -> None:
+    half = [make_rollout("t00", 1.0), make_rollout("t01", 0.5)]
+    report = build_report({"a": make_condition("10"), "b": half, "c": half, "d": make_condition("00")})
+    assert report.best == "b"
+    with pytest.raises(ValueError, match="none is the best"):
+        _ = build_report({"a": make_condition("xx")}).best
 
 
 def test_conditions_without_a_common_task_are_not_compared() -> None:

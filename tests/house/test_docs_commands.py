@@ -15,7 +15,17 @@ from project_files import pages, read
 from sdk.cli.app import app
 
 COMMANDS = {
-    *("quickstart", "train", "evaluate", "judge", "rollout", "serve", "serve-tools", "tools", "record", "divergence"),
+    "divergence",
+    "evaluate",
+    "judge",
+    "quickstart",
+    "record",
+    "report",
+    "rollout",
+    "serve",
+    "serve-tools",
+    "tools",
+    "train",
     "view",
 }
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sdk.errors import ConfigError
 from sdk.records import Task
-from sdk.tasks import split_tasks
+from sdk.tasks import split_tasks, split_three_ways
 
 
 def tasks_of(families):
@@ -87,7 +87,7 @@ def test_tags_that_are_partial_wrong_or_tear_a_family_apart_are_refused():
     one = Task(prompt="a", id="a", tags={"split": "train"})
     with pytest.raises(ConfigError, match=r"1 of 2 tasks lack tags\['split'\], the first is 'b'"):
         split_tasks([one, Task(prompt="b", id="b")])
-    with pytest.raises(ConfigError, match="'test'; use 'train' or 'heldout'"):
+    with pytest.raises(ConfigError, match="'test'; use 'train', 'validation' or 'heldout'"):
         split_tasks([one, Task(prompt="b", tags={"split": "test"})])
     family = [one.model_copy(update={"family": "f"}), Task(prompt="b", tags={"split": "heldout"}, family="f")]
     with pytest.raises(ConfigError, match="family 'f' is tagged 'train' and 'heldout'"):
@@ -115,3 +115,32 @@ def test_an_empty_side_says_why():
         split_tasks(tasks_of("aaaa"))
     with pytest.raises(ConfigError, match="give at least two"):
         split_tasks(tasks_of("a"))
+
+
+@given(families_lists, st.one_of(st.floats(0.05, 0.95), st.integers(1, 20)), st.integers(0, 5))
+def test_a_part_for_validation_leaves_the_held_out_side_as_it_is(families, validation, seed):
+    tasks = tasks_of(families)
+    two = split_or_none(tasks, heldout=0.3, seed=seed)
+    try:
+        three = split_three_ways(tasks, heldout=0.3, validation=validation, seed=seed)
+    except ConfigError:
+        return
+    assert three.heldout == two.heldout
+    assert sorted(t.id for t in [*three.train, *three.validation]) == sorted(t.id for t in two.train)
+    assert three.train
+    assert three.validation
+    sides = [{task.family for task in side} for side in three]
+    assert sum(map(len, sides)) == len(set().union(*sides))
+    if isinstance(validation, int):
+        assert len(three.validation) >= validation
+
+
+def test_tasks_tagged_for_validation_are_neither_trained_on_nor_held_out():
+    tasks = [Task(prompt=f"p{n}", tags={"split": side}) for n, side in enumerate(["train", "validation", "heldout"])]
+    assert [[t.prompt for t in side] for side in split_tasks(tasks)] == [["p0"], ["p2"]]
+    assert [[t.prompt for t in side] for side in split_three_ways(tasks)] == [["p0"], ["p1"], ["p2"]]
+    with pytest.raises(ConfigError, match=r"no task is left for validation: .*; tag some tasks with it"):
+        split_three_ways([tasks[0], tasks[2]])
+    leak = tasks[0].model_copy(update={"id": "twin", "family": "twin", "tags": {"split": "validation"}})
+    with pytest.raises(ConfigError, match=r"\(train\) and 'twin' \(validation\) have the same prompt"):
+        split_three_ways([*tasks, leak])

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ..evaluation_options import (
+    Baseline,
+    ClusterBy,
+    Policies,
+    PolicyKeys,
+    Prices,
+    Samples,
+    Split,
+    ToolPrompts,
+    policies,
+    prices,
+)
 from ..failing import RESUMABLE, STOPPED, clean_errors
 from ..options import (
     Command,
@@ -22,6 +34,16 @@ from ..options import (
     VerifierName,
 )
 
+OutputDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--output-dir",
+        metavar="FOLDER",
+        show_default="none: nothing is kept",
+        help="Keep every rollout, the report and its pictures here; a run that was stopped goes on from it.",
+    ),
+]
+
 
 def evaluate(
     tools: Tools = None,
@@ -32,15 +54,15 @@ def evaluate(
     model: Model = None,
     endpoint: Endpoint = None,
     api_key_env: EndpointKey = None,
-    output_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--output-dir",
-            metavar="FOLDER",
-            show_default="none: nothing is kept",
-            help="Keep every rollout and the report here; a run that was stopped goes on from it.",
-        ),
-    ] = None,
+    policy: Policies = None,
+    policy_key: PolicyKeys = None,
+    baseline: Baseline = None,
+    tool_prompt: ToolPrompts = None,
+    samples: Samples = 1,
+    split: Split = None,
+    price: Prices = None,
+    cluster_by: ClusterBy = "family",
+    output_dir: OutputDir = None,
     limit: LimitSettings = None,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Conversations in flight at once.")] = 64,
     temperature: Temperature = 0.0,
@@ -50,46 +72,42 @@ def evaluate(
     ] = 1.0,
     debug: Debug = False,
 ) -> None:
-    """Measure how often a model does your tasks right, with a confidence interval.
+    """Measure how often models do your tasks right, with confidence intervals, and compare them.
 
-    Each task is one conversation in a world of its own, judged by the verifier. Use it for a baseline before
-    training, to compare models, or for a large model behind an endpoint on the same tasks. What breaks around the
-    model (a tool's server, the network) is counted apart and is never a wrong answer.
+    Each task is one conversation in a world of its own, judged by the verifier. Use it for a baseline before training,
+    or to compare a tuned model with a large one behind an endpoint on the same tasks. What breaks around the model (a
+    tool's server, the network) is counted apart and is never a wrong answer.
 
     Examples:
       toolbake evaluate mcp.json heldout.jsonl --verifier checks.py:verify --model runs/desk/model
-      toolbake evaluate mcp.json heldout.jsonl --verifier checks.py:verify \\
-        --endpoint https://host/v1 --model large-1 --api-key-env HOST_KEY
+      toolbake evaluate mcp.json heldout.jsonl --verifier checks.py:verify --output-dir runs/compared \\
+        --policy tuned=runs/desk/model --policy large=https://host/v1#large-1 --policy-key large=HOST_KEY
     """
     with clean_errors(debug, interrupted=STOPPED if output_dir is None else RESUMABLE):
         from ...progress import Console
         from ..quiet import quiet_libraries
-        from ..settings import limits
-        from ..showing import show_report
-        from ..sources import load_verifier, model_source, place_arguments, task_source, tool_source
 
         quiet_libraries()
-        progress = Console()
-        bounds = limits(limit or [])
-        policy = model_source(model, endpoint, api_key_env, say=progress.say)
-        tools, tasks = place_arguments(tools, tasks, command)
-        source, prompts, judge = tool_source(tools, command), task_source(tasks), load_verifier(verifier)
+        say = Console()
+        named = policies(policy, policy_key, alone=(model, endpoint, api_key_env), say=say.say)
+        how = {"samples": samples, "split": split, "temperature": temperature, "seed": seed, "concurrency": concurrency}
+        what = {"baseline": baseline, "prices": prices(price), "cluster_by": cluster_by}
+        shown = {"tool_prompts": tool_prompt or "full", "success_threshold": threshold, "output_dir": output_dir}
+        _evaluate((tools, tasks, command, verifier), limit, say, {**named, **how, **what, **shown})
 
-        from ...blocking import evaluate
 
-        report = evaluate(
-            source,
-            prompts,
-            judge,
-            model=policy,
-            output_dir=output_dir,
-            limits=bounds,
-            concurrency=concurrency,
-            temperature=temperature,
-            seed=seed,
-            success_threshold=threshold,
-            progress=progress,
-        )
-        show_report(report)
-        if output_dir is not None:
-            typer.echo(f"\nreport    {output_dir / 'report.md'}")
+def _evaluate(words: tuple[Any, ...], limit: list[str] | None, progress: Any, options: dict[str, Any]) -> None:
+    from ..settings import limits
+    from ..showing import show_report
+    from ..sources import load_verifier, place_arguments, task_source, tool_source
+
+    first, second, command, verifier = words
+    bounds = limits(limit or [])
+    tools, tasks = place_arguments(first, second, command)
+    source, prompts, judge = tool_source(tools, command), task_source(tasks), load_verifier(verifier)
+
+    from ...blocking import evaluate
+
+    show_report(evaluate(source, prompts, judge, limits=bounds, progress=progress, **options))
+    if (folder := options["output_dir"]) is not None:
+        typer.echo(f"\nreport    {folder / 'report.md'}")

@@ -1,0 +1,154 @@
+"""What `toolbake evaluate` and `toolbake report` take: policies, prices, conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import ConfigError
+
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        metavar="NAME=MODEL",
+        show_default="none: --model alone is measured",
+        help="One of several policies to compare, under a name of your own: a model folder, a name on the hub, "
+        "'embedded', an endpoint with its model (https://host/v1#large-1), or an agent in Python (file.py:agent). "
+        "May be given several times, in place of --model.",
+    ),
+]
+PolicyKeys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy-key",
+        metavar="NAME=VARIABLE",
+        show_default="none: no key is sent",
+        help="The environment variable that holds the key of that policy's endpoint.",
+    ),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option("--baseline", metavar="NAME", show_default="the first", help="What the others are compared with."),
+]
+ToolPrompts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tool-prompt",
+        metavar="full|names|none",
+        show_default="full",
+        help="How much of the tools the prompt shows: full schemas, names only, or nothing. Each is a condition of its "
+        "own. May be given several times.",
+    ),
+]
+Samples = Annotated[int, typer.Option("--samples", min=1, help="Conversations for each task, for pass@k and pass^k.")]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        "--split",
+        metavar="train|validation|heldout",
+        show_default="all tasks",
+        help="Only the tasks with this split tag: choose on validation, report on heldout.",
+    ),
+]
+Prices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price",
+        metavar="NAME=IN,OUT",
+        show_default="none: cost is not reported",
+        help="What a million tokens of that policy cost, in prompts and sampled. May be given several times.",
+    ),
+]
+ClusterBy = Annotated[
+    str,
+    typer.Option(
+        "--cluster-by",
+        metavar="family|TAG",
+        help="What makes tasks alike, so that intervals count them as less than one each.",
+    ),
+]
+
+
+def named_values(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    """`NAME=VALUE` words as a mapping. Raises `ConfigError` for one without a name or given twice."""
+    found: dict[str, str] = {}
+    for word in given or []:
+        name, sign, value = word.partition("=")
+        if not (sign and name.strip() and value):
+            raise ConfigError(f"{option} is {word!r}; give a name and a value, such as {_EXAMPLES[option]}")
+        if name in found:
+            raise ConfigError(f"{option} names {name!r} twice; keep one of them")
+        found[name] = value
+    return found
+
+
+_EXAMPLES = {
+    "--policy": "tuned=runs/first/model",
+    "--policy-key": "large=HOST_KEY",
+    "--price": "large=0.4,1.6",
+}
+
+
+def prices(given: Sequence[str] | None) -> dict[str, tuple[float, float]]:
+    """Prices by name. Raises `ConfigError`."""
+    found = {}
+    for name, value in named_values(given, "--price").items():
+        try:
+            into, out = (float(number) for number in value.split(","))
+        except ValueError:
+            raise ConfigError(
+                f"--price {name}={value}: give two numbers, of a million tokens in prompts and sampled: {name}=0.4,1.6"
+            ) from None
+        found[name] = (into, out)
+    return found
+
+
+def policies(
+    given: Sequence[str] | None, keys: Sequence[str] | None, *, alone: Any, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """What `sdk.evaluate` takes as model or models.
+
+    `alone`: the words of --model, --endpoint and --api-key-env. Raises `ConfigError` where both kinds are given, or a
+    key has no endpoint.
+    """
+    from .sources import key_from, model_source
+
+    model, endpoint, key_variable = alone
+    variables = named_values(keys, "--policy-key")
+    if not given:
+        if variables:
+            raise ConfigError("--policy-key does nothing without --policy; with --endpoint use --api-key-env")
+        return {"model": model_source(model, endpoint, key_variable, say=say)}
+    if model is not None or endpoint is not None or key_variable is not None:
+        raise ConfigError(
+            "--policy and --model or --endpoint are both given; name every policy, such as "
+            "--policy tuned=runs/first/model"
+        )
+    named = {name: _policy(value) for name, value in named_values(given, "--policy").items()}
+    for name, variable in variables.items():
+        if not isinstance(named.get(name), dict):
+            endpoints = [n for n, source in named.items() if isinstance(source, dict)]
+            raise ConfigError(
+                f"--policy-key names {name!r}, which is no endpoint; the endpoints are {', '.join(endpoints) or 'none'}"
+            )
+        named[name]["api_key"] = key_from(variable)
+    return {"models": named}
+
+
+def _policy(value: str) -> Any:
+    """One policy as `sdk.evaluate` takes it."""
+    from .named_objects import is_named_object, load_named
+
+    if value.startswith(("http://", "https://")):
+        url, _, model = value.partition("#")
+        if not model:
+            raise ConfigError(
+                f"--policy: the endpoint {url.partition('?')[0]} has no model; give https://host/v1#large-1"
+            )
+        return {"base_url": url, "model": model}
+    if is_named_object(value):
+        return load_named(value, "--policy")
+    return None if value == "embedded" else value

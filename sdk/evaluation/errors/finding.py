@@ -1,0 +1,220 @@
+"""What went wrong first, by rules: the earliest fault that was not made good later."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mcp_bridge.records import Tool
+
+from ...records import CallRecord, Rollout, ToolCall
+from ..conditions import is_success
+from ..safe_text import cut
+from .faults import ORDER, Fault, FaultKind
+from .gold import GoldCall, expected_answer, gold_calls, missing_calls, says
+from .grounding import ungrounded_argument, words_before
+
+_LOOP = 3
+_REPEATED_TEXT = re.compile(r"(.{8,200}?)\1{3,}", re.DOTALL)
+_READ_BACK = 2000
+"""Characters at the end of a text in which repetition is looked for."""
+_REFUSAL = re.compile(
+    r"\b(i (can'?t|can ?not|am unable|'?m unable|don'?t know|do not know|could(n'?t| not) find)|i'?m (sorry|afraid)|"
+    r"unable to (help|find|answer))\b",
+    re.IGNORECASE,
+)
+
+
+def find_faults(rollouts: Iterable[Rollout], *, threshold: float = 1.0, tools: Sequence[Tool] = ()) -> dict[str, Fault]:
+    """Rollout id -> fault, of those that are no success. `tools` tell enumerated arguments and harmless reads."""
+    return {rollout.id: find_fault(rollout, tools=tools) for rollout in rollouts if not is_success(rollout, threshold)}
+
+
+def find_fault(rollout: Rollout, *, tools: Sequence[Tool] = ()) -> Fault:
+    """What went wrong first in a rollout that is no success. Of several in one turn, see `FAULTS`."""
+    if rollout.failure is not None:
+        return _of_failure(rollout)
+    if rollout.verdict is None:
+        return Fault(kind="verifier_doubt", turn=rollout.turns, detail="no verifier said anything")
+    known = {tool.name: tool for tool in tools}
+    gold = gold_calls(rollout.task)
+    found = [*_unreadable(rollout), *_bad_calls(rollout, gold, known), *_loops(rollout), *_at_the_end(rollout, gold)]
+    if not found:
+        found = [_nothing_found(rollout, gold, known)]
+    return min(found, key=lambda fault: (fault.turn, ORDER[fault.kind]))
+
+
+def _of_failure(rollout: Rollout) -> Fault:
+    failure = rollout.failure
+    assert failure is not None
+    kinds: dict[str, FaultKind] = {
+        "tools": "broken_tool",
+        "world": "broken_tool",
+        "policy": "broken_policy",
+        "verifier": "verifier_doubt",
+    }
+    detail = cut(f"{failure.kind}: {failure.message}", 300)
+    last = rollout.ledger[-1].tool if failure.boundary == "tools" and rollout.ledger else ""
+    return Fault(kind=kinds[failure.boundary], turn=rollout.turns, tool=last, detail=detail)
+
+
+def _unreadable(rollout: Rollout) -> Iterator[Fault]:
+    """Calls that did not parse, unless a later one worked."""
+    turn = 0
+    for message in rollout.messages:
+        turn += message.role == "assistant"
+        for call in message.tool_calls:
+            if call.error is not None and not any(r.turn > turn and not r.result.is_error for r in rollout.calls):
+                yield Fault(kind="unreadable_call", turn=turn, tool=call.name, detail=cut(call.error, 300))
+
+
+def _bad_calls(rollout: Rollout, gold: list[GoldCall] | None, tools: Mapping[str, Tool]) -> Iterator[Fault]:
+    done = [record.call for record in rollout.calls if not record.result.is_error]
+    missing = missing_calls(gold or [], done)
+    for place, record in enumerate(rollout.calls):
+        if record.call.error is not None:
+            continue
+        if record.result.is_error:
+            if _worked(rollout.calls[:place], record.call):
+                yield _fault("loop", record, f"{_written(record.call.name, record.call.arguments)}, which had worked")
+            elif not _mended(rollout.calls[place + 1 :], record, gold):
+                yield _of_error(rollout, record, gold, tools)
+        elif any(note.startswith("fault ") and not note.startswith("fault Latency") for note in record.result.notes):
+            yield _fault("broken_tool", record, "; ".join(record.result.notes))
+        elif gold is None:
+            context = words_before(rollout, record.turn)
+            argument = ungrounded_argument(
+                record.call.name, record.call.arguments, context, tools, identifiers_only=True
+            )
+            if argument is not None:
+                yield _fault("ungrounded_argument", record, _written(record.call.name, record.call.arguments), argument)
+        elif missing and not any(call.is_made_by(record.call) for call in gold):
+            yield from _beside_gold(rollout, record, gold, missing, tools)
+
+
+def _mended(later: Sequence[CallRecord], record: CallRecord, gold: list[GoldCall] | None) -> bool:
+    """Whether a later call did what this one failed to do: of its tool, or of the right one where that is known."""
+    if gold is None and record.result.error_kind == "unknown_tool":
+        return any(not after.result.is_error for after in later)
+    names = {record.call.name} if gold is None else {call.name for call in gold}
+    return any(not after.result.is_error and after.call.name in names for after in later)
+
+
+def _worked(earlier: Sequence[CallRecord], call: ToolCall) -> bool:
+    """Whether the same call was made before and succeeded."""
+    made = GoldCall(call.name, call.arguments)
+    return any(made.is_made_by(record.call) and not record.result.is_error for record in earlier)
+
+
+def _of_error(rollout: Rollout, record: CallRecord, gold: list[GoldCall] | None, tools: Mapping[str, Tool]) -> Fault:
+    """A call that came back as an error."""
+    kind, said = record.result.error_kind, cut(record.result.text, 200)
+    if kind == "unknown_tool":
+        return _fault("wrong_tool", record, said)
+    argument = ungrounded_argument(record.call.name, record.call.arguments, words_before(rollout, record.turn), tools)
+    if kind == "invalid_arguments":
+        return _fault("wrong_argument", record, said)
+    if record.result.notes or (gold and any(call.is_made_by(record.call) for call in gold)):
+        return _fault("broken_tool", record, said)
+    return _fault("ungrounded_argument" if argument else "wrong_argument", record, said, argument or "")
+
+
+def _beside_gold(
+    rollout: Rollout,
+    record: CallRecord,
+    gold: Sequence[GoldCall],
+    missing: Sequence[GoldCall],
+    tools: Mapping[str, Tool],
+) -> Iterator[Fault]:
+    """A call that worked and is none of the task's, while one of the task's is missing."""
+    call = record.call
+    wanted = next((other for other in missing if other.name == call.name), None)
+    if wanted is not None:
+        names = [*call.arguments, *(name for name in wanted.arguments if name not in call.arguments)]
+        differing = [n for n in names if call.arguments.get(n) != wanted.arguments.get(n)]
+        values = {n: call.arguments[n] for n in differing if n in call.arguments}
+        argument = ungrounded_argument(call.name, values, words_before(rollout, record.turn), tools)
+        detail = f"{_written(call.name, call.arguments)} in place of {_written(wanted.name, wanted.arguments)}"
+        kind: FaultKind = "ungrounded_argument" if argument else "wrong_argument"
+        yield _fault(kind, record, detail, argument or (differing[0] if differing else ""))
+    elif not any(other.name == call.name for other in gold) and not _only_reads(call.name, tools):
+        yield _fault(
+            "wrong_tool",
+            record,
+            f"{_written(call.name, call.arguments)}; needed were {', '.join(c.name for c in missing)}",
+        )
+
+
+def _loops(rollout: Rollout) -> Iterator[Fault]:
+    seen: Counter[str] = Counter()
+    for record in rollout.calls:
+        key = json.dumps([record.call.name, record.call.arguments, record.result.text], sort_keys=True, default=str)
+        seen[key] += 1
+        if seen[key] == _LOOP:
+            yield _fault(
+                "loop",
+                record,
+                f"{_written(record.call.name, record.call.arguments)}, {_LOOP} times with the same result",
+            )
+    turn = 0
+    for message in rollout.messages:
+        turn += message.role == "assistant"
+        again = _REPEATED_TEXT.search(message.content[-_READ_BACK:]) if message.role == "assistant" else None
+        if again is not None and again[1].strip():
+            yield Fault(kind="loop", turn=turn, detail=f"says over and over: {cut(again[1].strip(), 100)}")
+
+
+def _at_the_end(rollout: Rollout, gold: list[GoldCall] | None) -> Iterator[Fault]:
+    """What the end of a rollout tells."""
+    turn, answer = rollout.turns, cut(rollout.answer, 200) or "(empty)"
+    if rollout.stop_reason != "answered":
+        yield Fault(kind="ran_out", turn=turn, detail=rollout.stop_reason)
+        return
+    missing = missing_calls(gold or [], [record.call for record in rollout.calls if not record.result.is_error])
+    required = expected_answer(rollout.task)
+    right = bool(required) and says(rollout.answer, required)
+    if missing:
+        wanted = ", ".join(_written(call.name, call.arguments) for call in missing)
+        yield Fault(kind="gave_up", turn=turn, tool=missing[0].name, detail=cut(f"answered without {wanted}", 300))
+    elif not right and (not rollout.answer.strip() or _REFUSAL.search(rollout.answer)):
+        yield Fault(kind="gave_up", turn=turn, detail=f"the answer: {answer}")
+    if rollout.calls and rollout.calls[-1].result.is_error:
+        last = rollout.calls[-1]
+        detail = f"answered after: {cut(last.result.text, 200)}"
+        yield Fault(kind="ignored_result", turn=turn, tool=last.call.name, detail=detail)
+    if required and not right:
+        told = next((r for r in rollout.calls if not r.result.is_error and says(r.result.text, required)), None)
+        kind: FaultKind = "wrong_answer" if told is None else "ignored_result"
+        yield Fault(kind=kind, turn=turn, tool=told.call.name if told else "", detail=f"the answer: {answer}")
+
+
+def _nothing_found(rollout: Rollout, gold: list[GoldCall] | None, tools: Mapping[str, Tool]) -> Fault:
+    """All that is known was done: something was done besides, or the verifier is to be looked at."""
+    for record in rollout.calls:
+        made = any(call.is_made_by(record.call) for call in gold or [])
+        if gold is not None and not made and not record.result.is_error and not _only_reads(record.call.name, tools):
+            return _fault(
+                "wrong_tool", record, f"besides what was needed: {_written(record.call.name, record.call.arguments)}"
+            )
+    reason = cut(rollout.verdict.explanation, 300) if rollout.verdict is not None else ""
+    if gold is not None or expected_answer(rollout.task):
+        return Fault(
+            kind="verifier_doubt", turn=rollout.turns, detail=f"looks right; the verifier says: {reason or 'nothing'}"
+        )
+    return Fault(kind="unexplained", turn=rollout.turns, detail=reason)
+
+
+def _only_reads(name: str, tools: Mapping[str, Tool]) -> bool:
+    return name in tools and tools[name].annotations.read_only is True
+
+
+def _fault(kind: FaultKind, record: CallRecord, detail: str, argument: str = "") -> Fault:
+    return Fault(kind=kind, turn=record.turn, tool=record.call.name, argument=argument, detail=detail)
+
+
+def _written(name: str, arguments: Mapping[str, Any]) -> str:
+    shown = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
+    return cut(f"{name}({shown})", 200)

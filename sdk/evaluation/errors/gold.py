@@ -1,0 +1,68 @@
+"""What a task says of its right solution, where it says anything. Never raises: that is the verifier's part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ...records import Task, ToolCall
+from ...verifiers.comparing import same_json
+from ...verifiers.tokens import Token, positions, tokenize
+
+
+class GoldCall(NamedTuple):
+    """A call of the right solution."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+    def is_made_by(self, call: ToolCall) -> bool:
+        return self.name == call.name and same_json(dict(self.arguments), call.arguments)
+
+
+def gold_calls(task: Task) -> list[GoldCall] | None:
+    """`expected["calls"]`, else the calls of the demonstration; None where the task has neither."""
+    given = task.expected.get("calls")
+    if isinstance(given, list):
+        calls = [call for call in given if isinstance(call, Mapping) and isinstance(call.get("name"), str)]
+        return [
+            GoldCall(call["name"], arguments if isinstance(arguments := call.get("arguments"), Mapping) else {})
+            for call in calls
+        ]
+    if task.demonstration:
+        return [GoldCall(call.name, call.arguments) for message in task.demonstration for call in message.tool_calls]
+    return None
+
+
+def missing_calls(gold: Sequence[GoldCall], done: Sequence[ToolCall]) -> list[GoldCall]:
+    """The gold calls that were not made; each call made answers for one."""
+    left = list(done)
+    missing = []
+    for call in gold:
+        match = next((place for place, made in enumerate(left) if call.is_made_by(made)), None)
+        if match is None:
+            missing.append(call)
+        else:
+            left.pop(match)
+    return missing
+
+
+def expected_answer(task: Task) -> list[list[list[Token]]]:
+    """What must be said, each as its acceptable forms in tokens; empty where the task expects no answer in words."""
+    gold = task.expected.get("answer")
+    parts = gold["all"] if isinstance(gold, Mapping) and isinstance(gold.get("all"), list) else [gold]
+    required = []
+    for part in parts:
+        choices = part if isinstance(part, list) else [part]
+        # Yes and no are said in too many ways to be looked for in results.
+        words = [choice for choice in choices if isinstance(choice, str | int | float) and not isinstance(choice, bool)]
+        forms = [tokens for choice in words if (tokens := tokenize(str(choice)))]
+        if forms:
+            required.append(forms)
+    return required
+
+
+def says(text: str, required: Sequence[Sequence[Sequence[Token]]]) -> bool:
+    """Whether the text holds all that must be said, in any acceptable form."""
+    tokens = tokenize(text)
+    return all(any(positions(form, tokens) for form in forms) for forms in required)

@@ -1,0 +1,93 @@
+"""Which weights a run ends with: those that do best on validation tasks, which nothing else was done with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..evaluation.conditions import best_condition, summarise_condition
+from ..evaluation.measuring import measure
+from ..progress import Progress
+from ..records import Task
+from ..rollouts.engine import RolloutEngine
+from ..traces.run_folder import RunFolder
+from .collecting import STAGE
+from .config import TrainConfig
+
+if TYPE_CHECKING:
+    from .stages import Learner
+
+CHOICE = "choice"
+"""The stage that says what was chosen."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Weights that a run has kept. `version`: the steps of GRPO in them, by which token rows name them."""
+
+    name: str
+    stage: str
+    folder: Path
+    version: int
+
+
+def candidates(checkpoints: Path, config: TrainConfig) -> list[Candidate]:
+    """After the warm start, after each checkpoint of GRPO and after its last step, in this order."""
+    found = []
+    if config.warm_start_steps:
+        found.append(Candidate("after warm start", "validation_warm_start", checkpoints / "warm_start", 0))
+    steps = sorted(int(path.name.rpartition("-")[2]) for path in (checkpoints / STAGE).glob("checkpoint-*"))
+    found += [
+        Candidate(f"step {step}", f"validation_step_{step}", checkpoints / STAGE / f"checkpoint-{step}", step)
+        for step in steps
+        if step < config.grpo_steps
+    ]
+    if config.grpo_steps:
+        found.append(Candidate("after GRPO", "validation_grpo", checkpoints / "trained", config.grpo_steps))
+    return found
+
+
+async def choose_checkpoint(
+    learner: Learner,
+    engine: RolloutEngine,
+    tasks: Sequence[Task],
+    *,
+    folder: RunFolder,
+    config: TrainConfig,
+    progress: Progress,
+) -> tuple[str, dict[str, Any]]:
+    """Measure every candidate on `tasks` and leave the learner with the best: that with the most success, of equals
+    that with the higher mean score, then the least trained. Done once; a resumed run takes what was chosen.
+
+    Returns its name, and what the report says of the choice.
+    """
+    kept = folder.checkpoints / "chosen"
+    done = folder.stage(CHOICE)
+    if done is not None:
+        await learner.use(kept, version=done["version"])
+        return done["chosen"], done["facts"]
+    found = candidates(folder.checkpoints, config)
+    summaries = {}
+    for candidate in found:
+        await learner.use(candidate.folder, version=candidate.version)
+        rollouts = await measure(
+            engine,
+            tasks,
+            stage=candidate.stage,
+            folder=folder,
+            progress=progress,
+            title=f"validation, {candidate.name}",
+            seed=config.seed,
+            threshold=config.success_threshold,
+        )
+        summaries[candidate.name] = summarise_condition(rollouts, threshold=config.success_threshold)
+    best = next(candidate for candidate in found if candidate.name == best_condition(summaries))
+    await learner.use(best.folder, version=best.version)
+    learner.keep(kept)
+    rates = {name: c.success.interval.estimate for name, c in summaries.items() if c.success is not None}
+    facts = {"chosen_weights": best.name, "validation": {"tasks": len(tasks), "success": rates}}
+    folder.finish_stage(CHOICE, {"chosen": best.name, "version": best.version, "facts": facts})
+    progress.say(f"chosen on {len(tasks)} validation tasks: {best.name}")
+    return best.name, facts

@@ -1,0 +1,107 @@
+"""`toolbake evaluate` of several policies, and `toolbake report` on what it leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import toolbake
+
+AGENTS = """
+from sdk.policies.scripted import ScriptedAgent
+from sdk.records import ToolCall
+
+reader = ScriptedAgent([ToolCall(id="", name="get_order", arguments={"order_id": "4417"}), "It is shipped."], "reader")
+guesser = ScriptedAgent(["It is lost."], "guesser")
+"""
+WORDS = ("evaluate", "desk.py:tools", "tasks.jsonl", "--verifier", "checks.py:verify")
+
+
+@pytest.fixture
+def agents(desk: Path) -> Path:
+    """The current folder, with two scripted agents in `agents.py`."""
+    (desk / "agents.py").write_text(AGENTS)
+    return desk
+
+
+def test_a_scripted_policy_and_a_model_are_compared_kept_and_reported_again(agents, tiny_model_folder):
+    words = (
+        *(
+            *WORDS,
+            "--output-dir",
+            "kept",
+            "--policy",
+            "reader=agents.py:reader",
+            "--policy",
+            f"tiny={tiny_model_folder}",
+        ),
+        *("--limit", "max_turn_tokens=8", "--limit", "max_turns=2", "--price", "reader=1,2", "--baseline", "tiny"),
+    )
+    result = toolbake(*words)
+    assert result.exit_code == 0, result.stderr
+    assert "tiny → reader: +100.0 points" in result.stdout
+    report = json.loads((agents / "kept" / "report.json").read_text())
+    assert list(report["conditions"]) == ["reader", "tiny"]
+    assert report["conditions"]["reader"]["success"]["interval"]["estimate"] == 1.0
+    assert report["conditions"]["tiny"]["success"]["interval"]["estimate"] == 0.0
+    assert report["conditions"]["tiny"]["prompt_tokens"]["mean"] > 50
+    assert report["conditions"]["reader"]["cost"]["price"] == {"input": 1.0, "output": 2.0}
+    assert sum(group["rollouts"] for group in report["errors"]["tiny"]["groups"]) == 6
+    assert (agents / "kept" / "success.png").read_bytes().startswith(b"\x89PNG")
+
+    rollouts = {file.name: file.read_bytes() for file in (agents / "kept" / "rollouts").iterdir()}
+    assert set(rollouts) == {"evaluation_01_reader.jsonl", "evaluation_02_tiny.jsonl"}
+    assert toolbake(*words).exit_code == 0
+    assert rollouts == {file.name: file.read_bytes() for file in (agents / "kept" / "rollouts").iterdir()}
+
+    again = toolbake("report", "kept", "--to", "slides", "--price", "tiny=0.1,0.1", "--baseline", "reader")
+    assert again.exit_code == 0, again.stderr
+    assert "reader → tiny: -100.0 points" in again.stdout
+    assert {"report.md", "report.json", "success.png", "errors.png"} <= {f.name for f in (agents / "slides").iterdir()}
+    errors = toolbake("report", "kept", "--errors")
+    assert "## What went wrong first" in errors.stdout
+    assert "failed of all" in errors.stdout
+
+
+def test_an_endpoint_and_shorter_tool_prompts_are_measured_with_the_key_of_that_policy(agents, endpoint):
+    result = toolbake(
+        *(*WORDS, "--policy", f"large={endpoint.url}#large-1", "--policy-key", "large=DESK_KEY"),
+        *("--policy", "guesser=agents.py:guesser", "--tool-prompt", "full", "--tool-prompt", "names"),
+        DESK_KEY="sk-desk",
+    )
+    assert result.exit_code == 0, result.stderr
+    assert "large, names only → guesser" not in result.stdout
+    assert "large, full schemas → large, names only: +0.0 points" in result.stdout
+    assert "large, full schemas → guesser, full schemas: -100.0 points" in result.stdout
+    assert set(endpoint.keys) == {"Bearer sk-desk"}
+    shown = [request["tools"][0]["function"] for request in endpoint.requests]
+    assert {tool["description"] for tool in shown} == {"Read an order.", ""}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--policy", "reader"], "--policy is 'reader'; give a name and a value, such as tuned=runs/first/model"),
+        (["--policy", "a=embedded", "--policy", "a=embedded"], "--policy names 'a' twice"),
+        (["--policy", "a=embedded", "--model", "b"], "--policy and --model or --endpoint are both given"),
+        (["--policy", "a=https://host/v1"], "the endpoint https://host/v1 has no model"),
+        (["--policy", "a=embedded", "--policy-key", "a=KEY"], "'a', which is no endpoint; the endpoints are none"),
+        (["--policy-key", "a=KEY"], "--policy-key does nothing without --policy"),
+        (["--policy", "a=https://host/v1#m", "--policy-key", "a=NO_SUCH"], "that environment variable is not set"),
+        (["--price", "a=cheap"], "--price a=cheap: give two numbers"),
+        (["--tool-prompt", "short"], "give one or more of full, names, none"),
+        (["--samples", "2"], "at temperature 0 the model 'embedded' says the same every time"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_in_policies_are_named_with_the_fix(agents, words, said):
+    result = toolbake(*WORDS, *words)
+    assert result.exit_code == 1
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_folder_without_a_finished_run_has_no_report(agents):
+    result = toolbake("report", "nowhere")
+    assert result.exit_code == 1
+    assert "holds no run" in result.stderr

@@ -1,0 +1,86 @@
+"""The checkpoint that a run ends with is chosen on validation tasks and reported on held-out ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sdk
+from sdk.errors import ConfigError
+from sdk.evaluation.run_reports import report_of
+from sdk.traces import RunFolder
+from sdk.trainer.pipeline import choose_sides
+
+TASKS: list[dict[str, Any]] = [{"id": f"t{n}", "prompt": f"Where is order {n}?", "family": f"f{n}"} for n in range(12)]
+CONFIG = {
+    **{"warm_start_steps": 0, "grpo_steps": 3, "prompts_per_step": 1, "group_size": 4, "checkpoint_every": 1},
+    **{"validation": 2, "heldout": 3, "probe_tasks": 0, "limits": {"max_turns": 1, "max_turn_tokens": 6}},
+}
+
+
+def get_order(order_id: str) -> str:
+    """Read an order."""
+    return "shipped"
+
+
+def only_the_first_step_is_good(rollout: sdk.Rollout) -> float:
+    """Right is what the weights after one step said, so that the best checkpoint is known beforehand."""
+    said = {version for row in rollout.rows for version in row.versions if version >= 0}
+    # The small differences are what the other steps learn from.
+    return 1.0 if said == {1} else 0.5 * (sum(map(ord, rollout.messages[-1].content)) % 2)
+
+
+@pytest.fixture(scope="module")
+def run(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> sdk.TrainResult:
+    folder = tmp_path_factory.mktemp("chosen") / "run"
+    return sdk.train([get_order], TASKS, only_the_first_step_is_good, tiny_model_dir, folder, CONFIG)
+
+
+def test_the_run_ends_with_the_checkpoint_that_does_best_on_validation(run: sdk.TrainResult) -> None:
+    folder = RunFolder.open_to_read(run.run_dir)
+    choice = folder.stage("choice")
+    assert choice is not None
+    assert choice["chosen"] == "step 1"
+    assert run.report.run["validation"] == {"tasks": 2, "success": {"step 1": 1.0, "step 2": 0.0, "after GRPO": 0.0}}
+    rates = {name: c.success.interval.estimate for name, c in run.report.conditions.items() if c.success}
+    assert rates == {"untrained": 0.0, "after GRPO": 0.0, "chosen on validation": 1.0}
+    assert "chosen_weights" in run.report.markdown()
+
+    sides = choose_sides(TASKS, sdk.TrainConfig.of(CONFIG))
+    names = [{task.id for task in side} for side in sides]
+    assert (len(names[1]), len(names[2]), sum(map(len, names))) == (2, 3, 12)
+    for stage, allowed in (("grpo", names[0]), ("validation_step_1", names[1]), ("chosen", names[2])):
+        assert {rollout.task.id for rollout in folder.iter_rollouts(stage)} <= allowed
+
+
+def test_the_model_that_is_left_has_the_chosen_weights(run: sdk.TrainResult) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    kept = {name: load_file(run.run_dir / "checkpoints" / name / "model.safetensors") for name in ("chosen", "trained")}
+    left = load_file(run.model_dir / "model.safetensors")
+    assert all(torch.equal(left[name], weight) for name, weight in kept["chosen"].items())
+    assert not all(torch.equal(left[name], weight) for name, weight in kept["trained"].items())
+
+
+def test_a_finished_run_chooses_nothing_anew_and_its_report_can_be_made_again(
+    run: sdk.TrainResult, tiny_model_dir: Path
+) -> None:
+    before = {file.name: file.read_bytes() for file in (run.run_dir / "rollouts").iterdir()}
+    again = sdk.train([get_order], TASKS, only_the_first_step_is_good, tiny_model_dir, run.run_dir, CONFIG)
+    assert {file.name: file.read_bytes() for file in (run.run_dir / "rollouts").iterdir()} == before
+    assert again.report.conditions == run.report.conditions
+    made = report_of(run.run_dir)
+    assert made.conditions == run.report.conditions
+    assert made.run["chosen_weights"] == "step 1"
+
+
+def test_tasks_tagged_for_validation_without_a_choice_are_an_error() -> None:
+    sides = ("train", "validation", "heldout")
+    tagged = [{"prompt": f"p{n}", "tags": {"split": sides[n % 3]}} for n in range(6)]
+    with pytest.raises(ConfigError, match=r"2 tasks are tagged 'validation'.*set validation to 1"):
+        choose_sides(tagged, sdk.TrainConfig())
+    chosen = choose_sides(tagged, sdk.TrainConfig.of({"validation": 1}))
+    assert [[task.prompt for task in side] for side in chosen] == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]

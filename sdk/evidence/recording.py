@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ EVIDENCE = "evidence.jsonl"
 ROOT = "evidence.root.json"
 """The root when the run was last closed: what to note elsewhere, and what shows that the end was cut off."""
 CALL = "call"
+STAGE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+"""What a stage may be called: its name is that of a file."""
 _OF_THE_RUN = frozenset({"resumed", "closed", "tools"})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .canonical import digest
 from .chained_file import Entry
-from .recording import FORMAT
+from .recording import FORMAT, STAGE_NAME
 from .rollout_files import Announced
 
 
@@ -40,7 +40,7 @@ def replay(entries: Iterable[Entry]) -> Expected:
     for entry in entries:
         try:
             state.take(entry)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             state.expected.problems.append((entry.line, f"an entry of the kind {entry.kind!r} with {error!r}"))
     return state.expected
 
@@ -72,12 +72,13 @@ class _Replay:
             self._last = data
             self._check_inputs(one)
         elif entry.kind == "set_aside":
-            self._set_aside(str(data["stage"]), [str(sha) for sha in data["sha256"]])
+            self._set_aside(_stage(data["stage"]), [str(sha) for sha in data["sha256"]])
         elif entry.kind == "finished":
-            expected.finished[str(data["stage"])] = (str(data["sha256"]), entry.line)
+            expected.finished[_stage(data["stage"])] = (str(data["sha256"]), entry.line)
             self._last = data
         elif entry.kind == "weights":
-            expected.weights[str(data["folder"])] = (dict(data["files"]), entry.line)
+            folder = _inside(data["folder"])
+            expected.weights[folder] = ({_inside(name): str(sha) for name, sha in data["files"].items()}, entry.line)
         elif entry.kind == "lost":
             self._lost(str(data["sha256"]), entry.line)
         elif entry.kind != "closed":
@@ -86,7 +87,7 @@ class _Replay:
     def _announced(self, data: dict[str, Any], line: int) -> Announced:
         marks = tuple(str(mark) for mark in data["marks"])
         return Announced(
-            stage=str(data["stage"]),
+            stage=_stage(data["stage"]),
             id=str(data["id"]),
             sha256=str(data["sha256"]),
             head=str(data["head"]),
@@ -117,7 +118,7 @@ class _Replay:
     def _lost(self, sha: str, line: int) -> None:
         if self._last.get("sha256") != sha:
             raise ValueError("it names something else than what was announced last")
-        stage = str(self._last["stage"])
+        stage = _stage(self._last["stage"])
         if "id" not in self._last:
             self.expected.finished.pop(stage, None)
             self.expected.lost.append(f"the end of stage {stage!r} (evidence.jsonl, line {line})")
@@ -125,3 +126,16 @@ class _Replay:
         here = self.expected.rollouts[stage]
         here[-1] = replace(here[-1], lost=True)
         self.expected.lost.append(f"rollout {here[-1].id!r} of stage {stage!r} (evidence.jsonl, line {line})")
+
+
+def _stage(name: Any) -> str:
+    if not isinstance(name, str) or not STAGE_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a stage")
+    return name
+
+
+def _inside(name: Any) -> str:
+    """A path that leads nowhere out of the run's folder."""
+    if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(f"{name!r} leads out of the run's folder")
+    return name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +17,7 @@ from mcp_bridge.records import Tool
 
 from ..errors import RunFolderError
 from ..evidence.canonical import sha256
-from ..evidence.recording import EVIDENCE, ROOT, EvidenceLog
+from ..evidence.recording import EVIDENCE, ROOT, STAGE_NAME, EvidenceLog
 from ..records import Rollout
 from . import identity
 from .atomic_files import file_sha256, make_folder, read_json, require_space, write_bytes, write_json
@@ -32,7 +31,6 @@ from .settling import move_to_discarded, settle
 log = logging.getLogger(__name__)
 
 _SHOWN_CALLS = 5
-_STAGE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 class RunFolder:
@@ -99,7 +97,6 @@ class RunFolder:
                 note_resume(info, known_versions, path)
             for name in ("rollouts", "stages", "checkpoints"):
                 make_folder(path / name)
-            write_json(path / "run.json", info)
             if not resumed:
                 for name in (EVIDENCE, ROOT):  # of a run that was begun here and is taken over
                     (path / name).unlink(missing_ok=True)
@@ -212,7 +209,7 @@ class RunFolder:
 
     def rollout_stages(self) -> list[str]:
         """The stages that have rollouts."""
-        return sorted(f.stem for f in (self.path / "rollouts").glob("*.jsonl") if _STAGE_NAME.fullmatch(f.stem))
+        return sorted(f.stem for f in (self.path / "rollouts").glob("*.jsonl") if STAGE_NAME.fullmatch(f.stem))
 
     def drop_after(self, stage: str, step: int) -> int:
         """Set aside rollouts of steps after `step`, the last that a checkpoint knows; returns how many.
@@ -264,9 +261,15 @@ class RunFolder:
 
     def _go_on_with_evidence(self) -> None:
         verifier = self.config.get("verifier")
-        self._evidence = EvidenceLog(self._journal(EVIDENCE), self._journal(CALLS), verifier=verifier)
-        settle(self._evidence, self.path)
+        try:
+            self._evidence = EvidenceLog(self._journal(EVIDENCE), self._journal(CALLS), verifier=verifier)
+            settle(self._evidence, self.path)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(
+                f"{self.path / EVIDENCE} is damaged ({error!r}); `toolbake verify` names where. Choose another folder"
+            ) from error
         self._end_interrupted_calls()
+        write_json(self.path / "run.json", self.info)
         self._evidence.open(file_sha256(self.path / "run.json"))
 
     def _end_interrupted_calls(self) -> None:
@@ -372,7 +375,7 @@ class RunFolder:
 
 
 def _checked(stage: str) -> str:
-    if not _STAGE_NAME.fullmatch(stage):
+    if not STAGE_NAME.fullmatch(stage):
         raise RunFolderError(
             f"stage name {stage!r} cannot be a file name; use 1 to 64 of a-z, 0-9, '_' and '-', such as 'warm_start'"
         )

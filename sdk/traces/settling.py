@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..evidence.canonical import sha256
-from ..evidence.recording import EvidenceLog
+from ..evidence.recording import STAGE_NAME, EvidenceLog
 from .journal import Journal
 
 log = logging.getLogger(__name__)
@@ -23,6 +23,8 @@ def settle(evidence: EvidenceLog, path: Path) -> None:
     if entry is None:
         return
     kind, data = entry["kind"], entry["data"]
+    if not STAGE_NAME.fullmatch(data["stage"]):
+        raise ValueError(f"{data['stage']!r} is no name of a stage")
     if kind == "set_aside":
         move_to_discarded(path, data["stage"], set(data["sha256"]))
     elif not _is_stored(path, kind, data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from evidence_runs import CONFIG, named, play, says_shipped, verified
 
+from sdk.errors import RunFolderError
 from sdk.records import Rollout, Task
 from sdk.traces import RunFolder
 
@@ -143,3 +145,29 @@ def test_a_run_from_before_evidence_was_kept_says_what_it_does_not_cover(tmp_pat
     with RunFolder.create_or_resume(tmp_path, CONFIG) as run:
         play(run, "grpo", ["new"])
     assert named(verified(tmp_path)) == ["added rollouts/grpo.jsonl:1 old"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"kind": "rollout", "hash": "0", "prev": "0"},
+        {"kind": "set_aside", "hash": "0", "prev": "0", "data": {"stage": "../../outside", "sha256": ["0"]}},
+    ],
+)
+def test_evidence_that_was_tampered_with_leads_no_resume_out_of_its_folder(tmp_path: Path, entry: object) -> None:
+    with RunFolder.create_or_resume(tmp_path / "run", CONFIG) as run:
+        play(run, "grpo", ["a"])
+    with open(tmp_path / "run" / "evidence.jsonl", "a") as file:
+        file.write(json.dumps(entry) + "\n")
+    with pytest.raises(RunFolderError, match="`toolbake verify` names where"):
+        RunFolder.create_or_resume(tmp_path / "run", CONFIG)
+    assert named(verified(tmp_path / "run")) == ["changed evidence.jsonl:5"]
+
+
+def test_names_in_the_evidence_lead_no_verification_out_of_the_folder(tmp_path: Path) -> None:
+    with RunFolder.create_or_resume(tmp_path / "run", CONFIG) as run:
+        play(run, "grpo", ["a"])
+        run._evidence.weights("../..", 1, {"secret": "0"})  # type: ignore[union-attr]
+        run._evidence.weights("model", 1, {"../../secret": "0"})  # type: ignore[union-attr]
+    findings = verified(tmp_path / "run").findings
+    assert ["leads out of the run's folder" in finding.text for finding in findings] == [True, True]

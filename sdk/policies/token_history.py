@@ -49,7 +49,7 @@ class TokenHistory:
         token_ids: Sequence[int],
         logprobs: Sequence[float],
         *,
-        version: int,
+        version: int | Sequence[int],
         extends: bool,
     ) -> None:
         """Take a finished turn: what was heard and said, the prompt sent and the tokens sampled."""

@@ -16,6 +16,7 @@ import lost_calls
 import tool_calls
 import training_step
 import viewing
+import vllm_engine
 import world_forks
 
 TARGET = Path(__file__).parents[2] / "docs" / "benchmarks.md"
@@ -45,6 +46,7 @@ def main() -> None:
     sections = [
         tool_calls.section(),
         engine_throughput.section(),
+        vllm_engine.section(),
         training_step.section(),
         world_forks.section(),
         lost_calls.section(),

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from mcp_bridge.sources.options import ServerOptions
 from sdk import Limits, TrainConfig
+from sdk.policies.vllm import VllmOptions
 
 
 def table_rows(page: str, model: str) -> list[tuple[str, str]]:
@@ -33,7 +34,10 @@ def defaults(model: type[BaseModel]) -> list[tuple[str, str]]:
     return rows
 
 
-@pytest.mark.parametrize(("model", "page"), [(TrainConfig, "training"), (Limits, "training"), (ServerOptions, "tools")])
+@pytest.mark.parametrize(
+    ("model", "page"),
+    [(TrainConfig, "training"), (Limits, "training"), (ServerOptions, "tools"), (VllmOptions, "vllm")],
+)
 def test_the_table_of_options_is_that_of_the_record(model: type[BaseModel], page: str) -> None:
     assert table_rows(read(Path(f"docs/{page}.md")), model.__name__) == defaults(model)
 

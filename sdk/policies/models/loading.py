@@ -35,6 +35,22 @@ def load_model(name_or_path: str | os.PathLike[str] | None = None, *, dtype: Any
     the GPU if there is one. Raises `ModelError` for a folder that is half written, a model without a chat template,
     an unknown name, or a name that is not on this machine while offline.
     """
+    spoken = load_tokenizer(name_or_path)
+    return LoadedModel(_load_weights(spoken.source, spoken.name, dtype), spoken.tokenizer, spoken.name, spoken.family)
+
+
+@dataclass(frozen=True)
+class LoadedTokenizer:
+    """What is needed to speak with a model that something else computes. `source`: its folder or hub name."""
+
+    tokenizer: Any
+    name: str
+    source: str
+    family: str | None = None
+
+
+def load_tokenizer(name_or_path: str | os.PathLike[str] | None = None) -> LoadedTokenizer:
+    """The tokenizer of a model, without its weights; arguments and errors as those of `load_model`."""
     name = EMBEDDED_NAME if name_or_path is None else os.fspath(name_or_path)
     source = str(embedded_folder()) if name_or_path is None else name
     folder = Path(source).expanduser()
@@ -43,9 +59,7 @@ def load_model(name_or_path: str | os.PathLike[str] | None = None, *, dtype: Any
         source = str(folder)
     elif not source or folder.exists() or source.startswith(("/", ".", "~")):
         raise ModelError(f"there is no model folder {name!r}; give a folder with a config.json, a hub name, or None")
-    tokenizer = _load_tokenizer(source, name)
-    family = _read_family(folder)
-    return LoadedModel(_load_weights(source, name, dtype), tokenizer, name, family)
+    return LoadedTokenizer(_load_tokenizer(source, name), name, source, _read_family(folder))
 
 
 def _read_family(folder: Path) -> str | None:

@@ -56,10 +56,11 @@ def append_tokens(
     *,
     sampled: bool = False,
     logprobs: Sequence[float] | None = None,
-    version: int = -1,
+    version: int | Sequence[int] = -1,
 ) -> None:
-    """Append tokens [T] to the row; those not sampled have log-probability 0.0 and version -1."""
+    """Append tokens [T] to the row; those not sampled have log-probability 0.0 and version -1. `version`: of all
+    tokens, or of each [T]."""
     row.completion_ids.extend(token_ids)
     row.sampled.extend([sampled] * len(token_ids))
     row.logprobs.extend(logprobs if logprobs is not None else [0.0] * len(token_ids))
-    row.versions.extend([version] * len(token_ids))
+    row.versions.extend([version] * len(token_ids) if isinstance(version, int) else version)

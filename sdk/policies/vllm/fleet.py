@@ -1,0 +1,251 @@
+"""All replicas together: who is admitted where, and how every one of them comes to the same weights.
+
+A request is admitted to a replica that is up, while no weights are being exchanged; until it leaves, the replica keeps
+the weights that it was admitted with. So the version of each token is known, also where publication and sampling meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+
+from ...errors import PolicyFailure
+from .replica import Replica, Ticket, needs_certificates
+from .routing import PrefixRouter
+from .waiting import SharedState
+from .weights import Adapter, AsStarted, Weights, call, unload
+
+logger = logging.getLogger(__name__)
+
+_PUT_S = 600.0
+_LOOK_AGAIN_S = 0.5
+
+
+class Fleet:
+    """The replicas and the weights that they have, or are to have when they come back."""
+
+    def __init__(self, replicas: Sequence[Replica], *, recover_timeout_s: float, drain_timeout_s: float) -> None:
+        self.replicas = list(replicas)
+        self.state = SharedState()
+        self.counts: Counter[str] = Counter()
+        """`retries`, `restarts`, `publications`, `interrupted`: since the start."""
+        self.client = httpx.Client(
+            timeout=httpx.Timeout(_PUT_S, connect=10.0), verify=needs_certificates(self.replicas)
+        )
+        self._recover_timeout_s = recover_timeout_s
+        self._drain_timeout_s = drain_timeout_s
+        self._current: Weights = AsStarted()
+        self._adapters: dict[str, Adapter] = {}
+        self._exchanging = False
+        self._closed = False
+        self._putting = threading.Lock()
+        self._router = PrefixRouter[Replica]()
+        for replica in self.replicas:
+            replica.holds = self._current
+
+    # Requests
+
+    async def admit(self, tokens: Sequence[int]) -> Ticket:
+        """A place for a request with this prompt, as soon as there is one. Raises `PolicyFailure` when there is none
+        within `recover_timeout_s`, at once where no replica will come back."""
+        loop = asyncio.get_running_loop()
+
+        def look() -> Ticket | None:
+            if self._closed:
+                raise PolicyFailure("vLLM was closed; open it again")
+            if all(replica.condition == "gone" for replica in self.replicas):
+                raise PolicyFailure(f"no vLLM server is left: {self._problems()}")
+            able = [replica for replica in self.replicas if replica.condition == "up"]
+            if self._exchanging or not able:
+                return None
+            replica = self._router.choose(tokens, able, lambda one: len(one.tickets))
+            self._router.note(tokens, replica)
+            ticket = Ticket(replica, replica.model, replica.version, loop)
+            replica.tickets.add(ticket)
+            return ticket
+
+        try:
+            async with asyncio.timeout(self._recover_timeout_s):
+                return await self.state.until(look)
+        except TimeoutError:
+            why = self._problems() or "weights are being exchanged"
+            raise PolicyFailure(f"no vLLM server could be asked for {self._recover_timeout_s:g} s: {why}") from None
+
+    def leave(self, ticket: Ticket, *, answered: Sequence[int] | None = None) -> None:
+        """The request has ended. `answered`: prompt and answer, with which the next turn of its rollout begins."""
+        with self.state.changed:
+            ticket.replica.tickets.discard(ticket)
+            if answered is not None:
+                self._router.note(answered, ticket.replica)
+            self.state.notify()
+
+    def suspect(self, replica: Replica, why: str, *, forgot: bool = False) -> None:
+        """A request to it failed: nobody else is sent there until it has been looked after. `forgot`: it does not know
+        the weights that it was given."""
+        with self.state.changed:
+            if replica.condition == "up":
+                replica.condition, replica.problem = "suspect", why
+                if forgot:
+                    replica.lose(why, "suspect")
+                self.state.notify()
+
+    # Weights
+
+    def exchange(self, weights: Weights, *, interrupt: bool = False) -> None:
+        """All replicas sample from `weights` when this returns; one that is down does so when it comes back.
+
+        Adapters are exchanged beside requests under way. Other weights wait until those have ended, or with
+        `interrupt` cut them off. Blocks. Raises `PolicyFailure` where a server refuses them or no replica is left.
+        """
+        with self._putting:
+            old, self._current = self._current, weights
+            if isinstance(weights, Adapter):
+                self._adapters[weights.name] = weights
+                self._put_everywhere(weights)
+            else:
+                with self._alone(interrupt=interrupt):
+                    self._put_everywhere(weights)
+            self.counts["publications"] += 1
+        if not isinstance(old, Adapter):  # adapters stay for the requests that began with them
+            old.remove()
+
+    def bring_back(self, replica: Replica) -> None:
+        """Requests go to a replica that answers again, once it has the present weights. Raises as `exchange` does, and
+        `httpx.HTTPError`."""
+        with self._putting:
+            if replica.holds is not self._current:
+                with self.state.changed:  # those that it lost are about to leave
+                    self.state.changed.wait_for(lambda: not replica.tickets, timeout=self._drain_timeout_s)
+                model = self._current.put(replica.url, self.client, replica.base)
+                with self.state.changed:
+                    replica.retired.clear()
+                    replica.model, replica.version, replica.holds = model, self._current.version, self._current
+                    self._router.forget(replica)
+            with self.state.changed:
+                replica.condition, replica.problem = "up", ""
+                self.state.notify()
+
+    def unload_unused(self, replica: Replica) -> None:
+        """Take away the adapters of earlier versions that no request uses any more."""
+        with self.state.changed:
+            names = replica.unused()
+        for name in names:
+            try:
+                unload(replica.url, self.client, name)
+            except (PolicyFailure, httpx.HTTPError) as error:
+                logger.warning("vLLM at %s keeps the old adapter %s: %s", replica.url, name, error)
+        with self.state.changed:
+            needed = {name for one in self.replicas for name in (one.model, *one.retired)}
+            done = [a for a in self._adapters.values() if a.name not in needed and a is not self._current]
+            for adapter in done:
+                del self._adapters[adapter.name]
+        for adapter in done:
+            adapter.remove()
+
+    def close(self) -> None:
+        """Whoever waits hears of it. Running servers keep nothing of ours but full weights."""
+        with self.state.changed:
+            self._closed = True
+            for replica in self.replicas:
+                for ticket in replica.tickets:
+                    ticket.lose("vLLM was closed")
+                if replica.process is None and replica.condition == "up" and replica.model != replica.base:
+                    replica.retired.append(replica.model)
+                replica.tickets.clear()
+            self.state.notify()
+        for replica in self.replicas:
+            if replica.process is None and replica.condition == "up":
+                self.unload_unused(replica)
+        for weights in (self._current, *self._adapters.values()):
+            weights.remove()
+        self.client.close()
+
+    def _put_everywhere(self, weights: Weights) -> None:
+        up = [replica for replica in self.replicas if replica.condition == "up"]
+        if not up and all(replica.condition == "gone" for replica in self.replicas):
+            raise PolicyFailure(f"no vLLM server is left to take the weights: {self._problems()}")
+        if len(up) == 1:
+            self._put(up[0], weights)
+            return
+        with ThreadPoolExecutor(max_workers=max(1, len(up))) as pool:
+            for done in [pool.submit(self._put, replica, weights) for replica in up]:
+                done.result()
+
+    def _put(self, replica: Replica, weights: Weights) -> None:
+        try:
+            model = weights.put(replica.url, self.client, replica.base)
+        except httpx.HTTPError as error:
+            # Whoever looks after the replica gives it the weights when it is back.
+            self.suspect(replica, f"{type(error).__name__} while it took weights: {error}")
+            return
+        with self.state.changed:
+            if replica.model != replica.base:
+                replica.retired.append(replica.model)
+            replica.model, replica.version, replica.holds = model, weights.version, weights
+            if model == replica.base:
+                self._router.forget(replica)
+            self.state.notify()
+        self.unload_unused(replica)
+
+    @contextlib.contextmanager
+    def _alone(self, *, interrupt: bool) -> Iterator[None]:
+        """Nothing of ours is under way in the block."""
+        with self.state.changed:
+            self._exchanging = True
+        paused: set[Replica] = set()
+        try:
+            self._drain(self._pause(paused) if interrupt else lambda: None)
+            yield
+        finally:
+            for replica in paused:
+                self._resume(replica)
+            with self.state.changed:
+                self._exchanging = False
+                self.state.notify()
+
+    def _drain(self, push: Callable[[], None]) -> None:
+        """Wait until no request is under way; `push` is called again and again meanwhile."""
+        deadline = time.monotonic() + self._drain_timeout_s
+        while True:
+            push()
+            with self.state.changed:
+                if self.state.changed.wait_for(lambda: not self._under_way(), timeout=_LOOK_AGAIN_S):
+                    return
+            if time.monotonic() > deadline:
+                raise PolicyFailure(
+                    f"{self._under_way()} requests to vLLM have not ended within {self._drain_timeout_s:g} s; the "
+                    "weights were not exchanged"
+                )
+
+    def _pause(self, paused: set[Replica]) -> Callable[[], None]:
+        """Cuts off what is under way. Again for a request that reaches the server only after the first time."""
+
+        def push() -> None:
+            for replica in self.replicas:
+                if replica.condition == "up" and replica.tickets:
+                    self.counts["interrupted"] += len(replica.tickets) if replica not in paused else 0
+                    paused.add(replica)
+                    with contextlib.suppress(httpx.HTTPError):  # its watcher will find out
+                        call(self.client, f"{replica.url}/pause?mode=abort")
+
+        return push
+
+    def _resume(self, replica: Replica) -> None:
+        try:
+            call(self.client, f"{replica.url}/resume")
+        except httpx.HTTPError as error:
+            self.suspect(replica, f"{type(error).__name__} when it was to go on: {error}")
+
+    def _under_way(self) -> int:
+        return sum(len(replica.tickets) for replica in self.replicas)
+
+    def _problems(self) -> str:
+        return "; ".join(f"{replica.url}: {replica.problem}" for replica in self.replicas if replica.problem)

@@ -1,0 +1,68 @@
+"""What a server must be able to do, found out by asking it before anything is spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import httpx
+
+from ...errors import ConfigError, PolicyFailure
+from ..endpoint_replies import error_text
+from ..protocol import Sampling
+from .completions import read_answer, request_body
+
+_SMALL_NUCLEUS = 1e-6
+"""With this top_p the most likely token is the only one, so that its log-probability is 0."""
+_TOLERANCE = 1e-3
+_ASKED_TOKENS = 4
+_FIRST_ANSWER_S = 300.0
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """The model that a server has: its name there, and the most tokens of prompt and completion together."""
+
+    name: str
+    context_tokens: int
+
+
+def look_at(url: str, client: httpx.Client, *, named: str | None) -> ServerFacts:
+    """Ask what it serves, and sample a few tokens (the first answer takes vLLM long). `named`: the model to take.
+
+    Raises `PolicyFailure` where it does not answer as vLLM does, `ConfigError` where it lacks the model or gives
+    log-probabilities of another distribution than it samples from.
+    """
+    facts = _facts(url, client, named)
+    sampling = Sampling(temperature=1.0, top_p=_SMALL_NUCLEUS, max_tokens=_ASKED_TOKENS)
+    prompt = [1, 2, 3]
+    body = request_body(facts.name, prompt, sampling=sampling, max_tokens=_ASKED_TOKENS, seed=0, stop_token_ids=())
+    try:
+        answer = client.post(f"{url}/v1/completions", json={**body, "ignore_eos": True}, timeout=_FIRST_ANSWER_S)
+    except httpx.HTTPError as error:
+        raise PolicyFailure(f"vLLM at {url} gave no first answer: {type(error).__name__}: {error}") from None
+    if answer.status_code != 200:
+        raise PolicyFailure(f"vLLM at {url} answered HTTP {answer.status_code}: {error_text(answer.text)}")
+    try:
+        logprobs = read_answer(answer.text, prompt=prompt, max_tokens=_ASKED_TOKENS).logprobs
+    except ValueError as error:
+        raise PolicyFailure(f"vLLM at {url} gave an answer that cannot be used: {error}") from None
+    if min(logprobs) < -_TOLERANCE:
+        raise ConfigError(
+            f"vLLM at {url} gives log-probabilities of another distribution than the one it samples from (of the only "
+            f"token in the nucleus {min(logprobs):.2f}, where 0 is right): start it with --logprobs-mode "
+            "processed_logprobs"
+        )
+    return facts
+
+
+def _facts(url: str, client: httpx.Client, named: str | None) -> ServerFacts:
+    try:
+        answer = client.get(f"{url}/v1/models", timeout=30.0)
+        answer.raise_for_status()
+        lengths = {str(model["id"]): model["max_model_len"] for model in answer.json()["data"]}
+        name = named or next(iter(lengths))
+        if name in lengths and lengths[name] is not None:
+            return ServerFacts(name, int(lengths[name]))
+    except (httpx.HTTPError, ValueError, KeyError, StopIteration, TypeError) as error:
+        raise PolicyFailure(f"{url} does not answer as vLLM does: {type(error).__name__}: {error}") from None
+    raise ConfigError(f"vLLM at {url} has no base model {name!r}; it has {', '.join(sorted(lengths))}")

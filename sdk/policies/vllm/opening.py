@@ -1,0 +1,137 @@
+"""From options to a policy: servers started or found, looked at, looked after, and ended."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import httpx
+
+from ...errors import PolicyFailure
+from ...progress import Progress, Silent
+from .fleet import Fleet
+from .looking import look_at
+from .options import VllmOptions
+from .policy import VllmPolicy
+from .process import SERVED_MODEL, VllmProcess
+from .replica import Replica, needs_certificates
+from .starting import Starter, wait_until_ready
+from .watching import StartAgain, Watcher
+
+
+@asynccontextmanager
+async def open_vllm(
+    model: str,
+    options: VllmOptions | None = None,
+    *,
+    lora_rank: int = 0,
+    context_tokens: int | None = None,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+) -> AsyncIterator[VllmPolicy]:
+    """vLLM with `model` (a folder or a hub name), ready to sample; what we started is ended at the end.
+
+    `lora_rank`: the rank of the adapters that will be published, 0 for none. `context_tokens`: less than the model
+    takes. `folder`: for the servers' logs and for weights on their way, a temporary one where None; running servers
+    must be able to read it.
+
+    Raises `ConfigError` where there is no vLLM or a server is set up so that its log-probabilities are of no use,
+    `PolicyFailure` where a server does not start or does not answer.
+    """
+    options = options or VllmOptions()
+    with _folder_or_temporary(folder) as place:
+        replicas = [Replica(url, base="") for url in options.urls]
+        start_again: StartAgain = _never
+        try:
+            if not options.urls:
+                make = partial(Starter, lora_rank=lora_rank, context_tokens=context_tokens, folder=place)
+                starter = await anyio.to_thread.run_sync(make, model, options)
+                start_again = starter.start_again
+                for _ in range(options.replicas):
+                    process = starter.start()
+                    replicas.append(Replica(process.url, base=SERVED_MODEL, process=process))
+                processes = [replica.process for replica in replicas if replica.process is not None]
+                await wait_until_ready(processes, timeout_s=options.start_timeout_s, progress=progress or Silent())
+            context = await anyio.to_thread.run_sync(_look_at_all, replicas, options.served_model)
+            fleet = Fleet(
+                replicas,
+                recover_timeout_s=options.recover_timeout_s,
+                drain_timeout_s=options.request_timeout_s + 30,
+            )
+            watchers = [
+                Watcher(fleet, replica, start_again=start_again, start_timeout_s=options.start_timeout_s)
+                for replica in replicas
+            ]
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+            async with httpx.AsyncClient(
+                timeout=httpx.Timeout(None, connect=10.0), limits=limits, verify=needs_certificates(replicas)
+            ) as client:
+                async with _looked_after(fleet, watchers):
+                    yield VllmPolicy(
+                        fleet,
+                        client,
+                        options=options,
+                        context_tokens=min(context, context_tokens or context),
+                        weights_folder=place / "weights",
+                        takes_adapters=options.takes_adapters(lora_rank),
+                    )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(_end, replicas)
+
+
+@asynccontextmanager
+async def _looked_after(fleet: Fleet, watchers: list[Watcher]) -> AsyncIterator[None]:
+    for watcher in watchers:
+        watcher.start()
+
+    def stop() -> None:
+        for watcher in watchers:
+            watcher.stop()
+        fleet.close()
+
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(stop)
+
+
+def _end(replicas: list[Replica]) -> None:
+    for replica in replicas:
+        if replica.process is not None:
+            replica.process.stop()
+
+
+def _look_at_all(replicas: list[Replica], named: str | None) -> int:
+    """Fills in what each serves; the context that all of them have."""
+    contexts = []
+    with httpx.Client(verify=needs_certificates(replicas)) as client:
+        for replica in replicas:
+            facts = look_at(replica.url, client, named=replica.base or named)
+            replica.base = replica.model = facts.name
+            contexts.append(facts.context_tokens)
+    return min(contexts)
+
+
+def _never(replica: Replica) -> VllmProcess:
+    raise PolicyFailure(f"{replica.url} is not ours to start")
+
+
+@contextmanager
+def _folder_or_temporary(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder.resolve()  # servers that run already have another working directory
+        return
+    made = Path(tempfile.mkdtemp(prefix="toolbake-vllm-"))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

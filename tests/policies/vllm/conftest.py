@@ -1,0 +1,34 @@
+"""The embedded model, loaded once, and real vLLM where it is installed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Before torch is imported: threads that spin at barriers cost a shared machine a factor of ten and more.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import pytest
+from vllm_environment import installed_python
+
+from sdk.policies.models import LoadedModel, load_model
+
+REQUIRED = "TOOLBAKE_VLLM_TESTS"
+
+
+@pytest.fixture(scope="session")
+def embedded_model() -> LoadedModel:
+    return load_model()
+
+
+@pytest.fixture(scope="session")
+def vllm_python() -> Path:
+    """The Python of the environment with vLLM. Without one the tests that need it are skipped, or fail where
+    `TOOLBAKE_VLLM_TESTS=required` says that they must run."""
+    python = installed_python()
+    if python is None:
+        message = "vLLM is not installed; `make vllm` installs it into an environment of its own"
+        if os.environ.get(REQUIRED) == "required":
+            pytest.fail(message)
+        pytest.skip(message)
+    return python

@@ -1,0 +1,18 @@
+"""The embedded engine does what every engine must do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from engine_conformance import EngineConformance
+
+from sdk.policies.embedded import EmbeddedEngine
+from sdk.policies.models import LoadedModel
+
+
+class TestEmbeddedEngine(EngineConformance):
+    @pytest.fixture(scope="class")
+    def engine(self, embedded_model: LoadedModel) -> Iterator[EmbeddedEngine]:
+        with EmbeddedEngine(embedded_model.model, max_rows=16) as engine:
+            yield engine

@@ -1,0 +1,279 @@
+"""What happens when servers refuse, break, hang or come back: noticed, shown, sent again or given up, never mixed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from token_server import TokenServer, token
+
+from sdk.errors import ConfigError, PolicyFailure
+from sdk.policies.protocol import Sampling
+from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
+
+EIGHT = Sampling(max_tokens=8)
+
+
+@pytest.fixture
+def server() -> Iterator[TokenServer]:
+    with TokenServer() as server:
+        yield server
+
+
+@asynccontextmanager
+async def opened(*servers: TokenServer, folder: Path | None = None, **options: Any) -> AsyncIterator[VllmPolicy]:
+    urls = tuple(server.url for server in servers)
+    async with open_vllm("unused", VllmOptions(urls=urls, **options), folder=folder) as policy:
+        yield policy
+
+
+def state(value: float) -> dict[str, torch.Tensor]:
+    return {"weight": torch.full((4,), value)}
+
+
+def tokens_of(weights: str, seed: int, count: int, first_place: int = 0) -> list[int]:
+    return [token(weights, seed, place) for place in range(first_place, first_place + count)]
+
+
+async def test_tokens_log_probabilities_and_the_version_come_back(server: TokenServer) -> None:
+    async with opened(server) as policy:
+        completion = await policy.sample([5, 6], sampling=EIGHT, seed=3)
+    assert completion.token_ids == tokens_of("as started", 3, 8)
+    assert (completion.logprobs, completion.stop_reason, completion.version) == ([0.0] * 8, "length", 0)
+
+
+async def test_a_request_names_everything_that_changes_the_distribution(server: TokenServer) -> None:
+    async with opened(server) as policy:
+        await policy.sample([5, 6], sampling=Sampling(temperature=0.5, top_p=0.9, max_tokens=3), seed=9)
+    (body,) = server.bodies
+    assert body["prompt"] == [5, 6]
+    assert (body["temperature"], body["top_p"], body["max_tokens"], body["seed"]) == (0.5, 0.9, 3, 9)
+    neutral = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    assert {name: body[name] for name in neutral} == neutral
+
+
+async def test_a_stop_token_ends_the_answer_and_is_its_last_token(server: TokenServer) -> None:
+    expected = tokens_of("as started", 3, 8)
+    async with opened(server) as policy:
+        completion = await policy.sample([5], sampling=EIGHT, seed=3, stop_token_ids=[expected[2]])
+    assert (completion.token_ids, completion.stop_reason) == (expected[:3], "stop")
+
+
+async def test_the_context_bounds_the_answer_and_refuses_a_prompt_that_fills_it(server: TokenServer) -> None:
+    async with opened(server) as policy:
+        assert policy.context_tokens == 512
+        completion = await policy.sample([5] * 509, sampling=EIGHT, seed=0)
+        assert len(completion.token_ids) == 3
+        for prompt in ([], [5] * 512):
+            with pytest.raises(ValueError, match=r"prompt (is empty|has 512 tokens)"):
+                await policy.sample(prompt, sampling=EIGHT, seed=0)
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+async def test_a_request_that_a_server_lost_is_sent_again_and_counted(server: TokenServer, status: int) -> None:
+    server.statuses = [status]
+    async with opened(server) as policy:
+        completion = await policy.sample([5], sampling=EIGHT, seed=3)
+        assert policy.counts()["retries"] == 1
+    assert completion.token_ids == tokens_of("as started", 3, 8)
+    assert server.bodies[0] == server.bodies[1]
+
+
+async def test_a_server_that_goes_on_failing_is_a_policy_failure(server: TokenServer) -> None:
+    server.statuses = [503] * 10
+    async with opened(server, max_retries=1) as policy:
+        with pytest.raises(PolicyFailure, match=r"failed 2 times.*503.*injected fault"):
+            await policy.sample([5], sampling=EIGHT, seed=3)
+    assert len(server.bodies) == 2
+
+
+async def test_a_request_that_is_refused_is_not_sent_again(server: TokenServer) -> None:
+    server.statuses = [400]
+    async with opened(server) as policy:
+        with pytest.raises(PolicyFailure, match="HTTP 400: injected fault"):
+            await policy.sample([5], sampling=EIGHT, seed=3)
+    assert len(server.bodies) == 1
+
+
+async def test_a_server_that_gives_no_answer_in_time_is_a_policy_failure(server: TokenServer) -> None:
+    server.hold.clear()
+    async with opened(server, request_timeout_s=0.2) as policy:
+        with pytest.raises(PolicyFailure, match=r"no answer within 0.2 s \(request_timeout_s\)"):
+            await policy.sample([5], sampling=EIGHT, seed=3)
+        server.release()
+
+
+async def test_a_server_that_died_is_noticed_within_seconds_by_those_who_wait(server: TokenServer) -> None:
+    server.hold.clear()
+    async with opened(server, max_retries=0) as policy:
+        flying = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+        await asyncio.to_thread(server.waiting.acquire)
+        server.healthy = False  # the process answers, but its engine is dead: the request would wait for ever
+        started = time.monotonic()
+        with pytest.raises(PolicyFailure, match="answers HTTP 503 when asked for its health"):
+            await flying
+        assert time.monotonic() - started < 5
+        server.release()
+
+
+async def test_nothing_answers_and_nothing_comes_back(server: TokenServer) -> None:
+    async with opened(server, recover_timeout_s=0.5) as policy:
+        server.stop()
+        with pytest.raises(PolicyFailure, match=r"no vLLM server could be asked for 0.5 s: .*cannot be reached"):
+            await policy.sample([5], sampling=EIGHT, seed=3)
+
+
+async def test_another_replica_takes_over_what_a_broken_one_lost() -> None:
+    with TokenServer() as one, TokenServer() as two:
+        async with opened(one, two) as policy:
+            first = await policy.sample([5, 6, 7], sampling=EIGHT, seed=3)
+            holder, other = (one, two) if one.bodies else (two, one)
+            holder.stop()
+            again = await policy.sample([5, 6, 7], sampling=EIGHT, seed=3)
+            assert policy.counts()["retries"] == 1
+    assert again.token_ids == first.token_ids
+    assert len(other.bodies) == 1
+
+
+async def test_a_server_that_was_started_again_gets_the_weights_before_it_gets_requests(tmp_path: Path) -> None:
+    with TokenServer() as old:
+        async with opened(old, folder=tmp_path) as policy:
+            await asyncio.to_thread(policy.publish, state(1.0), version=4)
+            old.stop()
+            waiting = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+            while not policy.counts()["retries"]:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0)
+            with TokenServer(port=old.port) as new:
+                completion = await waiting
+    assert new.calls["/collective_rpc"] == 1
+    assert completion.version == 4
+    assert completion.token_ids == tokens_of(new.weights, 3, 8)
+    assert new.weights != "as started"
+
+
+async def test_a_server_that_was_started_again_unseen_is_given_the_weights_within_seconds(
+    server: TokenServer, tmp_path: Path
+) -> None:
+    async with opened(server, folder=tmp_path) as policy:
+        await asyncio.to_thread(policy.publish, state(1.0), version=4)
+        published, server.weights, server.mark = server.weights, "as started", "default"
+        started = time.monotonic()
+        while server.weights != published and time.monotonic() < started + 10:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert server.weights == published
+
+
+async def test_an_adapter_that_a_server_forgot_is_given_to_it_again(server: TokenServer, tmp_path: Path) -> None:
+    async with opened(server, folder=tmp_path, publish="adapter") as policy:
+        await asyncio.to_thread(policy.publish_adapter, AdapterFiles(), version=1)
+        server.adapters.clear()
+        completion = await policy.sample([5], sampling=EIGHT, seed=3)
+        assert policy.counts()["retries"] == 1
+        (folder,) = server.adapters.values()
+    assert (completion.token_ids, completion.version) == (tokens_of(folder, 3, 8), 1)
+
+
+class AdapterFiles:
+    """Stands where a PEFT model does: something that can be saved."""
+
+    def save_pretrained(self, folder: Path, **_: Any) -> None:
+        folder.mkdir(parents=True)
+        (folder / "adapter_config.json").write_text("{}")
+
+
+async def test_adapters_are_exchanged_beside_requests_under_way(server: TokenServer, tmp_path: Path) -> None:
+    async with opened(server, folder=tmp_path, publish="adapter") as policy:
+        await asyncio.to_thread(policy.publish_adapter, AdapterFiles(), version=1)
+        (first,) = server.adapters.values()
+        server.hold.clear()
+        flying = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+        await asyncio.to_thread(server.waiting.acquire)
+        await asyncio.to_thread(policy.publish_adapter, AdapterFiles(), version=2)
+        assert first in server.adapters.values()
+        server.release()
+        before, after = await flying, await policy.sample([5], sampling=EIGHT, seed=3)
+        await asyncio.to_thread(policy.publish_adapter, AdapterFiles(), version=3)
+        assert len(server.adapters) == 1
+        assert first not in map(str, tmp_path.glob("weights/*"))  # noqa: ASYNC240
+    assert (before.version, before.token_ids) == (1, tokens_of(first, 3, 8))
+    assert after.version == 2
+    assert after.token_ids != before.token_ids
+    assert server.adapters == {}
+
+
+async def test_full_weights_wait_for_requests_under_way(server: TokenServer, tmp_path: Path) -> None:
+    async with opened(server, folder=tmp_path) as policy:
+        server.hold.clear()
+        flying = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+        await asyncio.to_thread(server.waiting.acquire)
+        publishing = asyncio.create_task(asyncio.to_thread(policy.publish, state(1.0), version=1))
+        # Written: what is left to do is to wait for the request.
+        while not list(tmp_path.glob("weights/publication-1")):  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0)
+        late = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+        assert server.weights == "as started"
+        server.release()
+        await publishing
+        before, after = await flying, await late
+    assert (before.version, before.token_ids) == (0, tokens_of("as started", 3, 8))
+    assert (after.version, after.token_ids) == (1, tokens_of(server.weights, 3, 8))
+    assert server.calls["/reset_prefix_cache"] == 1
+
+
+async def test_weights_in_flight_interrupt_and_each_token_knows_its_version(
+    server: TokenServer, tmp_path: Path
+) -> None:
+    async with opened(server, folder=tmp_path, in_flight=True) as policy:
+        server.hold.clear()
+        flying = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+        await asyncio.to_thread(server.waiting.acquire)
+        await asyncio.to_thread(policy.publish, state(1.0), version=1)
+        server.release()
+        completion = await flying
+        assert policy.counts()["interrupted"] == 1
+    # One token was there when it was interrupted; the rest is asked for with it in the prompt.
+    assert completion.versions == [0] + [1] * 7
+    assert completion.token_ids == [*tokens_of("as started", 3, 1), *tokens_of(server.weights, 4, 7)]
+    assert server.bodies[1]["prompt"] == [5, completion.token_ids[0]]
+    assert server.bodies[1]["max_tokens"] == 7
+    assert server.calls["/resume"] == 1
+
+
+async def test_a_prefix_cache_that_cannot_be_reset_stops_the_publication(server: TokenServer, tmp_path: Path) -> None:
+    server.cache_resets = False
+    async with opened(server, folder=tmp_path) as policy:
+        with pytest.raises(PolicyFailure, match="keeps keys and values of the weights before version 1"):
+            await asyncio.to_thread(policy.publish, state(1.0), version=1)
+
+
+async def test_log_probabilities_of_another_distribution_are_refused_at_the_start(server: TokenServer) -> None:
+    server.logprob = -0.5
+    with pytest.raises(ConfigError, match="--logprobs-mode processed_logprobs"):
+        async with opened(server):
+            pass
+
+
+async def test_a_group_and_its_later_turns_stay_on_one_replica_and_groups_are_spread() -> None:
+    with TokenServer() as one, TokenServer() as two:
+        async with opened(one, two) as policy:
+            tools = list(range(5, 60))
+            for server in (one, two):
+                server.hold.clear()
+            groups = [[*tools, 60 + number] for number in range(4) for _ in range(3)]
+            flying = [asyncio.create_task(policy.sample(p, sampling=EIGHT, seed=i)) for i, p in enumerate(groups)]
+            for _ in range(50):
+                await asyncio.sleep(0)
+            for server in (one, two):
+                server.release()
+            done = await asyncio.gather(*flying)
+            follow = [p + c.token_ids + [9] for p, c in zip(groups, done, strict=True)]
+            await asyncio.gather(*(policy.sample(p, sampling=EIGHT, seed=0) for p in follow))
+    places = [{tuple(body["prompt"][:56]) for body in server.bodies} for server in (one, two)]
+    assert [len(place) for place in places] == [2, 2]
+    assert places[0].isdisjoint(places[1])

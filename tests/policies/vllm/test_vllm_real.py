@@ -1,0 +1,214 @@
+"""Real vLLM on the embedded model: what every engine must do, new weights of both kinds, training, a crash, no orphans.
+
+One server for all of it, started by the first test and ended by the last: starting takes most of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from engine_conformance import EngineConformance, assert_exact
+
+import sdk
+from sdk.policies.models import LoadedModel, load_model
+from sdk.policies.protocol import Sampling
+from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
+from sdk.policies.vllm.weights import untied
+from sdk.traces import RunFolder
+
+pytestmark = pytest.mark.timeout(1200)
+
+TWELVE = Sampling(max_tokens=12)
+PROMPT = [1, 4093, 198, 22234, 338, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
+RANK = 4
+
+
+@pytest.fixture(scope="module")
+async def engine(
+    vllm_python: Path, embedded_model: LoadedModel, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[VllmPolicy]:
+    folder = tmp_path_factory.mktemp("vllm")
+    start = untied(embedded_model.model, embedded_model.tokenizer, folder / "start")
+    options = VllmOptions(python=str(vllm_python), max_restarts=1, in_flight=True, publish="checkpoint")
+    async with open_vllm(str(start), options, lora_rank=RANK, context_tokens=1024, folder=folder) as policy:
+        yield policy
+
+
+class TestVllm(EngineConformance):
+    """Comes first: these tests are of the weights that the server started with."""
+
+
+def changed_copy(model: Any) -> Any:
+    """Every weight a little different, head and norms included."""
+    changed = copy.deepcopy(model)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in changed.parameters():
+            weight.mul_(1 + 0.02 * torch.randn_like(weight))
+    return changed
+
+
+async def test_published_weights_are_sampled_from_in_full(engine: VllmPolicy, embedded_model: LoadedModel) -> None:
+    before = await engine.sample(PROMPT * 4, sampling=TWELVE, seed=3)
+    changed = changed_copy(embedded_model.model)
+    await asyncio.to_thread(engine.publish, changed.state_dict(), version=7)
+    # The same long prompt again: keys and values of the old weights must not be found.
+    after = await engine.sample(PROMPT * 4, sampling=TWELVE, seed=3)
+    assert (before.version, after.version) == (0, 7)
+    assert_exact(embedded_model.model, PROMPT * 4, before)
+    assert_exact(changed, PROMPT * 4, after)
+
+
+async def test_weights_in_flight_interrupt_and_every_token_is_of_the_version_that_it_names(
+    engine: VllmPolicy, embedded_model: LoadedModel
+) -> None:
+    old, new = changed_copy(embedded_model.model), embedded_model.model
+    await asyncio.to_thread(engine.publish, old.state_dict(), version=8)
+    flying = [
+        asyncio.create_task(engine.sample(PROMPT, sampling=Sampling(max_tokens=900), seed=seed)) for seed in range(2)
+    ]
+    while not sum(await running(engine)):  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0)
+    await asyncio.to_thread(engine.publish, new.state_dict(), version=9)
+    for task in flying:
+        completion = await task
+        versions = completion.versions or [completion.version] * len(completion.token_ids)
+        first_new = versions.index(9)
+        assert versions == [8] * first_new + [9] * (len(versions) - first_new)
+        prompt = PROMPT + completion.token_ids[:first_new]
+        tail = completion.__class__(
+            completion.token_ids[first_new:], completion.logprobs[first_new:], completion.stop_reason, 9
+        )
+        assert_exact(new, prompt, tail)
+
+
+async def running(engine: VllmPolicy) -> list[float]:
+    """How many requests vLLM says that it computes."""
+    import httpx
+
+    async with httpx.AsyncClient(verify=False) as client:
+        text = (await client.get(f"{engine.urls[0]}/metrics")).text
+    return [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("vllm:num_requests_running")]
+
+
+async def test_an_adapter_is_published_under_a_name_of_its_own_and_sampled_from(
+    engine: VllmPolicy, embedded_model: LoadedModel
+) -> None:
+    config = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(copy.deepcopy(embedded_model.model), config).eval()
+    await asyncio.to_thread(engine.publish, embedded_model.model.state_dict(), version=10)
+    for version in (11, 12):
+        torch.manual_seed(version)
+        with torch.no_grad():
+            for name, weight in adapted.named_parameters():
+                if "lora_B" in name:
+                    weight.normal_(std=0.02)
+        started = time.monotonic()
+        await asyncio.to_thread(engine.publish_adapter, adapted, version=version)
+        print(f"an adapter in {time.monotonic() - started:.2f} s")
+        completion = await engine.sample(PROMPT * 4, sampling=TWELVE, seed=3)
+        assert completion.version == version
+        assert_exact(adapted, PROMPT * 4, completion)
+
+
+def even_letters(rollout: sdk.Rollout) -> bool:
+    """A coin, so that groups have a signal whatever the model says."""
+    return sum(map(ord, rollout.messages[-1].content)) % 2 == 0
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@pytest.mark.parametrize("lora_rank", [0, RANK])
+async def test_training_samples_from_vllm_what_the_trainer_computes_after_each_publication(
+    engine: VllmPolicy, tmp_path: Path, lora_rank: int
+) -> None:
+    config = {
+        "engine": "vllm",
+        "vllm": {"urls": engine.urls, "publish": "adapter" if lora_rank else "checkpoint"},
+        "lora_rank": lora_rank,
+        "learning_rate": 1e-4,
+        "probe_tasks": 0,
+        "warm_start_steps": 0,
+        "grpo_steps": 2,
+        "prompts_per_step": 2,
+        "group_size": 4,
+        "heldout": 1,
+        "limits": {"max_turns": 2, "max_turn_tokens": 12, "max_tokens": 24},
+    }
+    questions = [f"What is {n} + 1?" for n in range(4)]
+    result = await sdk.train_async([add], questions, even_letters, None, tmp_path / "run", config)
+    folder = RunFolder.open_to_read(result.run_dir)
+    steps = [line for line in folder.read_metrics() if line["stage"] == "grpo"]
+    assert [line["skipped_rollouts"] for line in steps] == [0, 0]
+    gaps = [line["sampler_gap/max"] for line in steps if "sampler_gap/max" in line]
+    assert len(gaps) == 2
+    assert max(gaps) < 1e-3
+    for rollout in folder.read_rollouts("grpo"):
+        assert {version for row in rollout.rows for version in row.versions if version >= 0} == {rollout.step}
+    assert result.report.run["engine"] == "vLLM"
+    assert result.report.run["vllm_publications"] >= 3
+    # What was saved is what was published last.
+    async with open_vllm("unused", VllmOptions(urls=tuple(engine.urls))) as policy:
+        saved = load_model(result.model_dir).model
+        await asyncio.to_thread(policy.publish, saved.state_dict(), version=2)
+        assert_exact(saved, PROMPT, await policy.sample(PROMPT, sampling=TWELVE, seed=1))
+
+
+async def test_a_server_that_is_killed_is_noticed_started_again_and_given_the_present_weights(
+    engine: VllmPolicy, embedded_model: LoadedModel
+) -> None:
+    changed = changed_copy(embedded_model.model)
+    await asyncio.to_thread(engine.publish, changed.state_dict(), version=20)
+    (pid,) = engine.pids
+    flying = asyncio.create_task(engine.sample(PROMPT, sampling=Sampling(max_tokens=900), seed=1))
+    while not sum(await running(engine)):  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0)
+    os.kill(pid, signal.SIGKILL)
+    completion = await flying
+    assert engine.counts()["restarts"] == 1
+    assert engine.counts()["retries"] == 1
+    assert engine.pids != [pid]
+    assert completion.version == 20
+    assert_exact(changed, PROMPT, completion)
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from sdk.policies.vllm.process import VllmProcess, server_arguments
+arguments = server_arguments(sys.argv[2], cpu=True, lora_rank=0, context_tokens=None)
+process = VllmProcess(sys.argv[1], arguments, log=Path(sys.argv[3]), environment={})
+print(process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_no_server_outlives_us_when_we_are_killed(vllm_python: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(vllm_python), "unused", str(tmp_path / "log")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as ours:
+        assert ours.stdout is not None
+        group = int(ours.stdout.readline())
+        os.killpg(group, 0)
+        ours.kill()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+    pytest.fail("the server's process group is still there")

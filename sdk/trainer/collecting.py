@@ -6,6 +6,7 @@ tools. `Collector` is the one place where the two meet.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +14,8 @@ from functools import partial
 
 import anyio.from_thread
 
+from ..alarms import Alarm, AlarmSettings, Watch
+from ..errors import ToolbakeError
 from ..evaluation.measuring import require_scores
 from ..policies.protocol import Sampling
 from ..progress import Step
@@ -31,6 +34,7 @@ from .curriculum import Curriculum
 from .overlap import BROKEN, FIGURES, Ahead, Staleness, recalled
 
 STAGE = "grpo"
+log = logging.getLogger(__name__)
 
 
 class TrainingStopped(Exception):
@@ -60,6 +64,8 @@ class Collector:
         self._tickets: dict[int, Ticket] = {}
         self._stream: RolloutStream | None = None
         self._broken = self._broken_before = 0
+        settings = AlarmSettings(success_threshold=config.success_threshold)
+        self._watch = Watch(settings, follow=config.alarm_components) if config.alarms != "off" else None
         self.stats = BatchStats()
         """Of the latest step."""
         self.rollout_seconds = 0.0
@@ -89,7 +95,9 @@ class Collector:
                 self._folder.append_metrics({"stage": FIGURES, **given_up})
 
     def recall(self, done: int) -> None:
-        """Before a run goes on after step `done`: what the curriculum saw, in the order in which it saw it."""
+        """Before a run goes on after step `done`: what the curriculum and the alarms saw, in the order they saw it."""
+        if self._watch is not None and done:
+            self._watch.recall(r for r in self._folder.iter_rollouts(STAGE) if r.step < done)
         if not self._curriculum.adapts or not done:
             return
         known = recalled(self._folder.iter_rollouts(STAGE))
@@ -105,7 +113,9 @@ class Collector:
         self.rollout_seconds = 0.0
         batch, rollouts = self._collect(step, self._play)
         self.stats = batch.stats
-        self._note_figures(step, rollouts)
+        alarms = self._watch.observe(step, rollouts) if self._watch is not None else []
+        self._note_figures(step, rollouts, alarms)
+        self._raise_alarms(alarms)
         return batch
 
     def _collect(self, step: int, play: Play) -> tuple[Batch, list[Rollout]]:
@@ -182,7 +192,17 @@ class Collector:
         self._broken += 1
         self._folder.append_rollout(BROKEN, rollout.model_copy(update={"id": f"{rollout.id}!{self._broken}"}))
 
-    def _note_figures(self, step: int, rollouts: Sequence[Rollout]) -> None:
+    def _raise_alarms(self, alarms: Sequence[Alarm]) -> None:
+        for alarm in alarms:
+            log.warning("%s: %s", self._folder.path, alarm)
+        ending = [alarm for alarm in alarms if alarm.kind == "canary" or self._config.alarms == "stop"]
+        if ending:
+            raise ToolbakeError(
+                f"training was stopped by an alarm: {ending[0]}. The rollouts are in {self._folder.path}; read them, "
+                "and mend the verifier"
+            )
+
+    def _note_figures(self, step: int, rollouts: Sequence[Rollout], alarms: Sequence[Alarm]) -> None:
         assert self._stream is not None
         line = {
             "stage": FIGURES,
@@ -194,6 +214,7 @@ class Collector:
             "concurrency": self._stream.concurrency.limit,
             "concurrency_lowest": self._stream.concurrency.lowest,
             "seconds_waited": self.rollout_seconds,
+            **({"alarms": [str(alarm) for alarm in alarms]} if alarms else {}),
         }
         self._broken_before = self._broken
         self._folder.append_metrics(line)

@@ -1,0 +1,283 @@
+"""1 024 rollouts in flight beside TRL's own loop, and sampling that goes on while the trainer works.
+
+    python tests/benchmarks/rollout_engine.py [--rounds 3] [--in-flight 1024]
+
+A policy that answers after 200 ms, a tool that takes 100 ms, 5 turns: 1.4 s a rollout if nothing else took time. Both
+loops run in a process of their own with the embedded model's tokenizer, parse real calls and keep real tokens; what
+samples is a sleep. TRL's is `_AsyncRolloutLoop`, as shipped, with its request to vLLM replaced. The two alternate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+POLICY_S, TOOL_S, TURNS = 0.2, 0.1, 5
+ROLLOUT_S = TURNS * POLICY_S + (TURNS - 1) * TOOL_S
+GROUP = 8
+STEPS, STEP_S = 20, 0.5
+
+
+async def lookup(key: str) -> str:
+    """Look up a value.
+
+    Args:
+        key: Which one.
+    """
+    await asyncio.sleep(TOOL_S)
+    return f"the value of {key}"
+
+
+def _tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    from sdk.policies.models.smollm2 import embedded_folder
+
+    return AutoTokenizer.from_pretrained(embedded_folder())
+
+
+def _ours(in_flight: int, total: int, *, virtual: bool) -> dict[str, float]:
+    import anyio
+
+    from mcp_bridge import connect
+    from sdk.policies.models import load_model  # noqa: F401 - what is imported late is not part of the figure
+    from sdk.policies.protocol import Completion, Sampling
+    from sdk.policies.rendering import make_renderer
+    from sdk.records import Message, Task, ToolCall
+    from sdk.rollouts.engine import RolloutEngine
+    from sdk.rollouts.episode import Job
+    from sdk.rollouts.forkable import ForkableAgent
+    from sdk.rollouts.limits import Limits
+    from sdk.rollouts.simulation import run_virtual
+
+    renderer = make_renderer(_tokenizer())
+    call = Message(role="assistant", tool_calls=[ToolCall(id="", name="lookup", arguments={"key": "k3"})])
+    said = [renderer.encode_reply(message, []) for message in (call, Message(role="assistant", content="done"))]
+
+    class Sleeper:
+        context_tokens = 8192
+
+        async def sample(self, prompt_ids: Any, *, sampling: Any, seed: int, stop_token_ids: Any = ()) -> Completion:
+            await anyio.sleep(POLICY_S)
+            # The template begins each message with token 1: system, user, then two for each turn so far, and this one.
+            last = list(prompt_ids).count(1) >= 2 * TURNS + 1
+            return Completion(said[last], [-0.5] * len(said[last]), "stop")
+
+    async def verify(_: Any) -> float:
+        return 1.0
+
+    async def run() -> dict[str, float]:
+        async with connect([lookup]) as source:
+            engine = RolloutEngine(
+                agent=ForkableAgent(Sleeper(), renderer),
+                source=source,
+                verifier=verify,
+                limits=Limits(max_tokens=10_000),
+                concurrency=in_flight,
+            )
+            made = [Job(id=f"r{n}", task=Task(prompt="go", id=f"t{n // GROUP}"), seed=n) for n in range(total)]
+            await engine.run(made[:GROUP], sampling=Sampling())
+            wall, cpu = anyio.current_time(), time.process_time()
+            rollouts = await engine.run(made, sampling=Sampling())
+            wall, cpu = anyio.current_time() - wall, time.process_time() - cpu
+        assert {(r.turns, r.stop_reason) for r in rollouts} == {(TURNS, "answered")}
+        return {"wall": wall, "cpu": cpu}
+
+    return run_virtual(run) if virtual else anyio.run(run)
+
+
+def _trl(in_flight: int, total: int) -> dict[str, float]:
+    import queue
+    import threading
+    import types
+
+    import trl
+    from accelerate import PartialState
+    from datasets import Dataset
+    from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
+
+    PartialState()  # its logger asks for one
+    tokenizer = _tokenizer()
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
+    call = '<tool_call>\n{"name": "lookup", "arguments": {"key": "k3"}}\n</tool_call><|im_end|>'
+    said = [tokenizer.encode(text, add_special_tokens=False) for text in (call, "done<|im_end|>")]
+    turns: list[int] = []
+
+    class Loop(_AsyncRolloutLoop):  # type: ignore[misc]
+        async def _generate_one_turn(self, prompt_ids: list[int]) -> tuple[list[int], list[float]]:
+            await asyncio.sleep(POLICY_S)
+            last = prompt_ids.count(1) >= 2 * TURNS
+            return said[last], [-0.5] * len(said[last])
+
+        async def _generate_one(self, *args: Any, **kwargs: Any) -> Any:
+            found = await super()._generate_one(*args, **kwargs)
+            turns.append(sum(message["role"] == "assistant" for message in found[0]))
+            ended.append((time.perf_counter(), time.process_time()))
+            if len(ended) == total:
+                self._stop_event.set()
+            return found
+
+    ended: list[tuple[float, float]] = []
+    loop = Loop(
+        model_name="none",
+        dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "go"}]}]),
+        reward_funcs=[lambda completions, **_: [1.0] * len(completions)],
+        processing_class=tokenizer,
+        eos_token_ids=[2],
+        rollout_buffer=queue.Queue(),
+        model_version_value=types.SimpleNamespace(value=0),
+        heartbeat_value=types.SimpleNamespace(value=0.0),
+        failed_event=threading.Event(),
+        exception_info_queue=queue.Queue(),
+        metrics_queue=queue.Queue(),
+        tools=[lookup],
+        num_generations=GROUP,
+        max_inflight_tasks=in_flight,
+    )
+    wall, cpu = time.perf_counter(), time.process_time()
+    loop.run()
+    assert set(turns) == {TURNS}, set(turns)
+    return {"wall": ended[total - 1][0] - wall, "cpu": ended[total - 1][1] - cpu}
+
+
+def _overlap(staleness: int) -> dict[str, float]:
+    """Seconds of 20 steps whose rollouts take as long as their update, through the real collector."""
+    import tempfile
+
+    import anyio
+    import anyio.to_thread
+
+    from sandboxes.helpdesk import Helpdesk
+    from sdk.progress import Silent
+    from sdk.records import Message, Task, ToolCall
+    from sdk.rollouts.engine import RolloutEngine
+    from sdk.rollouts.simulation import SimulatedPolicy, SlowTools, simulated_agent
+    from sdk.traces import RunFolder
+    from sdk.trainer.collecting import Collector
+    from sdk.trainer.config import TrainConfig
+    from sdk.trainer.curriculum import Curriculum
+
+    config = TrainConfig(
+        max_staleness=staleness, grpo_steps=STEPS, prompts_per_step=2, group_size=4, limits={"max_turn_tokens": 1000}
+    )
+    look = Message(role="assistant", tool_calls=[ToolCall(id="", name="get_order", arguments={"order_id": "1"})])
+    policy = SimulatedPolicy(
+        lambda turn, _: Message(role="assistant", content="done") if turn else look, latency_s=POLICY_S
+    )
+
+    async def verify(rollout: Any) -> float:
+        return float(rollout.seed % 2)
+
+    async def run() -> dict[str, float]:
+        source = SlowTools(Helpdesk(), latency_s=TOOL_S)
+        engine = RolloutEngine(agent=simulated_agent(policy), source=source, verifier=verify, limits=config.limits)
+        curriculum = Curriculum([Task(prompt=f"p{n}") for n in range(8)], config)
+
+        def train(collector: Collector) -> None:
+            for step in range(STEPS):
+                policy.publish({}, version=step)
+                batch = collector(step)
+                assert batch.stats.rollouts == 8
+                time.sleep(STEP_S)
+
+        with tempfile.TemporaryDirectory() as place, Silent().track("", STEPS) as progress:
+            with RunFolder.create_or_resume(Path(place) / "run", {}) as folder:
+                collector = Collector(engine, curriculum, config=config, folder=folder, step=progress)
+                async with collector.sampling():
+                    started = time.perf_counter()
+                    await anyio.to_thread.run_sync(train, collector)
+                    return {"wall": time.perf_counter() - started}
+
+    return anyio.run(run)
+
+
+def _measured(*what: str) -> dict[str, float]:
+    """One measurement in a process of its own."""
+    command = [sys.executable, __file__, "--child", *what]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(what)} failed:\n{done.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def section(*, rounds: int = 3, in_flight: int = 1024) -> str:
+    """The results as Markdown."""
+    total = 2 * in_flight
+    ideal = ROLLOUT_S * total / in_flight
+    size = (str(in_flight), str(total))
+    ours, theirs, steps, overlapped = [], [], [], []
+    for _ in range(rounds):
+        ours.append(_measured("ours", *size))
+        theirs.append(_measured("trl", *size))
+        steps.append(_measured("overlap", "0")["wall"])
+        overlapped.append(_measured("overlap", "1")["wall"])
+    schedule = ideal / _measured("virtual", *size)["wall"]
+    lines = [
+        f"## Rollouts: {in_flight} in flight",
+        "",
+        f"{total} rollouts of {TURNS} turns, {POLICY_S * 1000:.0f} ms a reply and {TOOL_S * 1000:.0f} ms a call: "
+        f"{ideal:.1f} s if nothing else took time. Median of {rounds}; lowest and highest in brackets. The processor's "
+        "time says what a rollout costs whatever else the machine does: below "
+        f"{1000 * ROLLOUT_S / in_flight:.2f} ms one core keeps up with the ideal.",
+        "",
+        "| | seconds | of the ideal | processor, ms a rollout |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, found in (("ours", ours), ("TRL's asynchronous loop", theirs)):
+        wall, cpu = [one["wall"] for one in found], [1000 * one["cpu"] / total for one in found]
+        lines.append(f"| {name} | {_spread(wall)} | {ideal / statistics.median(wall):.0%} | {_spread(cpu)} |")
+    lines += [
+        "",
+        f"By a clock that does not count computing, our schedule is {schedule:.1%} of the ideal.",
+        "",
+        "## Rollouts: sampling while the trainer works",
+        "",
+        f"{STEPS} steps through the real collector, whose rollouts take {STEP_S} s and whose update sleeps {STEP_S} s; "
+        f"{2 * STEPS / (STEPS + 1):.2f} times is the most there is.",
+        "",
+        "| `max_staleness` | seconds | times as fast |",
+        "| --- | --- | --- |",
+        f"| 0 | {_spread(steps)} | 1 |",
+        f"| 1 | {_spread(overlapped)} | {statistics.median(steps) / statistics.median(overlapped):.2f} |",
+    ]
+    return "\n".join(lines)
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--in-flight", type=int, default=1024)
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child is None:
+        print(section(rounds=given.rounds, in_flight=given.in_flight))
+        return
+    what, *numbers = given.child
+    sizes = [int(number) for number in numbers]
+    if what == "overlap":
+        found = _overlap(*sizes)
+    elif what == "trl":
+        found = _trl(*sizes)
+    else:
+        found = _ours(*sizes, virtual=what == "virtual")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

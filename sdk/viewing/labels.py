@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,8 @@ from ..traces.json_text import dump_json
 from ..traces.opening import now
 from ..traces.run_folder import RunFolder
 from .index import find_runs
+
+log = logging.getLogger(__name__)
 
 FILE = "labels.jsonl"
 _SCORES = {"good": 1.0, "bad": 0.0}
@@ -55,23 +58,21 @@ class Labels:
         with self._lock:
             self._journal.cut_torn_line()
             self._journal.append(dated)
+            self._journal.close()
         return dated
-
-    def close(self) -> None:
-        self._journal.close()
 
     def examples(self) -> Iterator[dict[str, Any]]:
         """Every labelled rollout: `score` (1.0 good, 0.0 bad, None for unsure), `comment` and the whole `rollout`.
 
-        Rollouts whose file no longer has them are left out; their labels stay in `labels.jsonl`.
+        Rollouts whose file no longer has them are left out, with a warning; their labels stay in `labels.jsonl`.
         """
-        labels = self.read()
-        for stage in sorted({stage for stage, _ in labels}):
-            if stage not in self._run.rollout_stages():
-                continue
+        labels = {key: label for key, label in self.read().items() if label.label is not None}
+        stages = self._run.rollout_stages()
+        for stage in sorted({stage for stage, _ in labels if stage in stages}):
             for rollout in self._run.iter_rollouts(stage):
-                label = labels.get((stage, rollout.id))
-                if label is not None and label.label is not None:
+                label = labels.pop((stage, rollout.id), None)
+                if label is not None:
+                    assert label.label is not None
                     yield {
                         "stage": stage,
                         "label": label.label,
@@ -80,6 +81,8 @@ class Labels:
                         "at": label.at,
                         "rollout": rollout.model_dump(),
                     }
+        for stage, gone in labels:
+            log.warning("%s: %s of stage %s has a label, and is no longer there", self._run.path, gone, stage)
 
 
 def export_labels(paths: Sequence[Path], target: Path) -> int:

@@ -25,6 +25,7 @@ COMES_WITH = {
     "numpy": "transformers",
     "safetensors": "transformers",
     "tokenizers": "transformers",
+    "huggingface_hub": "transformers",
     "referencing": "jsonschema",
     "pyarrow": "datasets",
     "pydantic_core": "pydantic",

@@ -146,7 +146,9 @@ def test_other_machines_need_the_key_which_the_page_asks_for(desk: Path, serve: 
         assert client.get("/api/runs").status_code == 200
 
 
-def test_labels_are_given_out_as_scored_rollouts_a_judge_can_be_checked_with(desk: Path, serve: Serve) -> None:
+def test_labels_are_given_out_as_scored_rollouts_a_judge_can_be_checked_with(
+    desk: Path, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     url = serve(desk)
     rows = httpx.get(f"{url}/api/rows?generation=0&start=0").json()
     named = [dict(zip(rows["fields"], row, strict=True)) for row in rows["rows"]]
@@ -156,11 +158,14 @@ def test_labels_are_given_out_as_scored_rollouts_a_judge_can_be_checked_with(des
     wrong = {"stage": "grpo", "rollout": "another", "label": "good"}
     assert httpx.post(f"{url}/api/labels?generation=1&n=0", json=wrong).status_code == 409
     target = desk.parent / "judge.jsonl"
+    with open(desk / "labels.jsonl", "a") as file:
+        file.write('{"stage": "grpo", "rollout": "set aside", "label": "good", "comment": "", "at": ""}\n')
     done = CliRunner().invoke(app, ["view", str(desk), "--export-labels", str(target)])
     assert done.exit_code == 0, done.output
+    assert "set aside of stage grpo has a label, and is no longer there" in caplog.text
     examples = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
     assert httpx.get(f"{url}/api/labels.jsonl").text == target.read_text("utf-8")
-    assert [label for _, label in labelled_examples(target)] == [False, True]
+    assert sorted(label for _, label in labelled_examples(target)) == [False, True]
     found = {(Rollout.model_validate(one["rollout"]).id, one["score"], one["comment"]) for one in examples}
     assert found == {
         (named[0]["id"], 0.0, "is bad"),

@@ -11,38 +11,42 @@ import typer
 from ..failing import clean_errors
 from ..options import Debug
 
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="The output_dir of a run, or of several; or a folder of runs.")
+]
+KeyVariable = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key-env",
+        metavar="VARIABLE",
+        show_default="none: no key is asked for",
+        help="The environment variable that holds the key which the page asks for.",
+    ),
+]
+PageFile = Annotated[
+    Path | None,
+    typer.Option("--export", metavar="FILE.html", show_default="none", help="Write the page as one file instead."),
+]
+LabelsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--export-labels",
+        metavar="FILE.jsonl",
+        show_default="none",
+        help="Write the labelled rollouts as examples to check a judge with, instead.",
+    ),
+]
+
 
 def view(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN...", help="The output_dir of a run, or of several; or a folder of runs."),
-    ],
+    runs: Runs,
     host: Annotated[
         str, typer.Option("--host", help="The address to listen on. One that other machines reach needs a key.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any free one.")] = 8300,
-    api_key_env: Annotated[
-        str | None,
-        typer.Option(
-            "--api-key-env",
-            metavar="VARIABLE",
-            show_default="none: no key is asked for",
-            help="The environment variable that holds the key which the page asks for.",
-        ),
-    ] = None,
-    export: Annotated[
-        Path | None,
-        typer.Option("--export", metavar="FILE.html", show_default="none", help="Write the page as one file instead."),
-    ] = None,
-    export_labels: Annotated[
-        Path | None,
-        typer.Option(
-            "--export-labels",
-            metavar="FILE.jsonl",
-            show_default="none",
-            help="Write the labelled rollouts as examples to check a judge with, instead.",
-        ),
-    ] = None,
+    api_key_env: KeyVariable = None,
+    export: PageFile = None,
+    export_labels: LabelsFile = None,
     debug: Debug = False,
 ) -> None:
     """Read the rollouts of a run in a browser, also while it trains: filter, compare, label.

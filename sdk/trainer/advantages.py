@@ -38,4 +38,31 @@ def group_advantages(
     # r_i less the mean of the other n - 1 scores is n / (n - 1) times r_i less the mean of all.
     factor = len(scored) / (len(scored) - 1) if baseline == "leave_one_out" else 1.0
     advantages = [None if score is None else factor * (score - mean) / divisor for score in scores]
+    return weighed(advantages, negative_weight)
+
+
+def weighed(advantages: Sequence[float | None], negative_weight: float) -> list[float | None]:
+    """Advantages below zero times `negative_weight`, the others as they are."""
     return [one if one is None or one >= 0 else negative_weight * one for one in advantages]
+
+
+def normalised_by_domain(
+    groups: Sequence[Sequence[float | None] | None], domains: Sequence[str]
+) -> list[list[float | None] | None]:
+    """Centred advantages of a step's groups, each divided by the deviation of all those of its domain.
+
+    `groups`: of each group its advantages, centred and not scaled; None where it has no signal. `domains`: of each
+    group its domain. Within a domain a group that differs more weighs more, as without scaling; between domains the
+    advantages are of one size, so that rewards from 0 to 100 do not drown those from 0 to 1.
+
+    Example: groups `[1, -1]` and `[3, -3]` of one domain: the deviation is sqrt((1 + 1 + 9 + 9) / 4) = 2.236, and they
+    become `[0.447, -0.447]` and `[1.342, -1.342]`.
+    """
+    squares: dict[str, list[float]] = {}
+    for group, domain in zip(groups, domains, strict=True):
+        squares.setdefault(domain, []).extend(one * one for one in group or [] if one is not None)
+    deviations = {domain: math.sqrt(sum(found) / max(len(found), 1)) + EPSILON for domain, found in squares.items()}
+    return [
+        None if group is None else [None if one is None else one / deviations[domain] for one in group]
+        for group, domain in zip(groups, domains, strict=True)
+    ]

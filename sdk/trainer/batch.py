@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..records import Rollout, TokenRow
-from .advantages import Baseline, Scale, group_advantages
+from .advantages import Baseline, Scale, group_advantages, normalised_by_domain, weighed
 
 CUT_OFF = ("token_limit", "context_limit")
 """How a rollout ends that was not finished: what it would have earned is not known."""
@@ -70,23 +70,33 @@ def build_batch(
     negative_weight: float = 1.0,
     mask_cut_off: bool = False,
     average_over_signal: bool = False,
+    domain: str | None = None,
 ) -> Batch:
     """Rows to train from groups of rollouts of the same task each.
 
     `mask_cut_off`: rollouts that a length limit ended are not trained. `average_over_signal`: rows of groups without
-    signal do not count in the average that the loss is (see `BatchStats.scored_rows`).
+    signal do not count in the average that the loss is (see `BatchStats.scored_rows`). `domain`: a tag; advantages are
+    then divided by the deviation in their domain in place of the group's (see `normalised_by_domain`).
     """
     batch = Batch()
     stats = batch.stats
     scores_seen: list[float] = []
-    for group in groups:
-        scores = [r.verdict.score if r.scored and r.verdict is not None else None for r in group]
+    scores_of = [[r.verdict.score if r.scored and r.verdict is not None else None for r in group] for group in groups]
+    if domain is None:
+        found = [
+            group_advantages(scores, scale=scale, baseline=baseline, negative_weight=negative_weight)
+            for scores in scores_of
+        ]
+    else:
+        centred = [group_advantages(scores, scale="none", baseline=baseline) for scores in scores_of]
+        normalised = normalised_by_domain(centred, [group[0].task.tags[domain] if group else "" for group in groups])
+        found = [None if one is None else weighed(one, negative_weight) for one in normalised]
+    for group, scores, advantages in zip(groups, scores_of, found, strict=True):
         scored = [score for score in scores if score is not None]
         scores_seen.extend(scored)
         stats.rollouts += len(group)
         stats.unscored += len(group) - len(scored)
         stats.sampled_tokens += sum(r.sampled_tokens for r in group)
-        advantages = group_advantages(scores, scale=scale, baseline=baseline, negative_weight=negative_weight)
         if advantages is None:
             _count_without_signal(stats, scored)
         else:

@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 from ..progress import Step
 from ..traces.run_folder import RunFolder
 from .collecting import STAGE, Collector
+from .curriculum import Curriculum
 
 
 class StopOnRequest(TrainerCallback):  # type: ignore[misc]
@@ -43,8 +44,9 @@ class WarmStartProgress(TrainerCallback):  # type: ignore[misc]
 class StepMetrics(TrainerCallback):  # type: ignore[misc]
     """One line of metrics for each GRPO step: what the rollouts were worth and what the update did."""
 
-    def __init__(self, folder: RunFolder, collector: Collector) -> None:
+    def __init__(self, folder: RunFolder, collector: Collector, curriculum: Curriculum) -> None:
         self._folder = folder
+        self._curriculum = curriculum
         self._collector = collector
         self._step_ended = time.monotonic()
 
@@ -70,13 +72,14 @@ class StepMetrics(TrainerCallback):  # type: ignore[misc]
             "groups_all_wrong": stats.groups_all_wrong,
             "groups_unscored": stats.groups_unscored,
             "rollouts_cut_off": stats.cut_off,
+            **self._curriculum.difficulty.counts(state.global_step),
             "sampled_tokens": stats.sampled_tokens,
             "trained_tokens": stats.trained_tokens,
             "trained_rows": stats.trained_rows,
             "seconds/rollout": rollout_seconds,
             "seconds/update": update_seconds,
         }
-        wanted = ("loss", "grad_norm", "learning_rate", "entropy", "kl")
+        wanted = ("loss", "grad_norm", "learning_rate", "entropy", "kl", "rows_over_budget", "micro_batches")
         for name, value in logs.items():
             if (name in wanted or name.startswith(("sampler_gap/", "clip_ratio/"))) and value is not None:
                 number = float(value)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..errors import ConfigError
+from ..policies.vllm.options import VllmOptions
 from ..rollouts.limits import Limits
 from .advantages import Baseline, Scale
 
@@ -62,9 +64,37 @@ class TrainConfig(BaseModel):
     micro_batches: int = Field(default=1, ge=1)
     """Parts of a step that are forwarded one after the other. More take less memory, and forward what the parts
     share (the tools' part of the prompt) once in each. Must divide `prompts_per_step`."""
+    tokens_per_micro_batch: int | None = Field(default=None, ge=1)
+    """Plan the parts of a step by size: rows go into a part until it would have more than so many distinct tokens (with
+    `shared_prefix=False`: rows times the longest), so that memory is bounded however long rollouts get. A rollout that
+    is larger by itself is a part of its own, and counted in the metrics. None: `micro_batches` whole groups."""
+    gradient_checkpointing: bool = False
+    """Keep a layer's input alone and compute the rest of it again in the backward pass: a fraction of the memory for a
+    third more arithmetic; the same gradients."""
+    bf16: bool = False
+    """Forward and backward passes in bfloat16 by autocast. Weights, gradients and the optimiser stay in float32, so
+    that small updates do not round to nothing."""
     curriculum: str | None = None
     """A tag of the tasks, for example `intent`: the warm start takes the kinds in turn, and GRPO's steps take more
     tasks of the kinds whose latest groups differed in score. None: every task once in each epoch."""
+    tiers: str | None = None
+    """A tag that ranks the tasks, for example `tier`: GRPO begins with the tasks of its lowest value, and takes those
+    of the next one in when the success of the highest one so far reaches `tier_success`. Tools that only the tasks of a
+    tier show come in with it."""
+    tier_success: float = Field(default=0.7, gt=0, le=1)
+    """The share of successes, over the latest eight groups of the highest tier so far, that opens the next one."""
+    difficulty_filter: tuple[float, float] | None = None
+    """A share of successes from and to, for example `(0.1, 0.9)`: a task whose latest group was below or above is left
+    out of GRPO's steps for `difficulty_rest` steps. Counted in the metrics."""
+    difficulty_rest: int = Field(default=20, ge=1)
+    domain: str | None = None
+    """A tag that names the domain of a task, where several are mixed: advantages are divided by the standard deviation
+    in their domain in place of their group's, so that no domain drowns another."""
+    lora_rank: int = Field(default=0, ge=0)
+    """0 trains all weights. Above it low-rank adapters of all linear layers are trained, in the warm start and in GRPO,
+    and the weights stay (LoRA, arXiv 2106.09685): a fraction of the optimiser's memory, at about ten times the rate."""
+    lora_alpha: float | None = Field(default=None, gt=0)
+    """What an adapter adds is multiplied by `lora_alpha / lora_rank`; twice the rank where None."""
     learning_rate: float = Field(default=2e-5, gt=0)
     learning_rate_rise: int = Field(default=0, ge=0)
     """Steps of GRPO until the learning rate is reached; of a rise of 3 the first has a quarter of it. Adam's first
@@ -110,11 +140,33 @@ class TrainConfig(BaseModel):
 
     limits: Limits = Limits()
     concurrency: int = Field(default=64, ge=1)
-    """Rollouts in flight at once."""
+    """The most rollouts in flight at once; fewer while the policy's cache is full or servers give way."""
+    max_staleness: int = Field(default=0, ge=0)
+    """How many versions old the weights may be that sampled a token. Above 0 the rollouts of so many later steps are
+    begun while the trainer works; 0: sampling and training take turns."""
+    retries: int = Field(default=0, ge=0)
+    """How often a rollout of GRPO is played again after the engine, a server or the time broke it. The broken attempts
+    are kept in `rollouts/grpo_broken.jsonl`."""
+    branches: int = Field(default=0, ge=0)
+    """Further continuations at each branch point of a rollout: the same conversation and a copy of its world, played on
+    several times. They are compared with each other, and share their past in training. 0: rollouts do not branch."""
+    branch_points: int = Field(default=1, ge=1)
+    """Branch points of each rollout."""
+    branch_where: Literal["uncertain", "random"] = "uncertain"
+    """At the turns whose tokens were least probable on average, or at any; never at the first."""
+    engine: Literal["embedded", "vllm"] = "embedded"
+    """What samples: the engine in this process, or vLLM, which is started or found as `vllm` says."""
+    vllm: VllmOptions = VllmOptions()
     checkpoint_every: int = Field(default=10, ge=1)
     """GRPO steps between checkpoints. A killed run repeats at most this many."""
     success_threshold: float = 1.0
     """A rollout whose score reaches this counts as a success in the report."""
+
+    alarms: Literal["warn", "stop", "off"] = "warn"
+    """What to do where the reward rises and what should go with it does not, see `sdk.alarms`: note it in the metrics
+    and the log, or end the run. The reward of a canary task, when it is earned, ends the run in both."""
+    alarm_components: tuple[str, ...] = ()
+    """Components of the verdict that should rise with the reward, such as an independent judge's in `watched`."""
 
     @field_validator("trl")
     @classmethod
@@ -122,19 +174,57 @@ class TrainConfig(BaseModel):
         unknown = sorted(set(options) - TRL_OPTIONS)
         if unknown:
             raise ValueError(f"{unknown[0]!r} cannot be handed through; possible are {', '.join(sorted(TRL_OPTIONS))}")
+        _require_bitsandbytes(str(options.get("optim", "")))
         return options
 
     @model_validator(mode="after")
     def _micro_batches_divide(self) -> TrainConfig:
         if self.prompts_per_step % self.micro_batches:
             raise ValueError(f"micro_batches must divide prompts_per_step, which is {self.prompts_per_step}")
+        if self.tokens_per_micro_batch is not None and self.micro_batches > 1:
+            raise ValueError(
+                f"micro_batches is {self.micro_batches} beside tokens_per_micro_batch, which plans the parts itself; "
+                "leave micro_batches out"
+            )
         return self
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> TrainConfig:
+        if self.alarm_components and self.alarms == "off":
+            raise ValueError('alarm_components does nothing while alarms is "off"; use "warn" or "stop"')
         if self.reference_every is not None and not self.kl_coefficient:
             raise ValueError(
                 "reference_every does nothing while kl_coefficient is 0; set kl_coefficient, such as 0.001"
+            )
+        if self.engine != "vllm" and self.vllm != VllmOptions():
+            raise ValueError('vllm does nothing while engine is "embedded"; set engine to "vllm"')
+        if self.vllm.publish == "adapter" and not self.lora_rank:
+            raise ValueError('vllm.publish is "adapter" while lora_rank is 0; set lora_rank, such as 16')
+        if self.vllm.in_flight and self.vllm.takes_adapters(self.lora_rank):
+            raise ValueError('vllm.in_flight does nothing for adapters, which never interrupt; take it out, or set '
+                             'vllm.publish to "checkpoint"')  # fmt: skip
+        if self.lora_alpha is not None and not self.lora_rank:
+            raise ValueError("lora_alpha does nothing while lora_rank is 0; set lora_rank, such as 16")
+        if self.branches and self.domain is not None:
+            raise ValueError("domain and branches cannot be used together yet; set branches to 0 or domain to None")
+        if self.branch_points > 1 and not self.branches:
+            raise ValueError("branch_points does nothing while branches is 0; set branches, such as 2")
+        if self.branch_where != "uncertain" and not self.branches:
+            raise ValueError("branch_where does nothing while branches is 0; set branches, such as 2")
+        if self.difficulty_filter is not None and not 0 <= self.difficulty_filter[0] < self.difficulty_filter[1] <= 1:
+            raise ValueError(
+                f"difficulty_filter is {self.difficulty_filter}; give two shares that rise, such as (0.1, 0.9)"
+            )
+        for name, needed in (("difficulty_rest", "difficulty_filter"), ("tier_success", "tiers")):
+            if getattr(self, needed) is None and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} does nothing while {needed} is None; set {needed}, or leave {name} out")
+        if self.domain is not None and self.branches:
+            raise ValueError(
+                "domain does nothing for branches, which are compared within their tree; leave one of them out"
+            )
+        if self.domain is not None and self.scale_advantages == "none":
+            raise ValueError(
+                'domain divides advantages, and scale_advantages "none" says not to; leave one of them out'
             )
         cap = type(self).model_fields["importance_cap"].default
         if self.importance_cap != cap and self.importance_correction == "none":
@@ -176,6 +266,15 @@ class TrainConfig(BaseModel):
             raise ConfigError(_explain(error, cls)) from None
 
 
+def _require_bitsandbytes(optimiser: str) -> None:
+    """Raises `ValueError` for an 8-bit optimiser where the library that has it is not installed."""
+    if "8bit" in optimiser and find_spec("bitsandbytes") is None:
+        raise ValueError(
+            f"the optimiser {optimiser!r} is that of bitsandbytes, which is not installed; "
+            "run `pip install bitsandbytes`, or use 'adamw_torch'"
+        )
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text())
@@ -193,7 +292,8 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     for item in error.errors():
         name = ".".join(str(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
-            fields = Limits.model_fields if name.startswith("limits.") else model.model_fields
+            parts: dict[str, type[BaseModel]] = {"limits": Limits, "vllm": VllmOptions}
+            fields = parts.get(name.rpartition(".")[0], model).model_fields
             problems.append(f"there is no option {name!r}; the options are {', '.join(sorted(fields))}")
         else:
             problems.append(f"option {name} is {item['input']!r}: {item['msg']}")

@@ -16,6 +16,7 @@ from itertools import groupby
 
 from ..records import Rollout, Task
 from .config import TrainConfig
+from .difficulty import Difficulty
 
 _GROUPS_REMEMBERED = 4
 """Of each kind: the policy changes, so what a group taught long ago says little."""
@@ -32,23 +33,35 @@ class Curriculum:
     def __init__(self, tasks: Sequence[Task], config: TrainConfig) -> None:
         self._tasks = tasks
         self._config = config
+        self.difficulty = Difficulty(tasks, config)
         self._kinds: dict[str, list[int]] = {}
         self._spreads: dict[str, deque[float]] = {}
         self._drawn: dict[str, int] = {}
         for place, task in enumerate(tasks):
             self._kinds.setdefault(self._kind(task), []).append(place)
 
+    @property
+    def adapts(self) -> bool:
+        """Whether what it chooses follows from the rollouts that it observed."""
+        config = self._config
+        return any(one is not None for one in (config.curriculum, config.tiers, config.difficulty_filter))
+
     def choose(self, step: int) -> list[Task]:
         """The tasks of a step."""
-        if self._config.curriculum is None:
-            places = tasks_of_step(step, len(self._tasks), self._config)
+        size = self._config.prompts_per_step
+        out = self.difficulty.left_out(step, wanted=size)
+        if self._config.curriculum is not None:
+            places = self._mixed(size, f"{step}", out)
         else:
-            places = self._mixed(self._config.prompts_per_step, f"{step}", frozenset())
+            places = [place for place in tasks_of_step(step, len(self._tasks), self._config) if place not in out]
+            free = [place for place in range(len(self._tasks)) if place not in out and place not in places]
+            places += random.Random(f"{self._config.seed}/{step}/instead").sample(free, size - len(places))
         return [self._tasks[place] for place in places]
 
     def choose_more(self, step: int, round_number: int, count: int, taken: Collection[str]) -> list[Task]:
         """Up to `count` further tasks for a step, none of those whose ids are in `taken`."""
-        free = [place for place, task in enumerate(self._tasks) if task.id not in taken]
+        out = self.difficulty.left_out(step)
+        free = [place for place, task in enumerate(self._tasks) if task.id not in taken and place not in out]
         count = min(count, len(free))
         if self._config.curriculum is None:
             places = random.Random(f"{self._config.seed}/{step}/{round_number}").sample(free, count)
@@ -69,6 +82,7 @@ class Curriculum:
         """Learn from rollouts in the order in which they were run, whole groups together."""
         for _, members in groupby(rollouts, key=lambda rollout: rollout.group):
             group = list(members)
+            self.difficulty.observe(group)
             kind = self._kind(group[0].task)
             self._drawn[kind] = self._drawn.get(kind, 0) + 1
             scores = [r.verdict.score for r in group if r.scored and r.verdict is not None]

@@ -17,9 +17,14 @@ _FLOAT32 = 4
 _WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def bytes_still_needed(model: str | Path | None, folder: Path) -> int:
+LORA_COPIES = 4
+"""The model after the warm start and after GRPO, the final one, and the one being written; checkpoints of adapters are
+small beside them."""
+
+
+def bytes_still_needed(model: str | Path | None, folder: Path, *, lora: bool = False) -> int:
     """What a run of `model` will write into `folder` beyond what is there; 0 for a model that is not on this disk."""
-    wanted = COPIES * weight_bytes(model)
+    wanted = (LORA_COPIES if lora else COPIES) * weight_bytes(model)
     if not wanted or not folder.is_dir():
         return wanted
     written = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())

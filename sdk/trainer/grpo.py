@@ -11,7 +11,7 @@ Axes: B rows of a micro-batch, P padded prompt, T padded completion.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,13 +20,19 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
 
 from ..policies.protocol import WeightPublisher
-from .batch import Batch, TrainRow
+from .batch import Batch
+from .collecting import TrainingStopped
 from .config import TrainConfig
 from .correction import correct
+from .lora import plain_model
+from .micro_batches import Plan, collate_batch, over_budget
+from .processes import share, world_size
 from .reference import Reference
-from .shared_prefix import share_prefixes
+from .sampling import publish
+from .shared_prefix import checkpoint_layers, share_prefixes
 
 
 class CollectBatch(Protocol):
@@ -47,13 +53,19 @@ def make_trainer(
 ) -> RolloutTrainer:
     """A trainer that takes its batches from `collect`."""
     # TRL's dataset only paces the loop, one row for each prompt of a step; `collect` knows which tasks they are.
-    pace = [{"prompt": str(place)} for place in range(config.prompts_per_step)]
+    pace = [{"prompt": str(place)} for place in range(config.prompts_per_step * world_size())]
 
     def prepare(one: Any) -> None:
         if config.shared_prefix:
-            share_prefixes(one, temperature=config.temperature)
+            share_prefixes(plain_model(one), temperature=config.temperature)
 
-    reference = Reference(model, every=config.reference_every, prepare=prepare) if config.kl_coefficient else None
+    def prepare_reference(one: Any) -> None:
+        add_fused_lm_head(plain_model(one), temperature=config.temperature)  # TRL does it to the policy alone
+        prepare(one)
+
+    reference = None
+    if config.kl_coefficient:
+        reference = Reference(model, every=config.reference_every, prepare=prepare_reference)
     trainer = RolloutTrainer(
         model=model,
         reward_funcs=_scored_elsewhere,
@@ -67,6 +79,8 @@ def make_trainer(
         options=config,
     )
     prepare(trainer.model)
+    if config.gradient_checkpointing:
+        checkpoint_layers(plain_model(trainer.model))
     # Set afterwards: with a coefficient from the start, TRL would load a reference of its own by the model's name.
     trainer.beta = config.kl_coefficient
     return trainer
@@ -90,7 +104,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
         self._collect = collect
         self._publisher = publisher
         self._pad_id = int(self._tokenizer.pad_token_id)
-        self._micro_batches: list[dict[str, torch.Tensor]] = []
+        self._micro_batches: list[list[dict[str, torch.Tensor]]] = []
 
     def _send_telemetry(self) -> None:
         """TRL reports each trainer to its hub by default; this library sends nothing."""
@@ -112,21 +126,70 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, factor)
         return self.lr_scheduler
 
-    def _prepare_inputs(self, generation_batch: Any) -> dict[str, torch.Tensor]:  # noqa: ARG002
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:  # noqa: ARG002
         steps = self.args.steps_per_generation
         if self._step % (steps * self.num_iterations) == 0 or not self._micro_batches:
             step = self.state.global_step
-            self._publisher.publish(self.accelerator.unwrap_model(self.model).state_dict(), version=step)
             if self._reference is not None:
                 self._reference.follow(self.accelerator.unwrap_model(self.model), step)
-            batch = self._collect(step)
-            self._micro_batches = collate_batch(
-                batch, parts=steps, loss_type=self.loss_type, pad_id=self._pad_id, device=self.accelerator.device
+            batch = self._next_batch(step)
+            plan = Plan(
+                parts=steps,
+                token_budget=self._options.tokens_per_micro_batch,
+                shared_prefix=self._options.shared_prefix,
+                processes=self.accelerator.num_processes,
+                process=self.accelerator.process_index,
             )
-        micro_batch: dict[str, torch.Tensor] = self._micro_batches[self._step % steps]
-        if self._reference is not None and "ref_per_token_logps" not in micro_batch:
-            micro_batch["ref_per_token_logps"] = self._reference_logps(self._reference, micro_batch)
-        return micro_batch
+            if plan.token_budget is not None:
+                self._metrics["train"]["rows_over_budget"].append(over_budget(batch, plan.token_budget))
+                self._metrics["train"]["micro_batches"].append(sum(map(len, plan.parts_of(batch))))
+            self._micro_batches = collate_batch(
+                batch, plan, loss_type=self.loss_type, pad_id=self._pad_id, device=self.accelerator.device
+            )
+        return {"parts": self._micro_batches[self._step % steps]}
+
+    def _next_batch(self, step: int) -> Batch:
+        """Publish the weights and collect the step's rollouts: the first process does, and the others hear of it.
+
+        Raises what collecting raises, and `TrainingStopped` in the others then.
+        """
+        batch: Any = None
+        if self.accelerator.is_main_process:
+            try:
+                publish(self._publisher, self.accelerator.unwrap_model(self.model), version=step)
+                batch = self._collect(step)
+            except BaseException as error:
+                if self.accelerator.num_processes > 1:
+                    share(str(error) or type(error).__name__)
+                raise
+        if self.accelerator.num_processes > 1:
+            batch = share(batch)
+        if not isinstance(batch, Batch):
+            raise TrainingStopped(f"the first process has stopped: {batch}")
+        return batch
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], **_: Any) -> torch.Tensor:
+        """The loss of the parts of an accumulation step.
+
+        All parts but the last have had their backward pass when this returns, so that one part's activations are held
+        at a time; the caller does the last one's.
+        """
+        *before, last = inputs["parts"]
+        done = torch.zeros((), device=self.accelerator.device)
+        for part in before:
+            # Several processes exchange gradients once, with the last part.
+            with self.accelerator.no_sync(model) if self.accelerator.num_processes > 1 else contextlib.nullcontext():
+                loss = self._part_loss(model, part)
+                self.accelerator.backward(loss)
+                done += loss.detach()
+        # The value is the loss of all parts, the gradient that of the last one.
+        loss = self._part_loss(model, last)
+        return loss + done if before else loss
+
+    def _part_loss(self, model: Any, part: dict[str, torch.Tensor]) -> torch.Tensor:
+        if self._reference is not None and "ref_per_token_logps" not in part:
+            part["ref_per_token_logps"] = self._reference_logps(self._reference, part)
+        return self._compute_loss(model, part)
 
     def _reference_logps(self, reference: Reference, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         """[B, T] log-probabilities of the completion under the reference."""
@@ -160,7 +223,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # Before the rest: TRL's `trainer_state.json` comes last, and makes a checkpoint one that can be gone on from.
-        if self._reference is not None:
+        if self._reference is not None and self.args.should_save:
             folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
             folder.mkdir(parents=True, exist_ok=True)
             self._reference.save(folder)
@@ -170,76 +233,6 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         if self._reference is not None:
             self._reference.load(Path(resume_from_checkpoint))
-
-
-def collate_batch(
-    batch: Batch, *, parts: int, loss_type: str, pad_id: int, device: torch.device | str
-) -> list[dict[str, torch.Tensor]]:
-    """A step as `parts` dicts of TRL's tensors, whole groups each, of about the same number of tokens.
-
-    A part without a group that has a signal becomes one row with nothing to train. TRL averages most losses
-    within each part; `loss_scale` makes of that the average over all scored rows (or tokens) of the step. Rows of
-    groups without signal count there though they are not forwarded: their advantage is zero.
-    """
-    stats = batch.stats
-    shares = _shared_out([rows for rows in batch.groups if rows], parts)
-    tokens = torch.tensor(float(stats.scored_tokens), device=device)
-    whole = max(stats.scored_tokens if loss_type == "bnpo" else stats.scored_rows, 1)
-    scales = [1.0 if loss_type == "dapo" else parts * _weight(rows, loss_type) / whole for rows in shares]
-    return [
-        {
-            **_collate_rows(rows, pad_id, device),
-            "num_items_in_batch": tokens,
-            "loss_scale": torch.tensor(scale, device=device),
-        }
-        for rows, scale in zip(shares, scales, strict=True)
-    ]
-
-
-def _shared_out(groups: Sequence[Sequence[TrainRow]], parts: int) -> list[list[TrainRow]]:
-    """The largest group first, each into the part that has the fewest tokens so far."""
-    shares: list[list[TrainRow]] = [[] for _ in range(parts)]
-    sizes = [0] * parts
-    for group in sorted(groups, key=_token_count, reverse=True):
-        smallest = sizes.index(min(sizes))
-        shares[smallest].extend(group)
-        sizes[smallest] += _token_count(group)
-    return shares
-
-
-def _token_count(rows: Sequence[TrainRow]) -> int:
-    return sum(len(row.tokens.completion_ids) for row in rows)
-
-
-def _weight(rows: Sequence[TrainRow], loss_type: str) -> float:
-    """What TRL divides a part's loss by: its sampled tokens (bnpo), or its rows."""
-    return float(sum(sum(row.tokens.sampled) for row in rows) if loss_type == "bnpo" else len(rows))
-
-
-def _collate_rows(rows: Sequence[TrainRow], pad_id: int, device: torch.device | str) -> dict[str, torch.Tensor]:
-    prompts = [row.tokens.prompt_ids for row in rows] or [[pad_id]]
-    completions = [row.tokens.completion_ids for row in rows] or [[pad_id]]
-    sampled = [row.tokens.sampled for row in rows] or [[False]]
-    logprobs = [row.tokens.logprobs for row in rows] or [[0.0]]
-    advantages = [row.advantage for row in rows] or [0.0]
-    P, T = max(map(len, prompts)), max(map(len, completions))
-
-    def right(values: Sequence[Sequence[float]], fill: float, dtype: torch.dtype) -> torch.Tensor:
-        padded = [[*value, *[fill] * (T - len(value))] for value in values]
-        return torch.tensor(padded, dtype=dtype, device=device)
-
-    def left(values: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
-        return torch.tensor([[*[fill] * (P - len(value)), *value] for value in values], device=device)
-
-    return {
-        "prompt_ids": left(prompts, pad_id),
-        "prompt_mask": left([[1] * len(p) for p in prompts], 0),
-        "completion_ids": right(completions, pad_id, torch.long),
-        "completion_mask": right([[1] * len(c) for c in completions], 0, torch.long),
-        "tool_mask": right(sampled, False, torch.long),
-        "old_per_token_logps": right(logprobs, 0.0, torch.float32),
-        "advantages": torch.tensor(advantages, device=device),
-    }
 
 
 def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
@@ -259,8 +252,8 @@ def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
         "epsilon_high": config.clip_high,
         "beta": 0.0,
         "max_completion_length": config.limits.max_tokens,
-        "gradient_checkpointing": False,
-        "bf16": False,
+        "gradient_checkpointing": False,  # `checkpoint_layers` does it, for attention by tree, too
+        "bf16": config.bf16,
         "use_cpu": not torch.cuda.is_available(),
         "logging_steps": 1,
         "logging_strategy": "steps",

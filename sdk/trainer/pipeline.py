@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
+
 from mcp_bridge import connect
 from mcp_bridge.toolsets.toolset import Toolset
 
@@ -23,7 +25,9 @@ from ..verifiers import VerifierLike, check_verifier
 from .config import TrainConfig
 from .curriculum import interleaved
 from .demonstrations import demonstration_rows, replay_demonstrations
+from .difficulty import tiers_in_order
 from .disk_space import bytes_still_needed
+from .processes import check_processes, follow, follows, tell
 from .run_identity import check_model_name, train_identity
 
 if TYPE_CHECKING:
@@ -69,6 +73,29 @@ async def train_async(
     progress = progress or Silent()
     check_verifier(verifier)
     check_model_name(model)
+    check_processes(options)
+    if follows():
+        result: TrainResult = await anyio.to_thread.run_sync(follow, model, options)
+        return result
+    try:
+        result = await _lead(tools, prompts, verifier, model, output_dir, options, progress)
+    except BaseException as error:
+        tell("failed", str(error) or type(error).__name__)
+        raise
+    tell("end", result)
+    return result
+
+
+async def _lead(
+    tools: Any,
+    prompts: Any,
+    verifier: VerifierLike,
+    model: str | Path | None,
+    output_dir: str | Path | None,
+    options: TrainConfig,
+    progress: Progress,
+) -> TrainResult:
+    """The whole run, of the only process or of the first one."""
     train, validation, heldout = choose_sides(prompts, options)
     _require_a_way_to_learn(train, options)
     async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
@@ -85,7 +112,7 @@ async def train_async(
             validation=validation,
         )
         path = _folder_path(output_dir, identity)
-        needed = bytes_still_needed(model, path)
+        needed = bytes_still_needed(model, path, lora=options.lora_rank > 0)
         with RunFolder.create_or_resume(path, identity, needed_bytes=needed) as folder:
             folder.record_tools(source.tools)
             run = _Run(options, source, verifier, ThreeWaySplit(train, validation, heldout), folder, progress)
@@ -272,16 +299,25 @@ def _require_a_way_to_learn(train: Sequence[Task], config: TrainConfig) -> None:
         )
     if not config.warm_start_steps and not config.grpo_steps:
         raise ConfigError("warm_start_steps and grpo_steps are both 0: nothing would be trained; use sdk.evaluate")
-    if config.curriculum is not None and (without := [task for task in train if config.curriculum not in task.tags]):
-        raise ConfigError(
-            f"curriculum is {config.curriculum!r}, but {len(without)} of {len(train)} training tasks have no such tag; "
-            f"task {without[0].id!r} has the tags {sorted(without[0].tags)}"
-        )
+    for option in ("curriculum", "tiers", "domain"):
+        tag = getattr(config, option)
+        if tag is not None and (without := [task for task in train if tag not in task.tags]):
+            raise ConfigError(
+                f"{option} is {tag!r}, but {len(without)} of {len(train)} training tasks have no such tag; "
+                f"task {without[0].id!r} has the tags {sorted(without[0].tags)}"
+            )
     if config.grpo_steps and config.prompts_per_step > len(train):
         raise ConfigError(
             f"prompts_per_step is {config.prompts_per_step}, but there are only {len(train)} training tasks; "
             "lower it or add tasks"
         )
+    if config.grpo_steps and config.tiers is not None:
+        lowest = tiers_in_order(train, config.tiers)[0]
+        if (count := sum(task.tags[config.tiers] == lowest for task in train)) < config.prompts_per_step:
+            raise ConfigError(
+                f"prompts_per_step is {config.prompts_per_step}, but the lowest tier, {lowest!r}, has only {count} "
+                "training tasks; lower it or add tasks"
+            )
 
 
 def _folder_path(output_dir: str | Path | None, identity: dict[str, Any]) -> Path:

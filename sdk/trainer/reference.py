@@ -6,7 +6,7 @@ A fixed reference holds a long run back; one that follows did better (Bespoke La
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,17 @@ FILE = "reference.safetensors"
 
 
 class Reference:
-    """A frozen copy of a model, made before the model's forward is replaced; `prepare` does the same to the copy."""
+    """A frozen copy of a model, made before the model's forward is replaced; `prepare` does the same to the copy.
+
+    Weights that are not trained, as beside LoRA's adapters, are not copied but shared.
+    """
 
     def __init__(self, model: torch.nn.Module, *, every: int | None, prepare: Callable[[Any], None]) -> None:
-        self._model: Any = copy.deepcopy(model).eval().requires_grad_(False)
+        shared = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
+        self._model: Any = copy.deepcopy(model, dict(shared)).eval().requires_grad_(False)
+        self._own = {
+            name for name, weight in model.named_parameters(remove_duplicate=False) if id(weight) not in shared
+        }
         self._every = every
         prepare(self._model)
 
@@ -31,14 +38,18 @@ class Reference:
     def follow(self, model: torch.nn.Module, step: int) -> None:
         """At the beginning of a step: take the model's weights where it is time to."""
         if self._every is not None and step > 0 and step % self._every == 0:
-            self._model.load_state_dict(model.state_dict())
+            self._take(model.state_dict())
 
     def save(self, checkpoint: Path) -> None:
         """Keep the weights beside a checkpoint's."""
         # Clones: weights that are tied share memory, which the format refuses.
-        weights = {name: weight.detach().cpu().clone() for name, weight in self._model.state_dict().items()}
+        state = self._model.state_dict()
+        weights = {name: weight.detach().cpu().clone() for name, weight in state.items() if name in self._own}
         save_file(weights, checkpoint / FILE)
 
     def load(self, checkpoint: Path) -> None:
         """Go on with the weights kept beside a checkpoint. Raises FileNotFoundError where there are none."""
-        self._model.load_state_dict(load_file(checkpoint / FILE))
+        self._take(load_file(checkpoint / FILE))
+
+    def _take(self, state: Mapping[str, torch.Tensor]) -> None:
+        self._model.load_state_dict({name: state[name] for name in self._own}, strict=False)

@@ -9,10 +9,14 @@ from typing import Any
 from mcp_bridge.records import Tool
 
 from ..errors import ConfigError
+from ..policies.vllm.options import VllmOptions
 from ..records import Task
 from ..traces.digests import tasks_identity, tools_identity
 from ..verifiers import VerifierLike, verifier_identity
 from .config import TrainConfig
+
+_WHERE_VLLM_IS = VllmOptions.model_fields.keys() - {"publish", "in_flight"}
+"""A run may go on with other servers. Their environment may hold keys, which belong into no file."""
 
 
 def check_model_name(model: Any) -> None:
@@ -38,7 +42,7 @@ def train_identity(
     """The config of a training run's folder. `source`: the tools as the user gave them; `tools`: what it has."""
     chooses = {"validation_tasks": tasks_identity(validation)} if validation else {}
     return {
-        "train": options.model_dump(mode="json"),
+        "train": options.model_dump(mode="json", exclude={"vllm": _WHERE_VLLM_IS}),
         "model": str(model) if model is not None else None,
         "verifier": verifier_identity(verifier),
         "tools": tools_identity(source, tools),

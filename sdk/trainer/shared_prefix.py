@@ -13,6 +13,7 @@ Axes: B rows, L padded positions, N nodes, U predicting nodes, K scored labels, 
 from __future__ import annotations
 
 import types
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import ModelError
 from .prefix_tree import PrefixTree, build_prefix_tree
-from .tree_attention import TreePlan, attending_by_tree
+from .tree_attention import TreePlan, attending_by, attending_by_tree, attention_of
 
 IGNORED = -100
 _HEAD_CHUNK = 512
@@ -62,6 +63,16 @@ def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
         return fused_forward(self, kwargs["input_ids"], kwargs["attention_mask"], labels, temperature=temperature)
 
     model.forward = types.MethodType(forward, model)
+
+
+def checkpoint_layers(model: Any) -> None:
+    """Keep only the layers' inputs, and compute the rest again in the backward pass, with the forward's attention."""
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        # The backward pass runs after `attending_by_tree` has ended; each layer is computed again as it was.
+        return nullcontext(), attending_by(model, attention_of(model))
+
+    model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
 
 
 def fused_forward(

@@ -18,19 +18,23 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from ..errors import plain_errors
-from ..policies.embedded import EmbeddedEngine
-from ..policies.models import LoadedModel, load_model, save_model
+from ..policies.models import LoadedModel, load_model
+from ..policies.models.smollm2 import embedded_folder
 from ..policies.rendering import ChatRenderer, make_renderer
-from ..policies.token_agent import TokenAgent
 from ..progress import Progress
 from ..records import Task, TokenRow
 from ..rollouts.engine import RolloutEngine
+from ..rollouts.forkable import ForkableAgent
 from ..traces.run_folder import RunFolder
 from .callbacks import StepMetrics, StopOnRequest, WarmStartProgress
 from .collecting import STAGE, Collector, TrainingStopped
 from .config import TrainConfig
 from .curriculum import Curriculum
 from .grpo import make_trainer
+from .lora import keep_model, load_kept, plain_model, with_adapters
+from .overlap import BROKEN, FIGURES
+from .processes import tell
+from .sampling import Sampler, open_sampler, publish, sampler_facts
 from .shared_prefix import check_fits
 from .threads import TrainerThread
 from .warm_start import make_warm_start
@@ -46,7 +50,9 @@ async def open_learner(
     loaded = await anyio.to_thread.run_sync(load)
     if config.shared_prefix:
         check_fits(loaded.model)
-    with EmbeddedEngine(loaded.model, max_rows=config.concurrency) as engine:
+    source = str(model) if model is not None else str(embedded_folder())
+    place = folder.path / "vllm"
+    async with open_sampler(loaded, source=source, config=config, folder=place, progress=progress) as engine:
         yield Learner(loaded, engine, config=config, folder=folder, progress=progress)
 
 
@@ -54,14 +60,15 @@ class Learner:
     """A model in training. `agent` speaks with the weights last published."""
 
     def __init__(
-        self, loaded: LoadedModel, engine: EmbeddedEngine, *, config: TrainConfig, folder: RunFolder, progress: Progress
+        self, loaded: LoadedModel, engine: Sampler, *, config: TrainConfig, folder: RunFolder, progress: Progress
     ) -> None:
         self.name = loaded.name
-        self.model = loaded.model
+        self.model = with_adapters(loaded.model, config)
         self.tokenizer = loaded.tokenizer
         self.renderer: ChatRenderer = make_renderer(loaded.tokenizer, family=loaded.family)
         self.engine = engine
-        self.agent = TokenAgent(engine, self.renderer, name=loaded.name)
+        self.agent = ForkableAgent(engine, self.renderer, name=loaded.name)
+        self._version = 0
         self._config = config
         self._folder = folder
         self._progress = progress
@@ -73,6 +80,8 @@ class Learner:
             self._load(kept)
         else:
             self._folder.drop_metrics_after(-1, "warm_start")
+            output_dir = str(self._folder.checkpoints / "warm_start_trainer")
+            tell("warm_start", (list(rows), output_dir, None))
             with self._progress.track("warm start", self._config.warm_start_steps) as step:
                 progress = WarmStartProgress(self._folder, step)
 
@@ -82,7 +91,7 @@ class Learner:
                         self.tokenizer,
                         rows,
                         config=self._config,
-                        output_dir=str(self._folder.checkpoints / "warm_start_trainer"),
+                        output_dir=output_dir,
                         callbacks=[progress, stop],
                     )
 
@@ -90,7 +99,7 @@ class Learner:
             self._keep(kept)
             self._folder.record_weights(kept, version=0)
             self._folder.finish_stage("warm_start", {"demonstrations": len(rows)})
-        self.engine.publish(self.model.state_dict(), version=0)
+        await self._publish(version=0)
 
     async def grpo(self, engine: RolloutEngine, tasks: Sequence[Task]) -> None:
         """Reinforcement from rollouts; goes on from the newest whole checkpoint."""
@@ -102,6 +111,8 @@ class Learner:
             checkpoint, done = newest_checkpoint(output_dir)
             dropped = self._folder.drop_after(STAGE, done - 1)
             self._folder.drop_metrics_after(done - 1, STAGE)
+            self._folder.drop_metrics_after(done - 1, FIGURES)
+            self._folder.drop_after(BROKEN, done - 1)
             if self._folder.resumed and (done or dropped):
                 self._progress.say(f"going on from step {done}; {dropped} rollouts of unsaved steps set aside")
             if checkpoint is not None and done >= self._config.grpo_steps:
@@ -111,15 +122,15 @@ class Learner:
             self._keep(kept)
             self._folder.record_weights(kept, version=self._config.grpo_steps)
             self._folder.finish_stage(STAGE, {"steps": self._config.grpo_steps})
-        self.engine.publish(self.model.state_dict(), version=self._config.grpo_steps)
+        await self._publish(version=self._config.grpo_steps)
 
     async def _reinforce(
         self, engine: RolloutEngine, tasks: Sequence[Task], output_dir: Path, checkpoint: Path | None, done: int
     ) -> None:
         with self._progress.track("GRPO", self._config.grpo_steps, done) as step:
             curriculum = Curriculum(tasks, self._config)
-            curriculum.observe(self._folder.iter_rollouts(STAGE))
             collector = Collector(engine, curriculum, config=self._config, folder=self._folder, step=step)
+            collector.recall(done)
 
             def make(stop: StopOnRequest) -> Any:
                 return make_trainer(
@@ -129,21 +140,27 @@ class Learner:
                     output_dir=str(output_dir),
                     collect=collector,
                     publisher=self.engine,
-                    callbacks=[StepMetrics(self._folder, collector), stop],
+                    callbacks=[StepMetrics(self._folder, collector, curriculum), stop],
                 )
 
-            await self._run(make, checkpoint, on_stop=collector.stop)
+            tell("grpo", (str(output_dir), checkpoint))
+            async with collector.sampling():
+                await self._run(make, checkpoint, on_stop=collector.stop)
 
     def save(self) -> None:
         """Write the model for use; checkpoints that a finished run no longer needs are removed."""
         self._keep(self._folder.model_dir)
-        self._folder.record_weights(self._folder.model_dir, version=self._config.grpo_steps)
+        self._folder.record_weights(self._folder.model_dir, version=self._version)
         for leftover in (self._folder.checkpoints / STAGE, self._folder.checkpoints / "warm_start_trainer"):
             shutil.rmtree(leftover, ignore_errors=True)
 
     def facts(self) -> dict[str, Any]:
         """What the report says of the model."""
-        return {"parameters": sum(parameter.numel() for parameter in self.model.parameters())}
+        weights = list(self.model.parameters())
+        trained = sum(weight.numel() for weight in weights if weight.requires_grad)
+        whole = sum(weight.numel() for weight in weights)
+        sizes = {"parameters": whole} if trained == whole else {"parameters": whole, "trained_parameters": trained}
+        return {**sizes, **sampler_facts(self.engine)}
 
     async def _run(
         self,
@@ -165,7 +182,7 @@ class Learner:
         finally:
             await thread.wait_for_end()
             # TRL and the shared-prefix forward patch the instance; the class's own forward comes back.
-            self.model.__dict__.pop("forward", None)
+            plain_model(self.model).__dict__.pop("forward", None)
             self.model.eval()
         if not thread.finished:
             await anyio.lowlevel.checkpoint()  # raises where a cancellation is pending
@@ -174,17 +191,22 @@ class Learner:
     async def use(self, folder: Path, *, version: int) -> None:
         """Speak with weights that the run has kept, and end with them unless others are used later."""
         self._load(folder)
-        self.engine.publish(self.model.state_dict(), version=version)
+        await self._publish(version=version)
 
     def keep(self, folder: Path) -> None:
         """Write the present weights into a folder of the run."""
         self._keep(folder)
 
+    async def _publish(self, *, version: int) -> None:
+        self._version = version
+        await anyio.to_thread.run_sync(partial(publish, self.engine, self.model, version=version))
+
     def _keep(self, folder: Path) -> None:
-        save_model(self.model, self.tokenizer, folder, family=self.renderer.family)
+        keep_model(self.model, self.tokenizer, folder, family=self.renderer.family)
 
     def _load(self, folder: Path) -> None:
-        self.model.load_state_dict(load_model(str(folder)).model.state_dict())
+        tell("load", folder)
+        load_kept(self.model, folder)
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path | None, int]:

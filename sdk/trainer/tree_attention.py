@@ -12,7 +12,7 @@ Axes: N nodes, H query heads, K key heads, G = H / K, n nodes of a piece, a ance
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +33,17 @@ class Piece:
     end: int
     ancestors: torch.Tensor
 
-    def mask(self, queries_per_key: int) -> torch.Tensor | None:
-        """[G n, a + n] True where a query may look; None where the plain causal rule says the same."""
+    def mask(self, queries_per_key: int, dtype: torch.dtype) -> torch.Tensor | None:
+        """[G n, a + n] 0 where a query may look, else minus infinity; None where the plain causal rule says the same.
+
+        As numbers: of booleans every layer would make numbers of its own, and keep them for the backward pass.
+        """
         n, a = self.end - self.start, len(self.ancestors)
         if a == 0 and queries_per_key == 1:
             return None
         visible = torch.ones((n, a + n), dtype=torch.bool, device=self.ancestors.device).tril(diagonal=a)
-        return visible.repeat(queries_per_key, 1)
+        unseen = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
+        return unseen.repeat(queries_per_key, 1)
 
 
 class TreePlan:
@@ -49,8 +53,15 @@ class TreePlan:
         self.pieces = [
             Piece(start, end, torch.tensor(path, dtype=torch.long, device=device)) for start, end, path in _runs(tree)
         ]
-        self.masks = [piece.mask(queries_per_key) for piece in self.pieces]
+        self._queries_per_key = queries_per_key
+        self._masks: dict[torch.dtype, list[torch.Tensor | None]] = {}
         self.lengths = [piece.end - piece.start for piece in self.pieces]
+
+    def masks(self, dtype: torch.dtype) -> list[torch.Tensor | None]:
+        """Of each piece, in the type that the queries have: under autocast not that of the weights."""
+        if dtype not in self._masks:
+            self._masks[dtype] = [piece.mask(self._queries_per_key, dtype) for piece in self.pieces]
+        return self._masks[dtype]
 
 
 def _runs(tree: PrefixTree) -> Iterator[tuple[int, int, list[int]]]:
@@ -87,7 +98,7 @@ def tree_attention(
     heads, groups = q_HND.shape[0], q_HND.shape[0] // k_KND.shape[0]
     split = (q_HND.split(tree_plan.lengths, 1), k_KND.split(tree_plan.lengths, 1), v_KND.split(tree_plan.lengths, 1))
     seen = []
-    for piece, mask, q, k_own, v_own in zip(tree_plan.pieces, tree_plan.masks, *split, strict=True):
+    for piece, mask, q, k_own, v_own in zip(tree_plan.pieces, tree_plan.masks(q_HND.dtype), *split, strict=True):
         k = torch.cat([k_KND.index_select(1, piece.ancestors), k_own], 1)
         v = torch.cat([v_KND.index_select(1, piece.ancestors), v_own], 1)
         # The G query heads of a key head stand below each other, so that keys are read once and never repeated.
@@ -103,12 +114,22 @@ def tree_attention(
 ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, tree_attention)
 
 
-@contextmanager
-def attending_by_tree(model: Any) -> Iterator[None]:
+def attention_of(model: Any) -> str:
+    """The name of the attention that `model` uses now."""
+    return str(model.config.get_text_config()._attn_implementation)
+
+
+def attending_by_tree(model: Any) -> AbstractContextManager[None]:
     """`model` attends by tree inside the block; its own implementation comes back afterwards."""
+    return attending_by(model, ATTENTION_NAME)
+
+
+@contextmanager
+def attending_by(model: Any, name: str) -> Iterator[None]:
+    """`model` uses the attention of that name inside the block."""
     config = model.config.get_text_config()
     before = config._attn_implementation
-    config._attn_implementation = ATTENTION_NAME
+    config._attn_implementation = name
     try:
         yield
     finally:

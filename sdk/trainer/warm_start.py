@@ -15,7 +15,9 @@ from trl import SFTConfig, SFTTrainer
 
 from ..records import TokenRow
 from .config import TrainConfig
-from .shared_prefix import IGNORED, share_prefixes
+from .lora import plain_model
+from .processes import world_size
+from .shared_prefix import IGNORED, checkpoint_layers, share_prefixes
 
 
 def make_warm_start(
@@ -39,7 +41,9 @@ def make_warm_start(
         callbacks=callbacks,
     )
     if config.shared_prefix:
-        share_prefixes(trainer.model)
+        share_prefixes(plain_model(trainer.model))
+    if config.gradient_checkpointing:
+        checkpoint_layers(plain_model(trainer.model))
     return trainer
 
 
@@ -67,9 +71,9 @@ def _sft_config(config: TrainConfig, output_dir: str) -> SFTConfig:
         train_sampling_strategy="sequential" if config.curriculum is not None else "random",
         learning_rate=config.warm_start_learning_rate,
         lr_scheduler_type="linear",  # without warm-up, whose first step would have a rate of 0
-        per_device_train_batch_size=config.warm_start_batch,
-        gradient_checkpointing=False,
-        bf16=False,
+        per_device_train_batch_size=config.warm_start_batch // world_size(),
+        gradient_checkpointing=False,  # see `checkpoint_layers`
+        bf16=config.bf16,
         use_cpu=not torch.cuda.is_available(),
         dataset_kwargs={"skip_prepare_dataset": True},
         logging_steps=1,

@@ -1,5 +1,8 @@
 """Rows as a tree: nothing lost, nothing twice, ancestors exactly the prefixes."""
 
+import math
+
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,8 +23,10 @@ def test_pieces_are_runs_with_the_path_above_them() -> None:
     plan = TreePlan(build_prefix_tree([[5, 6, 7, 7], [5, 6, 8], [5, 6, 7, 9]]), queries_per_key=2, device="cpu")
     found = [(piece.start, piece.end, piece.ancestors.tolist()) for piece in plan.pieces]
     assert found == [(0, 4, []), (4, 5, [0, 1, 2]), (5, 6, [0, 1])]
-    assert plan.masks[1] is not None
-    assert plan.masks[1].tolist() == [[True] * 4] * 2  # once for each query head of a key head
+    mask = plan.masks(torch.float64)[1]
+    assert mask is not None
+    assert mask.tolist() == [[0.0] * 4] * 2  # once for each query head of a key head
+    assert plan.masks(torch.float64)[0].tolist()[:2] == [[0.0, *[-math.inf] * 3], [0.0, 0.0, *[-math.inf] * 2]]  # type: ignore[union-attr]
 
 
 @given(ROWS)
@@ -43,10 +48,10 @@ def test_every_node_sees_exactly_its_own_path(rows: list[list[int]]) -> None:
     tree = build_prefix_tree(rows)
     seen: dict[int, list[int]] = {}
     plan = TreePlan(tree, queries_per_key=2, device="cpu")
-    for piece, mask in zip(plan.pieces, plan.masks, strict=True):
+    for piece, mask in zip(plan.pieces, plan.masks(torch.float32), strict=True):
         columns = [*piece.ancestors.tolist(), *range(piece.start, piece.end)]
         for row, node in enumerate(range(piece.start, piece.end)):
-            seen[node] = [column for column, open_ in zip(columns, mask[row].tolist(), strict=True) if open_]
+            seen[node] = [column for column, open_ in zip(columns, mask[row].tolist(), strict=True) if open_ == 0]
     assert sorted(seen) == list(range(len(tree.token_ids)))
     for nodes in tree.nodes:
         for place, node in enumerate(nodes):

@@ -17,7 +17,8 @@ from sdk.records import TokenRow
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.correction import importance_weights
-from sdk.trainer.grpo import RolloutTrainer, collate_batch, make_trainer
+from sdk.trainer.grpo import RolloutTrainer, make_trainer
+from sdk.trainer.micro_batches import Plan, collate_batch
 from sdk.trainer.reference import FILE
 
 
@@ -53,7 +54,7 @@ def trainer_for(model_dir: Path, output_dir: Path, **options: Any) -> RolloutTra
 
 def loss_of(trainer: RolloutTrainer, advantage: float = 1.0) -> torch.Tensor:
     batch = Batch([[TrainRow(ROW, advantage)]], BatchStats(scored_tokens=3, scored_rows=1))
-    (inputs,) = collate_batch(batch, parts=1, loss_type="dapo", pad_id=0, device="cpu")
+    ((inputs,),) = collate_batch(batch, Plan(), loss_type="dapo", pad_id=0, device="cpu")
     if trainer._reference is not None:
         inputs["ref_per_token_logps"] = trainer._reference_logps(trainer._reference, inputs)
     trainer.model.train()

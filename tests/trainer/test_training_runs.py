@@ -1,10 +1,6 @@
 """Whole training runs through the public API, on a tiny model: what a run leaves, and that it survives a kill."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,64 +97,33 @@ def test_a_finished_run_is_reported_again_without_training(run: sdk.TrainResult,
     assert (run.run_dir / "metrics.jsonl").read_bytes() == before
 
 
-SCRIPT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import sdk
-from test_training_runs import TINY, add, even_letters, tasks
-
-class Lines:
-    def say(self, text): print(text, flush=True)
-    def track(self, title, total, done=0):
-        from contextlib import contextmanager
-        @contextmanager
-        def step():
-            class Step:
-                def advance(self, amount=1, note=""): print(title, "advanced", flush=True)
-            yield Step()
-        return step()
-
-import anyio
-from functools import partial
-train = partial(sdk.train_async, [add], tasks(), even_letters, sys.argv[2], sys.argv[3], TINY, progress=Lines())
-anyio.run(train)
-print("finished", flush=True)
-"""
+def half_without_signal(rollout: sdk.Rollout) -> bool:
+    """As `even_letters`, but every rollout of an even number passes, so that its group has no signal."""
+    return int(rollout.task.prompt.split()[2]) % 2 == 0 or even_letters(rollout)  # type: ignore[union-attr]
 
 
-def start(tiny_model_dir: Path, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(tiny_model_dir), str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(("stage", "pieces"), [("untrained", 1), ("warm start", 1), ("GRPO", 2)])
-def test_a_killed_run_goes_on_from_its_folder(tiny_model_dir: Path, tmp_path: Path, stage: str, pieces: int) -> None:
-    folder = tmp_path / "run"
-    with start(tiny_model_dir, folder) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            pieces -= line.startswith(f"{stage} advanced")
-            if pieces == 0:
-                process.send_signal(signal.SIGKILL)
-                break
-        process.wait()
-    assert process.returncode == -signal.SIGKILL
-    assert not (folder / "model").exists()
-
-    with start(tiny_model_dir, folder) as process:
-        output = process.stdout.read() if process.stdout else ""
-    assert process.returncode == 0
-    assert output.endswith("finished\n")
-    read = RunFolder.open_to_read(folder)
-    steps = [m["step"] for m in read.read_metrics() if m["stage"] == "grpo"]
-    assert steps == [0, 1, 2, 3]
-    rollouts = read.read_rollouts("grpo")
-    assert sorted(r.id for r in rollouts) == sorted({r.id for r in rollouts})
-    assert len(rollouts) == 32
-    if stage == "GRPO":
-        assert "going on from step 1" in output or "going on from step 2" in output
-    assert (folder / "model" / "config.json").exists()
+def test_dynamic_sampling_replaces_groups_without_signal_in_the_same_step(tiny_model_dir: Path, tmp_path: Path) -> None:
+    config = {**TINY, "resample_rounds": 2, "grpo_steps": 3, "checkpoint_every": 1}
+    run = sdk.train([add], tasks(), half_without_signal, str(tiny_model_dir), tmp_path / "run", config)
+    folder = RunFolder.open_to_read(run.run_dir)
+    lines = [line for line in folder.read_metrics() if line["stage"] == "grpo"]
+    assert len(lines) == 3
+    for line in lines:
+        sampled = [r for r in folder.read_rollouts("grpo") if r.step == line["step"]]
+        assert len(sampled) == len({r.id for r in sampled}) == line["rollouts"]
+        groups: dict[str, list[sdk.Rollout]] = {}
+        for rollout in sampled:
+            groups.setdefault(rollout.task.id, []).append(rollout)
+        assert {len(group) for group in groups.values()} == {4}
+        assert len(groups) == line["groups_with_signal"] + line["groups_without_signal"]
+        differ = [len({r.verdict.score for r in group if r.verdict}) > 1 for group in groups.values()]
+        assert sum(differ) == line["groups_with_signal"]
+        # A round is added until both of the step's places have a signal, or there have been two, or no task is left.
+        assert len(groups) == 2 or sum(differ[:2]) < 2
+        assert line["groups_with_signal"] >= 2 or len(groups) >= 4
+        trained = [r for group, one in zip(groups.values(), differ, strict=True) if one for r in group]
+        assert line["trained_tokens"] == sum(r.sampled_tokens for r in trained)
+    assert any(line["rollouts"] > 8 for line in lines)
 
 
 def test_a_demonstration_that_does_not_pass_its_verifier_stops_the_run_before_the_model_is_loaded(

@@ -12,7 +12,8 @@ from sdk.policies.models import load_model
 from sdk.records import TokenRow
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
 from sdk.trainer.config import TrainConfig
-from sdk.trainer.grpo import RolloutTrainer, collate_batch, make_trainer
+from sdk.trainer.grpo import RolloutTrainer, make_trainer
+from sdk.trainer.micro_batches import Plan, collate_batch
 
 
 def test_the_overridden_methods_keep_their_signatures() -> None:
@@ -88,7 +89,7 @@ def test_the_loss_is_the_policy_gradient_over_sampled_tokens_only(trainer: Rollo
             if sampled:
                 row.tokens.logprobs[place] = log_prob(trainer.model, row.tokens, place).item()
     batch = Batch(groups=[rows], stats=BatchStats(scored_tokens=5, scored_rows=2))
-    (inputs,) = collate_batch(batch, parts=1, loss_type="dapo", pad_id=0, device="cpu")
+    ((inputs,),) = collate_batch(batch, Plan(), loss_type="dapo", pad_id=0, device="cpu")
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
     loss = trainer._compute_loss(trainer.model, inputs)
@@ -111,7 +112,7 @@ def test_the_loss_is_the_policy_gradient_over_sampled_tokens_only(trainer: Rollo
 
 
 def test_a_group_without_signal_changes_nothing(trainer: RolloutTrainer) -> None:
-    (inputs,) = collate_batch(Batch(groups=[[]]), parts=1, loss_type="dapo", pad_id=0, device="cpu")
+    ((inputs,),) = collate_batch(Batch(groups=[[]]), Plan(), loss_type="dapo", pad_id=0, device="cpu")
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
     loss = trainer._compute_loss(trainer.model, inputs)
@@ -134,7 +135,7 @@ def test_a_step_in_parts_gives_the_gradient_of_the_whole_step(trainer: RolloutTr
         trainer.model.train()
         trainer.model.zero_grad()
         trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation = parts
-        for inputs in collate_batch(batch, parts=parts, loss_type=loss_type, pad_id=0, device="cpu"):
+        for (inputs,) in collate_batch(batch, Plan(parts), loss_type=loss_type, pad_id=0, device="cpu"):
             trainer._compute_loss(trainer.model, inputs).backward()
         gradients.append([p.grad.clone() for p in trainer.model.parameters()])
     largest = max(float(g.abs().max()) for g in gradients[0])
@@ -155,7 +156,7 @@ def test_rows_without_signal_count_in_the_average_without_being_forwarded(
     losses = []
     for groups in ([[one, other], idle], [[one, other], []]):
         batch = Batch(groups=groups, stats=BatchStats(scored_tokens=10, scored_rows=4))
-        (inputs,) = collate_batch(batch, parts=1, loss_type=loss_type, pad_id=0, device="cpu")
+        ((inputs,),) = collate_batch(batch, Plan(), loss_type=loss_type, pad_id=0, device="cpu")
         trainer.model.train()
         losses.append(trainer._compute_loss(trainer.model, inputs).item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,23 @@ FAMILY_FILE = "toolbake.json"
 """Beside the weights: which renderer the model was trained with. A folder's path does not tell its family."""
 
 
-def save_model(model: Any, tokenizer: Any, folder: str | Path, *, family: str | None = None) -> Path:
+ADAPTER_FOLDER = "adapter"
+"""Inside a model's folder: the LoRA adapter that was merged into its weights, in PEFT's format."""
+
+
+def save_model(
+    model: Any,
+    tokenizer: Any,
+    folder: str | Path,
+    *,
+    family: str | None = None,
+    state: Mapping[str, Any] | None = None,
+    adapter: Any = None,
+) -> Path:
     """Write model and tokenizer (with its chat template) to `folder`, whole or not at all.
 
-    `family`: the renderer's, kept so that `load_model` can tell it; see `make_renderer`.
+    `family`: the renderer's, kept so that `load_model` can tell it; see `make_renderer`. `state`: weights to write in
+    place of the model's own. `adapter`: a PEFT model whose adapter is written beside the weights, in `adapter/`.
     A folder that is there already is replaced only if it is empty or holds a model; anything else
     raises `ModelError`, and so does a place that cannot be written.
     """
@@ -61,8 +74,10 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path, *, family: str | 
             "choose an empty or a new folder"
         )
     with fresh_folder(target) as made, quiet_loading():
-        model.save_pretrained(made)
+        model.save_pretrained(made, state_dict=state)
         tokenizer.save_pretrained(made)
+        if adapter is not None:
+            adapter.save_pretrained(made / ADAPTER_FOLDER, save_embedding_layers=False)
         if family is not None:
             (made / FAMILY_FILE).write_text(json.dumps({"family": family}))
     return target

@@ -1,0 +1,142 @@
+"""Several training processes, as `accelerate launch` or `torchrun` start them: one leads, the others compute with it.
+
+The first process has the tools, the run folder and the sampler, and goes through the stages. The others run the same
+script; inside `sdk.train` they hear of each stage, make the same trainer, and get each step's batch. Every process
+forwards its share of the rows; the gradients are averaged, so that the update is that of one process.
+
+Rank and number of processes come from the environment that the launcher sets; alone, nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import ConfigError, ToolbakeError
+from .config import TrainConfig
+
+_PATIENCE = timedelta(days=7)
+"""How long a process waits for another: while the first one samples and measures, the others have nothing to do."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the first process has the others do next."""
+
+    do: Literal["warm_start", "load", "grpo", "end", "failed"]
+    what: Any = None
+
+
+def world_size() -> int:
+    """The number of training processes."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def follows() -> bool:
+    """Whether this is a process that computes with another one that leads."""
+    return world_size() > 1 and int(os.environ.get("RANK", "0")) > 0
+
+
+def check_processes(config: TrainConfig) -> None:
+    """Raises `ConfigError` for what several processes cannot do, before anything is loaded."""
+    if world_size() == 1:
+        return
+    for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
+        if os.environ.get(name, "").lower() in ("1", "true", "yes"):
+            raise ConfigError(
+                f"{name} is set, but weights are not sharded over processes yet; launch with --multi_gpu, or on CPUs "
+                "with --cpu, so that each process holds the whole model"
+            )
+    if config.warm_start_steps and config.warm_start_batch % world_size():
+        raise ConfigError(
+            f"warm_start_batch is {config.warm_start_batch}, which {world_size()} processes cannot share evenly; "
+            f"use a multiple of {world_size()}"
+        )
+
+
+def tell(do: Literal["warm_start", "load", "grpo", "end", "failed"], what: Any = None) -> None:
+    """Of the first process: send the others on. Blocks until they are there."""
+    if world_size() > 1:
+        share(Command(do, what))
+
+
+def share(thing: Any) -> Any:
+    """`thing` of the first process in all of them; it is pickled."""
+    from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list
+
+    join()
+    assert PartialState().num_processes == world_size()
+    box = [thing]
+    broadcast_object_list(box)
+    return box[0]
+
+
+def join() -> None:
+    """Meet the other processes. A second call does nothing."""
+    import torch
+    from accelerate import PartialState
+
+    PartialState(cpu=not torch.cuda.is_available(), timeout=_PATIENCE)
+
+
+def follow(model: str | Path | None, config: TrainConfig) -> Any:
+    """Of the other processes: compute with the first one until it is done. Returns its result.
+
+    Raises `ToolbakeError` when the first one has failed.
+    """
+    from ..policies.models import load_model
+    from ..policies.models.progress import quiet_loading
+    from .lora import load_kept, plain_model, with_adapters
+
+    loaded = load_model(str(model) if model is not None else None, dtype="float32")
+    network = with_adapters(loaded.model, config)
+    while True:
+        command = share(None)
+        if not isinstance(command, Command) or command.do == "failed":
+            raise ToolbakeError(f"the first process failed: {getattr(command, 'what', command)}")
+        if command.do == "end":
+            return command.what
+        if command.do == "load":
+            load_kept(network, command.what)
+            continue
+        with quiet_loading():
+            trainer = _trainer(command, network, loaded.tokenizer, config)
+            _without_prints(trainer)
+            checkpoint = command.what[-1]
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        plain_model(network).__dict__.pop("forward", None)
+        network.eval()
+
+
+def _trainer(command: Command, network: Any, tokenizer: Any, config: TrainConfig) -> Any:
+    from .grpo import make_trainer
+    from .warm_start import make_warm_start
+
+    if command.do == "warm_start":
+        rows, output_dir, _ = command.what
+        return make_warm_start(network, tokenizer, rows, config=config, output_dir=output_dir, callbacks=[])
+    output_dir, _ = command.what
+    nobody = _Nobody()
+    return make_trainer(
+        network, tokenizer, config=config, output_dir=output_dir, collect=nobody, publisher=nobody, callbacks=[]
+    )
+
+
+def _without_prints(trainer: Any) -> None:
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)
+
+
+class _Nobody:
+    """Stands where the first process has its collector and its sampler."""
+
+    def __call__(self, step: int) -> Any:  # noqa: ARG002
+        raise RuntimeError("only the first process collects rollouts")
+
+    def publish(self, state: Any, *, version: int) -> None:  # noqa: ARG002
+        raise RuntimeError("only the first process publishes weights")

@@ -1,0 +1,120 @@
+"""Training runs that kill themselves at a given point, and the same runs gone on with. Run by test_kill_and_resume.
+
+    python killed_runs.py MODEL_DIR FOLDER < scenarios.json
+
+Each scenario is a name, options and a point: a function by its name, and the number of the call before which the
+process gets a SIGKILL. Every run is a forked process, so that the imports are paid for once. Prints a line of JSON for
+each scenario: how the first process ended, what the second said, and what the run left.
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+from test_training_runs import TINY, add, even_letters, tasks
+
+import sdk
+import sdk.trainer.stages  # loads torch and TRL before the forks
+from sdk.traces import RunFolder
+
+FIGURES = ("step", "loss", "grad_norm", "learning_rate", "entropy", "kl", "reward", "rollouts", "trained_tokens")
+
+
+class Said:
+    """Progress that keeps what was said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    @contextmanager
+    def track(self, title: str, total: int, done: int = 0) -> Any:
+        class Step:
+            def advance(self, amount: int = 1, note: str = "") -> None:
+                pass
+
+        yield Step()
+
+
+def die_at(place: str, call: int) -> None:
+    """Have the process killed when the function of that name is called for the so-manieth time."""
+    module, _, path = place.partition(":")
+    owner: Any = importlib.import_module(module)
+    *parents, name = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    original, calls = getattr(owner, name), [0]
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, counted)
+
+
+def forked(model: str, folder: Path, options: dict[str, Any], point: list[Any] | None) -> int:
+    """One run in a process of its own; its exit status."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            if point is not None:
+                die_at(*point)
+            said = Said()
+            call = partial(sdk.train_async, [add], tasks(), even_letters, model, folder, {**TINY, **options})
+            anyio.run(partial(call, progress=said))
+            (folder / "said.json").write_text(json.dumps(said.lines))
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1]
+
+
+def left(folder: Path) -> dict[str, Any]:
+    """What a run left, without its times: figures of each step, every sampled token, the weights."""
+    run = RunFolder.open_to_read(folder)
+    tokens = {
+        rollout.id: [(row.completion_ids, row.logprobs, row.versions) for row in rollout.rows]
+        for stage in run.rollout_stages()
+        for rollout in run.read_rollouts(stage)
+        if not stage.endswith("broken")
+    }
+    return {
+        "metrics": [
+            {name: line.get(name) for name in ("stage", *FIGURES)}
+            for line in run.read_metrics()
+            if line["stage"] in ("warm_start", "grpo")
+        ],
+        "rollouts": sorted(r.id for stage in run.rollout_stages() for r in run.read_rollouts(stage)),
+        "tokens": hashlib.sha256(json.dumps(tokens, sort_keys=True).encode()).hexdigest(),
+        "weights": hashlib.sha256((run.model_dir / "model.safetensors").read_bytes()).hexdigest(),
+    }
+
+
+def main() -> None:
+    model, folder = sys.argv[1], Path(sys.argv[2])
+    for name, options, point in json.load(sys.stdin):
+        place = folder / name.replace(" ", "_")
+        killed = forked(model, place, options, point) if point is not None else None
+        status = forked(model, place, options, None)
+        said = json.loads((place / "said.json").read_text())
+        print(
+            json.dumps({"name": name, "killed": killed, "status": status, "said": said, "left": left(place)}),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

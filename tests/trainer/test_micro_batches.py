@@ -1,0 +1,240 @@
+"""A step in parts of bounded size: nothing lost, the same gradient, and what each way of saving memory saves."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_shared_prefix import CONFIGS, padded_rows, tiny
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import sdk
+from sdk.policies.models import load_model
+from sdk.records import TokenRow
+from sdk.trainer import shared_prefix
+from sdk.trainer.batch import Batch, BatchStats, TrainRow
+from sdk.trainer.config import TrainConfig
+from sdk.trainer.grpo import RolloutTrainer, make_trainer
+from sdk.trainer.micro_batches import Plan, over_budget, within_budget
+from sdk.trainer.shared_prefix import checkpoint_layers, share_prefixes
+
+
+def row(prompt: list[int], completion: list[int], advantage: float = 1.0) -> TrainRow:
+    count = len(completion)
+    tokens = TokenRow(
+        prompt_ids=prompt,
+        completion_ids=completion,
+        sampled=[True] * count,
+        logprobs=[-10.5] * count,
+        versions=[0] * count,
+    )
+    return TrainRow(tokens, advantage)
+
+
+def ids(one: TrainRow) -> list[int]:
+    return one.tokens.prompt_ids + one.tokens.completion_ids
+
+
+def cost(rows: list[TrainRow], shared: bool) -> int:
+    if shared:
+        return len({tuple(ids(one)[:end]) for one in rows for end in range(1, len(ids(one)) + 1)})
+    return len(rows) * max(len(ids(one)) for one in rows)
+
+
+TOKENS = st.lists(st.integers(5, 7), min_size=1, max_size=6)
+
+
+@given(st.lists(st.tuples(TOKENS, TOKENS), max_size=8), st.integers(1, 30), st.booleans())
+def test_every_row_is_in_one_part_and_no_part_is_larger_than_its_budget(
+    pairs: list[tuple[list[int], list[int]]], budget: int, shared: bool
+) -> None:
+    rows = [row(prompt, completion, float(place)) for place, (prompt, completion) in enumerate(pairs)]
+    parts = within_budget(rows, budget, shared_prefix=shared)
+    assert sorted(one.advantage for part in parts for one in part) == [one.advantage for one in rows]
+    for part in parts:
+        assert len(part) <= 1 or cost(part, shared) <= budget
+    assert over_budget(Batch(groups=[rows]), budget) == sum(len(ids(one)) > budget for one in rows)
+
+
+def test_rows_of_a_group_share_their_part_as_long_as_it_has_room() -> None:
+    rows = [row([5] * 10, [number, 6]) for number in (7, 8, 9)]
+    # 10 of the prompt and 2 for each row: 14 tokens hold two rows, and the third pays for the prompt again.
+    assert [len(part) for part in within_budget(rows, 14, shared_prefix=True)] == [2, 1]
+    assert [len(part) for part in within_budget(rows, 16, shared_prefix=True)] == [3]
+    assert [len(part) for part in within_budget(rows, 16, shared_prefix=False)] == [1, 1, 1]
+
+
+@given(st.integers(1, 5), st.integers(0, 9), st.sampled_from([None, 6, 40]), st.integers(1, 3))
+def test_processes_share_a_step_without_overlap_in_equally_many_parts(
+    processes: int, rows: int, budget: int | None, parts: int
+) -> None:
+    batch = Batch(groups=[[row([5, place], [6, 7], float(place))] for place in range(rows)])
+    plans = [
+        Plan(1 if budget else parts, budget, True, processes, process).parts_of(batch) for process in range(processes)
+    ]
+    assert len({tuple(tuple(part.height for part in step) for step in plan) for plan in plans}) == 1
+    assert all(len(part.rows) <= part.height for plan in plans for step in plan for part in step)
+    assert sorted(one.advantage for plan in plans for step in plan for part in step for one in part.rows) == list(
+        range(rows)
+    )
+
+
+class Nowhere:
+    def publish(self, state: Any, *, version: int) -> None:
+        pass
+
+
+def step_batch() -> Batch:
+    prompt = list(range(5, 25))
+    groups = [
+        [row(prompt, [30 + member, 40, 41 + member], 1.0 if member % 2 else -1.0) for member in range(4)],
+        [],
+        [row([*prompt, 50], [60 + member] * 5, 0.5 - member) for member in range(3)],
+    ]
+    return Batch(groups=groups, stats=BatchStats(scored_tokens=35, scored_rows=9))
+
+
+def trainer_for(model_dir: Path, output_dir: Path, **options: Any) -> RolloutTrainer:
+    loaded = load_model(str(model_dir))
+    trainer = make_trainer(
+        loaded.model,
+        loaded.tokenizer,
+        config=TrainConfig(group_size=2, prompts_per_step=1, grpo_steps=1, **options),
+        output_dir=str(output_dir),
+        collect=lambda step: step_batch(),
+        publisher=Nowhere(),
+        callbacks=[],
+    )
+    trainer.current_gradient_accumulation_steps = 1
+    return trainer
+
+
+def step_of(trainer: RolloutTrainer) -> tuple[float, list[torch.Tensor]]:
+    trainer.model.train()
+    trainer.model.zero_grad()
+    loss = trainer.compute_loss(trainer.model, trainer._prepare_inputs(None))
+    loss.backward()
+    return loss.item(), [weight.grad.clone() for weight in trainer.model.parameters()]
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo"])
+def test_parts_by_a_budget_give_the_loss_and_the_gradient_of_the_whole_step(
+    tiny_model_dir: Path, tmp_path: Path, loss_type: str
+) -> None:
+    whole, parted = (
+        trainer_for(tiny_model_dir, tmp_path, loss_type=loss_type, tokens_per_micro_batch=budget)
+        for budget in (None, 28)
+    )
+    (loss, gradients), (same, others) = step_of(whole), step_of(parted)
+    assert len(parted._micro_batches[0]) >= 3
+    assert same == pytest.approx(loss, rel=1e-4)
+    largest = max(float(g.abs().max()) for g in gradients)
+    for one, other in zip(gradients, others, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-4 * largest)
+
+
+def test_rollouts_that_are_larger_than_a_part_are_trained_and_counted(tiny_model_dir: Path, tmp_path: Path) -> None:
+    trainer = trainer_for(tiny_model_dir, tmp_path, tokens_per_micro_batch=24)
+    step_of(trainer)
+    assert trainer._metrics["train"]["rows_over_budget"] == [3]  # of 26 tokens each; the others have 23
+    assert trainer._metrics["train"]["micro_batches"] == [7]
+
+
+def test_layers_computed_again_give_the_same_gradient_bit_for_bit_and_keep_less() -> None:
+    rows, mask, labels = padded_rows()
+    results, kept = [], []
+    for again in (False, True):
+        model = tiny(CONFIGS[0])
+        share_prefixes(model)
+        if again:
+            checkpoint_layers(model)
+        model.train()
+        saved: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor, saved: dict[int, int] = saved) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            saved[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            output = model(input_ids=rows, attention_mask=mask, labels=labels, fused_lm_head=True)
+        output.loss.backward()
+        weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+        kept.append(sum(size for place, size in saved.items() if place not in weights))
+        results.append([output.loss, *(weight.grad for weight in model.parameters())])
+    assert all(one.equal(other) for one, other in zip(*results, strict=True))
+    assert kept[1] < kept[0] / 2
+
+
+class Largest(TorchDispatchMode):
+    """Notes the largest tensor that any operation makes, the weights themselves and views of them aside."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.numbers = 0
+        self._weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for one in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(one, torch.Tensor) and one.untyped_storage().data_ptr() not in self._weights:
+                self.numbers = max(self.numbers, one.numel())
+        return made
+
+
+def test_the_logits_are_never_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_prefix, "_HEAD_CHUNK", 4)
+    model = tiny(type(CONFIGS[0])(**{**CONFIGS[0].to_dict(), "vocab_size": 5000, "tie_word_embeddings": True}))
+    share_prefixes(model)
+    rows, mask, labels = padded_rows()
+    model.requires_grad_(False)
+    model.model.layers[0].mlp.up_proj.weight.requires_grad_(True)  # no gradient of the head, which is as large
+    with Largest(model) as seen:
+        output = model(input_ids=rows, attention_mask=mask, labels=labels, fused_lm_head=True)
+        output.loss.backward()
+    predicting = int(output.label_mask.sum())
+    assert predicting * 5000 > 4 * 5000 * 6  # the whole would be many chunks
+    assert 4 * 5000 <= seen.numbers < 2 * 4 * 5000
+
+
+def test_bf16_computes_in_bfloat16_and_keeps_the_weights_in_float32(tiny_model_dir: Path, tmp_path: Path) -> None:
+    exact, rough = (trainer_for(tiny_model_dir, tmp_path, bf16=bf16) for bf16 in (False, True))
+    exact_loss, exact_gradients = step_of(exact)
+    with rough.compute_loss_context_manager():
+        loss = rough.compute_loss(rough.model.train(), rough._prepare_inputs(None))
+    loss.backward()
+    gradients = [weight.grad for weight in rough.model.parameters()]
+    assert {weight.dtype for weight in rough.model.parameters()} == {g.dtype for g in gradients} == {torch.float32}
+    assert loss.item() != exact_loss
+    # bfloat16 has 8 bits: a relative error of 1/256 for each operation, a few percent of a gradient's norm.
+    assert loss.item() == pytest.approx(exact_loss, abs=0.03 * max(1, abs(exact_loss)))
+    error = sum(float((a - b).square().sum()) for a, b in zip(gradients, exact_gradients, strict=True)) ** 0.5
+    norm = sum(float(b.square().sum()) for b in exact_gradients) ** 0.5
+    assert 0 < error < 0.1 * norm
+
+
+@pytest.mark.parametrize("options", [{"gradient_checkpointing": True, "bf16": True, "tokens_per_micro_batch": 28}])
+def test_a_step_with_every_way_of_saving_memory_moves_the_weights(
+    tiny_model_dir: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    trainer = trainer_for(tiny_model_dir, tmp_path, **options)
+    before = [weight.detach().clone() for weight in trainer.model.parameters()]
+    trainer.train()
+    assert any(not one.equal(other) for one, other in zip(before, trainer.model.parameters(), strict=True))
+
+
+def test_an_8_bit_optimiser_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("sdk.trainer.config.find_spec", lambda name: None if name == "bitsandbytes" else find(name))
+    with pytest.raises(sdk.ConfigError, match="'adamw_8bit' is that of bitsandbytes, which is not installed"):
+        TrainConfig.of({"trl": {"optim": "adamw_8bit"}})
+
+
+def test_two_ways_of_planning_parts_are_refused() -> None:
+    with pytest.raises(sdk.ConfigError, match="micro_batches is 2 beside tokens_per_micro_batch"):
+        TrainConfig.of({"micro_batches": 2, "tokens_per_micro_batch": 4096})

@@ -2,6 +2,7 @@
 
 from .agreement import Agreement, labelled_examples, measure_agreement
 from .asking import Budget
+from .auditing import audit_call, audit_tasks
 from .ranking import Ranker, Ranking
 from .verdicts import Judge, judge
 
@@ -11,6 +12,8 @@ __all__ = [
     "Judge",
     "Ranker",
     "Ranking",
+    "audit_call",
+    "audit_tasks",
     "judge",
     "labelled_examples",
     "measure_agreement",

@@ -8,14 +8,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
-FILE = "evidence.jsonl"
+from ..evidence.recording import EVIDENCE
 
 
 class Announced:
     """What the evidence of one run announced of its rollouts; read once, and on from there. Threads may share it."""
 
     def __init__(self, run: Path) -> None:
-        self._path = run / FILE
+        self._path = run / EVIDENCE
         self._lock = threading.Lock()
         self._read = 0
         self._lines = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import RunFolderError
+from ..evidence.recording import EVIDENCE
 from ..traces.atomic_files import read_json
 from ..traces.run_folder import RunFolder
 
@@ -20,6 +21,7 @@ def run_facts(run: RunFolder) -> dict[str, Any]:
         "threshold": _threshold(run.config),
         "stages_done": list(finished_stages(run)),
         "set_aside": sorted(file.name for file in (run.path / "rollouts").glob("*.discarded.jsonl")),
+        "evidence": (run.path / EVIDENCE).is_file(),
         "conditions": {},
         "problems": [],
     }
@@ -35,12 +37,10 @@ def run_facts(run: RunFolder) -> dict[str, Any]:
 
 def finished_stages(run: RunFolder) -> dict[str, str]:
     """When each stage that is done was done, in that order."""
-    markers = {file.stem: read_json(file) for file in (run.path / "stages").glob("*.json")}
-    return dict(sorted(((stage, str(marker.get("finished_at"))) for stage, marker in markers.items()), key=_by_time))
-
-
-def _by_time(stage: tuple[str, str]) -> str:
-    return stage[1]
+    markers = [(file, str(read_json(file).get("finished_at"))) for file in (run.path / "stages").glob("*.json")]
+    # Stages of small runs end in the same second; the file's own time tells those apart, unless it was copied.
+    markers.sort(key=lambda marker: (marker[1], marker[0].stat().st_mtime_ns))
+    return {file.stem: finished_at for file, finished_at in markers}
 
 
 def metrics_of(run: RunFolder) -> list[dict[str, Any]]:

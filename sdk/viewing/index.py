@@ -173,7 +173,8 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 
 def _in_order(run: RunFolder) -> list[str]:
     """The stages with rollouts in the order in which they ended; those that go on come last."""
-    return sorted(run.rollout_stages(), key=lambda stage: (finished_stages(run).get(stage, "~"), stage))
+    done = list(finished_stages(run))
+    return sorted(run.rollout_stages(), key=lambda stage: (done.index(stage) if stage in done else len(done), stage))
 
 
 def _whole_lines(stream: Any) -> Iterator[bytes]:

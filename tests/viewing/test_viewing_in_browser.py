@@ -154,3 +154,22 @@ def test_ten_thousand_rollouts_keep_few_rows_in_the_page_and_one_is_found_among_
     expect(page.locator(".count")).to_have_text("1 of 10,000")
     page.locator(".row").click()
     expect(page.locator(".detail header")).to_contain_text("grpo/67/4321")
+
+
+def test_the_overview_has_the_intervals_of_the_report_and_counts_its_own_where_there_is_none(
+    open_page: OpenPage, serve: Serve, helpdesk_folder: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
+    interval = {"low": 0.25, "estimate": 1.0, "high": 0.75}
+    report = {"success_threshold": 1.0, "conditions": {"after GRPO": {"success": {"interval": interval}}}}
+    (run / "report.json").write_text(json.dumps(report))
+    page = open_page(serve(run))
+    page.set_viewport_size({"width": 390, "height": 844})
+    whiskers = page.locator(".whisker")
+    expect(whiskers).to_have_count(2)
+    # Wilson's interval of 0 of 3: 0 to 1.96^2 / (3 + 1.96^2) = 0.561.
+    expect(whiskers.first).to_have_attribute("title", "95 % interval 0 to 56.1 %, tasks taken as independent")
+    expect(whiskers.last).to_have_attribute("title", "95 % interval 25 to 75 %, as reported")
+    expect(page.locator(".stages tbody tr")).to_have_count(4)
+    expect(page.locator(".run")).to_contain_text("toolbake verify")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -79,6 +79,11 @@ export function choice(label, value, options, changed) {
   return select;
 }
 
+/** A count with its noun. */
+export function counted(number, noun) {
+  return `${figure(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
 /** A number as people read it, with at most `digits` after the point; a dash for none. */
 export function figure(value, digits = 2) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";

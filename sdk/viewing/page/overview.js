@@ -37,7 +37,7 @@ function stageRow([arm, rows]) {
   return el("tr", {},
     el("th", { scope: "row" }, link),
     el("td", { class: "figure" }, scored.length ? `${figure((100 * right) / scored.length, 1)} %` : "–"),
-    el("td", { class: "interval" }, once ? whisker(right, scored.length) : null),
+    el("td", { class: "interval" }, reported(rows[0]) ?? (once ? unclustered(right, scored.length) : null)),
     el("td", { class: "figure" }, scored.length ? figure(scored.reduce((sum, row) => sum + row.score, 0) / scored.length, 3) : "–"),
     el("td", { class: "figure" }, figure(rows.length)), el("td", { class: "figure" }, figure(tasks)),
     el("td", { class: "figure" }, rows.length - scored.length ? el("a", { href: `#${new URLSearchParams({ v: "rollouts", arm, result: "failed" })}` }, figure(rows.length - scored.length)) : "0"),
@@ -45,13 +45,25 @@ function stageRow([arm, rows]) {
     el("td", { class: "figure" }, seconds(mean((row) => row.seconds) ?? 0)));
 }
 
-function whisker(right, all) {
+/** The interval of the run's report, which knows of families of tasks; null where it has none of this stage. */
+function reported(row) {
+  const conditions = Object.entries(store.runs[row.run].conditions);
+  const found = conditions.find(([name]) => name.toLowerCase().replaceAll(" ", "_") === row.stage);
+  const interval = found?.[1]?.success?.interval;
+  return interval ? whisker(interval.low, interval.estimate, interval.high, "as reported") : null;
+}
+
+function unclustered(right, all) {
   const [low, high] = wilson(right, all);
-  const words = `95 % interval ${figure(100 * low, 1)} to ${figure(100 * high, 1)} %`;
+  return whisker(low, right / all, high, "tasks taken as independent");
+}
+
+function whisker(low, middle, high, note) {
+  const words = `95 % interval ${figure(100 * low, 1)} to ${figure(100 * high, 1)} %, ${note}`;
   const node = el("span", { class: "whisker", role: "img", "aria-label": words, title: words }, el("i"));
   node.style.setProperty("--low", `${100 * low}%`);
   node.style.setProperty("--high", `${100 * high}%`);
-  node.style.setProperty("--middle", `${(100 * right) / all}%`);
+  node.style.setProperty("--middle", `${100 * middle}%`);
   return node;
 }
 
@@ -102,7 +114,8 @@ function runNode(run) {
   const config = run.config ?? {};
   const model = config.model ?? config.evaluate ?? "SmolLM2-135M-Instruct (embedded)";
   const facts = [["model", model], ["verifier", config.verifier?.name], ["begun", (run.created_at ?? "").replace("T", " ").replace("+00:00", " UTC")],
-    ["done", run.stages_done.join(", ") || "nothing yet"], ["set aside", run.set_aside.join(", ")]];
+    ["done", run.stages_done.join(", ") || "nothing yet"], ["set aside", run.set_aside.join(", ")],
+    ["evidence", run.evidence ? "recorded; toolbake verify recomputes it" : ""]];
   return el("section", { class: "run" }, el("h1", {}, plain(run.name)),
     el("dl", { class: "facts" }, facts.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, plain(typeof value === "string" ? value : JSON.stringify(value)))])),
     run.problems.map((problem) => el("p", { class: "warn" }, plain(problem))),
@@ -112,7 +125,7 @@ function runNode(run) {
 export class Overview {
   constructor() {
     this.node = el("div", { class: "overview" });
-    this.runs = el("div");
+    this.runs = el("div", { class: "runs" });
     this.table = el("div");
     this.curves = el("div");
     this.node.append(this.runs, this.table, this.curves);

@@ -1,6 +1,6 @@
 // The list of rollouts, and the one that is open.
 
-import { choice, el, figure, plain } from "./dom.js";
+import { choice, counted, el, figure, plain } from "./dom.js";
 import { conversation, seconds } from "./conversation.js";
 import { filtered, ORDER_NAMES, valuesOf } from "./filtering.js";
 import { changesPanel, evidencePanel, factsPanel, labelPanel, ledgerPanel, mark, taskPanel, verdictPanel } from "./panels.js";
@@ -150,7 +150,7 @@ export class RolloutsView {
 function rolloutNodes(rollout, row) {
   const back = el("button", { type: "button", class: "quiet back", on: { click: () => choose({ at: "" }) } }, "← all rollouts");
   const head = el("header", {}, back, el("h2", {}, mark(row), titleOf(row)),
-    el("p", { class: "muted" }, `${armOf(row)}${row.step >= 0 ? ` · step ${row.step}` : ""} · ${plain(row.id)} · ${figure(row.turns)} turns · ${figure(row.tokens)} tokens · ${seconds(row.seconds)}`));
+    el("p", { class: "muted" }, `${armOf(row)}${row.step >= 0 ? ` · step ${row.step}` : ""} · ${plain(row.id)} · ${counted(row.turns, "turn")} · ${counted(row.tokens, "token")} · ${seconds(row.seconds)}`));
   const verdict = el("div", { class: "verdict" }, verdictPanel(rollout, row));
   const rest = [labelPanel(row), changesPanel(rollout), evidencePanel(rollout), taskPanel(rollout, row), factsPanel(rollout, row), ledgerPanel(rollout)];
   const talk = el("div", { class: "talk" }, conversation(rollout, row), tokensPanel(rollout, row));

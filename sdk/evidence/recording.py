@@ -171,3 +171,13 @@ class EvidenceLog:
 def root_file(entries: int, root: str) -> bytes:
     """The content of `evidence.root.json`: how many entries there were, and the hash of the last."""
     return canonical({"entries": entries, "root": root}) + b"\n"
+
+
+def read_root(content: bytes) -> tuple[int, str]:
+    """What a root file says: how many entries, and the hash of the last; `(-1, "")` for bytes of another form."""
+    try:
+        parsed = parse(content)
+        entries, root = int(parsed["entries"]), str(parsed["root"])
+    except (ValueError, KeyError, TypeError):
+        return -1, ""
+    return (entries, root) if content == root_file(entries, root) else (-1, "")

@@ -11,10 +11,10 @@ from ..traces.atomic_files import file_sha256, read_json, write_bytes
 from ..traces.opening import CALLS
 from ..verifiers import VerifierLike, check_verifier, verifier_identity
 from .calls_made import calls_not_made, lines_not_written
-from .canonical import START, digest, parse
+from .canonical import START, digest
 from .chained_file import Entry, call_entry, evidence_entry, read_chain
 from .findings import Finding, Verification
-from .recording import EVIDENCE, ROOT, root_file
+from .recording import EVIDENCE, ROOT, read_root
 from .replaying import Expected, replay
 from .rescoring import rescore
 from .rollout_files import compare_rollouts
@@ -185,15 +185,17 @@ class _Check:
                 self._wrong(Finding("missing", ROOT, None, "the run was closed, and this file says with which root"))
             return
         content = file.read_bytes()
-        try:
-            entries = int(parse(content)["entries"])
-        except (ValueError, KeyError, TypeError):
-            entries = -1
+        entries, root = read_root(content)
         # Where entries are missing or added, the last has another line; that is named already.
         place_known = not any(finding.file == EVIDENCE for finding in self.found.findings)
-        if last is None or content != root_file(entries, last.hash) or (place_known and entries != last.line):
+        if last is not None and root == last.hash and (entries == last.line or not place_known):
+            return
+        if place_known and entries > len(self._entries) and all(entry.hash != root for entry in self._entries):
+            text = f"it ends after line {len(self._entries)}; {ROOT} was written when it had {entries}"
+            self._wrong(Finding("missing", EVIDENCE, len(self._entries) + 1, text))
+        else:
             where = f"line {last.line}" if last is not None else "there is none"
-            text = f"it is not of the last closing entry of {EVIDENCE} ({where}); one of the two was changed or cut off"
+            text = f"it is not of the last closing entry of {EVIDENCE} ({where})"
             self._wrong(Finding("changed", ROOT, None, text))
 
     def _compare(self, name: str, sha: str, entry: int) -> None:

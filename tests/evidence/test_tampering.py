@@ -129,6 +129,18 @@ def test_a_rollout_that_was_put_there_is_named_and_a_renamed_one_is_changed(run:
     assert named(verified(run)) == ["added rollouts/new.jsonl:1 f", "added rollouts/new.jsonl:2 g"]
 
 
+def test_evidence_and_calls_that_end_too_early_are_named(run: Path) -> None:
+    for name, lines in (("evidence.jsonl", 17), ("calls.jsonl", 18)):
+        file = run / name
+        whole = file.read_bytes().splitlines(keepends=True)
+        assert len(whole) == lines
+        file.write_bytes(b"".join(whole[:-1]))
+        assert named(verified(run)) == [f"missing {name}:{lines}"] + ["unearned rollouts/after.jsonl:2 g"] * (
+            lines == 18
+        )
+        file.write_bytes(b"".join(whole))
+
+
 def test_the_end_of_every_file_cut_off_together_shows_only_against_a_root_noted_elsewhere(run: Path) -> None:
     # What no chain can show by itself; see docs/evidence.md.
     root = verified(run).root

@@ -31,7 +31,7 @@ def assert_exact(model: Any, prompt: list[int], completion: Completion, temperat
 class EngineConformance:
     """One suite for all engines."""
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def prompt(self, embedded_model: LoadedModel) -> list[int]:
         messages = [{"role": "user", "content": "Name three colours and say what they look like."}]
         ids: list[int] = embedded_model.tokenizer.apply_chat_template(

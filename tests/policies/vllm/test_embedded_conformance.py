@@ -11,8 +11,11 @@ from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.models import LoadedModel
 
 
+@pytest.fixture(scope="module")
+def engine(embedded_model: LoadedModel) -> Iterator[EmbeddedEngine]:
+    with EmbeddedEngine(embedded_model.model, max_rows=16) as engine:
+        yield engine
+
+
 class TestEmbeddedEngine(EngineConformance):
-    @pytest.fixture(scope="class")
-    def engine(self, embedded_model: LoadedModel) -> Iterator[EmbeddedEngine]:
-        with EmbeddedEngine(embedded_model.model, max_rows=16) as engine:
-            yield engine
+    pass

@@ -1,0 +1,104 @@
+"""Options that cannot work are named before anything is started; prompts go where their beginning is."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+import sdk
+from sdk.policies.opening import check_model_source, model_label
+from sdk.policies.vllm import VllmOptions, open_vllm
+from sdk.policies.vllm.process import server_arguments
+from sdk.policies.vllm.routing import PrefixRouter
+
+HERE = ("http://127.0.0.1:8000",)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"urls": ["localhost:8000"]}, r"is no http\(s\) URL; try http://host:8000"),
+        ({"urls": ["http://ann:secret@host"]}, "holds credentials"),
+        ({"urls": [*HERE, *HERE]}, "named twice"),
+        ({"urls": HERE, "replicas": 2}, "replicas does nothing for servers that run already"),
+        ({"served_model": "base"}, "served_model does nothing for servers that we start"),
+        ({"python": "/nowhere/python"}, "there is no '/nowhere/python'"),
+        ({"publish": "transfer"}, "'auto', 'adapter' or 'checkpoint'"),
+        ({"publish": "adapter", "in_flight": True}, "in_flight does nothing for adapters"),
+    ],
+)
+def test_options_that_cannot_work_are_named(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words) as caught:
+        VllmOptions.model_validate(options)
+    assert "ann:secret" not in caught.value.errors()[0]["msg"]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"vllm": {"replicas": 2}}, 'vllm does nothing while engine is "embedded"'),
+        ({"engine": "vllm", "vllm": {"publish": "adapter"}}, "lora_rank is 0"),
+        ({"engine": "vllm", "lora_rank": 8, "vllm": {"in_flight": True}}, "in_flight does nothing for adapters"),
+        (
+            {"engine": "vllm", "vllm": {"replica": 2}},
+            "no option 'vllm.replica'; the options are arguments, environment",
+        ),
+    ],
+)
+def test_a_training_config_that_cannot_work_is_named(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(sdk.ConfigError, match=words):
+        sdk.TrainConfig.of(config)
+
+
+def test_a_model_for_vllm_is_known_by_its_name_and_never_by_its_environment() -> None:
+    source = {"engine": "vllm", "model": "runs/first/model", "environment": {"TOKEN": "hidden"}}
+    assert model_label(source) == "runs/first/model by vLLM"
+    assert model_label({"engine": "vllm"}) == "the embedded model by vLLM"
+    with pytest.raises(sdk.ConfigError, match="possible keys: engine, model, urls") as caught:
+        check_model_source({**source, "replica": 2})
+    assert "hidden" not in str(caught.value)
+
+
+async def test_a_python_without_vllm_is_named_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOOLBAKE_VLLM_PYTHON", raising=False)
+    with pytest.raises(sdk.ConfigError, match=r"has no vLLM; .*`make vllm`"):
+        async with open_vllm("model", VllmOptions(python=sys.executable)):
+            pass
+
+
+def test_adapters_are_asked_for_in_a_rank_that_vllm_offers() -> None:
+    def rank(asked: int) -> str:
+        arguments = server_arguments("model", cpu=True, lora_rank=asked, context_tokens=None)
+        return arguments[arguments.index("--max-lora-rank") + 1]
+
+    assert [rank(asked) for asked in (1, 8, 9, 200, 512)] == ["8", "8", "16", "256", "512"]
+    with pytest.raises(sdk.ConfigError, match="lora_rank is 513; vLLM takes adapters up to 512"):
+        rank(513)
+    assert "--enable-lora" not in server_arguments("model", cpu=True, lora_rank=0, context_tokens=None)
+
+
+@given(
+    histories=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=12),
+    more=st.lists(st.integers(0, 3), max_size=4),
+)
+def test_a_prompt_goes_where_the_longest_of_its_beginnings_went(histories: list[list[int]], more: list[int]) -> None:
+    router = PrefixRouter[int]()
+    for place, history in enumerate(histories):
+        router.note(history, place)
+    asked = histories[0] + more
+    known = [(len(h), place) for place, h in enumerate(histories) if asked[: len(h)] == h]
+    assert router.choose(asked, range(len(histories)), lambda place: place) == max(known)[1]
+
+
+def test_a_replica_that_lost_its_cache_or_is_away_is_not_chosen_for_what_it_had() -> None:
+    router = PrefixRouter[str]()
+    router.note([1, 2, 3], "b")
+    assert router.choose([1, 2, 3, 4], ["a", "b"], lambda place: place == "b") == "b"
+    assert router.choose([1, 2, 3, 4], ["a", "c"], lambda place: place == "a") == "c"
+    router.forget("b")
+    assert router.choose([1, 2, 3, 4], ["a", "b"], lambda place: place == "b") == "a"

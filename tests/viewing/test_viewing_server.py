@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -91,11 +91,12 @@ def test_a_folder_of_runs_stands_for_its_runs_and_another_folder_is_refused(desk
 
 
 texts = st.recursive(
-    st.text(max_size=60) | st.integers() | st.none(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.text("ab \n\u202e\U0001f600", max_size=60) | st.integers() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=5), inner, max_size=3),
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from("abcd"), texts), st.integers(1, 40))
 def test_what_is_cut_from_a_rollout_is_named_and_can_be_had(shown: dict, most: int) -> None:
     short = cut_texts(shown, most)

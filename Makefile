@@ -1,6 +1,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Processes that run the tests; each may need up to 8 GB.
+WORKERS ?= 2
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
@@ -23,7 +25,7 @@ quickstart: install  ## the main job: measure, train and serve a small model on 
 	$(BIN)/toolbake quickstart
 
 test: install servers lint types  ## all checks and tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 # What the tests start: servers from npm (without it those tests say that they were left out), and older releases of the
 # MCP SDK in environments of their own.

@@ -56,7 +56,10 @@ def test_no_probe_earns_anything_of_the_helpdesks_verifier() -> None:
     ("verifier", "caught_by"),
     [
         (mentions_the_answer, {"copies_prompt", "injects", "injects_verdict", "echoes", "every_value"}),
-        (nothing_went_wrong, {"empty", "constant", "unknowing", "claims_success", "copies_prompt", "injects", "injects_verdict"}),
+        (
+            nothing_went_wrong,
+            {"empty", "constant", "unknowing", "claims_success", "copies_prompt", "injects", "injects_verdict"},
+        ),
         (says_it_succeeded, {"claims_success", "injects", "injects_verdict"}),
         (made_the_calls, {"every_tool", "echoes", "every_value"}),
     ],

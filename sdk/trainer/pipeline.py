@@ -19,6 +19,7 @@ from ..policies.token_agent import TokenAgent
 from ..progress import Progress, Silent
 from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
+from ..rollouts.forks import require_forkable
 from ..tasks import ThreeWaySplit, load_tasks, split_tasks, split_three_ways, spread
 from ..traces.run_folder import RunFolder
 from ..verifiers import VerifierLike, check_verifier
@@ -100,6 +101,8 @@ async def _lead(
     _require_a_way_to_learn(train, options)
     async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
         source.for_training(options.allow_destructive)
+        if options.branches:
+            require_forkable(source)
         # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
         identity = train_identity(
             options,

@@ -13,6 +13,7 @@ import call_faults
 import engine_throughput  # its import sets what must be set before torch is loaded
 import evidence
 import lost_calls
+import rollout_engine
 import tool_calls
 import training_step
 import viewing
@@ -48,11 +49,12 @@ def main() -> None:
         engine_throughput.section(),
         vllm_engine.section(),
         training_step.section(),
+        rollout_engine.section(),
         world_forks.section(),
         lost_calls.section(),
         call_faults.section(),
-        viewing.section(),
         evidence.section(),
+        viewing.section(),
     ]
     TARGET.write_text("\n".join(head) + "\n\n" + "\n\n".join(sections) + "\n")
     sys.stdout.write(TARGET.read_text())

@@ -131,6 +131,27 @@ def test_without_retries_what_broke_is_left_unscored_and_says_where() -> None:
     assert "no memory" in str(failed[0].failure)
 
 
+def test_a_verifier_that_hangs_leaves_its_rollout_unscored_and_holds_up_no_other() -> None:
+    async def verify(rollout: Rollout) -> float:
+        if rollout.id == "r2":
+            await anyio.sleep_forever()
+        return 1.0
+
+    runner = RolloutEngine(
+        agent=simulated_agent(SimulatedPolicy(look_then_end(1))),
+        source=DESK,
+        verifier=verify,
+        limits=LIMITS,
+        concurrency=2,
+        verifier_timeout_s=3.0,
+    )
+    rollouts, seconds = run_virtual(timed, runner, jobs(20))
+    assert [r.id for r in rollouts if not r.scored] == ["r2"]
+    assert rollouts[2].failure is not None
+    assert (rollouts[2].failure.boundary, rollouts[2].verdict) == ("verifier", None)
+    assert seconds == pytest.approx(3.6, abs=0.21)  # the other 18 go through the other slot meanwhile
+
+
 def test_rollouts_given_up_when_a_stream_is_closed_are_counted() -> None:
     runner = engine(SimulatedPolicy(look_then_end(2)), concurrency=4)
 

@@ -138,3 +138,12 @@ def test_a_run_whose_rollouts_branch_trains_trees_and_keeps_every_branch(tiny_mo
 def test_options_that_would_do_nothing_are_refused(config: Any, words: str) -> None:
     with pytest.raises(sdk.ConfigError, match=words):
         sdk.TrainConfig.of(config)
+
+
+def test_branches_over_live_tools_are_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    def book(seat: int) -> str:
+        """Book a seat."""
+        return f"booked {seat}"
+
+    with pytest.raises(sdk.ConfigError, match="tool 'book' is live"):
+        sdk.train([book], TASKS, even_letters, "/no/such/model", tmp_path / "run", {**TINY, "branches": 1})

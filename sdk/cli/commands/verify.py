@@ -17,43 +17,47 @@ DOES_NOT_HOLD = 3
 _MOST_SHOWN = 50
 
 
+Run = Annotated[Path, typer.Argument(metavar="RUN", show_default=False, help="The folder of a run.")]
+Again = Annotated[
+    str | None,
+    typer.Option(
+        "--verifier",
+        metavar="FILE.py:NAME",
+        show_default="none: verdicts are not given again",
+        help="Give every verdict again with this verifier, on the evidence alone. It must be deterministic, and be the "
+        "one of the run. Only what is named here is loaded, nothing that the folder names.",
+    ),
+]
+Root = Annotated[
+    str | None,
+    typer.Option(
+        "--root", metavar="HASH", show_default=False, help="A root that was noted elsewhere: the run must have it."
+    ),
+]
+PublicKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--public-key", metavar="FILE.pem", show_default=False, help="The run must be signed with this Ed25519 key."
+    ),
+]
+SignWith = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign-with",
+        metavar="KEY.pem",
+        show_default=False,
+        help="Where everything holds, sign the root with this Ed25519 private key, into RUN/evidence.sig.json.",
+    ),
+]
+
+
 def verify(
-    run: Annotated[Path, typer.Argument(metavar="RUN", show_default=False, help="The folder of a run.")],
+    run: Run,
     *,
-    verifier: Annotated[
-        str | None,
-        typer.Option(
-            "--verifier",
-            metavar="FILE.py:NAME",
-            show_default="none: verdicts are not given again",
-            help="Give every verdict again with this verifier, on the evidence alone. It must be deterministic, and "
-            "be the one of the run. Only what is named here is loaded, nothing that the folder names.",
-        ),
-    ] = None,
-    root: Annotated[
-        str | None,
-        typer.Option(
-            "--root", metavar="HASH", show_default=False, help="A root that was noted elsewhere: the run must have it."
-        ),
-    ] = None,
-    public_key: Annotated[
-        Path | None,
-        typer.Option(
-            "--public-key",
-            metavar="FILE.pem",
-            show_default=False,
-            help="The run must be signed with this Ed25519 key.",
-        ),
-    ] = None,
-    sign_with: Annotated[
-        Path | None,
-        typer.Option(
-            "--sign-with",
-            metavar="KEY.pem",
-            show_default=False,
-            help="Where everything holds, sign the root with this Ed25519 private key, into RUN/evidence.sig.json.",
-        ),
-    ] = None,
+    verifier: Again = None,
+    root: Root = None,
+    public_key: PublicKey = None,
+    sign_with: SignWith = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
     debug: Debug = False,
 ) -> None:

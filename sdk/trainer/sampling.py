@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,6 +20,9 @@ from ..policies.vllm.weights import untied
 from ..progress import Progress
 from .config import TrainConfig
 from .lora import merged_state
+
+_START = "start"
+"""In the folder: the copy of the model that vLLM is started with, where it needs one."""
 
 
 class Sampler(Policy, WeightPublisher, Protocol):
@@ -40,19 +44,22 @@ async def open_sampler(
     adapters = config.vllm.takes_adapters(config.lora_rank)
     if not adapters and not config.vllm.urls:
         source = await anyio.to_thread.run_sync(_for_new_weights, loaded, source, config.vllm, folder)
-    async with open_vllm(
-        source, config.vllm, lora_rank=config.lora_rank if adapters else 0, folder=folder, progress=progress
-    ) as policy:
-        if config.vllm.urls:
-            # Servers that run already may have the weights of another run.
-            await anyio.to_thread.run_sync(partial(policy.publish, loaded.model.state_dict(), version=0))
-        yield policy
+    try:
+        async with open_vllm(
+            source, config.vllm, lora_rank=config.lora_rank if adapters else 0, folder=folder, progress=progress
+        ) as policy:
+            if config.vllm.urls:
+                # Servers that run already may have the weights of another run.
+                await anyio.to_thread.run_sync(partial(policy.publish, loaded.model.state_dict(), version=0))
+            yield policy
+    finally:
+        shutil.rmtree(folder / _START, ignore_errors=True)
 
 
 def _for_new_weights(loaded: LoadedModel, source: str, options: VllmOptions, folder: Path) -> str:
     """The folder or name to start vLLM with, so that it can take all weights later."""
     if loaded.model.config.tie_word_embeddings and on_cpu(vllm_python(options.python)):
-        return str(untied(loaded.model, loaded.tokenizer, folder / "start"))
+        return str(untied(loaded.model, loaded.tokenizer, folder / _START))
     return source
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import NoReturn
 
 from .errors import BridgeError
 
@@ -14,10 +15,15 @@ def ungrouped() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        plain = as_itself(group)
-        if plain is group:
-            raise
-        raise plain from plain.__cause__
+        raise_as_itself(group)
+
+
+def raise_as_itself(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+    """As `ungrouped`, for a group that was caught."""
+    plain = as_itself(group)
+    if plain is group:
+        raise group
+    raise plain from plain.__cause__
 
 
 def as_itself(error: BaseException, raised: BaseException | None = None) -> BaseException:

@@ -16,11 +16,16 @@ from mcp.client.session import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
+from mcp_types import HEADER_MISMATCH, CallToolResult, InputRequiredResult, InputResponses, Result
 from mcp_types.version import LATEST_MODERN_VERSION
+from pydantic import ValidationError
 
 from .engine import Connections, QuickPost
 from .http import HttpDispatcher, HttpSession
 from .in_process import InProcessSession, Pair
+from .session import LightSession, PlainAnswer
 from .sharing import Shared
 
 BuildSession = Callable[[Client, AsyncExitStack], Awaitable[ClientSession]]
@@ -108,6 +113,55 @@ class LightClient(Client):
 
     async def _build_session(self, exit_stack: AsyncExitStack) -> ClientSession:
         return await self._build(self, exit_stack)
+
+    async def call_plain(
+        self, name: str, arguments: dict[str, Any], progress: ProgressFnT | None, meta: Any
+    ) -> PlainAnswer | CallToolResult | None:
+        """As `call_tool`, with a plain result as it is on the wire. None where it takes `call_tool`.
+
+        That is where the call is not plain, and where the server refused it over its headers: in neither case was it
+        made, and the SDK knows what to do.
+        """
+        session = self._session
+        if not isinstance(session, LightSession):
+            return None
+        try:
+            answer = await session.call_plain(name, arguments, progress, meta)
+        except MCPError as error:
+            if error.code == HEADER_MISMATCH:
+                return None
+            raise
+        if not isinstance(answer, InputRequiredResult):
+            return answer
+
+        async def again(
+            responses: InputResponses | None, state: str | None
+        ) -> CallToolResult | InputRequiredResult | Result:
+            async def send() -> CallToolResult | InputRequiredResult | Result:
+                return await session.call_tool(
+                    name,
+                    arguments,
+                    progress_callback=progress,
+                    input_responses=responses,
+                    request_state=state,
+                    meta=meta,
+                    allow_input_required=True,
+                )
+
+            try:
+                return await send()
+            except MCPError as mismatch:
+                if mismatch.code != HEADER_MISMATCH:
+                    raise
+                try:
+                    await self._relist_tool(name)
+                except (MCPError, ValidationError) as error:
+                    raise mismatch from error
+                return await send()
+
+        result = await self._drive_input_required(answer, again)
+        assert isinstance(result, CallToolResult)
+        return result
 
 
 def _session_options(client: Client) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from pydantic_core import PydanticSerializationError, from_json
 
 from .engine import QuickPost
-from .session import CallAnswer, LightSession
+from .session import CallAnswer, LightSession, PlainAnswer
 from .sharing import Shared
 from .tracing import is_traced
 
@@ -332,7 +332,7 @@ class HttpSession(LightSession):
         super().__init__(dispatcher=dispatcher, attached=dispatcher, shared=shared, **options)
         self._http_dispatcher = dispatcher
 
-    async def _call(self, params: dict[str, Any], progress: ProgressFnT | None) -> CallAnswer:
+    async def _call(self, params: dict[str, Any], progress: ProgressFnT | None) -> PlainAnswer | CallAnswer:
         data = {"method": _CALL, "params": params}
         opts: CallOptions = {}
         self._stamp(data, opts)
@@ -342,7 +342,7 @@ class HttpSession(LightSession):
         version = self._negotiated_version
         assert version is not None
         if _is_plain_answer(raw, version):
-            return types.CallToolResult.model_validate(raw, by_name=False)
+            return raw
         return self._read(raw, version)
 
     def _read(self, raw: dict[str, Any], version: str) -> CallAnswer:

@@ -6,6 +6,7 @@ records and JSON. A plain call and a plain result come out of those unchanged, s
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import logging
@@ -31,8 +32,9 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import methods
 from pydantic import ValidationError
 
+from ..event_loop import on_asyncio
 from ..toolsets.plain import NotPlain, plain_copy
-from .session import CallAnswer, LightSession
+from .session import CallAnswer, LightSession, PlainAnswer
 from .sharing import Listing, Shared
 from .tracing import is_traced
 
@@ -132,6 +134,8 @@ class InProcessSession(LightSession):
         self._server = server
         self._lifespan = lifespan
         self._on_discovered = on_discovered
+        # There it is the same as anyio's checkpoint, which finds out for each what runs the task.
+        self._is_on_asyncio = on_asyncio()
         self._envelope: dict[str, Any] = {}
         self._template: Connection | None = None
         self._server_info, self._info_is_flat = shared.server_info(server)
@@ -198,7 +202,7 @@ class InProcessSession(LightSession):
                 return False
         return method not in server.cache_hints and not is_traced()
 
-    async def _call(self, params: dict[str, Any], progress: ProgressFnT | None) -> CallAnswer:
+    async def _call(self, params: dict[str, Any], progress: ProgressFnT | None) -> PlainAnswer | CallAnswer:
         # The caller's own entries have no key that is in the envelope.
         params["_meta"] = {**self._envelope, **params.get("_meta", {})}
         try:
@@ -208,7 +212,7 @@ class InProcessSession(LightSession):
         except Exception as problem:
             raise _on_the_wire(problem) from _shown_cause(problem)
         if plain is not None:
-            return types.CallToolResult.model_validate(plain, by_name=False)
+            return plain
         received = self._received(_CALL, sent)
         answer: CallAnswer = self._call_tool_adapter.validate_python(received, by_name=False)  # type: ignore[assignment]
         return answer
@@ -223,7 +227,7 @@ class InProcessSession(LightSession):
         assert entry is not None
         pair.require_open()
         # Before the call: others get their turn, and one cancelled here has not called anything.
-        await anyio.lowlevel.checkpoint()
+        await (asyncio.sleep(0) if self._is_on_asyncio else anyio.lowlevel.checkpoint())
         connection = _RequestConnection(template)
         typed = entry.params_type.model_validate(params, by_name=False)
         meta = typed.meta  # type: ignore[attr-defined]

@@ -15,6 +15,9 @@ from ..toolsets.plain import NotPlain, is_plain, plain_copy
 from .sharing import QuickChecks, Shared
 
 _RESERVED = "io.modelcontextprotocol/"
+_PROGRESS_KEYS = frozenset({"progressToken", "progress_token"})
+PlainAnswer = dict[str, Any]
+"""A complete result of texts and structured content alone, as it is on the wire."""
 CallAnswer = types.CallToolResult | types.InputRequiredResult
 
 
@@ -85,13 +88,41 @@ class LightSession(ClientSession):
                 allow_input_required=allow_input_required,
                 allow_claimed=allow_claimed,
             )
-        result = await self._call(params, progress_callback)
+        answer = await self._call(params, progress_callback)
+        result = types.CallToolResult.model_validate(answer, by_name=False) if isinstance(answer, dict) else answer
         if isinstance(result, types.CallToolResult):
             if not result.is_error:
                 await self.validate_tool_result(name, result)
         elif not allow_input_required:
             raise _input_required_unexpected("call_tool")
         return result
+
+    async def call_plain(
+        self, name: str, arguments: Any, progress: ProgressFnT | None, meta: Any
+    ) -> PlainAnswer | CallAnswer | None:
+        """A plain call, as `call_tool` makes it with its result not made into a record where that is plain too.
+
+        None where the call is not plain: nothing was sent then.
+        """
+        params = plain_params(name, arguments, meta) if self._can_be_short() else None
+        if params is None:
+            return None
+        answer = await self._call(params, progress)
+        if not isinstance(answer, dict):
+            if isinstance(answer, types.CallToolResult) and not answer.is_error:
+                await self.validate_tool_result(name, answer)
+        elif not (answer.get("isError") or self._is_quickly_valid(name, answer)):
+            await self.validate_tool_result(name, types.CallToolResult.model_validate(answer, by_name=False))
+        return answer
+
+    def _is_quickly_valid(self, name: str, answer: PlainAnswer) -> bool:
+        schema = self._tool_output_schemas.get(name, True)
+        if schema is None:
+            return True  # listed without one
+        quick = self._quick.get(name)
+        if quick is None or quick[0] is not schema or "structuredContent" not in answer:
+            return False
+        return quick[1](answer["structuredContent"])
 
     async def validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
         """As `ClientSession.validate_tool_result`; a result that clearly satisfies its schema is looked at once."""
@@ -120,8 +151,11 @@ class LightSession(ClientSession):
             and self._call_tool_adapter is _CallToolResultAdapter
         )
 
-    async def _call(self, params: dict[str, Any], progress: ProgressFnT | None) -> CallAnswer:
-        """Send a plain call. `params` is the caller's no more: name, arguments and, where given, `_meta`."""
+    async def _call(self, params: dict[str, Any], progress: ProgressFnT | None) -> PlainAnswer | CallAnswer:
+        """Send a plain call. `params` is the caller's no more: name, arguments and, where given, `_meta`.
+
+        A plain answer comes as it is on the wire: the SDK's record of it would say the same.
+        """
         raise NotImplementedError
 
 
@@ -135,16 +169,9 @@ def plain_params(name: Any, arguments: Any, meta: Any) -> dict[str, Any] | None:
             if type(meta) is not dict:
                 return None
             for key, value in meta.items():
-                if _is_special(key, value):
-                    return None
+                if value is None or type(key) is not str or key.startswith(_RESERVED) or key in _PROGRESS_KEYS:
+                    return None  # the SDK does something with its own keys, and with nothing in place of a value
             params["_meta"] = plain_copy(meta)
     except NotPlain:
         return None
     return params
-
-
-def _is_special(key: Any, value: Any) -> bool:
-    """Whether the SDK does something with an entry of `_meta`: its own keys, and nothing in place of a value."""
-    return (
-        value is None or type(key) is not str or key.startswith(_RESERVED) or key in ("progressToken", "progress_token")
-    )

@@ -62,6 +62,19 @@ class LedgerLine(BaseModel):
     """What went wrong, in one line."""
 
 
+_Digested = str | dict[str, Any] | bytes
+"""A digest, or what it is made of when the line is read: small arguments, or a short text as UTF-8."""
+
+_Record = tuple[str, str, str, Event, str, int, float, _Digested, _Digested, str]
+"""A line as it is written: the fields of `LedgerLine` in their order. Nobody reads most lines of a training run, and a
+record with two digests takes ten times as long as a tuple."""
+
+_MOST_KEPT = 16
+_LONGEST_KEPT = 1_000
+"""Characters. What is longer is digested at once: a ledger must not hold on to whole answers."""
+_ATOMS = frozenset({int, float, bool, type(None)})
+
+
 def digest_arguments(arguments: object) -> str:
     """Of the arguments as JSON with sorted keys and without spaces."""
     try:
@@ -75,6 +88,47 @@ def digest_text(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
+def _kept_arguments(arguments: object) -> _Digested:
+    """A copy of small, flat arguments, which nobody can change any more; else the digest."""
+    if type(arguments) is not dict or len(arguments) > _MOST_KEPT:
+        return digest_arguments(arguments)
+    size = 0
+    for key, value in arguments.items():
+        kind = type(value)
+        if type(key) is not str or (kind is not str and kind not in _ATOMS):
+            return digest_arguments(arguments)
+        size += len(key) + (len(value) if kind is str else 0)
+    return arguments.copy() if size <= _LONGEST_KEPT else digest_arguments(arguments)
+
+
+def _kept_text(text: str) -> _Digested:
+    return text.encode(errors="surrogatepass") if len(text) <= _LONGEST_KEPT else digest_text(text)
+
+
+def _digest(kept: _Digested) -> str:
+    if isinstance(kept, str):
+        return kept
+    return digest_arguments(kept) if isinstance(kept, dict) else hashlib.sha256(kept).hexdigest()
+
+
+def _line(record: _Record | LedgerLine) -> LedgerLine:
+    if isinstance(record, LedgerLine):
+        return record
+    rollout, call, key, event, tool, attempt, when, arguments, result, note = record
+    return LedgerLine(
+        rollout=rollout,
+        call=call,
+        key=key,
+        event=event,
+        tool=tool,
+        attempt=attempt,
+        time=when,
+        arguments=_digest(arguments),
+        result=_digest(result),
+        note=note,
+    )
+
+
 class Ledger:
     """The calls of one world, in the order of what happened to them."""
 
@@ -85,14 +139,17 @@ class Ledger:
         """Hears of each line as it is written. What it raises stops the call: nothing is sent unrecorded."""
         self.dropped = 0
         """Lines that are no longer kept."""
-        self._lines: deque[LedgerLine] = deque(maxlen=most_lines)
+        self._lines: deque[_Record | LedgerLine] = deque(maxlen=most_lines)
         # New for each world: a rollout that is run again makes other calls, also where their ids are the same.
         self._nonce = secrets.token_hex(8)
         self._calls = 0
 
     @property
     def lines(self) -> list[LedgerLine]:
-        return list(self._lines)
+        """Made of the records here, each once."""
+        made = [_line(one) for one in self._lines]
+        self._lines = deque(made, maxlen=self._lines.maxlen)
+        return made
 
     def open(self, tool: object, arguments: object, call_id: str | None) -> Entry:
         """A call that is to be made. `call_id`: given by the caller; made here where None."""
@@ -100,12 +157,14 @@ class Ledger:
         call = call_id if call_id is not None else f"{self.rollout}/call-{self._calls}"
         return Entry(self, call, f"{self._nonce}-{self._calls}", str(tool), arguments)
 
-    def write(self, line: LedgerLine) -> None:
+    def write(self, record: _Record) -> None:
+        kept: _Record | LedgerLine = record
         if self.listener is not None:
-            self.listener(line)
+            kept = _line(record)
+            self.listener(kept)
         if len(self._lines) == self._lines.maxlen:
             self.dropped += 1
-        self._lines.append(line)
+        self._lines.append(kept)
 
 
 class Entry:
@@ -134,7 +193,7 @@ class Entry:
         """The next attempt is sent from here on."""
         self.attempt += 1
         try:
-            self._write("started", arguments=digest_arguments(self._arguments) if self.attempt == 1 else "")
+            self._write("started", arguments=_kept_arguments(self._arguments) if self.attempt == 1 else "")
         except BaseException:
             self.ended = True  # nothing is sent, and what cannot be written has no end either
             raise
@@ -143,12 +202,12 @@ class Entry:
         self._write("lost", note=note)
 
     def answered(self, result: ToolResult) -> None:
-        self._write("answered", result=digest_text(result.text))
+        self._write("answered", result=_kept_text(result.text))
 
     def refused(self, result: ToolResult) -> None:
         """Nothing was sent; the call's only line."""
-        arguments = digest_arguments(self._arguments)
-        self._write("refused", arguments=arguments, result=digest_text(result.text), note=result.error_kind or "")
+        arguments = _kept_arguments(self._arguments)
+        self._write("refused", arguments=arguments, result=_kept_text(result.text), note=result.error_kind or "")
 
     def failed(self, note: str) -> None:
         self._write("failed", note=note)
@@ -156,21 +215,22 @@ class Entry:
     def unknown(self, note: str) -> None:
         self._write("unknown", note=note)
 
-    def _write(self, event: Event, *, arguments: str = "", result: str = "", note: str = "") -> None:
+    def _write(self, event: Event, *, arguments: _Digested = "", result: _Digested = "", note: str = "") -> None:
         # Also where the listener raises: the call must not end twice.
         self.ended = self.ended or event in ENDS
-        self._ledger.write(
-            LedgerLine(
-                rollout=self._ledger.rollout,
-                call=self.call,
-                key=self.key,
-                event=event,
-                tool=self._tool,
-                attempt=self.attempt,
-                time=time.time(),
-                arguments=arguments,
-                result=result,
-                note=note,
+        ledger = self._ledger
+        ledger.write(
+            (
+                ledger.rollout,
+                self.call,
+                self.key,
+                event,
+                self._tool,
+                self.attempt,
+                time.time(),
+                arguments,
+                result,
+                note,
             )
         )
 

@@ -11,7 +11,7 @@ import anyio
 from ..errors import CallTimeout, OutcomeUnknown, ToolFailure
 from ..guard.turns import Turns
 from ..records import Tool, ToolResult
-from .identity import Calling
+from .identity import reset_current_call, set_current_call
 from .lines import Entry, one_line
 
 logger = logging.getLogger(__name__)
@@ -37,45 +37,43 @@ async def call_once(
     Raises `OutcomeUnknown`, or the `ToolFailure` of the last attempt where nothing can have been done. Every call
     that was begun has its end in the ledger, whatever is raised.
     """
+    may_have_run = False
+    left_s = limit_s
     try:
-        return await _attempts(entry, send, tool=tool, retries=retries, left_s=limit_s, turns=turns)
+        while True:
+            if turns is not None:
+                await turns.take()
+            began = time.monotonic()
+            try:
+                entry.started()
+                token = set_current_call(entry.identity())
+                try:
+                    result = await send(left_s)
+                finally:
+                    reset_current_call(token)
+            except ToolFailure as error:
+                failure = error
+            else:
+                entry.answered(result)
+                return result
+            finally:
+                if turns is not None:
+                    turns.give_back()
+            may_have_run = may_have_run or failure.delivery == "unknown"
+            pause = min(_FIRST_PAUSE_S * 4 ** (entry.attempt - 1), _LONGEST_PAUSE_S)
+            pause = max(pause, failure.retry_after_s or 0.0)
+            left_s -= time.monotonic() - began + pause
+            if entry.attempt > retries or left_s <= 0 or not _may_be_sent_again(failure, tool):
+                raise _end(entry, failure, tool, may_have_run=may_have_run)
+            logger.warning("%r is sent again (attempt %d): %s", tool.name, entry.attempt + 1, one_line(failure))
+            entry.lost(one_line(failure))
+            await anyio.sleep(pause)
     except BaseException as error:
         if entry.open:
             # Cancelled, or a fault of ours: the answer is not waited for any more.
             end = entry.failed if tool.annotations.read_only else entry.unknown
             end(one_line(error))
         raise
-
-
-async def _attempts(
-    entry: Entry, send: Send, *, tool: Tool, retries: int, left_s: float, turns: Turns | None
-) -> ToolResult:
-    may_have_run = False
-    while True:
-        if turns is not None:
-            await turns.take()
-        began = time.monotonic()
-        try:
-            entry.started()
-            with Calling(entry.identity()):
-                result = await send(left_s)
-        except ToolFailure as error:
-            failure = error
-        else:
-            entry.answered(result)
-            return result
-        finally:
-            if turns is not None:
-                turns.give_back()
-        may_have_run = may_have_run or failure.delivery == "unknown"
-        pause = min(_FIRST_PAUSE_S * 4 ** (entry.attempt - 1), _LONGEST_PAUSE_S)
-        pause = max(pause, failure.retry_after_s or 0.0)
-        left_s -= time.monotonic() - began + pause
-        if entry.attempt > retries or left_s <= 0 or not _may_be_sent_again(failure, tool):
-            raise _end(entry, failure, tool, may_have_run=may_have_run)
-        logger.warning("%r is sent again (attempt %d): %s", tool.name, entry.attempt + 1, one_line(failure))
-        entry.lost(one_line(failure))
-        await anyio.sleep(pause)
 
 
 def _may_be_sent_again(failure: ToolFailure, tool: Tool) -> bool:

@@ -39,6 +39,7 @@ class Answers:
         self._failure: ToolFailure | None = None
         self._heard: deque[tuple[str, Any, Progress | LogEntry]] = deque()
         self._telling = anyio.Lock()
+        self._is_telling = False
 
     def client_options(self) -> dict[str, Any]:
         """What the SDK's `Client` needs to tell the server of the handlers that there are."""
@@ -106,19 +107,23 @@ class Answers:
     @property
     def is_behind(self) -> bool:
         """Whether handlers have not heard all yet."""
-        return bool(self._heard) or self._telling.locked()
+        return bool(self._heard) or self._is_telling
 
     async def tell(self) -> None:
         """Let the handlers hear all that came so far, in its order."""
         async with self._telling:
-            while self._heard:
-                name, handler, told = self._heard.popleft()
-                await self._run(name, handler, told)
+            self._is_telling = True
+            try:
+                while self._heard:
+                    name, handler, told = self._heard.popleft()
+                    await self._run(name, handler, told)
+            finally:
+                self._is_telling = False
 
     def raise_failure(self) -> None:
         """Raises `ToolFailure` where a handler has raised since the last time."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
             raise failure
 
     def _refusal(self, request: types.InputRequest) -> types.ErrorData | None:

@@ -15,11 +15,12 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
+from ..channels.client import LightClient
 from ..control import CALL_META
 from ..errors import ToolFailure
 from ..records import ToolResult
 from ..sources.options import ServerOptions
-from .content import from_mcp
+from .content import from_mcp, from_plain
 from .eras import is_handshake
 from .reading import ReadingTools
 
@@ -103,6 +104,8 @@ class Catalogue:
         self._label = label
         self._notices = notices
         self._answers = answers
+        # Opened by now; where the SDK's own is used instead, there is no short way.
+        self._light = client if isinstance(client, LightClient) else None
         self._extra = ReadingTools(client, resources=options.resources, prompts=options.prompts)
         self._relisting = anyio.Lock()
         self._vanished: frozenset[str] = frozenset()
@@ -130,11 +133,13 @@ class Catalogue:
 
     async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult:
         """Call a tool. Raises the SDK's errors, and `ToolFailure` where the server no longer has the tool."""
-        await self.load_changes()
+        if self._notices.changes != self._seen:
+            await self.load_changes()
         if name in self._vanished:
             raise self._gone(name, "not_sent")
-        result = await self._extra.call(name, arguments, meta)
-        if result is None:
+        if name in self._extra:
+            result = await self._extra.call(name, arguments, meta)
+        else:
             result = await self._call_tool(name, arguments, meta)
         if self._answers.is_behind:
             await self._answers.tell()
@@ -144,13 +149,16 @@ class Catalogue:
     async def _call_tool(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult:
         progress = self._answers.progress_for(name, meta.get(CALL_META))
         try:
-            answer = await self.client.call_tool(name, arguments, progress_callback=progress, meta=meta)  # type: ignore[arg-type]
+            answer = None if self._light is None else await self._light.call_plain(name, arguments, progress, meta)
+            if answer is None:
+                answer = await self.client.call_tool(name, arguments, progress_callback=progress, meta=meta)  # type: ignore[arg-type]
         except MCPError as error:
             self._answers.raise_failure()
             if error.code == INVALID_PARAMS and name in error.message:
                 await self._raise_if_gone(name)
             raise
-        result = from_mcp(answer, reader=self._extra.reader)
+        reader = self._extra.reader
+        result = from_plain(answer) if isinstance(answer, dict) else from_mcp(answer, reader=reader)
         if result.is_error and name in result.text and ("unknown" in result.text.lower() or "not found" in result.text):
             await self._raise_if_gone(name)
         return result

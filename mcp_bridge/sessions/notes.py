@@ -11,6 +11,21 @@ from .http_client import HttpFaults
 from .stderr import StderrTail
 
 
+class Ending:
+    """An event that is asked about before every call: an attribute in place of anyio's two calls."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._event = anyio.Event()
+
+    def set(self) -> None:
+        self.is_set = True
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
 class Notes:
     """Kept by the transport, read by the session."""
 
@@ -24,7 +39,7 @@ class Notes:
         """Set once the session is open: from there on a failed request is no failure to connect."""
         self.has_session_id = False
         """Whether the server keeps something for this session: it gave it an id over HTTP."""
-        self.gone = anyio.Event()
+        self.gone = Ending()
         """Set where the connection has ended, also while nobody calls."""
         self.why_gone = ""
 

@@ -74,13 +74,14 @@ class ReadingTools:
             tools.append(tool.model_copy(update={"name": name}))
         return tools
 
-    async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult | None:
-        """The result of one of these tools; None for another. Raises the SDK's errors."""
-        handler = self._handlers.get(name)
-        if handler is None:
-            return None
+    def __contains__(self, name: str) -> bool:
+        """Whether this is one of these tools, as `tools` last named them."""
+        return name in self._handlers
+
+    async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult:
+        """The result of one of these tools. Raises the SDK's errors."""
         try:
-            return ToolResult(text=await handler(arguments, meta) or EMPTY)
+            return ToolResult(text=await self._handlers[name](arguments, meta) or EMPTY)
         except MCPError as problem:
             if problem.code in (INVALID_PARAMS, _RESOURCE_NOT_FOUND) or problem.code not in _OWN_CODES:
                 return error(problem.message or "The server refused without a message.", "tool_error")

@@ -25,7 +25,7 @@ from ..toolsets.results import error as error_result
 from .answering import is_refusal
 from .eras import Era, WrongProtocol
 from .faults import Fault
-from .notes import Notes
+from .notes import Ending, Notes
 from .reading import NotOffered
 from .transports import Transport, is_closed
 
@@ -65,7 +65,8 @@ class Session:
         self._failure: Exception | None = None
         self._scope = anyio.CancelScope()
         self._settled = anyio.Event()
-        self._ended = anyio.Event()
+        self._gone = self._notes.gone
+        self._ended = Ending()
         self._checking = anyio.Lock()
         self._answers = 0
         self.doubtful = False
@@ -105,7 +106,7 @@ class Session:
     @property
     def dead(self) -> bool:
         """True once the connection is known to be gone or the session was closed."""
-        return self._notes.gone.is_set() or self._ended.is_set()
+        return self._gone.is_set or self._ended.is_set
 
     @property
     def keeps_state(self) -> bool:
@@ -186,7 +187,9 @@ class Session:
         where the connection ended and `ToolFailure` where the server broke the protocol; `delivery` says what is
         known of the request.
         """
-        catalogue = self._alive()
+        catalogue = self._catalogue
+        if catalogue is None or self._gone.is_set or self._ended.is_set:
+            raise self._died("the session is over", "not_sent")
         try:
             result = await catalogue.call(name, arguments, meta)
         except MCPError as error:

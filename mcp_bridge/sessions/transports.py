@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import ssl
@@ -22,6 +21,7 @@ from ..channels.client import http_client, in_process_client
 from ..channels.engine import Connections, uses_proxy
 from ..channels.sharing import Shared
 from ..control import CONTROL_ENV
+from ..event_loop import on_asyncio
 from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from .answering import Answers
 from .eras import Era, agree, client_mode, is_handshake
@@ -186,7 +186,7 @@ class Transport:
     async def _connected(self, spec: HttpSpec) -> AsyncIterator[Connections | None]:
         """The connections of all sessions, or None where each session makes its own: through a proxy, and in trio."""
         proxy = spec.access.proxy
-        if proxy or (proxy is None and uses_proxy(spec.url)) or not _on_asyncio():
+        if proxy or (proxy is None and uses_proxy(spec.url)) or not on_asyncio():
             yield None
             return
         if self._connections is None:
@@ -249,11 +249,3 @@ def _same_place(url: httpx2.URL, other: httpx2.URL) -> bool:
 def is_closed(error: BaseException) -> bool:
     """Whether the SDK says that the connection is gone. A server may send -32000 too, with a text of its own."""
     return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED and error.message == "Connection closed"
-
-
-def _on_asyncio() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

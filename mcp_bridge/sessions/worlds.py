@@ -90,11 +90,14 @@ class ServerWorld:
         timeout_s: float | None = None,
     ) -> ToolResult:
         """`timeout_s` is kept by the toolset. Half of it at most goes into finding out whether the session lives."""
-        session = await self._usable(math.inf if timeout_s is None else timeout_s / 2)
+        session = self.session
+        if session.doubtful or self._is_unsure or session.dead:
+            session = await self._usable(math.inf if timeout_s is None else timeout_s / 2)
         touches = name not in self._reads
         self._touches += touches
+        given = arguments if type(arguments) is dict else dict(arguments)
         try:
-            return await session.call(name, dict(arguments), self._meta(call_id))
+            return await session.call(name, given, self._meta(call_id))
         except ToolFailure as error:
             self._touches -= touches and error.delivery in ("not_sent", "refused")
             if isinstance(error, ServerDied) or error.delivery == "refused":
@@ -151,9 +154,8 @@ class ServerWorld:
 
         Raises `ServerDied` where the world is lost or no session is to be had.
         """
-        session = self.session
-        if not (session.dead or session.doubtful or self._is_unsure):
-            return session
+        if not (self.session.dead or self.session.doubtful or self._is_unsure):
+            return self.session
         async with self._moving:
             if self._lost is not None:
                 raise ServerDied(self._lost, delivery="not_sent", world_lost=True)

@@ -17,7 +17,8 @@ import anyio.abc
 
 from ..control import DEFAULT_WORLD
 from ..errors import CallTimeout, SourceError, ToolFailure
-from ..grouping import as_itself, ungrouped
+from ..grouping import as_itself, raise_as_itself, ungrouped
+from ..guard.deadlines import Deadlines
 from ..guard.destructive import refuse_in_training, require_known
 from ..guard.turns import Turns
 from ..ledger.lines import Entry, Ledger
@@ -258,6 +259,7 @@ class _Route:
         self.retries = options.retries
         self.turns = turns
         self.call_timeout_s = limits.call_timeout_s
+        self.deadlines = Deadlines()
         self.max_result_chars = min(limits.max_result_chars, options.max_result_chars or limits.max_result_chars)
 
 
@@ -314,11 +316,20 @@ class CheckedWorld:
 
         async def send(left_s: float) -> ToolResult:
             began = time.perf_counter()
-            with ungrouped(), anyio.move_on_after(left_s):
-                result = await world.call(tool.name_at_source or name, arguments, call_id=entry.call, timeout_s=left_s)
-                # A source may say that it took longer: a delay that is only simulated.
-                took_s = max(result.duration_s, time.perf_counter() - began)
-                return capped(result, route.max_result_chars, duration_s=took_s)
+            deadlines = route.deadlines.of(left_s)
+            scope = deadlines.begin()
+            try:
+                with scope:
+                    result = await world.call(
+                        tool.name_at_source or name, arguments, call_id=entry.call, timeout_s=left_s
+                    )
+                    # A source may say that it took longer: a delay that is only simulated.
+                    took_s = max(result.duration_s, time.perf_counter() - began)
+                    return capped(result, route.max_result_chars, duration_s=took_s)
+            except BaseExceptionGroup as group:
+                raise_as_itself(group)
+            finally:
+                deadlines.end(scope)
             raise CallTimeout(
                 f"{name!r} did not answer within {left_s:g} s in world {self._world_id!r}; whether it took effect is "
                 "unknown. Raise call_timeout_s if it is only slow."

@@ -18,7 +18,7 @@ import mcp_bridge
 from mcp_bridge import CallTimeout, OutcomeUnknown, ServerDied, Tool, ToolAnnotations, ToolFailure, ToolResult
 from mcp_bridge.ledger import once
 from mcp_bridge.ledger.identity import CallIdentity, current_call
-from mcp_bridge.ledger.lines import ENDS, Ledger, LedgerLine
+from mcp_bridge.ledger.lines import ENDS, Ledger, LedgerLine, digest_arguments
 from mcp_bridge.records import ToolResult as Result
 
 TOOLS = [
@@ -183,6 +183,43 @@ async def test_a_line_holds_digests_that_anyone_can_compute_again() -> None:
     assert answered.result == hashlib.sha256(b"done").hexdigest()
     assert (started.call, started.rollout, started.tool, started.attempt) == ("c1", "r", "charge", 1)
     assert started.time <= answered.time
+
+
+@given(
+    st.one_of(
+        st.dictionaries(st.text(max_size=8), st.none() | st.booleans() | st.integers() | st.floats() | st.text()),
+        st.dictionaries(st.text(max_size=3), st.lists(st.text(max_size=3), max_size=3), max_size=3),
+        st.just({"long": "x" * 5_000}),
+        st.just({str(n): n for n in range(40)}),
+    ),
+    st.text(max_size=20) | st.just("é" * 5_000),
+)
+def test_lines_tell_what_was_called_whatever_becomes_of_the_arguments_and_whenever_they_are_read(
+    arguments: dict[str, Any], text: str
+) -> None:
+    ledger = Ledger("r")
+    expected = digest_arguments(arguments), hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    entry = ledger.open("charge", arguments, None)
+    entry.started()
+    entry.answered(Result(text=text))
+    for value in arguments.values():
+        if isinstance(value, list):
+            value.append("changed afterwards")
+    arguments["changed"] = "afterwards"
+    lines = ledger.lines
+    assert (lines[0].arguments, lines[1].result) == expected
+    assert ledger.lines == lines
+
+
+async def test_a_listener_hears_the_very_lines_that_are_read_later() -> None:
+    heard: list[LedgerLine] = []
+    async with mcp_bridge.connect(Faulty([])) as toolset, toolset.open_world("r") as world:
+        await world.call("charge", {"n": 1})
+        world.ledger.listener = heard.append
+        await world.call("charge", {"n": 2})
+        assert [line.event for line in heard] == ["started", "answered"]
+        assert world.ledger.lines[2:] == heard
+        assert heard[0].arguments == hashlib.sha256(b'{"n":2}').hexdigest()
 
 
 async def test_a_call_that_was_refused_has_one_line_and_was_never_started() -> None:

@@ -1,0 +1,72 @@
+"""Time limits of calls. A timer for each call costs more than a quick call itself: those of one limit share one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+
+from ..event_loop import on_asyncio
+
+
+class Deadlines:
+    """The time limits of the calls of one toolset."""
+
+    def __init__(self) -> None:
+        self._queues: dict[float, DeadlineQueue] = {}
+
+    def of(self, limit_s: float) -> DeadlineQueue:
+        """Where the calls with this limit wait; begin at once."""
+        queue = self._queues.get(limit_s)
+        if queue is None:
+            queue = self._queues[limit_s] = DeadlineQueue(limit_s, self._queues)
+        return queue
+
+
+class DeadlineQueue:
+    """The calls under way that have the same limit, in the order in which they began: the first that has not ended is
+    the next to be cancelled, and one timer waits for that. Without calls for as long as its limit it is forgotten."""
+
+    def __init__(self, limit_s: float, queues: dict[float, DeadlineQueue]) -> None:
+        self._limit_s = limit_s
+        self._queues = queues
+        self._ends: dict[anyio.CancelScope, float] = {}
+        """By the loop's clock. A dict keeps the order, and a call that has ended takes no place in it."""
+        self._scope_type: type[anyio.CancelScope] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> anyio.CancelScope:
+        """A scope, to be entered now, that is cancelled when the limit has passed. `end` follows in any case."""
+        if self._scope_type is None:
+            scope = anyio.CancelScope()
+            if not on_asyncio():
+                scope.deadline = anyio.current_time() + self._limit_s
+                return scope
+            # Not through anyio, which finds out for each scope what runs the task.
+            self._scope_type = type(scope)
+            self._loop = asyncio.get_running_loop()
+        else:
+            scope = self._scope_type()
+        assert self._loop is not None
+        self._ends[scope] = self._loop.time() + self._limit_s
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._limit_s, self._ring)
+        return scope
+
+    def end(self, scope: anyio.CancelScope) -> None:
+        self._ends.pop(scope, None)
+
+    def _ring(self) -> None:
+        assert self._loop is not None
+        self._timer = None
+        now = self._loop.time()
+        while self._ends:
+            scope, end = next(iter(self._ends.items()))
+            if end > now:
+                self._timer = self._loop.call_at(end, self._ring)
+                return
+            del self._ends[scope]
+            scope.cancel()
+        if self._queues.get(self._limit_s) is self:
+            del self._queues[self._limit_s]

@@ -19,8 +19,8 @@ from .commands.serve import serve
 from .commands.serve_tools import serve_tools
 from .commands.tools import tools
 from .commands.train import train
-from .commands.view import view
 from .commands.verify import verify
+from .commands.view import view
 
 # Tracebacks with the values of local variables could show keys.
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
@@ -41,10 +41,10 @@ def toolbake(
 
     Start with `toolbake quickstart`: it trains a small model on a simulated helpdesk, with nothing to download. Then
     look at your own tools (`tools`), watch a model use them once (`rollout`), measure it on your tasks (`evaluate`),
-    train it (`train`), read what it did (`view`) and put it to use (`serve`). Where the real tools may not be
-    called so often, make a twin of them from a recording (`record`) and see how near it is (`divergence`).
-    `serve-tools` gives tools to other MCP clients; `verify` recomputes what a run's rewards rest on. Each command
-    explains itself with --help.
+    train it (`train`), read what it did (`view`) and put it to use (`serve`). Where the real tools may not be called so
+    often, make a twin of them from a recording (`record`) and see how near it is (`divergence`). `serve-tools` gives
+    tools to other MCP clients; `verify` recomputes what a run's rewards rest on. Each command explains itself with
+    --help.
 
     Results go to stdout and progress to stderr. Exit codes: 0 done, 1 an error, 2 a mistyped command, 130 Ctrl-C.
     """
@@ -58,7 +58,20 @@ def _help(docstring: str | None) -> str:
 
 
 app.callback(help=_help(toolbake.__doc__))(toolbake)
-for _command in (quickstart, train, evaluate, report, rollout, view, serve, serve_tools, tools, record, divergence, verify):
+for _command in (
+    quickstart,
+    train,
+    evaluate,
+    report,
+    rollout,
+    view,
+    serve,
+    serve_tools,
+    tools,
+    record,
+    divergence,
+    verify,
+):
     app.command(help=_help(_command.__doc__))(_command)
 
 _judge = typer.Typer(no_args_is_help=True, help="Measure a judge before it earns anybody anything.")

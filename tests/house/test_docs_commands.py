@@ -15,17 +15,18 @@ from project_files import pages, read
 from sdk.cli.app import app
 
 COMMANDS = {
-    "divergence",
+    "quickstart",
+    "train",
     "evaluate",
     "judge",
-    "quickstart",
-    "record",
     "report",
     "rollout",
     "serve",
     "serve-tools",
     "tools",
-    "train",
+    "record",
+    "divergence",
+    "verify",
     "view",
 }
 

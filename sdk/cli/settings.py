@@ -73,23 +73,25 @@ def _value(text: str) -> Any:
 
 def describe_settings() -> str:
     """Every option of training with its default and what it does, one a paragraph."""
-    from ..rollouts.limits import Limits
     from ..trainer.config import TrainConfig
 
-    return "\n".join([*_described(TrainConfig, ""), *_described(Limits, "limits.")])
+    return "\n".join(_described(TrainConfig, ""))
 
 
 def _described(model: type[BaseModel], prefix: str) -> list[str]:
+    from pydantic import BaseModel
+
     docs = _field_docs(model)
-    lines = []
+    lines, inner = [], []
     for name, field in model.model_fields.items():
-        if name == "limits":
-            continue  # its own fields follow
         default = field.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            inner += _described(type(default), f"{prefix}{name}.")
+            continue
         lines.append(f"{prefix}{name}={json.dumps(default)}")
         if docs.get(name):
             lines.append(f"    {docs[name]}")
-    return lines
+    return [*lines, *inner]
 
 
 def _field_docs(model: type[BaseModel]) -> dict[str, str]:

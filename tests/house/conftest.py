@@ -66,7 +66,9 @@ def workspace(tmp_path: Path, tiny_model_folder: Path, monkeypatch: pytest.Monke
     (tmp_path / "verify.py").write_text("from sdk.verifiers import answer_match\n\nverify = answer_match()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.delenv("TOOLBAKE_CONTROL", raising=False)
+    # Set first, so that what a page sets is undone.
+    monkeypatch.setenv("TOOLBAKE_CONTROL", "")
+    monkeypatch.delenv("TOOLBAKE_CONTROL")
     monkeypatch.setattr("sdk.policies.models.loading.embedded_folder", lambda: tiny_model_folder)
     monkeypatch.setattr("sdk.serving.server.bind", _bind_any_port())
     return tmp_path

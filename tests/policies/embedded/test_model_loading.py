@@ -131,7 +131,7 @@ def test_a_failure_while_saving_leaves_the_old_model_whole(folder: Path) -> None
     before = (folder / "model.safetensors").read_bytes()
 
     class FullDisk:
-        def save_pretrained(self, folder: Path) -> None:
+        def save_pretrained(self, folder: Path, **_options: Any) -> None:
             (folder / "config.json").write_text("{}")
             raise OSError(28, "No space left on device")
 

@@ -1,6 +1,6 @@
 """Makes the virtual environment with vLLM for CPUs: `make vllm`. Once; used again when it is there.
 
-    python tests/policies/vllm/vllm_environment.py [FOLDER]
+    python tests/policies/vllm_server/vllm_environment.py [FOLDER]
 
 An environment of its own, because vLLM wants other releases of many packages than the rest of the project. Its wheel
 asks for torchvision, torchaudio and torchcodec, which models of text do not need: everything else that it asks for is

@@ -10,10 +10,12 @@ from ..trainer.config import TrainConfig
 WARM_START_STEPS = 16
 """128 demonstrations, each once: enough for the form of a call and for most kinds of requests. What is left is for the
 reinforcement to win."""
-GRPO_STEPS = 12
+GRPO_STEPS = 11
 """As many as fit into the quarter of an hour that the quickstart may take on two cores."""
 PROMPTS_PER_STEP = 8
 """With fewer, a step rests on one or two groups with a signal, and unlearns what the others could do."""
+GROUP_SIZE = 6
+"""With 8 and 12 steps the same warm start came to 85.4 % instead of 83.3 %, in a third more time."""
 
 TIERS = ("1", "2")
 """One call, or two of which the second needs what the first found: what the embedded model can reach."""
@@ -56,6 +58,7 @@ def quickstart_options(*, steps: int | None = None, heldout: int | None = None) 
         warm_start_learning_rate=2e-4,
         grpo_steps=_at_most(GRPO_STEPS, steps),
         prompts_per_step=PROMPTS_PER_STEP,
+        group_size=GROUP_SIZE,
         micro_batches=4,  # two groups at a time keep the memory below that of a small machine
         curriculum="intent",
         learning_rate=3e-5,  # 1.5e-5 is too slow for the time there is, 4.5e-5 unlearns

@@ -3,7 +3,39 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker has a core of its own; with more threads than cores, threads wait for each other at every barrier.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model, 8 wide, with the embedded model's real tokenizer and template."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from sdk.policies.models.smollm2 import embedded_folder
+
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder())
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -96,3 +96,10 @@ Temperature = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", help="What sampling depends on where the temperature is above 0.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")]
+
+
+def http_port(meaning: str) -> Any:
+    """The option `--http PORT` of a command that otherwise speaks on stdin and stdout."""
+    return typer.Option(
+        "--http", metavar="PORT", min=1, max=65535, show_default="none: speak on stdin and stdout", help=meaning
+    )

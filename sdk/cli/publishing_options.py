@@ -6,17 +6,9 @@ from typing import Annotated
 
 import typer
 
-ToolsPort = Annotated[
-    int | None,
-    typer.Option(
-        "--http",
-        metavar="PORT",
-        min=1,
-        max=65535,
-        show_default="none: speak on stdin and stdout",
-        help="Serve streamable HTTP at http://HOST:PORT/mcp until Ctrl-C.",
-    ),
-]
+from .options import http_port
+
+ToolsPort = Annotated[int | None, http_port("Serve streamable HTTP at http://HOST:PORT/mcp until Ctrl-C.")]
 ToolsHost = Annotated[
     str, typer.Option("--host", help="The address to listen on. One that other machines reach needs a key.")
 ]

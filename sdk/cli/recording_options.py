@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from .options import http_port
+
 Cassette = Annotated[
     str,
     typer.Option(
@@ -17,14 +19,7 @@ Cassette = Annotated[
 ]
 Port = Annotated[
     int | None,
-    typer.Option(
-        "--http",
-        metavar="PORT",
-        min=1,
-        max=65535,
-        show_default="none: speak on stdin and stdout",
-        help="Serve clients at http://127.0.0.1:PORT/mcp, each with a session of its own, until Ctrl-C.",
-    ),
+    http_port("Serve clients at http://127.0.0.1:PORT/mcp, each with a session of its own, until Ctrl-C."),
 ]
 ServerName = Annotated[
     str | None,

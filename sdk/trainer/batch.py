@@ -98,7 +98,7 @@ def build_batch(
         stats.unscored += len(group) - len(scored)
         stats.sampled_tokens += sum(r.sampled_tokens for r in group)
         if advantages is None:
-            _count_without_signal(stats, scored)
+            count_without_signal(stats, scored)
         else:
             stats.groups_with_signal += 1
         kept = [r for r in group if r.scored and not (mask_cut_off and r.stop_reason in CUT_OFF)]
@@ -130,7 +130,8 @@ def _rows(
     ]
 
 
-def _count_without_signal(stats: BatchStats, scored: Sequence[float]) -> None:
+def count_without_signal(stats: BatchStats, scored: Sequence[float]) -> None:
+    """Count a group that teaches nothing. `scored`: the scores of its scored rollouts."""
     if len(scored) < 2:
         stats.groups_unscored += 1
     elif scored[0] > 0:

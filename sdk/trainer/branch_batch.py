@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ..records import Rollout, TokenRow
 from ..rollouts.tree import TurnSpan, grow_trees, sampled_turns
 from .advantages import Baseline, Scale
-from .batch import CUT_OFF, Batch, BatchStats, TrainRow
+from .batch import CUT_OFF, Batch, BatchStats, TrainRow, count_without_signal
 from .branch_advantages import Segment, branch_advantages
 
 
@@ -99,9 +99,5 @@ def _count_group(
     stats.unscored += len(group) - len(scored)
     if any(segment.advantage is not None for segment in segments):
         stats.groups_with_signal += 1
-    elif len(scored) < 2:
-        stats.groups_unscored += 1
-    elif scored[0] > 0:
-        stats.groups_all_right += 1
     else:
-        stats.groups_all_wrong += 1
+        count_without_signal(stats, scored)

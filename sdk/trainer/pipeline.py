@@ -97,8 +97,8 @@ async def _lead(
     progress: Progress,
 ) -> TrainResult:
     """The whole run, of the only process or of the first one."""
-    train, validation, heldout = choose_sides(prompts, options)
-    _require_a_way_to_learn(train, options)
+    tasks = choose_sides(prompts, options)
+    _require_a_way_to_learn(tasks.train, options)
     async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
         source.for_training(options.allow_destructive)
         if options.branches:
@@ -108,17 +108,17 @@ async def _lead(
             options,
             model=model,
             verifier=verifier,
-            train=train,
-            heldout=heldout,
+            train=tasks.train,
+            heldout=tasks.heldout,
             source=tools,
             tools=source.tools,
-            validation=validation,
+            validation=tasks.validation,
         )
         path = _folder_path(output_dir, identity)
         needed = bytes_still_needed(model, path, lora=options.lora_rank > 0)
         with RunFolder.create_or_resume(path, identity, needed_bytes=needed) as folder:
             folder.record_tools(source.tools)
-            run = _Run(options, source, verifier, ThreeWaySplit(train, validation, heldout), folder, progress)
+            run = _Run(options, source, verifier, tasks, folder, progress)
             return await run.through(model)
 
 

@@ -18,28 +18,6 @@ TINY = {
 }
 
 
-@pytest.fixture(scope="module")
-def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two layers with random weights, with the embedded model's tokenizer."""
-    import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-    from sdk.policies.models import save_model
-    from sdk.policies.models.smollm2 import embedded_folder
-
-    tokenizer = AutoTokenizer.from_pretrained(embedded_folder())
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        **sizes,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return save_model(LlamaForCausalLM(config), tokenizer, tmp_path_factory.mktemp("models") / "tiny")
-
-
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
@@ -53,17 +31,19 @@ def pays_all(rollout: sdk.Rollout) -> float:
     return 1.0
 
 
-def test_a_canary_that_is_earned_ends_the_run_and_the_rollouts_are_kept(tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_a_canary_that_is_earned_ends_the_run_and_the_rollouts_are_kept(
+    tiny_model_folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(sdk.ToolbakeError, match=r"stopped by an alarm: canary at step 0: .* of 8 canary rollouts"):
-        sdk.train([add], tasks("true"), pays_all, tiny_model_dir, tmp_path / "run", TINY)
+        sdk.train([add], tasks("true"), pays_all, tiny_model_folder, tmp_path / "run", TINY)
     folder = RunFolder.open_to_read(tmp_path / "run")
     assert len(folder.read_rollouts("grpo")) == 8
     assert any("canary at step 0" in str(line.get("alarms")) for line in folder.read_metrics())
 
 
-def test_other_alarms_are_noted_and_training_goes_on(tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_other_alarms_are_noted_and_training_goes_on(tiny_model_folder: Path, tmp_path: Path) -> None:
     config = {**TINY, "alarm_components": ["judge"]}
-    result = sdk.train([add], tasks("false"), pays_all, tiny_model_dir, tmp_path / "run", config)
+    result = sdk.train([add], tasks("false"), pays_all, tiny_model_folder, tmp_path / "run", config)
     noted = [line["alarms"] for line in RunFolder.open_to_read(result.run_dir).read_metrics() if "alarms" in line]
     assert len(noted) == 1
     assert "missing_component at step 0: no verdict has the component 'judge'" in str(noted)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -16,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ToolAnnotations
+from one_world import OneWorld
 
 import mcp_bridge
 from mcp_bridge import CallTimeout, SourceError, Tool, ToolFailure, ToolResult
@@ -205,19 +205,12 @@ async def test_two_functions_of_one_name_stay_an_error() -> None:
             pass
 
 
-class Named:
+class Named(OneWorld):
     """A source of worlds whose tools answer with the place of the source and their own names."""
 
     def __init__(self, place: int, tools: Sequence[str]) -> None:
         self.place = place
         self.tools = [Tool(name=name, source=f"source {place}") for name in tools]
-
-    @contextlib.asynccontextmanager
-    async def open_world(self, world_id: str, setup: Any = None) -> AsyncIterator[Named]:
-        yield self
-
-    async def state(self) -> None:
-        return None
 
     async def call(
         self,

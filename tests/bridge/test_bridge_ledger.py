@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_world import OneWorld
 
 import mcp_bridge
 from mcp_bridge import CallTimeout, OutcomeUnknown, ServerDied, Tool, ToolAnnotations, ToolFailure, ToolResult
@@ -29,7 +29,7 @@ TOOLS = [
 ]
 
 
-class Faulty:
+class Faulty(OneWorld):
     """A backend behind a bad network. `faults`: what becomes of each attempt, in order; then all is well."""
 
     tools = TOOLS
@@ -37,13 +37,6 @@ class Faulty:
     def __init__(self, faults: list[str]) -> None:
         self.faults = list(faults)
         self.runs: list[CallIdentity] = []
-
-    @contextlib.asynccontextmanager
-    async def open_world(self, world_id: str, setup: Any = None) -> AsyncIterator[Faulty]:
-        yield self
-
-    async def state(self) -> None:
-        return None
 
     async def call(
         self,

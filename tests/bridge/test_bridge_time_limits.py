@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import anyio
+from one_world import OneWorld
 
 import mcp_bridge
 from mcp_bridge import CallTimeout, Tool, ToolResult
 
 
-class Gate:
+class Gate(OneWorld):
     """A world whose `wait` answers once the gate is open, and whose `now` answers at once."""
 
     tools: ClassVar = [Tool(name="wait"), Tool(name="now")]
@@ -22,13 +22,6 @@ class Gate:
         self.gate = anyio.Event()
         self.began = anyio.Event()
         self.cancelled = 0
-
-    @contextlib.asynccontextmanager
-    async def open_world(self, world_id: str, setup: Any = None) -> AsyncIterator[Gate]:
-        yield self
-
-    async def state(self) -> None:
-        return None
 
     async def call(
         self,

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ...errors import PolicyFailure
+from ..context import require_room
 from ..protocol import Completion, Sampling
 from .decoder import Decoder
 from .requests import Request
@@ -143,13 +144,7 @@ class EmbeddedEngine:
         self.close()
 
     def _check_prompt(self, prompt: list[int]) -> None:
-        if not prompt:
-            raise ValueError("the prompt is empty; give at least one token")
-        if len(prompt) >= self._context_tokens:
-            raise ValueError(
-                f"the prompt has {len(prompt)} tokens and the context holds {self._context_tokens}, which leaves no "
-                "room for an answer; shorten the prompt"
-            )
+        require_room(prompt, self._context_tokens)
         if min(prompt) < 0 or max(prompt) >= self._decoder.vocabulary:
             wrong = next(token for token in prompt if not 0 <= token < self._decoder.vocabulary)
             raise ValueError(

@@ -12,6 +12,7 @@ import anyio
 import httpx
 
 from ...errors import PolicyFailure
+from ..context import require_room
 from ..endpoint_replies import error_text
 from ..protocol import Completion, Sampling
 from .completions import Sampled, read_answer, request_body
@@ -81,7 +82,7 @@ class VllmPolicy:
         where no server answers.
         """
         prompt = [int(token) for token in prompt_ids]
-        self._check(prompt)
+        require_room(prompt, self._context_tokens)
         limit = min(sampling.max_tokens, self._context_tokens - len(prompt))
         taken: list[tuple[Sampled, int]] = []
         tokens: list[int] = []
@@ -130,15 +131,6 @@ class VllmPolicy:
     def _next_folder(self) -> Path:
         self._publications += 1
         return self._folder / f"publication-{self._publications}"
-
-    def _check(self, prompt: Sequence[int]) -> None:
-        if not prompt:
-            raise ValueError("the prompt is empty; give at least one token")
-        if len(prompt) >= self._context_tokens:
-            raise ValueError(
-                f"the prompt has {len(prompt)} tokens and the context holds {self._context_tokens}, which leaves no "
-                "room for an answer; shorten the prompt"
-            )
 
     async def _ask(
         self, ticket: Ticket, prompt: list[int], sampling: Sampling, seed: int, stop_token_ids: Sequence[int]

@@ -11,6 +11,7 @@ import json
 import re
 import secrets
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from ...errors import ModelError
@@ -19,16 +20,15 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class PlainTextCodec:
-    """Encodes rendered text and decodes ids. Holds its own copies of the tokenizer: its settings cannot be changed."""
+    """Encodes rendered text and decodes ids. It has copies of the tokenizer of its own: what is set later on the
+    tokenizer changes nothing here."""
 
     def __init__(self, tokenizer: Any) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
             raise ModelError(f"tokenizer {name!r} has no fast version; use a model whose folder has a tokenizer.json")
-        specification = json.loads(backend.to_str()) | {"truncation": None, "padding": None, "post_processor": None}
-        self._whole = _build(specification)
-        self._plain = _build(specification | {"added_tokens": []})
+        self._whole, self._plain = _copies(backend.to_str())
         added = tokenizer.added_tokens_decoder
         self._ids = {token.content: token_id for token_id, token in added.items()}
         self._strips = {token.content: (token.lstrip, token.rstrip) for token in added.values()}
@@ -102,10 +102,15 @@ class PlainTextCodec:
         return ids
 
 
-def _build(specification: dict[str, Any]) -> Any:
+@lru_cache(maxsize=4)
+def _copies(described: str) -> tuple[Any, Any]:
+    """The tokenizer that a text describes, and the same without control tokens. Nobody changes them, so that all codecs
+    of a tokenizer share them: making them takes most of a second."""
     from tokenizers import Tokenizer
 
-    return Tokenizer.from_str(json.dumps(specification))
+    specification = json.loads(described) | {"truncation": None, "padding": None, "post_processor": None}
+    whole, plain = specification, specification | {"added_tokens": []}
+    return Tokenizer.from_str(json.dumps(whole)), Tokenizer.from_str(json.dumps(plain))
 
 
 def _any_of(contents: list[str]) -> re.Pattern[str]:

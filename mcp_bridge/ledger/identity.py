@@ -5,6 +5,7 @@ It travels beside the arguments, so that a source of worlds which wraps another 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ class CallIdentity(NamedTuple):
     key: str
     rollout: str
     attempt: int
+    accepted: Callable[[str], None] | None = None
+    """Writes a line into the ledger: the server has taken the call and works on it under this name."""
 
     def meta(self) -> dict[str, str]:
         """What a server is told in the call's `_meta`; the default world is no rollout."""

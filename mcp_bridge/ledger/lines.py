@@ -15,12 +15,13 @@ from pydantic import BaseModel, ConfigDict
 from ..records import ToolResult
 from .identity import CallIdentity
 
-Event = Literal["started", "lost", "answered", "refused", "failed", "unknown"]
+Event = Literal["started", "accepted", "lost", "answered", "refused", "failed", "unknown"]
 """What a line says of a call.
 
 | event | means |
 | --- | --- |
 | `started` | it is sent from here on; one line for each attempt |
+| `accepted` | the server took the call and answers later; the note says under which name: `task 7` |
 | `lost` | this attempt brought no answer, and the call is sent again |
 | `answered` | the tool answered, perhaps with an error for the model |
 | `refused` | nothing was called: the tool is unknown, or the arguments are not what its schema asks for |
@@ -187,7 +188,7 @@ class Entry:
         return self.attempt > 0 and not self.ended
 
     def identity(self) -> CallIdentity:
-        return CallIdentity(self.call, self.key, self._ledger.rollout, self.attempt)
+        return CallIdentity(self.call, self.key, self._ledger.rollout, self.attempt, self.accepted)
 
     def started(self) -> None:
         """The next attempt is sent from here on."""
@@ -199,6 +200,9 @@ class Entry:
             raise
 
     def lost(self, note: str) -> None:
+    def accepted(self, note: str) -> None:
+        self._write("accepted", note=note)
+
         self._write("lost", note=note)
 
     def answered(self, result: ToolResult) -> None:

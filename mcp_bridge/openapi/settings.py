@@ -37,6 +37,17 @@ _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 # These make the request what it is; one that a user sets would contradict it.
 _OWN_HEADERS = {"content-length", "content-type", "cookie", "host", "transfer-encoding", "connection"}
 
+_OF_SERVERS = {
+    "isolation": "which all worlds share",
+    "protocol": "which does not speak MCP",
+    "resources": "which does not speak MCP",
+    "prompts": "which does not speak MCP",
+    "roots": "which asks for no folders",
+    "warm": "which has no sessions",
+    "max_sessions": "which has no sessions",
+}
+"""Options that an API has no use for, and why."""
+
 
 def read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path, options: ServerOptions) -> OpenApiSpec:
     """An entry with `openapi`. Raises `SourceError` that names `place` and shows no value of `auth` and `headers`."""
@@ -72,8 +83,7 @@ def read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path, op
     headers = filled(_object(entry, "headers", place), "headers")
     for header, value in headers.items():
         _check_header(header, value, place)
-    if options.isolation is not None:
-        raise SourceError(f"{place}: isolation does nothing for a live API, which all worlds share; remove it")
+    _refuse_options_of_servers(options, place)
     idempotency_header = entry.get("idempotency_header")
     if idempotency_header is not None:
         _check_header(idempotency_header, "key", place)
@@ -95,6 +105,12 @@ def read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path, op
         secrets=(*secrets, *words, *access.secrets),
         access=access,
     )
+
+
+def _refuse_options_of_servers(options: ServerOptions, place: str) -> None:
+    for name, why in _OF_SERVERS.items():
+        if name in options.model_fields_set and getattr(options, name) != ServerOptions.model_fields[name].default:
+            raise SourceError(f"{place}: {name} does nothing for a live API, {why}; remove it")
 
 
 def is_url(text: str) -> bool:

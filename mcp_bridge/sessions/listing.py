@@ -23,6 +23,7 @@ from ..sources.options import ServerOptions
 from .content import from_mcp, from_plain
 from .eras import is_handshake
 from .reading import ReadingTools
+from .tasks import TaskCalls, takes_tasks, wants_task
 
 if TYPE_CHECKING:
     from .answering import Answers
@@ -107,10 +108,17 @@ class Catalogue:
         # Opened by now; where the SDK's own is used instead, there is no short way.
         self._light = client if isinstance(client, LightClient) else None
         self._extra = ReadingTools(client, resources=options.resources, prompts=options.prompts)
+        self._tasks = TaskCalls(client, label)
+        self._as_tasks: frozenset[str] = frozenset()
         self._relisting = anyio.Lock()
         self._vanished: frozenset[str] = frozenset()
         self._seen = 0
         self.tools: list[types.Tool] = []
+
+    @property
+    def takes_tasks(self) -> bool:
+        """Whether the server takes calls as tasks."""
+        return takes_tasks(self.client)
 
     async def load(self) -> None:
         """List the tools. Raises the SDK's errors, and `NotOffered` for an option that the server has nothing for."""
@@ -120,6 +128,7 @@ class Catalogue:
         extra = self._extra.tools(taken=names)
         self._vanished = (self._vanished | before) - names - {tool.name for tool in extra}
         self.tools = [*listed, *extra]
+        self._as_tasks = frozenset(tool.name for tool in listed if wants_task(tool))
         self._seen = seen
 
     async def load_changes(self) -> bool:
@@ -149,7 +158,11 @@ class Catalogue:
     async def _call_tool(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult:
         progress = self._answers.progress_for(name, meta.get(CALL_META))
         try:
-            answer = None if self._light is None else await self._light.call_plain(name, arguments, progress, meta)
+            answer: Any = None
+            if name in self._as_tasks:
+                answer = await self._tasks.call(name, arguments, progress, meta)
+            elif self._light is not None:
+                answer = await self._light.call_plain(name, arguments, progress, meta)
             if answer is None:
                 answer = await self.client.call_tool(name, arguments, progress_callback=progress, meta=meta)  # type: ignore[arg-type]
         except MCPError as error:

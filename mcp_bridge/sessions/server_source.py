@@ -22,6 +22,7 @@ from .handlers import Handlers
 from .opening import open_session
 from .pool import SessionPool, Sessions, SharedSession
 from .session import CannotOpen, Session
+from .tasks import wants_task
 from .transports import Transport
 from .worlds import ServerWorld
 
@@ -61,6 +62,7 @@ class ServerSource:
         self.verb_timeout_s = verb_timeout_s
         self.control = _control_tools(first.listed, self.spec.label)
         self._listed = first.listed
+        self._takes_tasks = first.takes_tasks
         self._info = ServerInfo(label=self.label, protocol=first.protocol_version, **first.names)
         self.tools = self._tools_of(first)
         self.revision = 0
@@ -76,14 +78,16 @@ class ServerSource:
     @property
     def left_out(self) -> list[LeftOut]:
         """The tools that no plain call reaches."""
-        reason = "the server wants it called as a task of revision 2025-11-25, which is not done here"
-        return [LeftOut(tool=tool.name, source=self.label, reason=reason) for tool in self._listed if _is_task(tool)]
+        if self._takes_tasks:
+            return []
+        reason = "it wants to be called as a task, and its server does not say that it takes tasks"
+        return [LeftOut(tool=tool.name, source=self.label, reason=reason) for tool in self._listed if wants_task(tool)]
 
     def _tools_of(self, session: Session) -> list[Tool]:
         return [
             with_users_word(_as_tool(tool, self.spec.label), self.spec.options)
             for tool in session.listed
-            if not _is_control(tool) and not _is_task(tool)
+            if not _is_control(tool) and (self._takes_tasks or not wants_task(tool))
         ]
 
     def _shared(self, first: Session) -> SharedSession:
@@ -259,10 +263,6 @@ def _told_changes(before: Sequence[Tool], after: Sequence[Tool]) -> str:
 
 def _is_control(tool: mcp_types.Tool) -> bool:
     return CONTROL_META in (tool.meta or {})
-
-
-def _is_task(tool: mcp_types.Tool) -> bool:
-    return tool.execution is not None and tool.execution.task_support == "required"
 
 
 def _control_tools(listed: Sequence[mcp_types.Tool], label: str) -> dict[str, str]:

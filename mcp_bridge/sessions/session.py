@@ -27,6 +27,7 @@ from .eras import Era, WrongProtocol
 from .faults import Fault
 from .notes import Ending, Notes
 from .reading import NotOffered
+from .tasks import TaskInterrupted
 from .transports import Transport, is_closed
 
 if TYPE_CHECKING:
@@ -97,6 +98,12 @@ class Session:
         assert self._catalogue is not None
         info = self._catalogue.client.server_info
         return {"name": info.name, "version": info.version} if info is not None else {}
+
+    @property
+    def takes_tasks(self) -> bool:
+        """Whether tools that want to be called as tasks can be. Open sessions only."""
+        assert self._catalogue is not None
+        return self._catalogue.takes_tasks
 
     @property
     def http_status(self) -> int | None:
@@ -205,6 +212,8 @@ class Session:
         # RuntimeError: the result violates the server's own output schema (as the SDK reports it).
         except (RuntimeError, pydantic.ValidationError, *_CLOSED) as error:
             raise await self._broken(name, error) from error
+        except TaskInterrupted as cut:
+            return await self._of_task(name, cut)
         except anyio.get_cancelled_exc_class():
             self.doubtful = True
             raise
@@ -303,6 +312,19 @@ class Session:
             raise ServerDied(f"{label} no longer knows the session, during {name!r}: {told}", delivery=fault.delivery)
         self.doubtful = True
         raise ServerDied(f"the connection to {label} ended, during {name!r}: {told}", delivery=fault.delivery)
+
+    async def _of_task(self, name: str, cut: TaskInterrupted) -> ToolResult:
+        """Like any failed call, but that the server had taken it: nothing that it says now means that it did not."""
+        error = cut.cause
+        fault = self._notes.faults.of(error)
+        try:
+            if fault is not None:
+                return self._instead_of_answer(name, fault)
+            raise await self._broken(name, error)
+        except ToolFailure as failure:
+            failure.delivery = "unknown"
+            failure.args = (f"{failure.args[0]} The server had taken the call as task {cut.task_id}.",)
+            raise
 
     async def _broken(self, name: str, error: Exception) -> ToolFailure:
         """The failure to raise for `error`; a session whose connection ended is closed first."""

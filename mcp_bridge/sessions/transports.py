@@ -7,6 +7,7 @@ import os
 import ssl
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -46,7 +47,9 @@ class Transport:
     def __init__(self, spec: ServerSpec, *, connect_timeout_s: float, handlers: Handlers | None = None) -> None:
         self.spec = spec
         self.connect_timeout_s = connect_timeout_s
-        self._handlers = handlers or Handlers()
+        given = handlers or Handlers()
+        roots = spec.options.roots
+        self._handlers = given if roots is None else replace(given, roots=roots)
         self._url_era: Era | None = None
         self._notices = Notices()
         # A start takes a core for a second: more at once would only run into the time limit.

@@ -134,9 +134,17 @@ def _read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path) -
     mixed = [key for key in entry if key in (_HTTP_KEYS if "command" in entry else _STDIO_KEYS)]
     if mixed:
         raise SourceError(f"{place} has {mixed[0]!r}, which does nothing beside {_transport(entry)!r}; remove it")
-    options = read_options(entry.get("toolbake", {}), place)
+    options = _with_places(read_options(entry.get("toolbake", {}), place), folder)
     read = _stdio if "command" in entry else _http
     return read(name, entry, place, folder, options)
+
+
+def _with_places(options: ServerOptions, folder: Path) -> ServerOptions:
+    """The options with paths that no longer depend on where they were written."""
+    if options.roots is None:
+        return options
+    roots = tuple(one if "://" in one else str(folder / Path(one).expanduser()) for one in options.roots)
+    return options.model_copy(update={"roots": roots})
 
 
 def _transport(entry: Mapping[str, Any]) -> str:

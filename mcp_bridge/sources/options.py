@@ -44,6 +44,9 @@ class ServerOptions(BaseModel):
     """Offer the server's resources through two tools, `list_resources` and `read_resource`."""
     prompts: StrictBool = False
     """Offer the server's prompts through two tools, `list_prompts` and `get_prompt`."""
+    roots: tuple[Annotated[StrictStr, StringConstraints(min_length=1)], ...] | None = None
+    """The folders that the server may work in, in place of those of `connect`'s `handlers`: paths from the folder of
+    the `mcp.json`, or `file://` URLs."""
 
     allow: Annotated[ToolNames, Field(min_length=1)] | None = None
     """The tools to use; all where None. What is left out is listed in `Toolset.left_out`."""

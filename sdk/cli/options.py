@@ -44,6 +44,16 @@ VerifierName = Annotated[
         "an object with a method verify. Also package.module:name.",
     ),
 ]
+HandlersName = Annotated[
+    str | None,
+    typer.Option(
+        "--handlers",
+        metavar="FILE.py:NAME",
+        show_default="none: what servers ask is refused",
+        help="Who answers what MCP servers ask during calls (elicitation, sampling, roots): a mcp_bridge.Handlers. "
+        "Also package.module:name.",
+    ),
+]
 LocalModel = Annotated[
     str | None,
     typer.Option(

@@ -82,6 +82,21 @@ def load_verifier(name: str) -> Any:
     return verifier
 
 
+def load_handlers(name: str | None) -> Any:
+    """The `mcp_bridge.Handlers` of this name, None for none. Raises `ConfigError` for anything else."""
+    from mcp_bridge import Handlers
+
+    if name is None:
+        return None
+    handlers = load_named(name, "--handlers")
+    if not isinstance(handlers, Handlers):
+        raise ConfigError(
+            f"--handlers {name} is a {type(handlers).__name__}; write `handlers = mcp_bridge.Handlers(...)` into a "
+            "file and name that: file.py:handlers"
+        )
+    return handlers
+
+
 def model_source(
     model: str | None, endpoint: str | None, api_key_env: str | None, *, say: Callable[[str], None]
 ) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge import connect
+from mcp_bridge import Handlers, connect
 from mcp_bridge.guard.destructive import warn_of
 
 from ..errors import ConfigError
@@ -73,6 +73,7 @@ async def distill_async(
     threshold: float = 1.0,
     per_task: int = 1,
     limits: Limits | Mapping[str, Any] | None = None,
+    handlers: Handlers | None = None,
     concurrency: int = 64,
     seed: int = 0,
     progress: Progress | None = None,
@@ -92,7 +93,7 @@ async def distill_async(
     path = Path(to)
     _check(run, prompts, verifier, licence, samples, per_task, path)
     bounds = limits if isinstance(limits, Limits) else Limits.model_validate(dict(limits or {}))
-    async with connect(tools, call_timeout_s=bounds.call_timeout_s) as source:
+    async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
         if run is not None:
             rollouts, name = _of_run(Path(run), stage, tools_identity(tools, source.tools))
         else:

@@ -41,7 +41,8 @@ def run_facts(info: Mapping[str, Any] | None, identity: Mapping[str, Any]) -> di
 def call_facts(calls: Iterable[LedgerLine | Rollout]) -> dict[str, Any]:
     """How calls ended, from lines of a ledger or from rollouts; `sent_again`: attempts whose answer was lost."""
     lines = (line for one in calls for line in (one.ledger if isinstance(one, Rollout) else [one]))
-    counts = Counter("sent_again" if line.event == "lost" else line.event for line in lines if line.event != "started")
+    told = (line.event for line in lines if line.event not in ("started", "accepted"))
+    counts = Counter("sent_again" if event == "lost" else event for event in told)
     return {"calls": dict(sorted(counts.items()))} if counts else {}
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mcp_bridge import Toolset, connect
+from mcp_bridge import Handlers, Toolset, connect
 from mcp_bridge.guard.destructive import warn_of
 
 from ..errors import ConfigError
@@ -22,7 +22,7 @@ from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..tasks import load_tasks
-from ..traces.digests import tasks_identity, tools_identity
+from ..traces.digests import handlers_identity, tasks_identity, tools_identity
 from ..traces.run_folder import RunFolder
 from ..verifiers import VerifierLike, check_verifier, verifier_identity
 from .conditions import FAMILY, require_cluster
@@ -52,6 +52,7 @@ async def evaluate_async(
     embed: Embedder | None = None,
     output_dir: str | Path | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
+    handlers: Handlers | None = None,
     concurrency: int = 64,
     temperature: float = 0.0,
     seed: int = 0,
@@ -64,7 +65,8 @@ async def evaluate_async(
     `baseline`, the first where None. `tool_prompts`: how much of the tools the prompt shows, each as a condition of its
     own. `samples`: rollouts for each task, for pass@k and pass^k. `split`: only tasks with that `split` tag. `prices`:
     by name, per million tokens in and out. `cluster_by`: `family` or a tag, whose tasks count as one for intervals.
-    `fault_judge` and `embed`: see `sdk.evaluation.errors`. Docs: `docs/evaluation.md`.
+    `fault_judge` and `embed`: see `sdk.evaluation.errors`. `handlers`: who answers what servers ask during calls. Docs:
+    `docs/evaluation.md`.
 
     With `output_dir`, every rollout and the report are kept, and a run that was cut off goes on. Raises what
     `sdk.train` raises, before work is lost. Live tools that are destructive are not refused here, as they are in
@@ -78,10 +80,11 @@ async def evaluate_async(
     tasks = tasks_of_split(load_tasks(prompts), split)
     what.check(tasks)
     bounds = _limits(limits)
-    async with connect(tools, call_timeout_s=bounds.call_timeout_s) as source:
+    async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
         warn_of(source.live_destructive)
         # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
-        identity = {**plan.identity, **_identity(tasks, tools, source, verifier, bounds), **how.identity}
+        asked = handlers_identity(handlers)
+        identity = {**plan.identity, **_identity(tasks, tools, source, verifier, bounds), **asked, **how.identity}
         with _opened(output_dir, identity, source) as folder:
             engine = partial(RolloutEngine, source=source, verifier=verifier, limits=bounds, concurrency=concurrency)
             rollouts = await how.measure_all(plan, tasks, engine, folder)
@@ -225,15 +228,19 @@ async def rollout_async(
     model: ModelSource = None,
     verifier: VerifierLike | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
+    handlers: Handlers | None = None,
     temperature: float = 0.0,
     seed: int = 0,
 ) -> Rollout:
-    """One conversation, to look at. `prompt`: a string, a mapping or a `Task`. Scored if a verifier is given."""
+    """One conversation, to look at. `prompt`: a string, a mapping or a `Task`. Scored if a verifier is given.
+
+    `handlers`: who answers what servers ask during calls.
+    """
     if verifier is not None:
         check_verifier(verifier)
     tasks = load_tasks([prompt])
     bounds = _limits(limits)
-    async with connect(tools, call_timeout_s=bounds.call_timeout_s) as source:
+    async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
         warn_of(source.live_destructive)
         async with open_agent(model, rows=1) as agent:
             engine = RolloutEngine(agent=agent, source=source, verifier=verifier, limits=bounds)

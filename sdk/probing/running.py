@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mcp_bridge import Toolset, connect
+from mcp_bridge import Handlers, Toolset, connect
 from mcp_bridge.ledger.lines import Listener
 from mcp_bridge.records import Tool
 
@@ -28,6 +28,7 @@ async def probe_async(
     most_tasks: int = 24,
     threshold: float = 1.0,
     limits: Limits | Mapping[str, Any] | None = None,
+    handlers: Handlers | None = None,
     concurrency: int = 16,
     progress: Progress | None = None,
 ) -> ProbeReport:
@@ -40,7 +41,7 @@ async def probe_async(
     check_verifier(verifier)
     tasks = load_tasks(prompts)
     bounds = limits if isinstance(limits, Limits) else Limits.model_validate(dict(limits or {}))
-    async with connect(tools, call_timeout_s=bounds.call_timeout_s) as source:
+    async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
         return await run_probes(
             source,
             spread(tasks, most_tasks),

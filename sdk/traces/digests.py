@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from mcp_bridge.access.redaction import redacted, shown_arguments
 from mcp_bridge.records import Tool
+from mcp_bridge.sessions.handlers import Handlers
 from mcp_bridge.sources.identify import identify
 from mcp_bridge.sources.specs import FunctionSpec, Spec, StdioSpec, WorldSourceSpec
 
@@ -57,6 +58,16 @@ def tools_identity(source: Any, tools: Iterable[Tool]) -> dict[str, Any]:
     specs = identify(source)
     code = [spec.function for spec in specs if isinstance(spec, FunctionSpec)]
     return {"source": [_label(spec) for spec in specs], "count": len(shown), "digest": digest([shown, code])}
+
+
+def handlers_identity(handlers: Handlers | None) -> dict[str, str]:
+    """A digest of whoever answers the servers, for what a run is known by; nothing without them.
+
+    Those that only listen do not count: no result depends on them.
+    """
+    if handlers is None:
+        return {}
+    return {"handlers": digest([handlers.elicitation, handlers.sampling, handlers.roots])}
 
 
 def _label(spec: Spec) -> str:

@@ -9,10 +9,10 @@ from mcp_bridge.ledger.lines import ENDS, LedgerLine
 
 
 def interrupted(lines: Iterable[LedgerLine]) -> list[LedgerLine]:
-    """The last `started` line of each call that has no end, in the order in which they were begun."""
+    """The last line of each call that has no end, in the order in which they were begun."""
     open_calls: dict[str, LedgerLine] = {}
     for line in lines:
-        if line.event == "started":
+        if line.event in ("started", "accepted"):
             open_calls[line.key] = line
         elif line.event in ENDS:
             open_calls.pop(line.key, None)
@@ -21,6 +21,6 @@ def interrupted(lines: Iterable[LedgerLine]) -> list[LedgerLine]:
 
 def ended(line: LedgerLine) -> LedgerLine:
     """The end of an interrupted call: nobody knows whether it took effect."""
-    return line.model_copy(
-        update={"event": "unknown", "time": time.time(), "arguments": "", "note": "the run was killed during the call"}
-    )
+    taken = f", which the server works on as {line.note}" if line.event == "accepted" else ""
+    note = f"the run was killed during the call{taken}"
+    return line.model_copy(update={"event": "unknown", "time": time.time(), "arguments": "", "note": note})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from mcp_bridge import connect
+from mcp_bridge import Handlers, connect
 from mcp_bridge.toolsets.toolset import Toolset
 
 from ..errors import ConfigError
@@ -59,13 +59,15 @@ async def train_async(
     config: Any = None,
     *,
     progress: Progress | None = None,
+    handlers: Handlers | None = None,
 ) -> TrainResult:
     """Train a model to use the tools, and measure it on held-out tasks before, between and after.
 
     `tools`: anything `mcp_bridge.connect` takes. `prompts`: anything `sdk.tasks.load_tasks` takes. `verifier`: a
     function of the rollout or an object with `verify`. `model`: a local folder or hub name; the embedded
     SmolLM2-135M-Instruct where None. `output_dir`: a new or empty folder, or that of the same run to go on with it;
-    `runs/<fingerprint>` where None. `config`: a `TrainConfig`, a mapping or a JSON file.
+    `runs/<fingerprint>` where None. `config`: a `TrainConfig`, a mapping or a JSON file. `handlers`: who answers what
+    servers ask during calls; other answers are another run.
 
     Raises `ConfigError`, `ModelError`, `RunFolderError` or `mcp_bridge.SourceError` before work is lost; a run that
     was killed goes on from its folder when called again in the same way.
@@ -79,7 +81,7 @@ async def train_async(
         result: TrainResult = await anyio.to_thread.run_sync(follow, model, options)
         return result
     try:
-        result = await _lead(tools, prompts, verifier, model, output_dir, options, progress)
+        result = await _lead(tools, prompts, verifier, model, output_dir, options, handlers, progress)
     except BaseException as error:
         tell("failed", str(error) or type(error).__name__)
         raise
@@ -96,10 +98,11 @@ async def _lead(
     options: TrainConfig,
     progress: Progress,
 ) -> TrainResult:
+    handlers: Handlers | None,
     """The whole run, of the only process or of the first one."""
     tasks = choose_sides(prompts, options)
     _require_a_way_to_learn(tasks.train, options)
-    async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
+    async with connect(tools, call_timeout_s=options.limits.call_timeout_s, handlers=handlers) as source:
         source.for_training(options.allow_destructive)
         if options.branches:
             require_forkable(source)
@@ -115,6 +118,7 @@ async def _lead(
             validation=tasks.validation,
         )
         path = _folder_path(output_dir, identity)
+            handlers=handlers,
         needed = bytes_still_needed(model, path, lora=options.lora_rank > 0)
         with RunFolder.create_or_resume(path, identity, needed_bytes=needed) as folder:
             folder.record_tools(source.tools)

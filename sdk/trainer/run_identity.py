@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from mcp_bridge.records import Tool
+from mcp_bridge.sessions.handlers import Handlers
 
 from ..errors import ConfigError
 from ..policies.vllm.options import VllmOptions
 from ..records import Task
-from ..traces.digests import tasks_identity, tools_identity
+from ..traces.digests import handlers_identity, tasks_identity, tools_identity
 from ..verifiers import VerifierLike, verifier_identity
 from .config import TrainConfig
 
@@ -38,6 +39,7 @@ def train_identity(
     source: Any,
     tools: Iterable[Tool],
     validation: Sequence[Task] = (),
+    handlers: Handlers | None = None,
 ) -> dict[str, Any]:
     """The config of a training run's folder. `source`: the tools as the user gave them; `tools`: what it has."""
     chooses = {"validation_tasks": tasks_identity(validation)} if validation else {}
@@ -49,4 +51,5 @@ def train_identity(
         "train_tasks": tasks_identity(train),
         "heldout_tasks": tasks_identity(heldout),
         **chooses,
+        **handlers_identity(handlers),
     }

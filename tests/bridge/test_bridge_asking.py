@@ -1,5 +1,6 @@
 """What servers ask and tell during a call: questions to a user or a model, folders, progress, logs; cancellation."""
 
+import json
 import logging
 import os
 import sys
@@ -47,6 +48,33 @@ async def test_questions_are_answered_by_the_handlers(protocol: str, tmp_path: P
     assert question.server.startswith("talk (")
     assert (words.system_prompt, words.max_tokens) == ("Be short.", 5)
     assert words.messages[0]["content"]["text"] == "Say a word."
+
+
+async def test_the_folders_in_an_mcp_json_are_those_that_its_server_may_work_in(tmp_path: Path) -> None:
+    source = talkative("2025-11-25")
+    source["mcpServers"]["talk"]["toolbake"]["roots"] = ["work", "file:///srv/shared"]
+    (tmp_path / "mcp.json").write_text(json.dumps(source))
+    for handlers in (None, Handlers(roots=["/elsewhere"])):
+        async with mcp_bridge.connect(str(tmp_path / "mcp.json"), handlers=handlers) as toolset:
+            told = (await toolset.call("folders", {})).text
+        assert told == f"{(tmp_path / 'work').as_uri()} file:///srv/shared"
+
+
+@pytest.mark.parametrize("option", ["isolation", "protocol", "resources", "prompts", "roots", "warm", "max_sessions"])
+async def test_an_option_that_only_mcp_servers_have_a_use_for_is_refused_for_an_api(option: str) -> None:
+    value = {
+        "isolation": "shared",
+        "protocol": "2025-11-25",
+        "resources": True,
+        "prompts": True,
+        "roots": ["work"],
+        "warm": 1,
+        "max_sessions": 1,
+    }[option]
+    source = {"mcpServers": {"api": {"openapi": "api.json", "toolbake": {option: value}}}}
+    with pytest.raises(SourceError, match=f"{option} does nothing for a live API"):
+        async with mcp_bridge.connect(source):
+            pass
 
 
 @pytest.mark.parametrize("protocol", ERAS)

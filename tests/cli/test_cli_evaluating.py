@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,29 @@ def test_a_scripted_policy_and_a_model_are_compared_kept_and_reported_again(agen
     errors = toolbake("report", "kept", "--errors")
     assert "## What went wrong first" in errors.stdout
     assert "failed of all" in errors.stdout
+
+
+def test_what_a_server_asks_is_answered_by_the_handlers_that_are_named(desk):
+    (desk / "painting.py").write_text(
+        """
+from mcp_bridge import Handlers
+from sdk.policies.scripted import ScriptedAgent
+from sdk.records import ToolCall
+
+handlers = Handlers(elicitation=lambda question: {"colour": "blue"})
+painter = ScriptedAgent([ToolCall(id="", name="paint", arguments={"thing": "door"}), "Done."], "painter")
+verify = lambda rollout: rollout.calls[0].result.text == "The door is blue."
+"""
+    )
+    server = Path(__file__).parents[1] / "bridge" / "servers" / "talkative.py"
+    words = ("evaluate", "--command", f"{sys.executable} {server}", "tasks.jsonl", "--verifier", "painting.py:verify")
+    policies = ("--policy", "painter=painting.py:painter")
+    answered = toolbake(*words, *policies, "--handlers", "painting.py:handlers")
+    assert answered.exit_code == 0, answered.stderr
+    assert "100.0 %" in answered.stdout
+    wrong = toolbake(*words, *policies, "--handlers", "painting.py:painter")
+    assert wrong.exit_code != 0
+    assert "--handlers painting.py:painter is a ScriptedAgent" in wrong.stderr
 
 
 def test_an_endpoint_and_shorter_tool_prompts_are_measured_with_the_key_of_that_policy(agents, endpoint):

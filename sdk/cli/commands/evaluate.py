@@ -25,6 +25,7 @@ from ..options import (
     Debug,
     Endpoint,
     EndpointKey,
+    HandlersName,
     LimitSettings,
     Model,
     Seed,
@@ -64,6 +65,7 @@ def evaluate(
     cluster_by: ClusterBy = "family",
     output_dir: OutputDir = None,
     limit: LimitSettings = None,
+    handlers: HandlersName = None,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Conversations in flight at once.")] = 64,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
@@ -86,12 +88,14 @@ def evaluate(
     with clean_errors(debug, interrupted=STOPPED if output_dir is None else RESUMABLE):
         from ...progress import Console
         from ..quiet import quiet_libraries
+        from ..sources import load_handlers
 
         quiet_libraries()
         say = Console()
         named = policies(policy, policy_key, alone=(model, endpoint, api_key_env), say=say.say)
         how = {"samples": samples, "split": split, "temperature": temperature, "seed": seed, "concurrency": concurrency}
         what = {"baseline": baseline, "prices": prices(price), "cluster_by": cluster_by}
+        what["handlers"] = load_handlers(handlers)
         shown = {"tool_prompts": tool_prompt or "full", "success_threshold": threshold, "output_dir": output_dir}
         _evaluate((tools, tasks, command, verifier), limit, say, {**named, **how, **what, **shown})
 

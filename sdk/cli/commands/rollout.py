@@ -8,7 +8,18 @@ import typer
 
 from ...errors import ConfigError
 from ..failing import clean_errors
-from ..options import Command, Debug, Endpoint, EndpointKey, LimitSettings, Model, Seed, Temperature, Tools
+from ..options import (
+    Command,
+    Debug,
+    Endpoint,
+    EndpointKey,
+    HandlersName,
+    LimitSettings,
+    Model,
+    Seed,
+    Temperature,
+    Tools,
+)
 
 
 def rollout(
@@ -39,6 +50,7 @@ def rollout(
     endpoint: Endpoint = None,
     api_key_env: EndpointKey = None,
     limit: LimitSettings = None,
+    handlers: HandlersName = None,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
     debug: Debug = False,
@@ -58,7 +70,7 @@ def rollout(
         from ..quiet import quiet_libraries
         from ..settings import limits
         from ..showing import show_rollout
-        from ..sources import load_verifier, model_source, place_arguments, tool_source
+        from ..sources import load_handlers, load_verifier, model_source, place_arguments, tool_source
 
         quiet_libraries()
         progress = Console()
@@ -67,13 +79,15 @@ def rollout(
         if command is not None:
             tools, prompt = place_arguments(tools, prompt, command)
         source = tool_source(tools, command)
+        asked = load_handlers(handlers)
         task = _task(prompt, tasks, task_id)
         judge = load_verifier(verifier) if verifier is not None else None
 
         from ...blocking import rollout
 
         progress.say(f"asking {model or 'the embedded SmolLM2-135M-Instruct'}")
-        found = rollout(source, task, model=policy, verifier=judge, limits=bounds, temperature=temperature, seed=seed)
+        how = {"limits": bounds, "handlers": asked, "temperature": temperature, "seed": seed}
+        found = rollout(source, task, model=policy, verifier=judge, **how)
         show_rollout(found)
         require_no_failure(found)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..failing import RESUMABLE, clean_errors
-from ..options import Command, Debug, LocalModel, Tasks, Tools, VerifierName
+from ..options import Command, Debug, HandlersName, LocalModel, Tasks, Tools, VerifierName
 
 
 def _list_settings(wanted: bool) -> None:
@@ -59,6 +59,7 @@ def train(
             help="Print every setting with its default, and end.",
         ),
     ] = False,
+    handlers: HandlersName = None,
     debug: Debug = False,
 ) -> None:
     """Train a model to use your tools.
@@ -80,16 +81,17 @@ def train(
         from ..resuming import say_what_is_there
         from ..settings import train_config
         from ..showing import show_result
-        from ..sources import load_verifier, place_arguments, task_source, tool_source
+        from ..sources import load_handlers, load_verifier, place_arguments, task_source, tool_source
 
         quiet_libraries()
         options = train_config(config, settings or [])
         tools, tasks = place_arguments(tools, tasks, command)
         source, prompts, judge = tool_source(tools, command), task_source(tasks), load_verifier(verifier)
+        asked = load_handlers(handlers)
         progress = Console()
         say_what_is_there(output_dir, progress)
         quiet_bars()
 
         from ...blocking import train
 
-        show_result(train(source, prompts, judge, model, output_dir, options, progress=progress))
+        show_result(train(source, prompts, judge, model, output_dir, options, handlers=asked, progress=progress))

@@ -1,0 +1,97 @@
+"""`sdk.train`, `evaluate` and `rollout` with an MCP server that asks back in the middle of a call."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sdk
+from mcp_bridge import Elicitation, Handlers, Sampling
+from sdk.errors import RunFolderError
+from sdk.policies.scripted import ScriptedAgent
+
+TALKATIVE = [sys.executable, str(Path(__file__).parents[1] / "bridge" / "servers" / "talkative.py")]
+PAINT = {"name": "paint", "arguments": {"thing": "door"}}
+THINK = {"name": "think", "arguments": {}}
+TINY = {
+    "probe_tasks": 0,
+    "warm_start_steps": 1,
+    "warm_start_batch": 1,
+    "grpo_steps": 0,
+    "heldout": 1,
+    "limits": {"max_turns": 1, "max_turn_tokens": 4, "max_tokens": 8},
+}
+
+
+def blue(question: Elicitation) -> dict[str, str]:
+    return {"colour": "blue"}
+
+
+def red(question: Elicitation) -> dict[str, str]:
+    return {"colour": "red"}
+
+
+async def word(question: Sampling) -> str:
+    return "yes"
+
+
+def painter() -> ScriptedAgent:
+    calls = [sdk.ToolCall(id=f"c{n}", **call) for n, call in enumerate((PAINT, THINK))]
+    return ScriptedAgent([calls, "Done."])
+
+
+def is_blue(rollout: sdk.Rollout) -> bool:
+    return [call.result.text for call in rollout.calls if call.result] == ["The door is blue.", "It said yes."]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.anyio
+async def test_a_rollout_answers_what_a_server_asks_with_its_handlers() -> None:
+    handlers = Handlers(elicitation=blue, sampling=word)
+    answered = await sdk.rollout_async(TALKATIVE, "Paint it.", model=painter(), verifier=is_blue, handlers=handlers)
+    assert answered.verdict is not None
+    assert answered.verdict.score == 1.0
+    refused = await sdk.rollout_async(TALKATIVE, "Paint it.", model=painter(), verifier=is_blue)
+    assert refused.verdict is not None
+    assert refused.verdict.score == 0.0
+    assert [call.result.error_kind for call in refused.calls if call.result] == ["tool_error", "tool_error"]
+
+
+@pytest.mark.anyio
+async def test_an_evaluation_answers_and_other_answers_are_another_run(tmp_path: Path) -> None:
+    call: dict[str, Any] = {"model": painter(), "output_dir": tmp_path / "run"}
+    kept = Handlers(elicitation=blue, sampling=word, progress=lambda step: None)
+    report = await sdk.evaluate_async(TALKATIVE, ["Paint it."], is_blue, handlers=kept, **call)
+    assert [one.success.interval.estimate for one in report.conditions.values()] == [1.0]
+    # Who only listens does not count; who answers does.
+    same = Handlers(elicitation=blue, sampling=word)
+    await sdk.evaluate_async(TALKATIVE, ["Paint it."], is_blue, handlers=same, **call)
+    other = Handlers(elicitation=red, sampling=word)
+    with pytest.raises(RunFolderError, match="handlers"):
+        await sdk.evaluate_async(TALKATIVE, ["Paint it."], is_blue, handlers=other, **call)
+
+
+def test_a_training_run_answers_while_demonstrations_are_replayed(tiny_model_folder: Path, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def user(question: Elicitation) -> dict[str, str]:
+        asked.append(question.message)
+        return {"colour": "blue"}
+
+    steps = [
+        {"role": "assistant", "tool_calls": [{"id": "a", **PAINT}, {"id": "b", **THINK}]},
+        {"role": "assistant", "content": "Done."},
+    ]
+    tasks = [{"prompt": f"Paint door {number}.", "demonstration": steps} for number in range(3)]
+    handlers = Handlers(elicitation=user, sampling=word)
+    run = sdk.train(TALKATIVE, tasks, is_blue, str(tiny_model_folder), tmp_path / "run", TINY, handlers=handlers)
+    assert asked == ["Which colour shall the door have?"] * 2
+    assert "handlers" in json.loads((run.run_dir / "run.json").read_text())["config"]

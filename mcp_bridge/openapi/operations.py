@@ -289,7 +289,10 @@ def _checked_version(root: Any, place: Place) -> str:
     if not isinstance(root, Mapping):
         raise SourceError(f"{place}: an OpenAPI document is an object, not a {type(root).__name__}")
     if "swagger" in root:
-        raise SourceError(f"{place} is Swagger {root['swagger']}; convert it to OpenAPI 3 first")
+        raise SourceError(
+            f"{place} is Swagger {root['swagger']!r:.20}, and only OpenAPI 3.0 and 3.1 are read; convert it first, for "
+            "example with npm: npx swagger2openapi --patch --outfile openapi.json swagger.json"
+        )
     version = str(root.get("openapi", ""))
     if not re.fullmatch(r"3\.[01](\.\d+)?(-\w+)?", version):
         found = f"openapi is {root['openapi']!r}" if "openapi" in root else "it has no key 'openapi'"

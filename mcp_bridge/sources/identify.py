@@ -41,6 +41,8 @@ def identify(source: Any) -> list[Spec]:
         return _from_text(source)
     if isinstance(source, os.PathLike):
         return _from_file(Path(os.fspath(source)).expanduser())
+    if isinstance(source, Mapping) and "swagger" in source and "mcpServers" not in source:
+        return [OpenApiSpec("", source)]
     if isinstance(source, Mapping) and "openapi" in source and "mcpServers" not in source:
         # Either a document, which begins with its version, or an entry of an mcp.json by itself.
         if str(source["openapi"])[:2] == "3.":

@@ -16,6 +16,7 @@ from ..records import Message
 from .endpoint import EndpointAgent
 from .protocol import Agent, Conversation, Sampling
 from .rendering import ChatRenderer, ParsedReply
+from .rendering.by_tools import ByTools
 from .token_agent import TokenAgent
 
 ToolPrompt = Literal["full", "names", "none"]
@@ -69,7 +70,7 @@ class _ShorterRenderer:
 
     def __init__(self, renderer: ChatRenderer, length: ToolPrompt) -> None:
         self._renderer = renderer
-        self._length = length
+        self._shown = ByTools(lambda tools: shown_tools(tools, length))
 
     @property
     def family(self) -> str:
@@ -80,7 +81,7 @@ class _ShorterRenderer:
         return self._renderer.stop_token_ids
 
     def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
-        return self._renderer.start(messages, shown_tools(tools, self._length))
+        return self._renderer.start(messages, self._shown(tools))
 
     def extend(
         self,
@@ -89,8 +90,7 @@ class _ShorterRenderer:
         new_messages: Sequence[Message],
         tools: Sequence[Tool],
     ) -> list[int] | None:
-        shown = shown_tools(tools, self._length)
-        return self._renderer.extend(prompt_ids, completion_ids, new_messages, shown)
+        return self._renderer.extend(prompt_ids, completion_ids, new_messages, self._shown(tools))
 
     def parse(
         self, completion_ids: Sequence[int], tools: Sequence[Tool], *, prompt_ids: Sequence[int] = ()
@@ -98,4 +98,4 @@ class _ShorterRenderer:
         return self._renderer.parse(completion_ids, tools, prompt_ids=prompt_ids)
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
-        return self._renderer.encode_reply(message, shown_tools(tools, self._length))
+        return self._renderer.encode_reply(message, self._shown(tools))

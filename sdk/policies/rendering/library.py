@@ -9,10 +9,11 @@ from mcp_bridge.records import Tool
 
 from ...errors import ModelError
 from ...records import Message, ToolCall
+from .by_tools import ByTools
 from .calls import check_arguments, read_arguments
 from .plain_text import PlainTextCodec
 from .protocol import ParsedReply
-from .template import protected_messages
+from .template_text import protected_messages
 
 _ASK = Message(role="user", content="Ask")
 _PROBLEMS = {
@@ -33,6 +34,7 @@ class LibraryRenderer:
 
         self.family = family
         self._codec = PlainTextCodec(tokenizer)
+        self._tools = ByTools(lambda tools: [self._codec.protect(tool.as_openai()) for tool in tools] or None)
         try:
             config = merge_chat_template_kwargs(config_from_name(family), options)
             self._renderer = create_renderer(_ProtectingTokenizer(tokenizer, self._codec), config)
@@ -54,7 +56,7 @@ class LibraryRenderer:
             list(prompt_ids),
             list(completion_ids),
             protected_messages(self._codec, new_messages),
-            tools=self._specifications(tools),
+            tools=self._tools(tools),
         )
         if bridged is None:
             return None
@@ -77,9 +79,7 @@ class LibraryRenderer:
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
         opening = self._render([_ASK], tools, generation_prompt=True)
-        whole = self._renderer.render(
-            protected_messages(self._codec, [_ASK, message]), tools=self._specifications(tools)
-        )
+        whole = self._renderer.render(protected_messages(self._codec, [_ASK, message]), tools=self._tools(tools))
         ids = list(whole.token_ids)
         if ids[: len(opening)] == opening:
             ends = [i for i, token in enumerate(ids) if token in self.stop_token_ids and i >= len(opening)]
@@ -97,13 +97,10 @@ class LibraryRenderer:
         return list(
             self._renderer.render_ids(
                 protected_messages(self._codec, messages),
-                tools=self._specifications(tools),
+                tools=self._tools(tools),
                 add_generation_prompt=generation_prompt,
             )
         )
-
-    def _specifications(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
-        return [self._codec.protect(tool.as_openai()) for tool in tools] or None
 
 
 class _ProtectingTokenizer:
@@ -118,7 +115,7 @@ class _ProtectingTokenizer:
         self._codec = codec
 
     def encode(self, text: str, **_: Any) -> list[int]:
-        return self._codec.encode(text)
+        return self._codec.encode(text, keep=True)
 
     def decode(self, ids: Any, **options: Any) -> str:
         return str(self._tokenizer.decode(ids, **options))

@@ -16,6 +16,8 @@ from typing import Any
 
 from ...errors import ModelError
 
+_LONG_CHARS = 64
+_MOST_PIECES = 1024
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -41,6 +43,9 @@ class PlainTextCodec:
         self._names = sorted(marked)
         self._nonce = "TEXT" + secrets.token_hex(8).upper()
         self._stand_in = re.compile(self._nonce + r"N(\d+)E")
+        self._token_pieces = re.compile(f"({self._token_pattern.pattern})")
+        self._pieces: dict[str, list[int]] = {}
+        self._splits_alone = bool(self._ids) and self._can_split(added.values())
 
     def protect(self, value: Any, *, keep_markup: bool = False) -> Any:
         """A copy of a JSON value in which no string holds a control token.
@@ -49,9 +54,7 @@ class PlainTextCodec:
         the assistant's own words.
         """
         if isinstance(value, str):
-            text = _LONE_SURROGATE.sub("\ufffd", value)
-            pattern = self._control_pattern if keep_markup else self._marked_pattern
-            return pattern.sub(lambda m: f"{self._nonce}N{self._names.index(m.group())}E", text)
+            return self.protect_text(value, keep_markup=keep_markup)
         if isinstance(value, dict):
             return {
                 self.protect(k, keep_markup=keep_markup): self.protect(v, keep_markup=keep_markup)
@@ -61,16 +64,27 @@ class PlainTextCodec:
             return [self.protect(item, keep_markup=keep_markup) for item in value]
         return value
 
+    def protect_text(self, text: str, *, keep_markup: bool = False) -> str:
+        """`protect` of one string."""
+        pattern = self._control_pattern if keep_markup else self._marked_pattern
+        return pattern.sub(self._stand_in_of, _LONE_SURROGATE.sub("\ufffd", text))
+
+    def _stand_in_of(self, match: re.Match[str]) -> str:
+        return f"{self._nonce}N{self._names.index(match.group())}E"
+
     def restore(self, text: str) -> str:
         """The text as it was before `protect`, for reading only."""
         return self._stand_in.sub(lambda m: self._names[int(m.group(1))], text)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, keep: bool = False) -> list[int]:
         """The ids of rendered text; protected text becomes ordinary tokens.
 
-        Without protected text these are exactly the tokenizer's own ids.
+        Without protected text these are exactly the tokenizer's own ids. `keep`: remember what long stretches between
+        two tokens of the template's own become, for texts whose beginning comes again and again.
         """
         if self._nonce not in text:
+            if keep and self._splits_alone:
+                return self._encode_pieces(text)
             return list(self._whole.encode(text, add_special_tokens=False).ids)
         ids: list[int] = []
         position = 0
@@ -85,6 +99,35 @@ class PlainTextCodec:
                 ids.append(self._ids[match.group()])
                 position, swallow = match.end(), strip_right
         return ids
+
+    def _encode_pieces(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for piece in self._token_pieces.split(text):
+            if not piece:
+                continue
+            found = self._pieces.get(piece)
+            if found is None:
+                found = list(self._whole.encode(piece, add_special_tokens=False).ids)
+                if len(piece) >= _LONG_CHARS or piece in self._ids:
+                    while len(self._pieces) >= _MOST_PIECES:
+                        del self._pieces[next(iter(self._pieces))]
+                    self._pieces[piece] = found
+            ids += found
+        return ids
+
+    def _can_split(self, added: Any) -> bool:
+        """Whether the tokenizer encodes what stands between two of its added tokens as if it stood alone.
+
+        It cuts the text at added tokens before all else, at those that are neither normalized nor take spaces with
+        them exactly where they stand; only a pre-tokenizer that treats a text's beginning otherwise joins the pieces.
+        """
+        if any(token.normalized or token.lstrip or token.rstrip or token.single_word for token in added):
+            return False
+        between = [next(iter(self._ids)), " two words", "\nline", "Word", "  ", "\n\n"]
+        whole = between[0].join(between)
+        alone = [self._whole.encode(piece, add_special_tokens=False).ids for piece in self._token_pieces.split(whole)]
+        together: list[int] = self._whole.encode(whole, add_special_tokens=False).ids
+        return [token for ids in alone for token in ids] == together
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, control tokens shown as text; bytes that are no UTF-8 become U+FFFD."""

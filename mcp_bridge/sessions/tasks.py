@@ -32,6 +32,7 @@ _CANCEL_S = 1.0
 _KEPT_MS = 24 * 60 * 60 * 1000
 """How long a server is asked to keep a result: longer than any call waits for it."""
 _MOST_REFUSALS = 2
+"""How often the result of a task that has ended is asked for: the first answer may have been lost."""
 
 
 class TaskInterrupted(Exception):
@@ -123,13 +124,13 @@ class TaskCalls:
             try:
                 return await self._client.session.send_request(wanted, types.CallToolResult)
             except (MCPError, ValidationError) as error:
-                refusals += 1
                 now = await self._state(task.task_id, error)
                 if now.status == "failed":
                     if isinstance(error, MCPError):
                         raise  # what the tool itself answered
                     return _failed(now)
-                if now.status in _ENDED and (now.status == "cancelled" or refusals >= _MOST_REFUSALS):
+                refusals += now.status in _ENDED
+                if now.status == "cancelled" or refusals >= _MOST_REFUSALS:
                     raise TaskInterrupted(task.task_id, error) from error
                 await anyio.sleep(_interval(now))
             except Exception as error:

@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 if TYPE_CHECKING:
-    from .blocking import distill, evaluate, probe, rollout, train
+    from .blocking import check_tasks, distill, evaluate, probe, rollout, synthesize, train
     from .distilling.running import DistilledData, distill_async
     from .errors import ConfigError, ModelError, RunFolderError, ToolbakeError, VerifierError
     from .evaluation.report import Report
@@ -27,10 +27,14 @@ if TYPE_CHECKING:
     from .records import Message, Rollout, Task, ToolCall, Verdict
     from .rollouts.limits import Limits
     from .serving import serve
+    from .synthesis.rechecking import CheckedTasks, check_tasks_async
+    from .synthesis.result import SynthesizedTasks
+    from .synthesis.running import synthesize_async
     from .trainer.config import TrainConfig
     from .trainer.pipeline import TrainResult, train_async
 
 __all__ = [
+    "CheckedTasks",
     "ConfigError",
     "DistilledData",
     "Limits",
@@ -40,6 +44,7 @@ __all__ = [
     "Report",
     "Rollout",
     "RunFolderError",
+    "SynthesizedTasks",
     "Task",
     "ToolCall",
     "ToolbakeError",
@@ -47,6 +52,8 @@ __all__ = [
     "TrainResult",
     "Verdict",
     "VerifierError",
+    "check_tasks",
+    "check_tasks_async",
     "distill",
     "distill_async",
     "evaluate",
@@ -56,12 +63,14 @@ __all__ = [
     "rollout",
     "rollout_async",
     "serve",
+    "synthesize",
+    "synthesize_async",
     "train",
     "train_async",
 ]
 
 _HOMES = {
-    **dict.fromkeys(("train", "evaluate", "rollout", "distill", "probe"), ".blocking"),
+    **dict.fromkeys(("train", "evaluate", "rollout", "distill", "probe", "synthesize", "check_tasks"), ".blocking"),
     **dict.fromkeys(("ConfigError", "ModelError", "RunFolderError", "ToolbakeError", "VerifierError"), ".errors"),
     **dict.fromkeys(("Message", "Rollout", "Task", "ToolCall", "Verdict"), ".records"),
     **dict.fromkeys(("TrainResult", "train_async"), ".trainer.pipeline"),
@@ -73,6 +82,9 @@ _HOMES = {
     "Report": ".evaluation.report",
     "TrainConfig": ".trainer.config",
     "serve": ".serving",
+    **dict.fromkeys(("CheckedTasks", "check_tasks_async"), ".synthesis.rechecking"),
+    "SynthesizedTasks": ".synthesis.result",
+    "synthesize_async": ".synthesis.running",
 }
 
 

@@ -13,6 +13,8 @@ from .distilling.running import distill_async
 from .errors import ConfigError
 from .evaluation.running import evaluate_async, rollout_async
 from .probing.running import probe_async
+from .synthesis.rechecking import check_tasks_async
+from .synthesis.running import synthesize_async
 from .trainer.pipeline import train_async
 
 P = ParamSpec("P")
@@ -50,3 +52,5 @@ evaluate = _blocking(evaluate_async)
 rollout = _blocking(rollout_async)
 distill = _blocking(distill_async)
 probe = _blocking(probe_async)
+synthesize = _blocking(synthesize_async)
+check_tasks = _blocking(check_tasks_async)

@@ -17,6 +17,7 @@ from .commands.report import report
 from .commands.rollout import rollout
 from .commands.serve import serve
 from .commands.serve_tools import serve_tools
+from .commands.synthesize import synthesize
 from .commands.tools import tools
 from .commands.train import train
 from .commands.verify import verify
@@ -41,10 +42,10 @@ def toolbake(
 
     Start with `toolbake quickstart`: it trains a small model on a simulated helpdesk, with nothing to download. Then
     look at your own tools (`tools`), watch a model use them once (`rollout`), measure it on your tasks (`evaluate`),
-    train it (`train`), read what it did (`view`) and put it to use (`serve`). Where the real tools may not be called so
-    often, make a twin of them from a recording (`record`) and see how near it is (`divergence`). `serve-tools` gives
-    tools to other MCP clients; `verify` recomputes what a run's rewards rest on. Each command explains itself with
-    --help.
+    train it (`train`), read what it did (`view`) and put it to use (`serve`). Where there are
+    no tasks yet, make some (`synthesize`). Where the real tools may not be called so often, make a twin of them from a
+    recording (`record`) and see how near it is (`divergence`). `serve-tools` gives tools to other MCP clients; `verify`
+    recomputes what a run's rewards rest on. Each command explains itself with --help.
 
     Results go to stdout and progress to stderr. Exit codes: 0 done, 1 an error, 2 a mistyped command, 130 Ctrl-C.
     """
@@ -68,6 +69,7 @@ for _command in (
     serve,
     serve_tools,
     tools,
+    synthesize,
     record,
     divergence,
     verify,

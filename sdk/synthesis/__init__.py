@@ -1,0 +1,1 @@
+"""Tasks made from tools: walks through simulated worlds, whose calls are the gold solution."""

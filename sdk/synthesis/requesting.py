@@ -1,0 +1,239 @@
+"""The request that a walk answers, from templates: what is asked, what must be said, and what is right."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .describing import Describer, asked_for, last_name, spoken
+from .facts import Scalar, leaves
+from .naming import MAKING, SETTING, verb_and_object, words
+from .walking import Found, NoWalk, Path, Step, Told, Walk
+
+ASKING = (
+    "{What} {is_} {x}?",
+    "Tell me {x}.",
+    "Please look up {x}.",
+    "I need to know {x}.",
+    "Can you find out {x}?",
+    "Could you check {x} for me?",
+)
+DOING = (
+    "{Act}.",
+    "Please {act}.",
+    "Can you {act}?",
+    "I need you to {act}.",
+    "Could you {act} for me?",
+    "I would like you to {act}.",
+)
+REPORTING = ("Then tell me {x}.", "What is {x}?", "Afterwards, I need to know {x}.")
+_TIMELIKE = ("at", "date", "time", "timestamp")
+_MOST_OPTIONS = 8
+_ONE_WORD = re.compile(r"[\w@.+-]+")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request before it is checked. `said`: values that it must have. `wording`: which template."""
+
+    prompt: str
+    said: tuple[Any, ...]
+    field: str
+    answer: Scalar
+    options: tuple[str, ...]
+    wording: int
+    closing: str
+    """The last message of the demonstration."""
+
+
+def request(walked: Walk, chance: random.Random) -> Request:
+    """A request whose end is that of the walk. Raises `NoWalk` where it cannot be put clearly."""
+    return _deed(walked, chance) if walked.changes else _question(walked, chance)
+
+
+def _question(walked: Walk, chance: random.Random) -> Request:
+    step = walked.steps[-1]
+    earlier = {str(v).casefold() for one in walked.steps[:-1] for _, v in leaves(one.content)}
+    choices = [
+        (path, value)
+        for path, value in _asked_of(step.content)
+        if str(value).casefold() not in earlier and _may_be_asked(path, value, step)
+    ]
+    chance.shuffle(choices)
+    reason = "its result has nothing that was not known before"
+    for path, value in choices[:8]:
+        describer = Describer(walked)
+        about = verb_and_object(step.tool.name)[1] or " ".join(words(step.tool.name))
+        field = asked_for(path) if last_name(path) not in ("", "result", "value") else about
+        try:
+            described = describer.thing(step, path, field)
+            _require_unsaid(walked, describer, value)
+        except NoWalk as problem:
+            reason = str(problem)
+            continue
+        whole = described if described == f"the {field}" else f"the {_quoted(field)} of {described}"
+        number = chance.randrange(len(ASKING))
+        prompt = ASKING[number].format(What="What", is_="are" if _is_plural(field) else "is", x=whole)
+        closing = f"The {field} {'are' if _is_plural(field) else 'is'} {value}."
+        options = _options(walked, last_name(path), value)
+        return Request(prompt, tuple(describer.said), field, value, options, number, closing)
+    raise NoWalk(reason)
+
+
+def _asked_of(content: Any) -> Iterator[tuple[Path, Scalar]]:
+    """The values of a result that one may ask for. Beside a list of things, others are about its pages."""
+    found = list(leaves(content))
+    listed = any(
+        isinstance(part, int) and len(path) > place + 1 for path, _ in found for place, part in enumerate(path)
+    )
+    for path, value in found:
+        if not listed or any(isinstance(part, int) for part in path):
+            yield path, value
+
+
+def _require_unsaid(walked: Walk, describer: Describer, answer: Scalar | None = None) -> None:
+    """Raises `NoWalk` where the request says what is to be found out."""
+    sources = (source for step in walked.steps for source in step.sources.values())
+    found = [source.value for source in sources if isinstance(source, Found)]
+    secret = {str(value).casefold() for value in (*found, answer) if value is not None}
+    if secret & {str(value).casefold() for value in describer.said}:
+        raise NoWalk("the request would say what is to be found out")
+
+
+def _may_be_asked(path: Path, value: Scalar, step: Step) -> bool:
+    if str(value).casefold() in {str(inner).casefold() for inner in step.arguments.values()}:
+        return False
+    # A text as a whole is an answer where it is one word.
+    return bool(path) or step.result.structured is not None or bool(_ONE_WORD.fullmatch(str(value)))
+
+
+def _deed(walked: Walk, chance: random.Random) -> Request:
+    step, describer = walked.steps[-1], Describer(walked)
+    deed = _imperative(step, describer)
+    _require_unsaid(walked, describer)
+    number = chance.randrange(len(DOING))
+    prompt = DOING[number].format(Act=deed[0].upper() + deed[1:], act=deed)
+    field, answer, closing = _outcome(walked, describer)
+    what = _outcome_name(step, field)
+    if answer is None:
+        prompt = f'{prompt} When it is done, answer with "done".'
+        return Request(prompt, tuple(describer.said), "done", "done", (), number, "done")
+    ask = REPORTING[chance.randrange(len(REPORTING))].format(x=what)
+    if _is_plural(field):
+        ask = ask.replace("What is", "What are")
+    return Request(f"{prompt} {ask}", tuple(describer.said), field, answer, (), number, closing)
+
+
+def _outcome(walked: Walk, describer: Describer) -> tuple[str, Scalar | None, str]:
+    """What the last result tells that the request did not say: a number before anything that could be guessed."""
+    step = walked.steps[-1]
+    known = {str(value).casefold() for value in (*describer.said, *step.arguments.values())}
+    known |= {str(value).casefold() for one in walked.steps[:-1] for _, value in leaves(one.content)}
+    choices = [
+        (name, value)
+        for path, value in leaves(step.content)
+        if len(path) == 1
+        and isinstance(name := path[0], str)
+        and str(value).casefold() not in known
+        and words(name)
+        and words(name)[-1] not in _TIMELIKE
+        and any(character.isdigit() for character in str(value))
+    ]
+    if not choices:
+        return "", None, ""
+    name, value = choices[0]
+    return spoken(name), value, f"Done. The {spoken(name)} {'are' if _is_plural(spoken(name)) else 'is'} {value}."
+
+
+def _outcome_name(step: Step, field: str) -> str:
+    verb, about = verb_and_object(step.tool.name)
+    if verb in MAKING and about:
+        return f"the {_quoted(field)} of the new {about}"
+    return f"the {_quoted(field)} that this gives"
+
+
+def _imperative(step: Step, describer: Describer) -> str:
+    """What is to be done, beginning with a verb in lower case."""
+    verb, about = verb_and_object(step.tool.name)
+    if not verb or not about:
+        return _as_described(step, describer)
+    rest = dict(step.sources)
+    if about in {spoken(name) for name in rest} and len(rest) > 1:
+        return _set_one(verb, about, rest, describer)
+    target = next((name for name in rest if _is_target(name, rest[name], about, describer)), None)
+    if verb in SETTING and len(rest) == (target is not None):
+        raise NoWalk("it changes something without saying to what")
+    if target is not None:
+        thing = describer.argument(target, rest.pop(target))
+    else:
+        thing = f"a new {about}" if verb in MAKING else f"the {about}"
+    if target is not None and verb in MAKING:
+        thing = f"{thing} as a new one"
+    return f"{verb} {thing}{_further(verb, rest, describer)}"
+
+
+def _is_target(name: str, source: Told | Found, about: str, describer: Describer) -> bool:
+    """Whether an argument names what is acted on."""
+    noun = describer.noun_of_argument(source)
+    is_key = isinstance(source, Found) or (source.cell is not None and source.cell.is_key)
+    return bool(noun) and is_key and noun == about and spoken(name).startswith(noun)
+
+
+def _set_one(verb: str, about: str, rest: dict[str, Told | Found], describer: Describer) -> str:
+    """ "change the address of order 4417 to ..." for a tool named after one of its arguments."""
+    value = next(name for name in rest if spoken(name) == about)
+    source = rest.pop(value)
+    said = describer.value(source.value) if isinstance(source, Told) else describer.argument(value, source)
+    of = [describer.argument(name, other) for name, other in rest.items() if describer.noun_of_argument(other)]
+    if len(of) != len(rest) or not of:
+        raise NoWalk("the request cannot be put clearly")
+    return f"{verb} the {about} of {' and '.join(of)} {'to' if verb in SETTING else 'as'} {said}"
+
+
+def _further(verb: str, rest: dict[str, Told | Found], describer: Describer) -> str:
+    """The arguments beside what is acted on: " for customer C11, with the quantity 3"."""
+    things = [name for name, source in rest.items() if describer.names_a_thing(name, source)]
+    said = "".join(f" for {describer.argument(name, rest[name])}" for name in things)
+    joint = "to" if verb in SETTING else ""
+    parts = [describer.named(name, source, joint) for name, source in rest.items() if name not in things]
+    if parts:
+        said += (": set " if joint else ", with " if things else " with ") + _joined(parts)
+    return said
+
+
+def _as_described(step: Step, describer: Describer) -> str:
+    """In the words of the tool's own description, or of its name where it has none."""
+    first = step.tool.description.strip().split("\n")[0].split(". ")[0].rstrip(".")
+    plain = bool(first) and first.split()[0].isalpha() and len(first) <= 80
+    begun = f"{first[0].lower()}{first[1:]}" if plain else f"use {' '.join(words(step.tool.name))}"
+    parts = []
+    for name, source in step.sources.items():
+        described = describer.value(source.value) if isinstance(source, Told) else describer.argument(name, source)
+        parts.append(f"the {spoken(name)} is {described}")
+    return f"{begun}, where {_joined(parts)}" if parts else begun
+
+
+def _options(walked: Walk, name: str, value: Scalar) -> tuple[str, ...]:
+    """The closed list that an answer is from, as far as the state shows it: few different texts in a column."""
+    for (_, column), cells in walked.facts.columns.items():
+        texts = sorted({str(cell.value) for cell in cells})
+        few = len(texts) <= _MOST_OPTIONS and len(cells) >= 2 * len(texts)
+        if column == name and isinstance(value, str) and few and value in texts and len(texts) > 1:
+            return tuple(texts)
+    return ()
+
+
+def _quoted(field: str) -> str:
+    return f'"{field}"' if len(field.split()) > 2 else field
+
+
+def _is_plural(field: str) -> bool:
+    last = field.split()[-1] if field else ""
+    return last.endswith("s") and not last.endswith(("ss", "us", "is"))
+
+
+def _joined(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

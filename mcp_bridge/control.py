@@ -1,6 +1,6 @@
 """How the bridge and a server that keeps one world for each rollout talk about worlds.
 
-A server that can hold many worlds offers three *control tools*, marked in their MCP `_meta` with
+A server that can hold many worlds offers *control tools*, marked in their MCP `_meta` with
 `CONTROL_META` and one of the verbs. They are never listed to the model and cannot be called by it.
 A server offers them only when it was started with `CONTROL_ENV=1`, so that any other MCP client sees
 the plain tools alone.
@@ -10,6 +10,10 @@ the plain tools alone.
 | `open_world` | `world: str`, `setup: object` | nothing, or `{"tools": [name, ...]}` where it shows fewer tools |
 | `world_state` | `world: str` | the backend's whole state, as structured content |
 | `close_world` | `world: str` | nothing |
+| `fork_world` | `world: str`, `into: str` | nothing |
+
+`world_state` and `fork_world` may be missing. `fork_world` makes a new world with the id `into`, which goes on from
+where `world` is, and shares nothing with it; it is closed as any other.
 
 Every call of a plain tool carries `{WORLD_META: world, CALL_META: call_id}` in its `_meta`, and `IDEMPOTENCY_META` and
 `ROLLOUT_META` beside them. `world` is the same in all of these: `<nonce>/<world_id>`, where the nonce is new for each
@@ -45,5 +49,6 @@ DEFAULT_WORLD = "default"
 OPEN_WORLD: Literal["open_world"] = "open_world"
 WORLD_STATE: Literal["world_state"] = "world_state"
 CLOSE_WORLD: Literal["close_world"] = "close_world"
+FORK_WORLD: Literal["fork_world"] = "fork_world"
 
-CONTROL_VERBS = (OPEN_WORLD, WORLD_STATE, CLOSE_WORLD)
+CONTROL_VERBS = (OPEN_WORLD, WORLD_STATE, CLOSE_WORLD, FORK_WORLD)

@@ -38,9 +38,33 @@ class World(Protocol):
         ...
 
 
+class WorldCopy(Protocol):
+    """A world as it was at one moment, to go on from as often as one likes. Holds it until `aclose`."""
+
+    def open(self, world_id: str) -> AbstractAsyncContextManager[World]:
+        """A world of its own that goes on from there. `world_id` is unique in the run. Raises `ToolFailure`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of what is held. Worlds opened from it stay. Bounded; never raises for a server that is gone."""
+        ...
+
+
+@runtime_checkable
+class ForkableWorld(World, Protocol):
+    """A world that can be copied while it is open. Sources whose worlds are of this kind say so: `can_fork`."""
+
+    async def fork(self) -> WorldCopy:
+        """The world as it is now; none of its calls may be under way. Raises `ToolFailure`."""
+        ...
+
+
 @runtime_checkable
 class WorldSource(Protocol):
-    """Anything that can open worlds: a sandbox, a connected server, a list of them."""
+    """Anything that can open worlds: a sandbox, a connected server, a list of them.
+
+    What a source is able to do beyond this it says in attributes: `simulated`, `has_state`, `can_setup`, `can_fork`.
+    """
 
     @property
     def tools(self) -> Sequence[Tool]: ...

@@ -44,6 +44,7 @@ class Sandbox(ABC):
     scenarios: tuple[str, ...] = ("default",)
     simulated = True
     """Calls change nothing outside the sandbox, so that training may call its destructive tools."""
+    can_fork = True
 
     def __init__(self) -> None:
         from mcp_bridge.toolsets.validation import (
@@ -226,6 +227,30 @@ class SandboxWorld:
     async def state(self) -> dict[str, Any] | None:
         """The whole state as JSON."""
         return dict(self.sandbox.state())
+
+    async def fork(self) -> SandboxCopy:
+        """See `ForkableWorld.fork`."""
+        return SandboxCopy(self.sandbox.fork())
+
+
+class SandboxCopy:
+    """A sandbox's own fork: microseconds, whatever the sandbox holds."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    @asynccontextmanager
+    async def open(self, world_id: str) -> AsyncIterator[SandboxWorld]:
+        """See `WorldCopy.open`."""
+        twin = self._sandbox.fork()
+        try:
+            yield SandboxWorld(twin, world_id)
+        finally:
+            twin.close()
+
+    async def aclose(self) -> None:
+        """See `WorldCopy.aclose`."""
+        self._sandbox.close()
 
 
 def _shown(names: Sequence[str], most: int = 20) -> str:

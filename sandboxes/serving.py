@@ -2,16 +2,29 @@
 
 Ordinary clients share one default world. Started with `TOOLBAKE_CONTROL=1`, the server also offers the control tools
 of `mcp_bridge.control`, through which a client holds one world for each of its rollouts.
+
+A call that is repeated with the idempotency key of its `_meta` is answered from memory.
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.control import CALL_META, CLOSE_WORLD, CONTROL_ENV, OPEN_WORLD, WORLD_META, WORLD_STATE
+from mcp_bridge.control import (
+    CALL_META,
+    CLOSE_WORLD,
+    CONTROL_ENV,
+    FORK_WORLD,
+    IDEMPOTENCY_META,
+    OPEN_WORLD,
+    WORLD_META,
+    WORLD_STATE,
+)
 from mcp_bridge.errors import SourceError, ToolFailure
+from mcp_bridge.publishing.repeats import Repeats
 from mcp_bridge.records import ToolResult
 
 from .sandbox import Sandbox, SetupError
@@ -30,13 +43,21 @@ class WorldDesk:
         self._origin = sandbox
         self._default = sandbox.fork()
         self._worlds: dict[str, Sandbox] = {}
+        self._repeats: dict[str | None, Repeats] = defaultdict(Repeats)
 
     def open(self, world: str, setup: Mapping[str, Any] | None) -> None:
+        self._require_free(world)
+        self._worlds[world] = self._origin.prepare(setup)
+
+    def fork(self, world: str, into: str) -> None:
+        self._require_free(into)
+        self._worlds[into] = self.find(world).fork()
+
+    def _require_free(self, world: str) -> None:
         if world in self._worlds:
             raise SetupError(f"world {world!r} is open already; every rollout needs an id of its own")
         if len(self._worlds) >= MOST_WORLDS:
             raise SetupError(f"{MOST_WORLDS} worlds are open; close some with the control tool {CLOSE_WORLD!r}")
-        self._worlds[world] = self._origin.prepare(setup)
 
     def find(self, world: str | None) -> Sandbox:
         """The world of that id; the default one for `None`."""
@@ -46,9 +67,15 @@ class WorldDesk:
             raise SetupError(f"there is no world {world!r} here; open it first, or the server has restarted since")
         return self._worlds[world]
 
+    async def call(self, world: str | None, key: object, call_id: str | None, name: str, given: Any) -> ToolResult:
+        """A call in a world; one that is repeated with its key is answered from memory and changes nothing."""
+        found = self.find(world)
+        return await self._repeats[world].once(key, name, given, lambda: found.call(name, given, call_id=call_id))
+
     def close(self, world: str) -> None:
         self.find(world).close()
         del self._worlds[world]
+        self._repeats.pop(world, None)
 
 
 def make_server(sandbox: Sandbox, *, control: bool | None = None) -> Server[Any]:
@@ -72,7 +99,7 @@ def make_server(sandbox: Sandbox, *, control: bool | None = None) -> Server[Any]
     desk = WorldDesk(sandbox)
     verbs = {tool.name: verb for verb, tool in CONTROL_TOOLS.items()} if offered else {}
     checker = ArgumentChecker(CONTROL_TOOLS.values())
-    listed = [tool_as_mcp(tool) for tool in sandbox.tools] + (control_tools_as_mcp() if offered else [])
+    listed = [tool_as_mcp(tool) for tool in sandbox.tools] + (control_tools_as_mcp(can_fork=True) if offered else [])
 
     async def list_tools(_ctx: Any, _params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=listed)
@@ -85,9 +112,9 @@ def make_server(sandbox: Sandbox, *, control: bool | None = None) -> Server[Any]
                 return result_as_mcp(_control(desk, verbs[params.name], problem, arguments))
             meta = ctx.meta or {}
             # Without control there is one world only; a client that asks for another must not be given that one.
-            world = desk.find(meta.get(WORLD_META))
-            return result_as_mcp(await world.call(params.name, arguments, call_id=meta.get(CALL_META)))
-        except (SetupError, ToolFailure) as error:
+            world, key, call_id = (meta.get(name) for name in (WORLD_META, IDEMPOTENCY_META, CALL_META))
+            return result_as_mcp(await desk.call(world, key, call_id, params.name, arguments))
+        except (SourceError, ToolFailure) as error:
             raise failure_as_mcp(error) from error
 
     return Server(sandbox.name, on_list_tools=list_tools, on_call_tool=call_tool)
@@ -137,6 +164,8 @@ def _control(desk: WorldDesk, verb: str, problem: str | None, arguments: Mapping
         found = {"tools": names} if len(names) != len(desk.find(None).tools) else None
     elif verb == WORLD_STATE:
         found = dict(desk.find(arguments["world"]).state())
+    elif verb == FORK_WORLD:
+        desk.fork(arguments["world"], arguments["into"])
     else:
         desk.close(arguments["world"])
     return ToolResult(text="ok", structured=found)

@@ -7,7 +7,7 @@ import json
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -133,14 +133,15 @@ def _line(record: _Record | LedgerLine) -> LedgerLine:
 class Ledger:
     """The calls of one world, in the order of what happened to them."""
 
-    def __init__(self, rollout: str, *, most_lines: int | None = None) -> None:
-        """`most_lines`: keep only as many, the latest; all where None."""
+    def __init__(self, rollout: str, *, most_lines: int | None = None, past: Sequence[LedgerLine] = ()) -> None:
+        """`most_lines`: keep only as many, the latest; all where None. `past`: the lines of the world that this one
+        was forked from, under the names that they have there."""
         self.rollout = rollout
         self.listener: Listener | None = None
         """Hears of each line as it is written. What it raises stops the call: nothing is sent unrecorded."""
         self.dropped = 0
         """Lines that are no longer kept."""
-        self._lines: deque[_Record | LedgerLine] = deque(maxlen=most_lines)
+        self._lines: deque[_Record | LedgerLine] = deque(past, maxlen=most_lines)
         # New for each world: a rollout that is run again makes other calls, also where their ids are the same.
         self._nonce = secrets.token_hex(8)
         self._calls = 0
@@ -199,10 +200,10 @@ class Entry:
             self.ended = True  # nothing is sent, and what cannot be written has no end either
             raise
 
-    def lost(self, note: str) -> None:
     def accepted(self, note: str) -> None:
         self._write("accepted", note=note)
 
+    def lost(self, note: str) -> None:
         self._write("lost", note=note)
 
     def answered(self, result: ToolResult) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import anyio
 import anyio.abc
 
-from ..control import CLOSE_WORLD
+from ..control import CALL_META, CLOSE_WORLD, IDEMPOTENCY_META
 from ..errors import SourceError
 from ..records import ToolResult
-from ..world import Setup, World, WorldSource
+from ..world import ForkableWorld, World, WorldSource
+from .repeats import Repeats
 
 logger = logging.getLogger(__name__)
 
@@ -22,11 +24,16 @@ _CLOSE_S = 15.0
 """How long all worlds together may take to close when the server ends."""
 
 
+_Opening = Callable[[str], contextlib.AbstractAsyncContextManager[World]]
+"""From the id of a world to the world."""
+
+
 class HeldWorld:
     """One open world. It closes when it is told to, and when nothing was asked of it for `idle_s` seconds."""
 
     def __init__(self, world: World, idle_s: float) -> None:
         self.world = world
+        self.repeats = Repeats()
         self._idle_s = idle_s
         self._in_use = 0
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + idle_s)
@@ -82,16 +89,29 @@ class Desk:
 
     async def open(self, name: str, setup: Mapping[str, Any] | None) -> World:
         """A world that clients name. Raises `SourceError` where the id is taken or too many worlds are open."""
+        self._require_free(name)
+        opening = partial(self._source.open_world, setup=setup or None)
+        return (await self._open(name, opening, idle_s=self._idle_s)).world
+
+    async def fork(self, name: str, into: str) -> None:
+        """A further world that clients name, which goes on from where the other is. Raises `SourceError` as `open`
+        does, and where there is no world `name` or it cannot be forked."""
+        self._require_free(into)
+        with self.find(name).used() as world:
+            if not isinstance(world, ForkableWorld):
+                raise SourceError(f"world {name!r} cannot be forked")
+            await self._open(into, partial(_opened_fork, world), idle_s=self._idle_s)
+
+    def _require_free(self, name: str) -> None:
         if name in self._held or name in self._opening:
             raise SourceError(f"world {name!r} is open already; every rollout needs an id of its own")
-        return (await self._open(name, setup, idle_s=self._idle_s)).world
 
     async def of(self, key: Hashable) -> HeldWorld:
         """The world of that connection, opened when it is first asked for. It stays as long as the connection does."""
         lock = self._first_asked.setdefault(key, anyio.Lock())
         async with lock:
             held = self._held.get(key)
-            return held if held is not None else await self._open(key, None, idle_s=math.inf)
+            return held if held is not None else await self._open(key, self._source.open_world, idle_s=math.inf)
 
     def find(self, name: str) -> HeldWorld:
         """Raises `SourceError` where no world of that name is open."""
@@ -110,7 +130,7 @@ class Desk:
         if held is not None:
             await held.close()
 
-    async def _open(self, key: Hashable, setup: Setup | None, *, idle_s: float) -> HeldWorld:
+    async def _open(self, key: Hashable, opening: _Opening, *, idle_s: float) -> HeldWorld:
         if len(self._held) + len(self._opening) >= self._max_worlds:
             raise SourceError(
                 f"{self._max_worlds} worlds are open, the most that this server holds; disconnect clients, or "
@@ -120,7 +140,7 @@ class Desk:
         self._opened += 1
         self._opening.add(key)
         try:
-            held = await self._group.start(self._hold, key, f"served-{self._opened}", setup, idle_s)
+            held = await self._group.start(self._hold, key, f"served-{self._opened}", opening, idle_s)
         finally:
             self._opening.discard(key)
         assert isinstance(held, HeldWorld)
@@ -130,14 +150,14 @@ class Desk:
         self,
         key: Hashable,
         world_id: str,
-        setup: Setup | None,
+        opening: _Opening,
         idle_s: float,
         *,
         task_status: anyio.abc.TaskStatus[HeldWorld],
     ) -> None:
         held: HeldWorld | None = None
         try:
-            async with self._source.open_world(world_id, setup or None) as world:
+            async with opening(world_id) as world:
                 held = self._held[key] = HeldWorld(world, idle_s)
                 task_status.started(held)
                 with held.scope:
@@ -154,7 +174,24 @@ class Desk:
                 held.ended.set()
 
 
-async def call_in(held: HeldWorld, name: str, arguments: Mapping[str, Any], call_id: str | None) -> ToolResult:
-    """A call, during which the world does not count as idle."""
+@contextlib.asynccontextmanager
+async def _opened_fork(world: ForkableWorld, world_id: str) -> AsyncIterator[World]:
+    async with contextlib.AsyncExitStack() as stack:
+        copy = await world.fork()
+        try:
+            fork = await stack.enter_async_context(copy.open(world_id))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await copy.aclose()
+        yield fork
+
+
+async def call_in(held: HeldWorld, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]) -> ToolResult:
+    """A call, during which the world does not count as idle. One that is repeated with its idempotency key is answered
+    from memory."""
     with held.used() as world:
-        return await world.call(name, arguments, call_id=call_id)
+
+        async def call() -> ToolResult:
+            return await world.call(name, arguments, call_id=meta.get(CALL_META))
+
+        return await held.repeats.once(meta.get(IDEMPOTENCY_META), name, arguments, call)

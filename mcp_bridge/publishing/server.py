@@ -19,7 +19,7 @@ import os
 from collections.abc import AsyncIterator, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..control import CALL_META, CONTROL_ENV, DEFAULT_WORLD, OPEN_WORLD, WORLD_META, WORLD_STATE
+from ..control import CONTROL_ENV, DEFAULT_WORLD, FORK_WORLD, OPEN_WORLD, WORLD_META, WORLD_STATE
 from ..errors import BridgeError, SourceError
 from ..records import Tool, ToolResult
 from ..toolsets.results import positive
@@ -82,7 +82,9 @@ def _make(publication: _Publication, name: str, max_worlds: int, idle_s: float) 
 
     async def list_tools(context: Any, _: Any) -> types.ListToolsResult:
         tools = [tool_as_mcp(tool, protocol=context.protocol_version) for tool in publication.source.tools]
-        return types.ListToolsResult(tools=[*tools, *(control_tools_as_mcp() if publication.control else [])])
+        if publication.control:
+            tools += control_tools_as_mcp(can_fork=bool(getattr(publication.source, "can_fork", False)))
+        return types.ListToolsResult(tools=tools)
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
@@ -119,7 +121,7 @@ class _Publication:
                 raise SourceError(problem)
             return await self._control(desk, self._verbs[name], arguments)
         held = await self._world(desk, context)
-        return await call_in(held, name, arguments, (context.meta or {}).get(CALL_META))
+        return await call_in(held, name, arguments, context.meta or {})
 
     async def _world(self, desk: Desk, context: Any) -> HeldWorld:
         named = (context.meta or {}).get(WORLD_META)
@@ -152,6 +154,8 @@ class _Publication:
                 found = await held.state()
             if found is None:
                 raise SourceError(f"world {world!r} cannot tell its state: none of the tools' sources can")
+        elif verb == FORK_WORLD:
+            await desk.fork(world, arguments["into"])
         else:
             desk.find(world)
             await desk.close(world)

@@ -8,7 +8,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from ..control import CLOSE_WORLD, CONTROL_META, OPEN_WORLD, WORLD_STATE
+from ..control import CLOSE_WORLD, CONTROL_META, FORK_WORLD, OPEN_WORLD, WORLD_STATE
 from ..errors import BridgeError, SourceError
 from ..records import Tool, ToolResult
 
@@ -17,7 +17,8 @@ _WORLD = {"type": "string", "minLength": 1}
 
 def _control_tool(verb: str, says: str, **more: Any) -> Tool:
     properties = {"world": _WORLD, **more}
-    schema = {"type": "object", "properties": properties, "required": ["world"], "additionalProperties": False}
+    required = [name for name in properties if name != "setup"]
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     return Tool(name=f"toolbake_{verb}", description=says, input_schema=schema)
 
 
@@ -25,12 +26,18 @@ CONTROL_TOOLS = {
     OPEN_WORLD: _control_tool(OPEN_WORLD, "Open a world.", setup={"type": "object"}),
     WORLD_STATE: _control_tool(WORLD_STATE, "The whole state of a world."),
     CLOSE_WORLD: _control_tool(CLOSE_WORLD, "Close a world."),
+    FORK_WORLD: _control_tool(FORK_WORLD, "A new world that goes on from where this one is.", into=_WORLD),
 }
 """By verb; see `mcp_bridge.control`."""
 
 
-def control_tools_as_mcp() -> list[types.Tool]:
-    return [tool_as_mcp(tool, meta={CONTROL_META: verb}) for verb, tool in CONTROL_TOOLS.items()]
+def control_tools_as_mcp(*, can_fork: bool) -> list[types.Tool]:
+    """`can_fork`: whether the worlds behind the server can be forked."""
+    return [
+        tool_as_mcp(tool, meta={CONTROL_META: verb})
+        for verb, tool in CONTROL_TOOLS.items()
+        if can_fork or verb != FORK_WORLD
+    ]
 
 
 def tool_as_mcp(tool: Tool, *, protocol: str | None = None, meta: dict[str, Any] | None = None) -> types.Tool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.abc
 
-from ..control import CLOSE_WORLD, CONTROL_META, CONTROL_VERBS, OPEN_WORLD, WORLD_STATE
+from ..control import CLOSE_WORLD, CONTROL_META, CONTROL_VERBS, FORK_WORLD, OPEN_WORLD, WORLD_STATE
 from ..errors import ServerDied, SourceError, ToolFailure
 from ..guard.choosing import with_users_word
 from ..records import LeftOut, ServerInfo, Tool, ToolAnnotations
@@ -127,6 +127,11 @@ class ServerSource:
         return OPEN_WORLD in self.control
 
     @property
+    def can_fork(self) -> bool:
+        """Only a server that has all worlds in one place can copy one of them."""
+        return FORK_WORLD in self.control and self.is_shared
+
+    @property
     def check_timeout_s(self) -> float:
         """How long a server that was given up on, or cannot be reached, may take to answer again."""
         limit_s = self._transport.connect_timeout_s
@@ -149,10 +154,21 @@ class ServerSource:
                 f"{self.label} cannot set up a world with {sorted(setup)}: it has no control tools. "
                 "Leave `setup` empty, or put a sandbox before the server."
             )
-        world = ServerWorld(self, await self._lease(), world_id)
+        async with self._opened(ServerWorld(self, await self._lease(), world_id), setup or {}) as world:
+            yield world
+
+    @contextlib.asynccontextmanager
+    async def open_copy(self, world_id: str, origin: ServerWorld) -> AsyncIterator[ServerWorld]:
+        """A world that goes on from where `origin` is. Raises `ToolFailure` where the server does not fork it."""
+        world = ServerWorld(self, await self.sessions.lease(), world_id, origin=origin)
+        async with self._opened(world, {}):
+            yield world
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, world: ServerWorld, setup: Setup) -> AsyncIterator[ServerWorld]:
         try:
             if self.control:
-                await self._begin(world, setup or {})
+                await self._begin(world, setup)
             yield world
         finally:
             await self._finish(world)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Protocol
 
 import anyio
 
-from ..control import CALL_META, CLOSE_WORLD, DEFAULT_WORLD, OPEN_WORLD, WORLD_META, WORLD_STATE
+from ..control import CALL_META, CLOSE_WORLD, DEFAULT_WORLD, FORK_WORLD, OPEN_WORLD, WORLD_META, WORLD_STATE
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure
 from ..ledger.identity import current_call
 from ..records import Tool, ToolResult
@@ -48,6 +49,10 @@ class Host(Protocol):
 
     def wire_id(self, world_id: str) -> str: ...
 
+    def open_copy(self, world_id: str, origin: ServerWorld) -> AbstractAsyncContextManager[ServerWorld]:
+        """A world that goes on from where `origin` is."""
+        ...
+
 
 class ServerWorld:
     """One world. Made by `ServerSource.open_world`.
@@ -57,8 +62,11 @@ class ServerWorld:
     knows the world. Otherwise the world is lost, and every further call says so.
     """
 
-    def __init__(self, host: Host, session: Session, world_id: str) -> None:
+    def __init__(self, host: Host, session: Session, world_id: str, *, origin: ServerWorld | None = None) -> None:
+        """`origin`: the world that it goes on from; None: it begins with a setup."""
         self._host = host
+        self._origin = origin
+        self._copies = 0
         self.session = session
         self.world_id = world_id
         self._wire_id = host.wire_id(world_id)
@@ -123,11 +131,17 @@ class ServerWorld:
         return await self._state()
 
     async def begin(self, setup: Setup) -> None:
-        """Open the world in a server with control tools. Raises `SourceError` where it refuses the setup."""
+        """Open the world in a server with control tools.
+
+        Raises `SourceError` where it refuses the setup, `ToolFailure` where it does not fork the world's origin.
+        """
         self._setup = setup
         # From here on the server may hold the world, whatever becomes of the answer.
         self.begun = True
         try:
+            if self._origin is not None:
+                await self._go_on_from(self._origin)
+                return
             result = await self._verb(OPEN_WORLD, {"setup": dict(setup)})
         except ToolFailure as error:
             # A world of this id that it holds all the same is somebody else's, and not ours to close.
@@ -138,6 +152,22 @@ class ServerWorld:
             raise SourceError(f"{self._host.label} refused the setup {dict(setup)!r}: {result.text[:500]}")
         told = result.structured.get("tools") if isinstance(result.structured, dict) else None
         self._shown = {str(name) for name in told} if isinstance(told, list) else None
+
+    async def _go_on_from(self, origin: ServerWorld) -> None:
+        self._shown = origin._shown
+        result = await self._verb(FORK_WORLD, {"world": origin._wire_id, "into": self._wire_id})
+        if result.is_error:
+            raise ToolFailure(
+                f"{self._host.label} did not fork world {origin.world_id!r}: {result.text[:300]}", delivery="answered"
+            )
+
+    async def fork(self) -> ServerCopy:
+        """See `ForkableWorld.fork`; a world of its own in the server, which nobody calls."""
+        await self._usable()
+        self._copies += 1
+        async with AsyncExitStack() as stack:
+            opened = self._host.open_copy(f"{self.world_id}/copy-{self._copies}", self)
+            return ServerCopy(self._host, await stack.enter_async_context(opened), stack.pop_all())
 
     async def end(self) -> None:
         result = await self._verb(CLOSE_WORLD, {})
@@ -227,3 +257,20 @@ class ServerWorld:
             raise CallTimeout(
                 f"{self._host.label} did not answer {verb!r} for world {self.world_id!r} within {limit_s:g} s"
             ) from None
+
+
+class ServerCopy:
+    """A world in the server that nobody calls, from which others begin."""
+
+    def __init__(self, host: Host, world: ServerWorld, held: AsyncExitStack) -> None:
+        self._host = host
+        self._world = world
+        self._held = held
+
+    def open(self, world_id: str) -> AbstractAsyncContextManager[ServerWorld]:
+        """See `WorldCopy.open`."""
+        return self._host.open_copy(world_id, self._world)
+
+    async def aclose(self) -> None:
+        """See `WorldCopy.aclose`."""
+        await self._held.aclose()

@@ -43,6 +43,11 @@ class Part:
         return bool(getattr(self.source, "can_setup", True))
 
     @property
+    def can_fork(self) -> bool:
+        """Whether its worlds can be forked. Only sources that say so (`can_fork`) count."""
+        return bool(getattr(self.source, "can_fork", False))
+
+    @property
     def is_simulated(self) -> bool:
         """Whether calls change nothing outside their world. Only sources that say so (`simulated`) count."""
         return bool(getattr(self.source, "simulated", False))

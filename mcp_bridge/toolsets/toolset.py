@@ -17,14 +17,15 @@ import anyio.abc
 
 from ..control import DEFAULT_WORLD
 from ..errors import CallTimeout, SourceError, ToolFailure
-from ..grouping import as_itself, raise_as_itself, ungrouped
+from ..grouping import raise_as_itself, ungrouped
 from ..guard.deadlines import Deadlines
 from ..guard.destructive import refuse_in_training, require_known
 from ..guard.turns import Turns
-from ..ledger.lines import Entry, Ledger
+from ..ledger.lines import Entry, Ledger, LedgerLine
 from ..ledger.once import call_once
 from ..records import LeftOut, ServerInfo, Tool, ToolResult
 from ..world import Setup, World
+from .copies import ToolsetCopy, copy_all, opened_together
 from .parts import Limits as Limits
 from .parts import Offer, offers_of
 from .parts import Part as Part
@@ -133,6 +134,11 @@ class Toolset:
         """True when a world can begin with a setup."""
         return any(part.can_setup for part in self._parts)
 
+    @property
+    def can_fork(self) -> bool:
+        """True when the worlds can be forked: those of every source."""
+        return all(part.can_fork for part in self._parts)
+
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
     ) -> ToolResult:
@@ -152,29 +158,15 @@ class Toolset:
         if self._closing.is_set():
             raise RuntimeError(f"world {world_id!r} cannot be opened: the toolset is closed")
         setups = self._shares(setup or {})
-        raised: BaseException | None = None
-        try:
-            async with contextlib.AsyncExitStack() as stack:
-                inner: list[tuple[Part, World]] = []
-                for part in self._parts:
-                    opened = part.source.open_world(world_id, setups.get(part.label) or None)
-                    inner.append((part, await stack.enter_async_context(opened)))
-                if self._revisions != self._sources_revisions():
-                    self._look_again()
-                world = CheckedWorld(world_id, self._shown(inner), inner, self._routes, self._checker)
-                try:
-                    yield world
-                except BaseException as error:
-                    raised = error
-                    raise
-                finally:
-                    world.closed = True
-        except BaseExceptionGroup as group:
-            # A source may hold a task group while its world is open.
-            plain = as_itself(group, raised)
-            if plain is group:
-                raise
-            raise plain from plain.__cause__
+        opened = [(part, part.source.open_world(world_id, setups.get(part.label) or None)) for part in self._parts]
+
+        def make(inner: Sequence[tuple[Part, World]]) -> CheckedWorld:
+            if self._revisions != self._sources_revisions():
+                self._look_again()
+            return CheckedWorld(world_id, self._shown(inner), inner, self._routes, self._checker)
+
+        async with opened_together(opened, make) as world:
+            yield world
 
     def _look_again(self) -> None:
         try:
@@ -273,15 +265,20 @@ class CheckedWorld:
         inner: Sequence[tuple[Part, World]],
         routes: Sequence[_Route],
         checker: ArgumentChecker,
+        *,
+        past: Sequence[LedgerLine] = (),
     ) -> None:
+        """`past`: the ledger of the world that this one was forked from."""
         self._world_id = world_id
         self._tools = list(tools)
         self._inner = list(inner)
+        self._routes = routes
         self._by_name = {
             name: (route, world) for route, (_, world) in zip(routes, inner, strict=True) for name in route.tools
         }
         self._checker = checker
-        self.ledger = Ledger(world_id, most_lines=_DEFAULT_WORLDS_LINES if world_id == DEFAULT_WORLD else None)
+        most_lines = _DEFAULT_WORLDS_LINES if world_id == DEFAULT_WORLD else None
+        self.ledger = Ledger(world_id, most_lines=most_lines, past=past)
         """What was called and how it ended; see `mcp_bridge.ledger`."""
         self.closed = False
 
@@ -354,6 +351,20 @@ class CheckedWorld:
         if not told:
             return None
         return told if stateful > 1 else next(iter(told.values()))
+
+    async def fork(self) -> ToolsetCopy[CheckedWorld]:
+        """The world as it is now, for others to go on from; their ledgers begin with the lines of this one.
+
+        None of its calls may be under way. Raises `SourceError` where a source's worlds cannot be forked (see
+        `Toolset.can_fork`), `ToolFailure` where a server does not do it.
+        """
+        self._require_open()
+        past = self.ledger.lines
+
+        def make(world_id: str, inner: Sequence[tuple[Part, World]]) -> CheckedWorld:
+            return CheckedWorld(world_id, self._tools, inner, self._routes, self._checker, past=past)
+
+        return await copy_all(self._inner, make)
 
     def _require_open(self) -> None:
         if self.closed:

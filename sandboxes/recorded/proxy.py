@@ -1,8 +1,9 @@
 """A recorder between an MCP client and a real MCP server: to the client it is the server, to the server a client.
 
 Tools, resources, prompts and completions are passed on as they are; calls of tools are written into the cassette.
-What the server asks of its client on its own (sampling, elicitation, roots) is not passed on: the server is told that
-the client cannot do it.
+What the server asks of its client meanwhile (sampling, elicitation, roots) is passed on, and the server is told that
+of these it can ask which its client answers. Tools that the server wants called as tasks look like any other: the
+recorder waits for them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.abc
 
-from mcp_bridge.control import CONTROL_ENV, CONTROL_META, OPEN_WORLD, WORLD_META
+from mcp_bridge.control import CONTROL_ENV, CONTROL_META, FORK_WORLD, OPEN_WORLD, WORLD_META
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.grouping import ungrouped
 from mcp_bridge.records import ToolResult
 
+from .asking import answered_by
+from .passing_on import call_tool, speak_as
 from .scrubbing import Scrubber
-from .upstream import Upstreams, as_tools, only_server
+from .upstream import Upstream, Upstreams, as_tools, only_server
 from .writing import CassetteWriter
 
 if TYPE_CHECKING:
@@ -55,7 +58,7 @@ async def serve_recorder(
     with ungrouped():
         async with anyio.create_task_group() as group:
             upstreams = Upstreams(spec, group, connect_timeout_s=connect_timeout_s)
-            session = await upstreams.get(_FIRST)
+            session = (await upstreams.get(_FIRST)).session
             listed, told = session.listed, session.client.server_info
             writer = CassetteWriter(
                 path,
@@ -135,7 +138,7 @@ class _Recorder:
             on["on_get_prompt"] = self._forward(types.GetPromptRequest, types.GetPromptResult)
         if has.completions is not None:
             on["on_completion"] = self._forward(types.CompleteRequest, types.CompleteResult)
-        return Server(
+        server: Server[Any] = Server(
             told.name if told is not None else "recorded",
             version=told.version if told is not None else "",
             instructions=first.instructions,
@@ -143,30 +146,32 @@ class _Recorder:
             on_call_tool=self._call_tool,
             **on,
         )
+        speak_as(server, first.protocol_version)
+        return server
 
     async def end(self, http_session: str) -> None:
         """A client over HTTP has ended its session."""
         await self._upstreams.close(http_session)
 
     async def _list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
-        client = await self._client(ctx)
+        client = (await self._upstream(ctx)).session.client
         page = await client.list_tools(cursor=params.cursor if params is not None else None, cache_mode="refresh")
-        if self._offers_control:
-            return page
-        shown = [tool for tool in page.tools if tool.name not in self._verbs]
+        # A session of a cassette has its calls from the beginning, so that no world may begin in the middle of another.
+        hidden = {name for name, verb in self._verbs.items() if verb == FORK_WORLD or not self._offers_control}
+        shown = [tool.model_copy(update={"execution": None}) for tool in page.tools if tool.name not in hidden]
         return page.model_copy(update={"tools": shown})
 
     def _forward(self, request: Any, result: Any) -> Callable[[Any, Any], Awaitable[Any]]:
         async def handle(ctx: Any, params: Any) -> Any:
-            client = await self._client(ctx)
-            return await client.session.send_request(request(params=_passed_on(params)), result)
+            upstream = await self._upstream(ctx)
+            with upstream.questions.during(ctx):
+                return await upstream.session.client.session.send_request(request(params=_passed_on(params)), result)
 
         return handle
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
         import mcp_types as types
         from mcp.shared.exceptions import MCPError
-        from pydantic import TypeAdapter
 
         from mcp_bridge.sessions.content import from_mcp
 
@@ -186,13 +191,10 @@ class _Recorder:
                 self._writer.add_call(name, order, params.name, params.arguments or {}, outcome, took)
 
         try:
-            client = await self._client(ctx)
+            upstream = await self._upstream(ctx)
             began = time.perf_counter()  # opening a session is no part of the call
-            found = await client.session.send_request(
-                types.CallToolRequest(params=_passed_on(params)),
-                TypeAdapter[Any](types.CallToolResult | types.InputRequiredResult),
-                progress_callback=_progress(ctx),
-            )
+            with upstream.questions.during(ctx):
+                found = await call_tool(upstream.session, _passed_on(params), ctx)
         except BaseException as error:
             mistake = _as_mistake(error) if isinstance(error, MCPError) else None
             write(error if mistake is None else mistake)
@@ -205,14 +207,17 @@ class _Recorder:
     def _session(self, ctx: Any, world: str) -> _Session:
         return self._sessions.setdefault((self._key(ctx), world), _Session())
 
-    async def _client(self, ctx: Any) -> Client:
-        """The client for a request. Raises `MCPError` where the server cannot be reached any more."""
+    async def _upstream(self, ctx: Any) -> Upstream:
+        """The session for a request. Raises `MCPError` where the server cannot be reached any more."""
         import mcp_types as types
         from mcp.shared.exceptions import MCPError
 
         try:
-            session = await self._upstreams.get(self._key(ctx))
-            return session.client
+            upstream = await self._upstreams.get(self._key(ctx), answered_by(ctx))
+            if upstream.learned is not upstream.session.listed:
+                upstream.learned = upstream.session.listed
+                self._writer.learn(as_tools(upstream.session.listed))
+            return upstream
         except BridgeError as error:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from error
 
@@ -259,17 +264,6 @@ def _passed_on(params: Any) -> Any:
         if key not in own and not key.startswith("io.modelcontextprotocol/")
     }
     return params.model_copy(update={"meta": meta or None})
-
-
-def _progress(ctx: Any) -> Any:
-    meta = ctx.meta or {}
-    if "progressToken" not in meta and "progress_token" not in meta:
-        return None
-
-    async def report(progress: float, total: float | None, message: str | None) -> None:
-        await ctx.session.report_progress(progress, total, message)
-
-    return report
 
 
 def _as_mistake(error: Any) -> ToolResult | None:

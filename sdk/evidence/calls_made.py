@@ -8,6 +8,7 @@ from typing import Any
 
 from mcp_bridge.ledger.lines import digest_arguments, digest_text
 
+from ..rollouts.tree import parent_and_turn
 from .canonical import digest
 
 _NON_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
@@ -33,7 +34,7 @@ def calls_not_made(line: Mapping[str, Any]) -> list[str]:
         call = record["call"]
         if call["error"] is not None:
             continue
-        name = f"{line['id']}/{call['id']}"
+        name = f"{_caller(line['id'], record['turn'])}/{call['id']}"
         result = digest_text(record["result"]["text"])
         # A stored `nan` is the text "nan"; the ledger saw the number.
         spelled = (call["arguments"], _with_non_finite(call["arguments"]))
@@ -44,6 +45,12 @@ def calls_not_made(line: Mapping[str, Any]) -> list[str]:
         else:
             made[key] -= 1
     return faults
+
+
+def _caller(rollout: str, turn: int) -> str:
+    """Who made the calls of a turn, counted from 1: a branch has those of its past from the rollout it left."""
+    past = parent_and_turn(rollout)
+    return past[0] if past is not None and turn <= past[1] else rollout
 
 
 def _with_non_finite(value: Any) -> Any:

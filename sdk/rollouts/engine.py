@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -89,7 +90,7 @@ class RolloutEngine:
         if branching is not None:
             require_forkable(self.source)
         with plain_errors():
-            async with anyio.create_task_group() as group:
+            async with contextlib.AsyncExitStack() as copies, anyio.create_task_group() as group:
                 stream = RolloutStream(
                     self,
                     group,
@@ -100,6 +101,7 @@ class RolloutEngine:
                     retries=retries,
                 )
                 self.counts = stream.counts
+                copies.push_async_callback(stream.let_go)
                 try:
                     yield stream
                 finally:
@@ -138,7 +140,7 @@ class RolloutEngine:
             if not again:
                 return rollout
             while starts:
-                starts.pop().close()
+                await starts.pop().aclose()
         if self.verifier is not None:
             await self._judge(self.verifier, rollout)
         return rollout

@@ -38,6 +38,11 @@ class Job:
     start: TurnStart | None = None
     """Where a branch begins; None: at the task's beginning."""
 
+    @property
+    def world_is_replayed(self) -> bool:
+        """Whether it is a branch whose world is made by the calls so far, and not forked."""
+        return self.start is not None and self.start.is_replayed
+
 
 async def run_episode(
     job: Job,
@@ -151,7 +156,7 @@ class _Episode:
                     rollout.stop_reason = stop
                     return
                 if self.keep_starts is not None:
-                    self.keep_starts.append(self._start_of_turn(conversation, incoming, later_turns))
+                    self.keep_starts.append(await self._start_of_turn(conversation, incoming, later_turns))
                 reply = await self._reply(conversation, incoming)
                 stop = self._heard(reply)
                 if stop:
@@ -181,10 +186,10 @@ class _Episode:
             "concurrency, or raise limits.reply_timeout_s"
         )
 
-    def _start_of_turn(
+    async def _start_of_turn(
         self, conversation: Conversation, incoming: Sequence[Message], later_turns: Sequence[str]
     ) -> TurnStart:
-        return turn_start(
+        return await turn_start(
             self.rollout,
             conversation,
             self.world,

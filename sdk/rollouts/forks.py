@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
+import anyio
+
+from mcp_bridge.errors import ServerDied, ToolFailure
 from mcp_bridge.ledger.lines import Ledger, LedgerLine
 from mcp_bridge.records import ToolResult
-from mcp_bridge.world import World, WorldSource
-from sandboxes.sandbox import Sandbox, SandboxWorld
+from mcp_bridge.world import ForkableWorld, World, WorldCopy, WorldSource
 
 from ..errors import ConfigError
 from ..policies.protocol import Conversation
 from ..records import Message, Rollout
 from .forkable import ForkableConversation
 
-
-class WorldCopy(Protocol):
-    """A world as it was at one moment."""
-
-    def open(self, world_id: str) -> contextlib.AbstractAsyncContextManager[World]:
-        """A world of its own that goes on from there. Raises `ForkFailed`."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what is held. Worlds opened from it stay."""
-        ...
+logger = logging.getLogger(__name__)
 
 
 class ForkFailed(Exception):
@@ -36,27 +27,8 @@ class ForkFailed(Exception):
 
 
 @dataclass
-class SandboxCopy:
-    """A sandbox's own fork: microseconds, whatever the sandbox holds."""
-
-    sandbox: Sandbox
-
-    @asynccontextmanager
-    async def open(self, world_id: str) -> AsyncIterator[World]:
-        """See `WorldCopy.open`."""
-        twin = self.sandbox.fork()
-        try:
-            yield SandboxWorld(twin, world_id)
-        finally:
-            twin.close()
-
-    def close(self) -> None:
-        self.sandbox.close()
-
-
-@dataclass
 class ReplayedCopy:
-    """For worlds behind a server or a toolset: a new one, in which the calls so far are made again.
+    """For worlds that cannot be forked: a new one, in which the calls so far are made again.
 
     Only for simulated worlds: see `require_forkable`. What each call returns must be what it returned before, else the
     world is another one, and `ForkFailed` says so.
@@ -84,7 +56,7 @@ class ReplayedCopy:
                 _require_same(record.result, result, record.call.name)
             yield world
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Nothing is held."""
 
 
@@ -96,11 +68,27 @@ def _require_same(before: ToolResult, again: ToolResult, name: str) -> None:
         )
 
 
-def copy_world(world: World, source: WorldSource, rollout: Rollout, *, call_timeout_s: float) -> WorldCopy:
-    """`world` as it is now; by its sandbox where it tells which, by its calls otherwise."""
-    if isinstance(world, SandboxWorld):
-        return SandboxCopy(world.sandbox.fork())
+async def copy_world(world: World, source: WorldSource, rollout: Rollout, *, call_timeout_s: float) -> WorldCopy:
+    """`world` as it is now: forked where its source says that its worlds can be, by its calls otherwise.
+
+    Also by its calls where a server refuses the fork, because it holds too many worlds, say. Raises `ToolFailure`
+    where the server broke.
+    """
+    if getattr(source, "can_fork", False) and isinstance(world, ForkableWorld):
+        try:
+            return await world.fork()
+        except ToolFailure as error:
+            if isinstance(error, ServerDied) or error.delivery not in ("answered", "refused"):
+                raise
+            logger.warning("a world of %s is replayed for its branches, since it was not forked: %s", rollout.id, error)
     return ReplayedCopy(source, rollout, len(rollout.calls), call_timeout_s)
+
+
+def how_worlds_are_copied(source: WorldSource) -> str:
+    """What is done for a branch, in words."""
+    if getattr(source, "can_fork", False):
+        return "are forked"
+    return "are opened anew, and the calls so far made again, since not every source can fork its worlds"
 
 
 def require_forkable(source: WorldSource) -> None:
@@ -129,7 +117,7 @@ def _live_tools(source: WorldSource) -> set[str]:
 
 @dataclass
 class TurnStart:
-    """A rollout right before its policy speaks. Holds copies until `close`."""
+    """A rollout right before its policy speaks. Holds copies until `aclose`."""
 
     rollout: Rollout
     turn: int
@@ -145,9 +133,15 @@ class TurnStart:
     prompt_tokens: int
     ledger: list[LedgerLine] = field(default_factory=list)
 
-    def close(self) -> None:
-        """Let go of the world's copy."""
-        self.world.close()
+    async def aclose(self) -> None:
+        """Let go of the world's copy, also in a task that is cancelled."""
+        with anyio.CancelScope(shield=True):
+            await self.world.aclose()
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether the world of a branch is made by its calls, and not forked."""
+        return isinstance(self.world, ReplayedCopy)
 
     def begin(self, rollout: Rollout) -> None:
         """Fill in a branch's past: everything until here is that of the rollout it branches from."""
@@ -161,7 +155,7 @@ class TurnStart:
         rollout.prompt_tokens = self.prompt_tokens
 
 
-def turn_start(
+async def turn_start(
     rollout: Rollout,
     conversation: Conversation,
     world: World,
@@ -184,7 +178,7 @@ def turn_start(
         incoming=list(incoming),
         later_turns=list(later_turns),
         conversation=conversation.fork(seed=rollout.seed),
-        world=copy_world(world, source, rollout, call_timeout_s=call_timeout_s),
+        world=await copy_world(world, source, rollout, call_timeout_s=call_timeout_s),
         messages=len(rollout.messages),
         calls=len(rollout.calls),
         sampled_tokens=rollout.sampled_tokens,

@@ -40,6 +40,8 @@ class RolloutCounts:
     attempts_again: int = 0
     """Attempts that broke and were made again."""
     branches: int = 0
+    branches_replayed: int = 0
+    """Of these, those whose world was not forked but made by the calls so far."""
     most_in_flight: int = 0
 
     @property
@@ -121,6 +123,7 @@ class RolloutStream:
         self._queue: list[tuple[int, int, Job, Ticket]] = []
         self._open: set[Ticket] = set()
         self._uses: Counter[int] = Counter()
+        self._kept: dict[int, TurnStart] = {}
         self._handed_in = 0
         self._in_flight = 0
         self._closed = False
@@ -161,7 +164,7 @@ class RolloutStream:
             self._group.start_soon(self._one, job, ticket, priority)
 
     async def _one(self, job: Job, ticket: Ticket, priority: int) -> None:
-        ended = False
+        ended = cut_off = False
         starts: list[TurnStart] | None = [] if self._branching is not None and job.start is None else None
         branches: list[Job] = []
         try:
@@ -179,23 +182,38 @@ class RolloutStream:
             # Whoever waits for the ticket raises it; the other tickets go on.
             ticket.fail(error)
             branches = []
+        except BaseException:
+            cut_off = True
+            raise
         finally:
             self._in_flight -= 1
             self.counts.ended += ended
-            self._let_go(job, starts or [], branches)
-        self.counts.branches += len(branches)
-        self._add(branches, ticket, priority)
+            unneeded = self._unneeded(job, starts or [], branches)
+            if not cut_off:
+                self.counts.branches += len(branches)
+                self.counts.branches_replayed += sum(one.world_is_replayed for one in branches)
+                self._add(branches, ticket, priority)
+            for start in unneeded:
+                await start.aclose()
 
-    def _let_go(self, job: Job, starts: Sequence[TurnStart], branches: Sequence[Job]) -> None:
-        """Close the copies that no branch needs any more."""
+    def _unneeded(self, job: Job, starts: Sequence[TurnStart], branches: Sequence[Job]) -> list[TurnStart]:
+        """The copies that no branch needs any more, now that `job` has ended."""
         for branch in branches:
-            self._uses[id(branch.start)] += 1
+            if branch.start is not None:
+                self._kept[id(branch.start)] = branch.start
+                self._uses[id(branch.start)] += 1
         if job.start is not None:
             self._uses[id(job.start)] -= 1
-        for start in [*starts, *([job.start] if job.start is not None else [])]:
-            if self._uses[id(start)] <= 0:
-                del self._uses[id(start)]
-                start.close()
+        free = [one for one in (*starts, job.start) if one is not None and self._uses[id(one)] <= 0]
+        for start in free:
+            del self._uses[id(start)]
+            self._kept.pop(id(start), None)
+        return free
+
+    async def let_go(self) -> None:
+        """Close the copies of branches that were never begun. Called when nothing is in flight any more."""
+        while self._kept:
+            await self._kept.popitem()[1].aclose()
 
     def _broke(self, rollout: Rollout, again: bool) -> None:
         """An attempt broke; `again`: it is made again."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 
 import anyio.from_thread
@@ -27,10 +27,12 @@ from ..rollouts.seeds import derive_seed
 from ..rollouts.stream import RolloutStream, StreamClosed, Ticket
 from ..rollouts.tree import parent_and_turn
 from ..traces.run_folder import RunFolder
+from ..verifiers.protocol import judges_groups
 from .batch import Batch, BatchStats, build_batch
 from .branch_batch import build_branch_batch
 from .config import TrainConfig
 from .curriculum import Curriculum
+from .group_judging import GroupJudging
 from .overlap import BROKEN, FIGURES, Ahead, Staleness, recalled
 
 STAGE = "grpo"
@@ -63,7 +65,8 @@ class Collector:
         self._ahead = Ahead(curriculum.choose, bound=config.max_staleness, steps=config.grpo_steps)
         self._tickets: dict[int, Ticket] = {}
         self._stream: RolloutStream | None = None
-        self._broken = self._broken_before = 0
+        self._broken = self._broken_before = self._replayed_before = 0
+        self._groups = self._judging_of_groups()
         settings = AlarmSettings(success_threshold=config.success_threshold)
         self._watch = Watch(settings, follow=config.alarm_components) if config.alarms != "off" else None
         self.stats = BatchStats()
@@ -79,20 +82,36 @@ class Collector:
         if config.branches:
             branching = Branching(config.branches, points=config.branch_points, where=config.branch_where)
         sampling = Sampling(temperature=config.temperature, max_tokens=self._engine.limits.max_turn_tokens)
+        groups = self._groups
         try:
-            async with self._engine.stream(
-                sampling=sampling,
-                on_rollout=lambda rollout: self._folder.append_rollout(STAGE, rollout),
-                on_broken=self._keep_broken,
-                branching=branching,
-                retries=config.retries,
-            ) as self._stream:
+            async with (
+                groups.open() if groups is not None else nullcontext(),
+                self._engine.stream(
+                    sampling=sampling,
+                    on_rollout=groups.ended if groups is not None else self._keep,
+                    on_broken=self._keep_broken,
+                    branching=branching,
+                    retries=config.retries,
+                ) as self._stream,
+            ):
                 yield
         finally:
             counts = self._engine.counts
-            if counts.given_up or counts.not_begun:
-                given_up = {"given_up": counts.given_up, "not_begun": counts.not_begun}
+            given_up = {"given_up": counts.given_up, "not_begun": counts.not_begun}
+            given_up |= {"not_judged": groups.held} if groups is not None else {}
+            if any(given_up.values()):
                 self._folder.append_metrics({"stage": FIGURES, **given_up})
+
+    def _keep(self, rollout: Rollout) -> None:
+        self._folder.append_rollout(STAGE, rollout)
+
+    def _judging_of_groups(self) -> GroupJudging | None:
+        """Where the verifier wants to see the rollouts of a group together."""
+        verifier, config = self._engine.verifier, self._config
+        if not judges_groups(verifier):
+            return None
+        size = None if config.branches else config.group_size  # how many branches there are is known at the end
+        return GroupJudging(verifier, size=size, timeout_s=self._engine.verifier_timeout_s, hand_on=self._keep)
 
     def recall(self, done: int) -> None:
         """Before a run goes on after step `done`: what the curriculum and the alarms saw, in the order they saw it."""
@@ -153,11 +172,16 @@ class Collector:
         if self._stream is None:
             raise RuntimeError("the collector is not sampling; open Collector.sampling first")
         if round_number:
-            return await self._stream.submit(self._jobs(step, tasks), priority=step).wait()
-        for later, chosen in {step: tasks, **self._ahead.planned}.items():
-            if later not in self._tickets:
-                self._tickets[later] = self._stream.submit(self._jobs(later, chosen), priority=later)
-        return await self._tickets.pop(step).wait()
+            ticket = self._stream.submit(self._jobs(step, tasks), priority=step)
+        else:
+            for later, chosen in {step: tasks, **self._ahead.planned}.items():
+                if later not in self._tickets:
+                    self._tickets[later] = self._stream.submit(self._jobs(later, chosen), priority=later)
+            ticket = self._tickets.pop(step)
+        rollouts = await ticket.wait()
+        if self._groups is not None:
+            await self._groups.judged(rollouts)
+        return rollouts
 
     def _jobs(self, step: int, tasks: Sequence[Task]) -> list[Job]:
         return [
@@ -209,6 +233,7 @@ class Collector:
             "step": step,
             **Staleness.of(rollouts, step).figures(),
             "branches": sum(parent_and_turn(rollout.id) is not None for rollout in rollouts),
+            "branches_replayed": self._stream.counts.branches_replayed - self._replayed_before,
             "broken_attempts": self._broken - self._broken_before,
             "in_flight": self._stream.in_flight,
             "concurrency": self._stream.concurrency.limit,
@@ -217,12 +242,15 @@ class Collector:
             **({"alarms": [str(alarm) for alarm in alarms]} if alarms else {}),
         }
         self._broken_before = self._broken
+        self._replayed_before = self._stream.counts.branches_replayed
         self._folder.append_metrics(line)
 
     def stop(self) -> None:
         """Give up the rollouts in flight; the waiting trainer then raises `TrainingStopped`."""
         if self._stream is not None:
             self._stream.close()
+        if self._groups is not None:
+            self._groups.stop()
 
     def finished_step(self) -> None:
         """Called by the trainer after the optimiser's step."""

@@ -25,6 +25,7 @@ from ..progress import Progress
 from ..records import Task, TokenRow
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.forkable import ForkableAgent
+from ..rollouts.forks import how_worlds_are_copied
 from ..traces.run_folder import RunFolder
 from .callbacks import StepMetrics, StopOnRequest, WarmStartProgress
 from .collecting import STAGE, Collector, TrainingStopped
@@ -143,6 +144,8 @@ class Learner:
                     callbacks=[StepMetrics(self._folder, collector, curriculum), stop],
                 )
 
+            if self._config.branches:
+                self._progress.say(f"rollouts branch; their worlds {how_worlds_are_copied(engine.source)}")
             tell("grpo", (str(output_dir), checkpoint))
             async with collector.sampling():
                 await self._run(make, checkpoint, on_stop=collector.stop)

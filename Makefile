@@ -25,7 +25,7 @@ quickstart: install  ## the main job: measure, train and serve a small model on 
 	$(BIN)/toolbake quickstart
 
 test: install servers lint types  ## all checks and tests
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # What the tests start: servers from npm (without it those tests say that they were left out), and older releases of the
 # MCP SDK in environments of their own.

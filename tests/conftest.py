@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,30 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker has a core of its own; with more threads than cores, threads wait for each other at every barrier.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+LONG_FILES = (
+    "policies/vllm_server/test_vllm_real.py",
+    "cli/test_cli_quickstart.py",
+    "trainer/test_kill_and_resume.py",
+    "trainer/test_processes.py",
+)
+"""They take minutes. Where several processes share the files, one that got such a file last would keep all waiting."""
+
+
+def pytest_configure() -> None:
+    here = Path(__file__).parent
+    if missing := [file for file in LONG_FILES if not (here / file).is_file()]:
+        raise pytest.UsageError(f"LONG_FILES of tests/conftest.py names {missing[0]}, which is not there")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In the order in which `--no-loadscope-reorder` hands the files out: long ones first, then those of many tests."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    first = {Path(__file__).parent / file: place for place, file in enumerate(LONG_FILES)}
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (first.get(item.path, len(first)), -tests[item.path]))
 
 
 def pytest_collection_finish() -> None:

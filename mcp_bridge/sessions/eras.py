@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    REQUEST_TIMEOUT,
     ClientCapabilities,
     DiscoverResult,
     Implementation,
@@ -47,7 +48,7 @@ async def agree(client: Client, asked: Protocol | None, capabilities: ClientCapa
         return
     if asked == LATEST_MODERN_VERSION:
         try:
-            offered = DiscoverResult.model_validate(await client.session.send_discover(asked))
+            offered = DiscoverResult.model_validate(await _discovered(client, asked))
         except (MCPError, ValidationError) as error:
             raise _wrong("an older revision", asked) from error
         if asked not in offered.supported_versions:
@@ -57,6 +58,17 @@ async def agree(client: Client, asked: Protocol | None, capabilities: ClientCapa
         await _shake_hands(client, asked, capabilities)
     if client.protocol_version != asked:
         raise _wrong(f"revision {client.protocol_version}", asked)
+
+
+async def _discovered(client: Client, asked: Protocol) -> dict[str, Any]:
+    while True:
+        try:
+            return await client.session.send_discover(asked)
+        except MCPError as error:
+            # The SDK gives up after ten seconds, which says nothing of a server that is slow to start. The time limit
+            # for opening a session holds all the same.
+            if error.code != REQUEST_TIMEOUT:
+                raise
 
 
 def is_handshake(version: str) -> bool:

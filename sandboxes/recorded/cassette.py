@@ -12,8 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from mcp_bridge.errors import SourceError
+from mcp_bridge.records import Tool
 
-from .lines import FORMAT, VERSION, CallLine, Header, SessionLine
+from .lines import FORMAT, VERSION, CallLine, Header, SessionLine, canonical
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Cassette:
                 f"{str(where)!r} does not begin with the header of a {FORMAT}, version {VERSION}; give a file that "
                 "`toolbake record` wrote"
             )
-        return cls(lines[0], *_by_session(lines, where), torn=bool(rest.strip()), path=where)
+        headers = [line for line in lines if isinstance(line, Header)]
+        return cls(headers[-1], *_by_session(lines, where), torn=bool(rest.strip()), path=where)
 
     @property
     def calls(self) -> list[CallLine]:
@@ -87,9 +89,13 @@ def _by_session(
     setups: dict[str, dict[str, Any]] = {}
     calls: dict[str, list[CallLine]] = {}
     simulated: list[CallLine] = []
+    header = lines[0]
+    assert isinstance(header, Header)
     for line in lines[1:]:
         if isinstance(line, Header):
-            raise SourceError(f"the cassette {str(where)!r} has a second header; it must be one recording")
+            _require_more_tools(header, line, where)
+            header = line
+            continue
         if isinstance(line, SessionLine):
             setups[line.session] = line.setup
             calls.setdefault(line.session, [])
@@ -103,3 +109,15 @@ def _by_session(
         RecordedSession(name, setups[name], sorted(made, key=lambda call: call.order)) for name, made in calls.items()
     ]
     return sessions, simulated
+
+
+def _require_more_tools(before: Header, after: Header, where: Path) -> None:
+    """A header in the middle may only name tools that were offered later, or to other clients."""
+    if not only_adds(before.tools, after.tools):
+        raise SourceError(f"the cassette {str(where)!r} has a second header of other tools; it must be one recording")
+
+
+def only_adds(before: Sequence[Tool], after: Sequence[Tool]) -> bool:
+    """Whether all tools of `before` are among those of `after`, as they were."""
+    later = {tool.name: canonical(tool.model_dump()) for tool in after}
+    return all(later.get(tool.name) == canonical(tool.model_dump()) for tool in before)

@@ -36,7 +36,7 @@ class _Line(BaseModel):
 
 
 class Header(_Line):
-    """The first line: what was recorded."""
+    """The first line: what was recorded. Again where more tools were offered than before: the last one counts."""
 
     kind: Literal["header"] = "header"
     format: Literal["toolbake cassette"] = FORMAT

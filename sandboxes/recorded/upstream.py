@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,10 +14,13 @@ from mcp_bridge.errors import SourceError
 from mcp_bridge.records import Tool, ToolAnnotations
 from mcp_bridge.sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 
+from .asking import Questions, declared
+
 if TYPE_CHECKING:
     import mcp_types as types
 
     from mcp_bridge.sessions.session import Session
+    from mcp_bridge.sessions.transports import Transport
 
 MOST_SESSIONS = 256
 """At once: over stdio each is a process."""
@@ -43,37 +47,70 @@ def only_server(source: Any, server: str | None) -> ServerSpec:
     return servers[0]
 
 
+@dataclass
+class Upstream:
+    """A session with the real server."""
+
+    session: Session
+    answered: frozenset[str] | None
+    """What its client answers of what the server asks; None before a client has said so."""
+    questions: Questions
+    learned: Sequence[types.Tool] | None = None
+    """The tools, as they were when the cassette heard of them."""
+
+
 class Upstreams:
     """Open sessions with the real server, by the key of whoever they are for."""
 
     def __init__(self, spec: ServerSpec, group: anyio.abc.TaskGroup, *, connect_timeout_s: float) -> None:
-        from mcp_bridge.sessions.transports import Transport
-
-        self._transport = Transport(spec, connect_timeout_s=connect_timeout_s)
+        self._spec = spec
+        self._connect_timeout_s = connect_timeout_s
+        self._transports: dict[frozenset[str], Transport] = {}
         self._group = group
         self._lock = anyio.Lock()
-        self._open: dict[str, Session] = {}
+        self._open: dict[str, Upstream] = {}
 
-    async def get(self, key: str) -> Session:
-        """The session of a key, opened when it is first asked for. Raises `SourceError` where that fails."""
-        from mcp_bridge.sessions.opening import open_session
-        from mcp_bridge.sessions.session import CannotOpen
+    async def get(self, key: str, answered: frozenset[str] | None = None) -> Upstream:
+        """The session of a key, opened when it is first asked for. Raises `SourceError` where that fails.
 
+        `answered`: what the client answers of what the server asks; None where nobody knows it yet. The session that
+        was opened without knowing it is replaced where the client answers anything.
+        """
         async with self._lock:
-            if key not in self._open:
+            found = self._open.get(key)
+            if found is not None and found.answered is None and answered:
+                del self._open[key]
+                await found.session.close()
+                found = None
+            if found is None:
                 if len(self._open) >= MOST_SESSIONS:
                     raise SourceError(f"{MOST_SESSIONS} sessions are open; end some, or start another recorder")
-                try:
-                    self._open[key] = await open_session(self._transport, self._group)
-                except CannotOpen as error:
-                    raise SourceError(str(error)) from error
-            return self._open[key]
+                found = self._open[key] = await self._opened(answered)
+            elif found.answered is None:
+                found.answered = answered
+            return found
+
+    async def _opened(self, answered: frozenset[str] | None) -> Upstream:
+        from mcp_bridge.sessions.opening import open_session
+        from mcp_bridge.sessions.session import CannotOpen
+        from mcp_bridge.sessions.transports import Transport
+
+        known = answered or frozenset()
+        if known not in self._transports:
+            self._transports[known] = Transport(
+                self._spec, connect_timeout_s=self._connect_timeout_s, handlers=declared(known)
+            )
+        try:
+            session = await open_session(self._transports[known], self._group)
+        except CannotOpen as error:
+            raise SourceError(str(error)) from error
+        return Upstream(session, answered, Questions(session.client))
 
     async def close(self, key: str) -> None:
         """End the session of a key, if there is one."""
         found = self._open.pop(key, None)
         if found is not None:
-            await found.close()
+            await found.session.close()
 
     async def aclose(self) -> None:
         """End all sessions."""

@@ -15,8 +15,8 @@ from typing import Any
 from mcp_bridge.errors import SourceError
 from mcp_bridge.records import Tool, ToolResult
 
-from .cassette import Cassette
-from .lines import CallLine, Header, RecordedFailure, RecordedResult, SessionLine, canonical
+from .cassette import Cassette, only_adds
+from .lines import CallLine, Header, RecordedFailure, RecordedResult, SessionLine
 from .scrubbing import Scrubber
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class CassetteWriter:
         server: Mapping[str, Any] | None = None,
         scrubber: Scrubber | None = None,
     ) -> None:
-        """Begins the file, or goes on in one that has the same tools.
+        """Begins the file, or goes on in one that has the same tools, or some of the same.
 
         Raises `SourceError` where the file is no cassette, is one of other tools, or cannot be written.
         """
@@ -54,6 +54,18 @@ class CassetteWriter:
                 self._begin(file)
         except OSError as error:
             raise SourceError(f"the cassette {str(self.path)!r} cannot be written: {error}") from error
+
+    def learn(self, tools: Sequence[Tool]) -> None:
+        """Tools that are offered now. Those that are new are added to what was recorded; one that is known stays as it
+        was first."""
+        cleaned = [self._clean_tool(tool) for tool in tools]
+        known = {tool.name for tool in self._header.tools}
+        new = [tool for tool in cleaned if tool.name not in known]
+        if not new:
+            return
+        self._header = self._header.model_copy(update={"tools": [*self._header.tools, *new]})
+        with self._locked() as file:
+            self._begin(file)
 
     def begin_session(self, setup: Mapping[str, Any] | None = None) -> str:
         """A new session's name; it is unique among all writers of the file."""
@@ -117,18 +129,20 @@ class CassetteWriter:
             _write_all(file, self._header.as_text() + "\n")
             return
         found = Cassette.read(self.path)
-        if canonical([tool.model_dump() for tool in found.header.tools]) != canonical(
-            [tool.model_dump() for tool in self._header.tools]
-        ):
+        kept, ours = found.header.tools, self._header.tools
+        adds = only_adds(kept, ours)
+        if not (adds or only_adds(ours, kept)):
             raise SourceError(
                 f"the cassette {str(self.path)!r} holds a recording of other tools ({found.header.source}); "
                 "record into another file"
             )
         if found.torn:
             whole = self.path.read_bytes()
-            kept = whole.rfind(b"\n") + 1
-            logger.warning("%s: the last line was cut off (%d bytes); leaving it out", self.path, len(whole) - kept)
-            os.ftruncate(file, kept)
+            end = whole.rfind(b"\n") + 1
+            logger.warning("%s: the last line was cut off (%d bytes); leaving it out", self.path, len(whole) - end)
+            os.ftruncate(file, end)
+        if adds and len(ours) > len(kept):
+            _write_all(file, self._header.as_text() + "\n")
 
     def _clean_tool(self, tool: Tool) -> Tool:
         # The label of a source may name folders of this machine; a twin has a source of its own.

@@ -1,0 +1,86 @@
+"""Calls of tools on their way through a recorder, between a client and a server of other revisions of MCP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import mcp_types as types
+    from mcp import Client
+    from mcp.server.lowlevel import Server
+
+    from mcp_bridge.sessions.session import Session
+
+
+def speak_as(server: Server[Any], protocol: str) -> None:
+    """Make clients shake hands with `server` where the real server does, whose questions come in the middle of a call.
+
+    Clients that ask for the newest revision without looking first are served all the same.
+    """
+    import mcp_types as types
+    from mcp.shared.exceptions import MCPError
+
+    from mcp_bridge.sessions.eras import is_handshake
+
+    async def unknown(_: Any, __: Any) -> Any:
+        raise MCPError(types.METHOD_NOT_FOUND, f"the recorded server speaks revision {protocol}")
+
+    if is_handshake(protocol):
+        server.add_request_handler("server/discover", types.RequestParams, unknown)
+
+
+async def call_tool(session: Session, params: types.CallToolRequestParams, ctx: Any) -> Any:
+    """What the server answers: a result, or for clients that understand it, what it has to know first.
+
+    Raises `MCPError`.
+    """
+    import mcp_types as types
+    from mcp.shared.exceptions import MCPError
+
+    from mcp_bridge.sessions.eras import is_handshake
+    from mcp_bridge.sessions.tasks import TaskCalls, TaskInterrupted, wants_task
+
+    client = session.client
+    if any(tool.name == params.name and wants_task(tool) for tool in session.listed):
+        try:
+            return await TaskCalls(client, "the server").call(
+                params.name, params.arguments or {}, _progress(ctx), dict(params.meta or {})
+            )
+        except TaskInterrupted as cut:
+            raise MCPError(types.INTERNAL_ERROR, str(cut)) from cut
+    found = await _send(client, params, ctx)
+    if isinstance(found, types.InputRequiredResult) and is_handshake(ctx.protocol_version):
+        return await _driven(client, params, found, ctx)
+    return found
+
+
+async def _send(client: Client, params: types.CallToolRequestParams, ctx: Any) -> Any:
+    import mcp_types as types
+    from pydantic import TypeAdapter
+
+    return await client.session.send_request(
+        types.CallToolRequest(params=params),
+        TypeAdapter[Any](types.CallToolResult | types.InputRequiredResult),
+        progress_callback=_progress(ctx),
+    )
+
+
+async def _driven(client: Client, params: types.CallToolRequestParams, asked: Any, ctx: Any) -> Any:
+    """Ask the client what the server wants to know, in the way of the older revisions, and call again with that."""
+
+    async def again(responses: Any, state: str | None) -> Any:
+        more = {"input_responses": responses, "request_state": state}
+        return await _send(client, params.model_copy(update=more), ctx)
+
+    return await client._drive_input_required(asked, again)
+
+
+def _progress(ctx: Any) -> Any:
+    meta = ctx.meta or {}
+    if "progressToken" not in meta and "progress_token" not in meta:
+        return None
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        await ctx.session.report_progress(progress, total, message)
+
+    return report

@@ -1,0 +1,91 @@
+"""What servers ask in the middle of a call, and calls as tasks, through a recorder between them and the client."""
+
+from __future__ import annotations
+
+import functools
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from recorder_runs import node_command
+
+import mcp_bridge
+from mcp_bridge import Elicitation, Handlers
+from sandboxes.recorded import Cassette, RecordedTwin
+from sandboxes.recorded.proxy import serve_recorder
+
+TALKATIVE = str(Path(__file__).parents[1] / "bridge" / "servers" / "talkative.py")
+OLD, NEW = "2025-11-25", "2026-07-28"
+HANDLERS = Handlers(
+    elicitation=lambda question: {"colour": "blue"}, sampling=lambda question: "yes", roots=["file:///srv/work"]
+)
+
+
+@asynccontextmanager
+async def recorded(server: list[str], to: Path, protocol: str | None = None) -> AsyncIterator[str]:
+    """A recorder before a server; its URL."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    entry = {"command": server[0], "args": server[1:], "toolbake": {"protocol": protocol} if protocol else {}}
+    begun = anyio.Event()
+    async with anyio.create_task_group() as group:
+        recorder = functools.partial(serve_recorder, port=port, say=lambda _: begun.set())
+        group.start_soon(recorder, {"mcpServers": {"real": entry}}, to)
+        await begun.wait()
+        yield f"http://127.0.0.1:{port}/mcp"
+        group.cancel_scope.cancel()
+
+
+def through(url: str, protocol: str | None) -> Any:
+    return {"mcpServers": {"recorder": {"url": url, "toolbake": {"protocol": protocol} if protocol else {}}}}
+
+
+@pytest.mark.parametrize(("server", "client"), [(OLD, None), (NEW, NEW), (NEW, OLD)])
+async def test_questions_reach_the_client_and_their_answers_the_server(
+    server: str, client: str | None, tmp_path: Path
+) -> None:
+    async with recorded([sys.executable, TALKATIVE], tmp_path / "talk.jsonl", server) as url:
+        async with mcp_bridge.connect(through(url, client), handlers=HANDLERS) as toolset:
+            assert toolset.servers[0].protocol == (client or server)
+            assert (await toolset.call("paint", {"thing": "door"})).text == "The door is blue."
+            assert (await toolset.call("think", {})).text == "It said yes."
+            assert (await toolset.call("folders", {})).text == "file:///srv/work"
+        async with mcp_bridge.connect(through(url, client)) as toolset:
+            refused = await toolset.call("paint", {"thing": "door"})
+            assert refused.error_kind == "tool_error"
+    calls = Cassette.read(tmp_path / "talk.jsonl").calls
+    assert [call.tool for call in calls][:3] == ["paint", "think", "folders"]
+    assert [call.result.text for call in calls[:2] if call.result] == ["The door is blue.", "It said yes."]
+
+
+async def test_tools_that_only_some_clients_are_offered_and_tasks_are_recorded_and_replayed(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def user(question: Elicitation) -> dict[str, str]:
+        asked.append(question.message)
+        return {"interpretation": "snake"}
+
+    path = tmp_path / "everything.jsonl"
+    research = ("simulate-research-query", {"topic": "python", "ambiguous": True})
+    async with recorded(node_command("server-everything"), path) as url:
+        async with mcp_bridge.connect(url) as toolset:
+            plain = {tool.name for tool in toolset.tools}
+        handlers = Handlers(elicitation=user, sampling=lambda question: "a word")
+        async with mcp_bridge.connect(url, handlers=handlers) as toolset:
+            offered = {tool.name for tool in toolset.tools}
+            assert offered - plain >= {"trigger-elicitation-request", "trigger-sampling-request"}
+            said = await toolset.call("trigger-sampling-request", {"prompt": "Say a word."})
+            assert "a word" in said.text
+            found = await toolset.call(*research)
+            assert "python (snake)" in found.text
+    assert len(asked) == 1
+    assert {tool.name for tool in Cassette.read(path).header.tools} == plain | offered
+    async with mcp_bridge.connect(RecordedTwin(path)) as twin:
+        assert (await twin.call("trigger-sampling-request", {"prompt": "Say a word."})).text == said.text
+        assert (await twin.call(*research)).text == found.text

@@ -18,6 +18,7 @@ from ..verifiers import VerifierLike, run_verifier
 from .branching import Branching
 from .episode import Job, run_episode
 from .forks import TurnStart, may_call_again, require_forkable
+from .garbage import fewer_collections
 from .limits import Limits
 from .stream import OnRollout, RolloutCounts, RolloutStream
 
@@ -89,7 +90,7 @@ class RolloutEngine:
             raise ValueError(f"retries is {retries}; it must be 0 or more")
         if branching is not None:
             require_forkable(self.source)
-        with plain_errors():
+        with plain_errors(), fewer_collections():
             async with contextlib.AsyncExitStack() as copies, anyio.create_task_group() as group:
                 stream = RolloutStream(
                     self,

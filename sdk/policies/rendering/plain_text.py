@@ -16,7 +16,7 @@ from typing import Any
 
 from ...errors import ModelError
 
-_LONG_CHARS = 64
+_SHORT_CHARS = 64
 _MOST_PIECES = 1024
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -79,12 +79,12 @@ class PlainTextCodec:
     def encode(self, text: str, *, keep: bool = False) -> list[int]:
         """The ids of rendered text; protected text becomes ordinary tokens.
 
-        Without protected text these are exactly the tokenizer's own ids. `keep`: remember what long stretches between
-        two tokens of the template's own become, for texts whose beginning comes again and again.
+        Without protected text these are exactly the tokenizer's own ids. `keep`: remember also what long stretches
+        between two tokens of the template's own become, for texts whose beginning comes again and again.
         """
         if self._nonce not in text:
-            if keep and self._splits_alone:
-                return self._encode_pieces(text)
+            if self._splits_alone:
+                return self._encode_pieces(text, keep)
             return list(self._whole.encode(text, add_special_tokens=False).ids)
         ids: list[int] = []
         position = 0
@@ -100,7 +100,7 @@ class PlainTextCodec:
                 position, swallow = match.end(), strip_right
         return ids
 
-    def _encode_pieces(self, text: str) -> list[int]:
+    def _encode_pieces(self, text: str, keep: bool) -> list[int]:
         ids: list[int] = []
         for piece in self._token_pieces.split(text):
             if not piece:
@@ -108,7 +108,7 @@ class PlainTextCodec:
             found = self._pieces.get(piece)
             if found is None:
                 found = list(self._whole.encode(piece, add_special_tokens=False).ids)
-                if len(piece) >= _LONG_CHARS or piece in self._ids:
+                if keep or len(piece) < _SHORT_CHARS:
                     while len(self._pieces) >= _MOST_PIECES:
                         del self._pieces[next(iter(self._pieces))]
                     self._pieces[piece] = found

@@ -8,6 +8,7 @@ A conversation of a form that was rendered before is filled into what was render
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from mcp_bridge.records import Tool
@@ -49,6 +50,10 @@ class TemplateRenderer:
         self._codec = PlainTextCodec(tokenizer)
         self._texts = TemplateText(tokenizer, self._codec, self._name, dict(options or {}))
         self._shells: dict[Hashable, Shell] = {}
+        # Prompts end as the template does, in one or two ways.
+        self._opens_reasoning = lru_cache(maxsize=64)(
+            lambda tail: self._codec.decode(tail).rstrip().endswith("<think>")
+        )
         self._turn_end, self._turn_end_id = self._find_turn_end()
         eos = getattr(tokenizer, "eos_token_id", None)
         self.stop_token_ids = [self._turn_end_id] + ([eos] if eos not in (None, self._turn_end_id) else [])
@@ -88,8 +93,7 @@ class TemplateRenderer:
         ids = list(completion_ids)
         if ids and ids[-1] in self.stop_token_ids:
             ids.pop()
-        reasoning_open = self._codec.decode(prompt_ids[-8:]).rstrip().endswith("<think>")
-        return parse_tagged_reply(self._codec.decode(ids), reasoning_open=reasoning_open)
+        return parse_tagged_reply(self._codec.decode(ids), reasoning_open=self._opens_reasoning(tuple(prompt_ids[-8:])))
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
         opening = self._texts.full([_ASK], tools, generation_prompt=True)

@@ -108,6 +108,9 @@ class Verdict(BaseModel):
     score: float
     components: dict[str, float] = Field(default_factory=dict)
     explanation: str = ""
+    turn_rewards: list[float] | None = None
+    """Where the verifier knows which turns were worth what: a reward for each assistant message, in their order. Only
+    training by turns looks at them (`advantages="turn"`); the score is what the report shows."""
 
     @field_validator("score")
     @classmethod
@@ -115,6 +118,14 @@ class Verdict(BaseModel):
         if not math.isfinite(score):
             raise ValueError(f"score is {score!r}; it must be a finite number")
         return score
+
+    @field_validator("turn_rewards")
+    @classmethod
+    def _finite_turn_rewards(cls, rewards: list[float] | None) -> list[float] | None:
+        for turn, reward in enumerate(rewards or [], start=1):
+            if not math.isfinite(reward):
+                raise ValueError(f"the reward of turn {turn} is {reward!r}; it must be a finite number")
+        return rewards
 
     @field_validator("components")
     @classmethod

@@ -8,7 +8,7 @@ Axes: T completion tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..records import Rollout, TokenRow
 from ..rollouts.tree import TurnSpan, grow_trees, sampled_turns
@@ -30,10 +30,31 @@ def build_branch_batch(
 
     A group has a signal where any of its branch points has, or its rollouts among each other.
     """
+
+    def segments_of(group: Sequence[Rollout]) -> list[Segment]:
+        return branch_advantages(grow_trees(group), scale=scale, baseline=baseline, negative_weight=negative_weight)
+
+    def masked(segment: Segment) -> bool:
+        return mask_cut_off and segment.end is None and segment.rollout.stop_reason in CUT_OFF
+
+    return build_segment_batch(groups, segments_of, masked, average_over_signal=average_over_signal)
+
+
+def build_segment_batch(
+    groups: Sequence[Sequence[Rollout]],
+    segments_of: Callable[[Sequence[Rollout]], list[Segment]],
+    masked: Callable[[Segment], bool],
+    *,
+    average_over_signal: bool,
+) -> Batch:
+    """Rows to train from the segments of each group. `masked`: whether a segment is not trained, and counted instead.
+
+    A group has a signal where any of its segments has an advantage.
+    """
     batch = Batch()
     scores: list[float] = []
     for group in groups:
-        segments = branch_advantages(grow_trees(group), scale=scale, baseline=baseline, negative_weight=negative_weight)
+        segments = segments_of(group)
         scored = [one.verdict.score for one in group if one.scored and one.verdict is not None]
         scores += scored
         _count_group(batch.stats, group, segments, scored)
@@ -42,16 +63,14 @@ def build_branch_batch(
         for segment in segments:
             made = segment_rows(segment)
             batch.stats.sampled_tokens += sum(sum(row.sampled) for row in made)
-            if segment.value is None or (mask_cut_off and _cut_off(segment)):
+            if segment.value is None or masked(segment):
                 continue
             if signal or not average_over_signal:
                 batch.stats.scored_rows += len(made)
                 batch.stats.scored_tokens += sum(sum(row.sampled) for row in made)
             if segment.advantage is not None:
                 rows += [TrainRow(row, segment.advantage) for row in made]
-        batch.stats.cut_off += sum(
-            mask_cut_off and segment.value is not None and _cut_off(segment) for segment in segments
-        )
+        batch.stats.cut_off += len({one.rollout.id for one in segments if one.value is not None and masked(one)})
         batch.groups.append(rows)
         batch.stats.trained_rows += len(rows)
         batch.stats.trained_tokens += sum(sum(row.tokens.sampled) for row in rows)
@@ -86,10 +105,6 @@ def _row(row: TokenRow, own: Sequence[TurnSpan]) -> TokenRow:
         logprobs=row.logprobs[:end],
         versions=row.versions[:end],
     )
-
-
-def _cut_off(segment: Segment) -> bool:
-    return segment.end is None and segment.rollout.stop_reason in CUT_OFF
 
 
 def _count_group(

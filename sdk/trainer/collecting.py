@@ -34,6 +34,7 @@ from .config import TrainConfig
 from .curriculum import Curriculum
 from .group_judging import GroupJudging
 from .overlap import BROKEN, FIGURES, Ahead, Staleness, recalled
+from .turn_batch import build_turn_batch
 
 STAGE = "grpo"
 log = logging.getLogger(__name__)
@@ -201,11 +202,14 @@ class Collector:
         groups: dict[str, list[Rollout]] = {}
         for rollout in rollouts:
             groups.setdefault(rollout.group, []).append(rollout)
-        build = build_branch_batch if config.branches else partial(build_batch, domain=config.domain)
+        build: Callable[..., Batch] = partial(build_batch, baseline=config.baseline, domain=config.domain)
+        if config.branches:
+            build = partial(build_branch_batch, baseline=config.baseline)
+        elif config.advantages == "turn":
+            build = build_turn_batch
         return build(
             list(groups.values()),
             scale=config.scale_advantages,
-            baseline=config.baseline,
             negative_weight=config.negative_weight,
             mask_cut_off=config.mask_cut_off,
             average_over_signal=config.resample_rounds > 0,

@@ -105,6 +105,10 @@ class TrainConfig(BaseModel):
     """`std`: divide a group's centred rewards by their standard deviation (GRPO); `none`: do not (Dr. GRPO)."""
     baseline: Baseline = "mean"
     """What a rollout's reward is compared with: the mean of its group, or of the others in it (`leave_one_out`)."""
+    advantages: Literal["rollout", "turn"] = "rollout"
+    """`rollout`: every token of a rollout has the advantage of its score. `turn`: those of a turn have that of what was
+    earned from there on, by the `turn_rewards` of the verdict (process supervision, arXiv 2402.03300, section 4.1.3).
+    Every turn is then a row: losses that average by rows (`grpo`, `dr_grpo`) weigh a long rollout by its turns."""
     negative_weight: float = Field(default=1.0, ge=0)
     """What advantages below zero are multiplied with. Below 1 the policy learns more from what worked than from what
     did not, which keeps a small model whole at rates that make a short run pay; 0 learns from successes alone."""
@@ -205,6 +209,8 @@ class TrainConfig(BaseModel):
                              'vllm.publish to "checkpoint"')  # fmt: skip
         if self.lora_alpha is not None and not self.lora_rank:
             raise ValueError("lora_alpha does nothing while lora_rank is 0; set lora_rank, such as 16")
+        if self.advantages == "turn":
+            self._require_plain_turns()
         if self.branches and self.domain is not None:
             raise ValueError("domain and branches cannot be used together yet; set branches to 0 or domain to None")
         if self.branch_points > 1 and not self.branches:
@@ -232,6 +238,13 @@ class TrainConfig(BaseModel):
                 'importance_cap does nothing while importance_correction is "none"; use "truncate" or "mask"'
             )
         return self
+
+    def _require_plain_turns(self) -> None:
+        for name in ("branches", "domain", "baseline"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f'{name} says how rollouts are compared, and advantages "turn" compares turns; leave one out'
+                )
 
     @field_validator("allow_probes")
     @classmethod

@@ -57,7 +57,7 @@ class Weighted:
     async def verify(self, rollout: Rollout) -> Verdict:
         verdicts = await run_parts(self.verifiers, rollout)
         pairs = zip(self.weights, verdicts.values(), strict=True)
-        return joined(verdicts, math.fsum(weight * verdict.score for weight, verdict in pairs))
+        return joined(verdicts, math.fsum(weight * verdict.score for weight, verdict in pairs), weights=self.weights)
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,7 +90,8 @@ class Watched:
 
     async def verify(self, rollout: Rollout) -> Verdict:
         verdicts = await run_parts((self.counts, *self.watchers), rollout)
-        return joined(verdicts, next(iter(verdicts.values())).score)
+        counts, *watchers = verdicts.values()
+        return joined(verdicts, counts.score, weights=[1.0] + [0.0] * len(watchers))
 
 
 def all_of(*verifiers: VerifierLike) -> AllOf:
@@ -171,11 +172,23 @@ async def run_parts(
     return verdicts
 
 
-def joined(verdicts: Mapping[str, Verdict], score: float) -> Verdict:
-    """Components `part` and `part.component`; the explanation has one line for each part."""
+def joined(verdicts: Mapping[str, Verdict], score: float, *, weights: Sequence[float] | None = None) -> Verdict:
+    """Components `part` and `part.component`; the explanation has one line for each part.
+
+    The rewards by turn are the sums of those that the parts give, each times its weight (1 where None).
+    """
     components: dict[str, float] = {}
     for name, verdict in verdicts.items():
         components[name] = verdict.score
         components |= {f"{name}.{inner}": value for inner, value in verdict.components.items()}
     lines = [f"{name} {verdict.score:g}: {verdict.explanation or '-'}" for name, verdict in verdicts.items()]
-    return Verdict(score=score, components=components, explanation="\n".join(lines))
+    explanation = "\n".join(lines)
+    return Verdict(score=score, components=components, explanation=explanation, turn_rewards=_summed(verdicts, weights))
+
+
+def _summed(verdicts: Mapping[str, Verdict], weights: Sequence[float] | None) -> list[float] | None:
+    pairs = zip(verdicts.values(), weights or [1.0] * len(verdicts), strict=True)
+    # A watcher earns nothing, so that its rewards alone are none.
+    parts = [(verdict.turn_rewards, weight) for verdict, weight in pairs if weight]
+    given = [[weight * one for one in rewards] for rewards, weight in parts if rewards is not None]
+    return [math.fsum(rewards) for rewards in zip(*given, strict=True)] if given else None

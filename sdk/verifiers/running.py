@@ -58,7 +58,13 @@ async def judge_evidence(verifier: VerifierLike, evidence: Rollout, timeout_s: f
             f"the verifier {name} gave no verdict within {timeout_s} s on rollout {evidence.id!r}; "
             "make it faster or raise the time limit"
         )
-    return _as_verdict(found, name)
+    verdict = _as_verdict(found, name)
+    if verdict.turn_rewards is not None and len(verdict.turn_rewards) != evidence.turns:
+        raise VerifierError(
+            f"the verifier {name} gave {len(verdict.turn_rewards)} turn_rewards for rollout {evidence.id!r}, which has "
+            f"{evidence.turns} assistant messages; give one for each"
+        )
+    return verdict
 
 
 def check_verifier(verifier: Any) -> None:

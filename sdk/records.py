@@ -111,6 +111,8 @@ class Verdict(BaseModel):
     turn_rewards: list[float] | None = None
     """Where the verifier knows which turns were worth what: a reward for each assistant message, in their order. Only
     training by turns looks at them (`advantages="turn"`); the score is what the report shows."""
+    rests_on: dict[str, str] = Field(default_factory=dict)
+    """Of a verdict that compares rollouts: the others by their ids, each with a digest of what the judge saw of it."""
 
     @field_validator("score")
     @classmethod

@@ -9,7 +9,8 @@ from typing import Any
 from ..errors import RunFolderError
 from ..traces.atomic_files import file_sha256, read_json, write_bytes
 from ..traces.opening import CALLS
-from ..verifiers import VerifierLike, check_verifier, verifier_identity
+from ..verifiers import VerifierLike, check_verifier, verifier_identity, verifier_name
+from ..verifiers.protocol import judges_groups
 from .calls_made import calls_not_made, lines_not_written
 from .canonical import START, digest
 from .chained_file import Entry, call_entry, evidence_entry, read_chain
@@ -239,3 +240,8 @@ class _Check:
             count, findings = await rescore(self.path / name, name, verifier, timeout_s=timeout_s)
             self.found.rescored += count
             self._wrong(*findings)
+        if judges_groups(verifier):
+            self.found.notes.append(
+                f"{verifier_name(verifier)} is not deterministic: what its judge said of groups is taken as recorded, "
+                "and all that follows from it was computed again"
+            )

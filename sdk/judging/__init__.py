@@ -3,6 +3,7 @@
 from .agreement import Agreement, labelled_examples, measure_agreement
 from .asking import Budget
 from .auditing import audit_call, audit_tasks
+from .ranked import Ranked, ranked
 from .ranking import Ranker, Ranking
 from .verdicts import Judge, judge
 
@@ -10,6 +11,7 @@ __all__ = [
     "Agreement",
     "Budget",
     "Judge",
+    "Ranked",
     "Ranker",
     "Ranking",
     "audit_call",
@@ -17,4 +19,5 @@ __all__ = [
     "judge",
     "labelled_examples",
     "measure_agreement",
+    "ranked",
 ]

@@ -28,6 +28,7 @@ from .curriculum import interleaved
 from .demonstrations import demonstration_rows, replay_demonstrations
 from .difficulty import tiers_in_order
 from .disk_space import bytes_still_needed
+from .group_judging import check_groups
 from .processes import check_processes, follow, follows, tell
 from .run_identity import check_model_name, train_identity
 
@@ -58,8 +59,8 @@ async def train_async(
     output_dir: str | Path | None = None,
     config: Any = None,
     *,
-    progress: Progress | None = None,
     handlers: Handlers | None = None,
+    progress: Progress | None = None,
 ) -> TrainResult:
     """Train a model to use the tools, and measure it on held-out tasks before, between and after.
 
@@ -77,6 +78,7 @@ async def train_async(
     check_verifier(verifier)
     check_model_name(model)
     check_processes(options)
+    check_groups(verifier, options)
     if follows():
         result: TrainResult = await anyio.to_thread.run_sync(follow, model, options)
         return result
@@ -96,9 +98,9 @@ async def _lead(
     model: str | Path | None,
     output_dir: str | Path | None,
     options: TrainConfig,
+    handlers: Handlers | None,
     progress: Progress,
 ) -> TrainResult:
-    handlers: Handlers | None,
     """The whole run, of the only process or of the first one."""
     tasks = choose_sides(prompts, options)
     _require_a_way_to_learn(tasks.train, options)
@@ -116,9 +118,9 @@ async def _lead(
             source=tools,
             tools=source.tools,
             validation=tasks.validation,
+            handlers=handlers,
         )
         path = _folder_path(output_dir, identity)
-            handlers=handlers,
         needed = bytes_still_needed(model, path, lora=options.lora_rank > 0)
         with RunFolder.create_or_resume(path, identity, needed_bytes=needed) as folder:
             folder.record_tools(source.tools)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..records import Rollout, Verdict
-from .protocol import VerifierLike
+from .protocol import VerifierLike, judges_groups
 from .running import check_verifier, run_verifier, verifier_name
 
 _RIGHT = 1.0
@@ -155,6 +155,11 @@ def checked_parts(verifiers: tuple[Any, ...], name: str) -> tuple[VerifierLike, 
         raise ConfigError(f"{name}() combines nothing; give at least one verifier")
     for verifier in verifiers:
         check_verifier(verifier)
+        if judges_groups(verifier):
+            raise ConfigError(
+                f"{name}: {verifier_name(verifier)} judges whole groups, which no combination can; give it to "
+                "sdk.train itself, and what it is combined with as its gates"
+            )
     return verifiers
 
 

@@ -52,13 +52,13 @@ async def judge_evidence(verifier: VerifierLike, evidence: Rollout, timeout_s: f
         except VerifierError as error:
             raise VerifierError(f"{name}: {error}") from error
         except Exception as error:
-            raise VerifierError(f"the verifier {name} raised {_describe(error)}") from error
+            raise VerifierError(f"the verifier {name} raised {described(error)}") from error
     if scope.cancelled_caught:
         raise VerifierError(
             f"the verifier {name} gave no verdict within {timeout_s} s on rollout {evidence.id!r}; "
             "make it faster or raise the time limit"
         )
-    verdict = _as_verdict(found, name)
+    verdict = as_verdict(found, name)
     if verdict.turn_rewards is not None and len(verdict.turn_rewards) != evidence.turns:
         raise VerifierError(
             f"the verifier {name} gave {len(verdict.turn_rewards)} turn_rewards for rollout {evidence.id!r}, which has "
@@ -130,7 +130,8 @@ async def _call(judge: Callable[[Rollout], Any], evidence: Rollout) -> Any:
     return await found if isinstance(found, Awaitable) else found
 
 
-def _as_verdict(found: Any, name: str) -> Verdict:
+def as_verdict(found: Any, name: str) -> Verdict:
+    """What a verifier called `name` returned, as a verdict. Raises `VerifierError` for what is no score."""
     if isinstance(found, Verdict):
         try:  # validated again: fields may have been set after it was built
             return Verdict.model_validate(found.model_dump())
@@ -150,7 +151,7 @@ def _as_verdict(found: Any, name: str) -> Verdict:
     raise VerifierError(f"the verifier {name} returned {repr(found)[:200]}{kind}; {_FIX}")
 
 
-def _describe(error: Exception) -> str:
+def described(error: Exception) -> str:
     """The exception with the line of the verifier where it came from."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.dirname(f.filename) != _OWN_FOLDER]
     frames = frames or traceback.extract_tb(error.__traceback__)

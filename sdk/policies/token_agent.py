@@ -31,6 +31,11 @@ class TokenAgent:
         """The same policy, speaking through `change(renderer)`."""
         return TokenAgent(self._policy, change(self._renderer), name=self._name)
 
+    def pressure(self) -> float:
+        """How full the policy's cache is, 0 to 1 and above where requests wait; 0 where it does not tell."""
+        tell = getattr(self._policy, "pressure", None)
+        return float(tell()) if callable(tell) else 0.0
+
     def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> TokenConversation:
         return TokenConversation(self._policy, self._renderer, tools, sampling=sampling, seed=seed)
 

@@ -86,8 +86,3 @@ class ForkableAgent(TokenAgent):
 
     def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> ForkableTokenConversation:
         return ForkableTokenConversation(self._policy, self._renderer, tools, sampling=sampling, seed=seed)
-
-    def pressure(self) -> float:
-        """How full the policy's cache is, 0 to 1 and above where requests wait; 0 where it does not tell."""
-        tell = getattr(self._policy, "pressure", None)
-        return float(tell()) if callable(tell) else 0.0

@@ -160,6 +160,9 @@ class TrainConfig(BaseModel):
     """At the turns whose tokens were least probable on average, or at any; never at the first."""
     engine: Literal["embedded", "vllm"] = "embedded"
     """What samples: the engine in this process, or vLLM, which is started or found as `vllm` says."""
+    engine_restarts: int = Field(default=2, ge=0)
+    """How often the embedded engine goes on after a failure, in all. The rollouts that it was speaking in are played
+    again, up to `retries` times, or left unscored; the report says how often. For vLLM: `vllm.max_restarts`."""
     vllm: VllmOptions = VllmOptions()
     checkpoint_every: int = Field(default=10, ge=1)
     """GRPO steps between checkpoints. A killed run repeats at most this many."""
@@ -200,6 +203,9 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 "reference_every does nothing while kl_coefficient is 0; set kl_coefficient, such as 0.001"
             )
+        restarts = type(self).model_fields["engine_restarts"].default
+        if self.engine == "vllm" and self.engine_restarts != restarts:
+            raise ValueError('engine_restarts does nothing while engine is "vllm"; set vllm.max_restarts')
         if self.engine != "vllm" and self.vllm != VllmOptions():
             raise ValueError('vllm does nothing while engine is "embedded"; set engine to "vllm"')
         if self.vllm.publish == "adapter" and not self.lora_rank:

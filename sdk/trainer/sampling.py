@@ -38,7 +38,8 @@ async def open_sampler(
     `folder`: for weights on their way to servers, and for the logs of those. Raises what `open_vllm` raises.
     """
     if config.engine == "embedded":
-        with EmbeddedEngine(loaded.model, max_rows=config.concurrency) as engine:
+        rows, restarts = config.concurrency, config.engine_restarts
+        with EmbeddedEngine(loaded.model, max_rows=rows, max_restarts=restarts) as engine:
             yield engine
         return
     adapters = config.vllm.takes_adapters(config.lora_rank)
@@ -75,7 +76,9 @@ def publish(publisher: WeightPublisher, model: Any, *, version: int) -> None:
 
 
 def sampler_facts(sampler: Sampler) -> dict[str, Any]:
-    """What the report says of it: nothing of the embedded engine, of vLLM what went wrong and was mended."""
+    """What the report says of it: what went wrong and was mended."""
     if isinstance(sampler, VllmPolicy):
         return {"engine": "vLLM", **{f"vllm_{name}": count for name, count in sampler.counts().items()}}
+    if isinstance(sampler, EmbeddedEngine) and sampler.restarts:
+        return {"engine_restarts": sampler.restarts}
     return {}

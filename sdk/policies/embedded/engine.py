@@ -7,6 +7,7 @@ so on. Callers on any event loop await futures. New weights are taken in between
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -19,6 +20,8 @@ from .decoder import Decoder
 from .requests import Request
 from .sampling import generator
 from .worker import Batch, NewWeights
+
+logger = logging.getLogger(__name__)
 
 _GATHER_S = 0.002
 """How long an idle engine waits for more requests before it computes the first."""
@@ -34,11 +37,21 @@ class EmbeddedEngine:
             completion = await engine.sample([1, 520, 9531], sampling=Sampling(max_tokens=16), seed=7)
     """
 
-    def __init__(self, model: Any, *, max_rows: int = 64, context_tokens: int | None = None, version: int = 0) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        max_rows: int = 64,
+        context_tokens: int | None = None,
+        version: int = 0,
+        max_restarts: int = 0,
+    ) -> None:
         """Copy `model` and start the worker.
 
         `max_rows`: the most requests decoded at once; more wait their turn. `context_tokens`: the most tokens of
         prompt and completion together, the model's own limit where not given. `version`: of the weights as they are.
+        `max_restarts`: how often, in all, it goes on with an empty cache after a failure; the requests that were being
+        computed have failed then, and those that came later have not.
         Raises `ModelError` for a model the engine cannot express, `ValueError` for limits that cannot be.
         """
         if max_rows < 1:
@@ -48,7 +61,11 @@ class EmbeddedEngine:
             raise ValueError(f"context_tokens is {context_tokens}; the model takes 2 to {decoder.max_positions}")
         self._context_tokens = context_tokens or decoder.max_positions
         self._decoder = decoder
+        self._max_rows, self._max_restarts = max_rows, max_restarts
+        self.restarts = 0
+        """How often it went on after a failure."""
         self._batch = Batch(decoder, max_rows=max_rows, version=version)
+        self._loading = False
         self._changed = threading.Condition()
         self._waiting: list[Request] = []
         self._new_weights: NewWeights | None = None
@@ -154,16 +171,44 @@ class EmbeddedEngine:
     # The worker thread
 
     def _run(self) -> None:
-        failure = PolicyFailure("the engine was closed; make a new one")
-        try:
-            while self._next():
-                self._batch.step()
-        except Exception as error:
-            failure = PolicyFailure(
-                f"the embedded engine failed and is dead: {type(error).__name__}: {error}; make a new one"
-            )
-            failure.__cause__ = error
+        failure: PolicyFailure | None = None
+        while failure is None:
+            try:
+                while self._next():
+                    self._batch.step()
+                failure = PolicyFailure("the engine was closed; make a new one")
+            except Exception as error:
+                if not self._went_on_after(error):
+                    failure = _failed(error, "is dead", "; make a new one")
         self._end(failure)
+
+    def _went_on_after(self, error: Exception) -> bool:
+        """Whether another batch over the same weights could take the place of the one that broke.
+
+        Not where new weights were being read: part of them may be in.
+        """
+        if self._loading or self.restarts >= self._max_restarts:
+            return False
+        broken = self._batch
+        try:
+            self._decoder.reset()
+            batch = Batch(self._decoder, max_rows=self._max_rows, version=broken.version)
+        except Exception:
+            logger.exception("the embedded engine could not go on after a failure")
+            return False
+        self.restarts += 1
+        logger.warning(
+            "the embedded engine failed and goes on with an empty cache (%d of %d times): %s: %s",
+            self.restarts,
+            self._max_restarts,
+            type(error).__name__,
+            error,
+        )
+        with self._changed:
+            self._batch = batch
+        for request in broken.requests():
+            request.fail(_failed(error, "lost what it was computing", " (it goes on)"))
+        return True
 
     def _next(self) -> bool:
         """Wait for work and hand what waits to the batch; False when the engine is to close."""
@@ -186,7 +231,9 @@ class EmbeddedEngine:
         return True
 
     def _take_weights(self, ticket: NewWeights) -> None:
+        self._loading = True
         self._batch.load(ticket)
+        self._loading = False
         with self._changed:
             self._new_weights = None
             self._changed.notify_all()
@@ -207,3 +254,9 @@ class EmbeddedEngine:
         if ticket is not None:
             ticket.error = failure
             ticket.done.set()
+
+
+def _failed(error: Exception, how: str, then: str) -> PolicyFailure:
+    failure = PolicyFailure(f"the embedded engine failed and {how}: {type(error).__name__}: {error}{then}")
+    failure.__cause__ = error
+    return failure

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
+
+import anyio
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -15,7 +19,8 @@ if TYPE_CHECKING:
 def speak_as(server: Server[Any], protocol: str) -> None:
     """Make clients shake hands with `server` where the real server does, whose questions come in the middle of a call.
 
-    Clients that ask for the newest revision without looking first are served all the same.
+    That holds over HTTP; `without_discovery` does it for a pair of streams. Clients that speak the newest revision
+    without looking first are served all the same.
     """
     import mcp_types as types
     from mcp.shared.exceptions import MCPError
@@ -27,6 +32,39 @@ def speak_as(server: Server[Any], protocol: str) -> None:
 
     if is_handshake(protocol):
         server.add_request_handler("server/discover", types.RequestParams, unknown)
+
+
+@contextlib.asynccontextmanager
+async def without_discovery(read: Any, write: Any, protocol: str) -> AsyncIterator[Any]:
+    """The stream `read` without the question for the newest revision, which is answered on `write`, where the real
+    server shakes hands: what a client asks first decides how the SDK's server serves it from then on."""
+    import mcp_types as types
+    from mcp.shared.message import SessionMessage
+
+    from mcp_bridge.sessions.eras import is_handshake
+
+    if not is_handshake(protocol):
+        yield read
+        return
+    send, receive = anyio.create_memory_object_stream[Any]()
+
+    async def relay() -> None:
+        async with send:
+            async for item in read:
+                asked = getattr(item, "message", None)
+                if isinstance(asked, types.JSONRPCRequest) and asked.method == "server/discover":
+                    told = types.ErrorData(
+                        code=types.METHOD_NOT_FOUND, message=f"the recorded server speaks revision {protocol}"
+                    )
+                    refused = types.JSONRPCError(jsonrpc="2.0", id=asked.id, error=told)
+                    await write.send(SessionMessage(refused))
+                else:
+                    await send.send(item)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(relay)
+        yield receive
+        group.cancel_scope.cancel()
 
 
 async def call_tool(session: Session, params: types.CallToolRequestParams, ctx: Any) -> Any:

@@ -22,7 +22,7 @@ from mcp_bridge.grouping import ungrouped
 from mcp_bridge.records import ToolResult
 
 from .asking import answered_by
-from .passing_on import call_tool, speak_as
+from .passing_on import call_tool, speak_as, without_discovery
 from .scrubbing import Scrubber
 from .upstream import Upstream, Upstreams, as_tools, only_server
 from .writing import CassetteWriter
@@ -72,7 +72,7 @@ async def serve_recorder(
             where = f" at http://127.0.0.1:{port}/mcp" if port is not None else ""
             begun = f"recording {writer.scrubber.text(spec.label)} to {writer.path}{where}"
             try:
-                await _serve(app, recorder, port, lambda: say(begun))
+                await _serve(app, recorder, port, session.protocol_version, lambda: say(begun))
             finally:
                 say(f"recorded {writer.calls} calls; secrets were replaced in {writer.scrubber.count} places")
                 with anyio.CancelScope(shield=True):
@@ -83,13 +83,16 @@ _FIRST = ""
 """The session that the recorder opens to see what the server has; a client over stdio goes on in it."""
 
 
-async def _serve(app: Server[Any], recorder: _Recorder, port: int | None, begun: Callable[[], None]) -> None:
+async def _serve(
+    app: Server[Any], recorder: _Recorder, port: int | None, protocol: str, begun: Callable[[], None]
+) -> None:
     if port is None:
         from mcp.server.stdio import stdio_server
 
         begun()
         async with stdio_server() as (read, write):
-            await app.run(read, write, app.create_initialization_options())
+            async with without_discovery(read, write, protocol) as asked:
+                await app.run(asked, write, app.create_initialization_options())
         return
     from ..serving import serve_app
 

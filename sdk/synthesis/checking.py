@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from ..verifiers import VerifierLike, all_of, answer_match, final_state, require
 from ..verifiers.grounding import ungrounded_arguments
 from ..verifiers.tokens import positions, tokenize
 
+_RIGHT = re.compile(r"\S+ 1: ")
+"""How a line of a combined verdict begins that has nothing to complain of."""
 _UNBOUNDED = Limits(max_turns=10_000, max_calls=10_000)
 
 
@@ -63,9 +66,10 @@ def replay_problem(rollout: Rollout) -> str:
     if refused and not _allows_refusals(rollout.task):
         call, said = refused[0].call, refused[0].result.text[:200]
         return f"the call {call.name}({_shown(call.arguments)}) of its demonstration is refused: {said}"
-    if rollout.verdict is None or rollout.verdict.score < 1:
-        return rollout.verdict.explanation if rollout.verdict is not None else "its end could not be judged"
-    return ""
+    if rollout.verdict is None:
+        return "its end could not be judged"
+    lines = [line for line in rollout.verdict.explanation.splitlines() if not _RIGHT.match(line)]
+    return "" if rollout.verdict.score >= 1 else "; ".join(lines)
 
 
 def _allows_refusals(task: Task) -> bool:

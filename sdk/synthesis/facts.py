@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from mcp_bridge.records import ToolResult
 
 from .naming import noun_of
 
@@ -88,6 +91,18 @@ class Facts:
         """Whether no other row of its table has the same value there."""
         same = [other for other in self.columns[cell.table, cell.column] if _alike(other.value, cell.value)]
         return len(same) == 1
+
+
+def content_of(result: ToolResult) -> Any:
+    """What a result holds. MCP has no structured content that is a list: such a one comes as its text."""
+    if result.structured is not None:
+        return result.structured
+    if result.text[:1] in ("[", "{"):
+        try:
+            return json.loads(result.text)
+        except ValueError:
+            return result.text
+    return result.text
 
 
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Scalar]]:

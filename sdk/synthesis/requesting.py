@@ -199,6 +199,8 @@ def _further(verb: str, rest: dict[str, Told | Found], describer: Describer) -> 
     said = "".join(f" for {describer.argument(name, rest[name])}" for name in things)
     joint = "to" if verb in SETTING else ""
     parts = [describer.named(name, source, joint) for name, source in rest.items() if name not in things]
+    # Long ones last: "the product of the order of C26 and the quantity 1" may be read as the quantity of that order.
+    parts.sort(key=len)
     if parts:
         said += (": set " if joint else ", with " if things else " with ") + _joined(parts)
     return said

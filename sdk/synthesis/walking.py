@@ -9,13 +9,15 @@ from typing import Any
 
 from mcp_bridge.records import Tool, ToolResult
 from mcp_bridge.world import Setup
+from sandboxes import diff
 
-from .facts import Cell, Facts, Scalar, leaves
+from .facts import Cell, Facts, Scalar, content_of, leaves
 from .learning import LIKE, Lessons, drawn_number, fitted, is_number, properties, required
 from .naming import likeness, verb_and_object, words
 from .worlds import Call, Played, Worlds, told
 
-_CALL_TRIES = 12
+_PROPOSALS = 12
+_CALL_TRIES = 5
 """Of one step, until a call succeeds."""
 _FOUND = 0.8
 """How often an argument that an earlier result has is taken from there, and not from the state."""
@@ -62,7 +64,7 @@ class Step:
     @property
     def content(self) -> Any:
         """The result as JSON; its text where there is none."""
-        return self.result.text if self.result.structured is None else self.result.structured
+        return content_of(self.result)
 
 
 @dataclass
@@ -81,14 +83,13 @@ class NoWalk(Exception):
 
 
 async def walk(worlds: Worlds, lessons: Lessons, setup: Setup, length: int, chance: random.Random) -> Walk:
-    """Up to `length` calls, all but the last of them reads. Raises `NoWalk`."""
+    """`length` calls, all but the last of them reads. Raises `NoWalk`."""
     async with worlds.open(setup) as world:
         before = await told(world)
         found = Walk(setup, Facts.of(before))
         walker = _Walker(found, lessons, chance)
         for place in range(length):
-            last = place == length - 1
-            for tool, sources in walker.proposals(last=last):
+            for tool, sources in walker.proposals(last=place == length - 1):
                 arguments = {name: source.value for name, source in sources.items()}
                 result = await world.call(tool.name, arguments)
                 if not result.is_error:
@@ -96,28 +97,25 @@ async def walk(worlds: Worlds, lessons: Lessons, setup: Setup, length: int, chan
                     break
             else:
                 raise NoWalk("no call succeeded")
-            if not last and await told(world) != before:
-                raise NoWalk("a tool that reads changed the world")
-        if found.steps[-1].tool.name not in lessons.reads and await told(world) == before:
-            raise NoWalk("a tool that acts changed nothing")
+        found.changes = [dict(change) for change in diff(before, await told(world))]
+    if found.steps[-1].tool.name not in lessons.reads and not found.changes:
+        raise NoWalk("a tool that acts changed nothing")
+    if found.steps[-1].tool.name in lessons.reads and found.changes:
+        raise NoWalk("a tool that reads changed the world")
     return found
 
 
 async def minimised(worlds: Worlds, whole: Walk) -> Walk:
-    """The walk without the calls that its end does not need: each is left out in turn, and the rest is played again in
-    a fresh world. Raises `NoWalk` where the end of the whole walk is another when it is played again."""
-    played = await _played(worlds, whole)
-    if not _same_end(whole.steps[-1].content, played):
-        raise NoWalk("its end is another when it is played again")
+    """The walk without the calls that its end does not need: each that no other rests on is left out in turn, and the
+    rest is played in a fresh world, where the end must be the same. All before the last are reads."""
     place = len(whole.steps) - 2
     while place >= 0:
         if not _is_used(whole, place):
             shorter = _without(whole, place)
             again = await _played(worlds, shorter)
-            if _same_end(whole.steps[-1].content, again) and again.changes_of_last == played.changes_of_last:
-                whole, played = shorter, again
+            if _same_end(whole.steps[-1].content, again) and again.changes == whole.changes:
+                whole = shorter
         place -= 1
-    whole.changes = played.changes
     return whole
 
 
@@ -126,10 +124,7 @@ async def _played(worlds: Worlds, walked: Walk) -> Played:
 
 
 def _same_end(content: Any, played: Played) -> bool:
-    last = played.results[-1]
-    return not any(r.is_error for r in played.results) and content == (
-        last.text if last.structured is None else last.structured
-    )
+    return not any(result.is_error for result in played.results) and content == content_of(played.results[-1])
 
 
 def _is_used(walked: Walk, place: int) -> bool:
@@ -148,7 +143,7 @@ def _without(walked: Walk, place: int) -> Walk:
         for number, step in enumerate(walked.steps)
         if number != place
     ]
-    return Walk(walked.setup, walked.facts, steps)
+    return Walk(walked.setup, walked.facts, steps, walked.changes)
 
 
 class _Walker:
@@ -163,15 +158,17 @@ class _Walker:
         if last and names:
             # One for all tries: otherwise most tasks would end in the tools that refuse least.
             names = [self._chance.choice(names)]
+        calls = 0
         made = {(step.tool.name, repr(step.arguments)) for step in self._walk.steps}
-        for _ in range(_CALL_TRIES):
-            if not names:
+        for _ in range(_PROPOSALS):
+            if not names or calls == _CALL_TRIES:
                 return
             tool = self._lessons.tools[self._chance.choice(names)]
             sources = self._sources(tool)
             if sources is None or (self._walk.steps and not self._goes_on(sources)):
                 continue
             if (tool.name, repr({name: source.value for name, source in sources.items()})) not in made:
+                calls += 1
                 yield tool, sources
 
     def _goes_on(self, sources: Mapping[str, Told | Found]) -> bool:

@@ -29,20 +29,10 @@ Call = tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Played:
-    """Calls in a world of their own: what each returned, and the state before the first and after each."""
+    """Calls in a world of their own: what each returned, and what they changed."""
 
     results: list[ToolResult]
-    before: dict[str, Any]
-    before_last: dict[str, Any]
-    after: dict[str, Any]
-
-    @property
-    def changes(self) -> list[dict[str, Any]]:
-        return [dict(change) for change in diff(self.before, self.after)]
-
-    @property
-    def changes_of_last(self) -> list[dict[str, Any]]:
-        return [dict(change) for change in diff(self.before_last, self.after)]
+    changes: list[dict[str, Any]]
 
 
 class Worlds:
@@ -60,15 +50,9 @@ class Worlds:
 
     async def play(self, setup: Setup, calls: Sequence[Call]) -> Played:
         async with self.open(setup) as world:
-            before = before_last = after = await told(world)
-            results = []
-            for place, (name, arguments) in enumerate(calls):
-                results.append(await world.call(name, arguments))
-                if place >= len(calls) - 2:
-                    before_last, after = after, await told(world)
-            if len(calls) == 1:
-                before_last = before
-            return Played(results, before, before_last, after)
+            before = await told(world)
+            results = [await world.call(name, arguments) for name, arguments in calls]
+            return Played(results, [dict(change) for change in diff(before, await told(world))])
 
 
 async def told(world: World) -> dict[str, Any]:

@@ -23,6 +23,7 @@ COMMANDS = {
     "rollout",
     "serve",
     "serve-tools",
+    "synthesize",
     "tools",
     "record",
     "divergence",

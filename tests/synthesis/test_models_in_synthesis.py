@@ -1,0 +1,96 @@
+"""A model that words requests is held to their values; a policy's attempts find what is ambiguous or too easy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+from banks import bank
+
+import sdk
+from sandboxes.helpdesk import Helpdesk
+from sdk.policies.scripted import Line, ScriptedAgent
+
+VALUE = re.compile(r"^- (.*)$", re.MULTILINE)
+
+
+def wording(messages: list[sdk.Message], seed: int) -> Line:
+    """Says the request in other words, with its values."""
+    request = messages[-1].content.split("\n")[0].removeprefix("Request: ")
+    return f'"Hello, kindly see to this for me: {request}"'
+
+
+def careless(messages: list[sdk.Message], seed: int) -> Line:
+    """Loses the first value of the request, and makes one up."""
+    request = messages[-1].content.split("\n")[0].removeprefix("Request: ")
+    values = VALUE.findall(messages[-1].content)
+    return request.replace(values[0], "99999") if values else f"{request} For 99999."
+
+
+def test_a_model_words_the_requests_and_every_value_is_kept() -> None:
+    made = sdk.synthesize(Helpdesk(), 6, max_calls=2, writer=ScriptedAgent(wording))
+    plain = sdk.synthesize(Helpdesk(), 6, max_calls=2)
+    assert {task.tags["wording"] for task in made.tasks} == {"model"}
+    assert all(str(task.prompt).startswith("Hello, kindly see to this") for task in made.tasks)
+    assert [task.expected for task in made.tasks] == [task.expected for task in plain.tasks]
+    assert "6 are worded by the model" in str(made)
+
+
+def test_a_wording_that_loses_a_value_is_not_taken_and_the_task_says_why() -> None:
+    made = sdk.synthesize(Helpdesk(), 4, max_calls=1, writer=ScriptedAgent(careless))
+    assert len(made.tasks) == 4
+    for task in made.tasks:
+        assert task.tags["wording"] == "template"
+        assert re.match(r"it (lacks|adds) ", task.tags["not_reworded"])
+        assert "99999" not in str(task.prompt)
+
+
+def solving(tasks: Sequence[sdk.Task], *, right: float) -> ScriptedAgent:
+    """Plays the gold solutions of `tasks`; a share of `1 - right` of the attempts gives up without a word."""
+    gold = {str(task.prompt): task.demonstration for task in tasks}
+
+    def play(messages: list[sdk.Message], seed: int) -> Line:
+        demonstration = gold[messages[0].content]
+        if seed % 100 >= right * 100:
+            return f"I give up, {seed}."
+        return demonstration[sum(message.role == "assistant" for message in messages)]
+
+    return ScriptedAgent(play)
+
+
+@pytest.fixture(scope="module")
+def bank_tasks() -> Sequence[sdk.Task]:
+    return sdk.synthesize(bank(), 6, max_calls=1, setups=[{}]).tasks
+
+
+def test_the_success_of_a_policy_is_measured_and_tasks_that_teach_nothing_are_left_out(
+    bank_tasks: Sequence[sdk.Task],
+) -> None:
+    asked = {"max_calls": 1, "setups": [{}], "attempts": 8}
+    sure = sdk.synthesize(bank(), 6, policy=solving(bank_tasks, right=1.0), **asked)
+    assert [task.tags["success"] for task in sure.tasks] == ["1.00"] * 6
+    assert [task.prompt for task in sure.tasks] == [task.prompt for task in bank_tasks]
+    # What it always solves is no signal: all are left out, so that it meets tasks that it was never shown.
+    with pytest.raises(KeyError):
+        sdk.synthesize(bank(), 6, policy=solving(bank_tasks, right=1.0), difficulty=(0.1, 0.9), **asked)
+    half = sdk.synthesize(bank(), 6, policy=solving(bank_tasks, right=0.5), difficulty=(0.05, 0.95), **asked)
+    assert all(0.05 <= float(task.tags["success"]) <= 0.95 for task in half.tasks)
+
+
+def test_a_request_that_several_attempts_understand_in_one_other_way_is_left_out(
+    bank_tasks: Sequence[sdk.Task],
+) -> None:
+    def agree(messages: list[sdk.Message], seed: int) -> Line:
+        if messages[-1].role == "tool":
+            return "It is Zoe, surely."
+        return sdk.ToolCall(id="c", name="get_account", arguments={"account": "A-101"})
+
+    made = sdk.synthesize(bank(), 1, policy=ScriptedAgent(agree), max_calls=1, setups=[{}])
+    assert made.tasks == []
+    assert "several attempts of the policy came to one other end: it may be ambiguous" in made.left_out
+
+
+def test_a_policy_that_cannot_be_reached_stops_the_work_and_is_named() -> None:
+    with pytest.raises(sdk.ToolbakeError, match=r"no attempt of the policy could be scored|the script has"):
+        sdk.synthesize(bank(), 1, policy=ScriptedAgent([]), max_calls=1, setups=[{}])

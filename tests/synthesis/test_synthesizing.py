@@ -1,0 +1,162 @@
+"""Tasks made from tools are right: each is solved by its own calls, says what it needs, and trains as it stands."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from banks import bank
+
+import sdk
+from mcp_bridge import connect
+from sandboxes import diff
+from sandboxes.api import ApiTwin
+from sandboxes.helpdesk import Helpdesk
+from sdk.tasks import load_tasks, split_tasks
+from sdk.verifiers import all_of, answer_match, final_state, required_calls
+
+SHOP = Path(__file__).parents[1] / "sandboxes" / "api" / "shop.yaml"
+
+
+@pytest.fixture(scope="module")
+def desk_tasks() -> Sequence[sdk.Task]:
+    return sdk.synthesize(Helpdesk(), 16).tasks
+
+
+def solved_by_hand(source: Any, task: sdk.Task) -> tuple[list[Any], list[Any]]:
+    """What the gold calls return in a fresh world, and what they change: without anything of synthesis."""
+
+    async def play() -> tuple[list[Any], list[Any]]:
+        async with connect(source) as toolset, toolset.open_world("by-hand", task.setup) as world:
+            before = await world.state()
+            results = [await world.call(call["name"], call["arguments"]) for call in task.expected["calls"]]
+            return results, diff(before or {}, await world.state() or {})
+
+    return anyio.run(play)
+
+
+@pytest.mark.parametrize("source", [Helpdesk, lambda: ApiTwin(SHOP), bank], ids=["sql twin", "api twin", "object twin"])
+def test_the_gold_calls_of_every_task_lead_to_the_end_it_expects(source: Any) -> None:
+    made = sdk.synthesize(source(), 8, max_calls=2)
+    assert len(made.tasks) == 8, str(made)
+    for task in made.tasks:
+        results, changes = solved_by_hand(source(), task)
+        assert not any(result.is_error for result in results)
+        assert changes == task.expected["changes"]
+        if task.expected["answer"] != "done":
+            assert str(task.expected["answer"]) in results[-1].text
+
+
+def test_every_solution_takes_as_many_calls_as_its_tier_says_and_none_can_be_left_out(
+    desk_tasks: Sequence[sdk.Task],
+) -> None:
+    assert Counter(task.tags["tier"] for task in desk_tasks) == {"1": 4, "2": 4, "3": 4, "4": 4}
+    for task in desk_tasks:
+        calls, said = task.expected["calls"], str(task.prompt)
+        assert len(calls) == int(task.tags["tier"])
+        for place in range(len(calls) - 1):
+            # Something that a later call needs is not in the request: what comes before it has to be called.
+            later = {str(value) for call in calls[place + 1 :] for value in call["arguments"].values()}
+            assert any(value not in said for value in later), said
+
+
+def test_the_same_seed_makes_the_same_tasks_and_another_makes_others(desk_tasks: Sequence[sdk.Task]) -> None:
+    again = sdk.synthesize(Helpdesk(), 16, concurrency=3).tasks
+    assert list(again) == list(desk_tasks)
+    other = sdk.synthesize(Helpdesk(), 8, seed=1).tasks
+    assert {task.prompt for task in other}.isdisjoint(task.prompt for task in desk_tasks[:4])
+
+
+def test_a_request_does_not_say_its_answer_and_no_two_are_the_same(desk_tasks: Sequence[sdk.Task]) -> None:
+    assert len({(str(task.prompt), json.dumps(task.setup)) for task in desk_tasks}) == len(desk_tasks)
+    for task in desk_tasks:
+        if task.tags["end"] == "fact":
+            assert f" {task.expected['answer']} " not in f" {task.prompt} "
+
+
+def test_degenerate_policies_earn_nothing_on_made_tasks(desk_tasks: Sequence[sdk.Task]) -> None:
+    report = sdk.probe(Helpdesk(), list(desk_tasks), all_of(final_state(), answer_match()), most_tasks=16)
+    echoes = {finding.probe.name for finding in report.findings}
+    assert not echoes, str(report)
+
+
+def test_made_tasks_split_by_family_and_are_judged_by_the_existing_verifiers(
+    desk_tasks: Sequence[sdk.Task], tmp_path: Path
+) -> None:
+    made = sdk.synthesize(Helpdesk(), 16, to=tmp_path / "tasks.jsonl")
+    tasks = load_tasks(made.path)
+    assert tasks == list(desk_tasks)
+    train, heldout = split_tasks(tasks, heldout=4)
+    assert not {task.family for task in train} & {task.family for task in heldout}
+
+    from sdk.policies.scripted import ScriptedAgent
+
+    idle = ScriptedAgent(["done"])
+    report = sdk.evaluate(Helpdesk(), tasks, all_of(final_state(), required_calls(), answer_match()), model=idle)
+    assert "0.0 %" in str(report)
+
+
+def test_made_tasks_train_a_model_as_they_stand(tiny_model_folder: Path, tmp_path: Path) -> None:
+    made = sdk.synthesize(Helpdesk(), 6, max_calls=2, to=tmp_path / "tasks.jsonl")
+    short = {"warm_start_steps": 1, "warm_start_batch": 2, "grpo_steps": 1, "prompts_per_step": 1, "group_size": 2}
+    result = sdk.train(
+        Helpdesk(),
+        made.path,
+        all_of(final_state(), answer_match()),
+        model=tiny_model_folder,
+        output_dir=tmp_path / "run",
+        config={**short, "heldout": 2, "limits": {"max_turns": 2, "max_turn_tokens": 8}},
+    )
+    assert (result.model_dir / "config.json").is_file()
+
+
+class Careless:
+    """Worlds whose beginning is another each time."""
+
+    def __init__(self) -> None:
+        self._desk, self._opened = Helpdesk(), 0
+        self.tools, self.simulated = self._desk.tools, True
+
+    def open_world(self, world_id: str, setup: Any = None) -> Any:
+        self._opened += 1
+        return self._desk.open_world(world_id, {"seed": self._opened})
+
+
+def lookup(word: str) -> str:
+    """Look a word up."""
+    return word
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ([lookup], {}, "lookup are not simulated: calls would be real; give a sandbox or a twin"),
+        (Careless(), {}, "differ in .*orders.*: they cannot be reset"),
+        (Helpdesk(), {"setups": [{"sed": 1}]}, "unknown setup 'sed'.*Give `setups` that fit"),
+        (Helpdesk(), {"setups": []}, "setups is empty"),
+        (Helpdesk(), {"difficulty": (0.1, 0.9)}, "give `policy`, or leave difficulty out"),
+        (Helpdesk(), {"difficulty": (0.9, 0.1), "policy": "embedded"}, "two shares that rise"),
+        (Helpdesk(), {"min_realism": 2}, "between 0 and 1"),
+        (Helpdesk(), {"max_calls": 0}, "max_calls is 0"),
+        (Helpdesk(), {"to": "tasks.csv"}, "ends in .jsonl"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_fix(
+    source: Any, options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(sdk.ConfigError, match=message):
+        sdk.synthesize(source, 2, **options)
+
+
+def test_too_few_worlds_give_fewer_tasks_and_the_result_says_so() -> None:
+    made = sdk.synthesize(bank(), 60, setups=[{}], max_calls=1, min_realism=0.95)
+    assert 0 < len(made.tasks) < 60
+    assert "60 were wanted" in str(made)
+    assert "its realism is below 0.95" in made.left_out
+    assert sum(made.left_out.values()) + len(made.tasks) == made.attempts

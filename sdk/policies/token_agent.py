@@ -77,7 +77,8 @@ class TokenConversation:
         room = self._policy.context_tokens - len(prompt)
         if room < 1:
             return Reply(Message(role="assistant"), "context", prompt_tokens=len(prompt))
-        sampling = replace(self._sampling, max_tokens=min(limit, room))
+        most = min(limit, room)
+        sampling = self._sampling if most == self._sampling.max_tokens else replace(self._sampling, max_tokens=most)
         completion = await self._policy.sample(
             list(prompt),
             sampling=sampling,

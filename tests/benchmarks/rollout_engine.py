@@ -3,14 +3,17 @@
     python tests/benchmarks/rollout_engine.py [--rounds 3] [--in-flight 1024]
 
 A policy that answers after 200 ms, a tool that takes 100 ms, 5 turns: 1.4 s a rollout if nothing else took time. Both
-loops run in a process of their own with the embedded model's tokenizer, parse real calls and keep real tokens; what
-samples is a sleep. TRL's is `_AsyncRolloutLoop`, as shipped, with its request to vLLM replaced. The two alternate.
+loops run in a process of their own with the embedded model's tokenizer, render each turn with a chat template, parse
+real calls and keep real tokens; what samples is a sleep. Groups have prompts of their own, and no two calls in a row
+the same arguments and result, so that nobody gains by remembering texts. TRL's loop is `_AsyncRolloutLoop`, as
+shipped, with its request to vLLM replaced. The two alternate.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import statistics
@@ -26,6 +29,8 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 POLICY_S, TOOL_S, TURNS = 0.2, 0.1, 5
 ROLLOUT_S = TURNS * POLICY_S + (TURNS - 1) * TOOL_S
 GROUP = 8
+KEYS = 10_000
+"""Different calls; encoded before the clock starts."""
 STEPS, STEP_S = 20, 0.5
 
 
@@ -61,9 +66,13 @@ def _ours(in_flight: int, total: int, *, virtual: bool) -> dict[str, float]:
     from sdk.rollouts.limits import Limits
     from sdk.rollouts.simulation import run_virtual
 
-    renderer = make_renderer(_tokenizer())
-    call = Message(role="assistant", tool_calls=[ToolCall(id="", name="lookup", arguments={"key": "k3"})])
-    said = [renderer.encode_reply(message, []) for message in (call, Message(role="assistant", content="done"))]
+    tokenizer = _tokenizer()
+    renderer = make_renderer(tokenizer)
+    example = Message(role="assistant", tool_calls=[ToolCall(id="", name="lookup", arguments={"key": "k3"})])
+    shown = tokenizer.decode(renderer.encode_reply(example, []))
+    texts = [shown.replace("k3", f"k{n}") for n in range(KEYS)]
+    calls = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    done = renderer.encode_reply(Message(role="assistant", content="done"), [])
 
     class Sleeper:
         context_tokens = 8192
@@ -71,8 +80,9 @@ def _ours(in_flight: int, total: int, *, virtual: bool) -> dict[str, float]:
         async def sample(self, prompt_ids: Any, *, sampling: Any, seed: int, stop_token_ids: Any = ()) -> Completion:
             await anyio.sleep(POLICY_S)
             # The template begins each message with token 1: system, user, then two for each turn so far, and this one.
-            last = list(prompt_ids).count(1) >= 2 * TURNS + 1
-            return Completion(said[last], [-0.5] * len(said[last]), "stop")
+            last = prompt_ids.count(1) >= 2 * TURNS + 1
+            said = done if last else calls[seed % KEYS]
+            return Completion(said, [-0.5] * len(said), "stop")
 
     async def verify(_: Any) -> float:
         return 1.0
@@ -86,7 +96,8 @@ def _ours(in_flight: int, total: int, *, virtual: bool) -> dict[str, float]:
                 limits=Limits(max_tokens=10_000),
                 concurrency=in_flight,
             )
-            made = [Job(id=f"r{n}", task=Task(prompt="go", id=f"t{n // GROUP}"), seed=n) for n in range(total)]
+            tasks = [Task(prompt=f"go {n}", id=f"t{n}") for n in range(total // GROUP + 1)]
+            made = [Job(id=f"r{n}", task=tasks[n // GROUP], seed=n) for n in range(total)]
             await engine.run(made[:GROUP], sampling=Sampling())
             wall, cpu = anyio.current_time(), time.process_time()
             rollouts = await engine.run(made, sampling=Sampling())
@@ -111,14 +122,18 @@ def _trl(in_flight: int, total: int) -> dict[str, float]:
     tokenizer = _tokenizer()
     tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
     call = '<tool_call>\n{"name": "lookup", "arguments": {"key": "k3"}}\n</tool_call><|im_end|>'
-    said = [tokenizer.encode(text, add_special_tokens=False) for text in (call, "done<|im_end|>")]
+    texts = [call.replace("k3", f"k{n}") for n in range(KEYS)]
+    calls = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    done = tokenizer.encode("done<|im_end|>", add_special_tokens=False)
+    number = itertools.count()
     turns: list[int] = []
 
     class Loop(_AsyncRolloutLoop):  # type: ignore[misc]
         async def _generate_one_turn(self, prompt_ids: list[int]) -> tuple[list[int], list[float]]:
             await asyncio.sleep(POLICY_S)
             last = prompt_ids.count(1) >= 2 * TURNS
-            return said[last], [-0.5] * len(said[last])
+            said = done if last else calls[next(number) % KEYS]
+            return said, [-0.5] * len(said)
 
         async def _generate_one(self, *args: Any, **kwargs: Any) -> Any:
             found = await super()._generate_one(*args, **kwargs)
@@ -131,7 +146,9 @@ def _trl(in_flight: int, total: int) -> dict[str, float]:
     ended: list[tuple[float, float]] = []
     loop = Loop(
         model_name="none",
-        dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "go"}]}]),
+        dataset=Dataset.from_list(
+            [{"prompt": [{"role": "user", "content": f"go {n}"}]} for n in range(total // GROUP + 1)]
+        ),
         reward_funcs=[lambda completions, **_: [1.0] * len(completions)],
         processing_class=tokenizer,
         eos_token_ids=[2],
@@ -151,8 +168,8 @@ def _trl(in_flight: int, total: int) -> dict[str, float]:
     return {"wall": ended[total - 1][0] - wall, "cpu": ended[total - 1][1] - cpu}
 
 
-def _overlap(staleness: int) -> dict[str, float]:
-    """Seconds of 20 steps whose rollouts take as long as their update, through the real collector."""
+def _overlap(staleness: int, update_s: float) -> dict[str, float]:
+    """Seconds of 20 steps whose update takes `update_s`, through the real collector; `waited`: for rollouts, a step."""
     import tempfile
 
     import anyio
@@ -162,6 +179,7 @@ def _overlap(staleness: int) -> dict[str, float]:
     from sdk.progress import Silent
     from sdk.records import Message, Task, ToolCall
     from sdk.rollouts.engine import RolloutEngine
+    from sdk.rollouts.limits import Limits
     from sdk.rollouts.simulation import SimulatedPolicy, SlowTools, simulated_agent
     from sdk.traces import RunFolder
     from sdk.trainer.collecting import Collector
@@ -169,7 +187,7 @@ def _overlap(staleness: int) -> dict[str, float]:
     from sdk.trainer.curriculum import Curriculum
 
     config = TrainConfig(
-        max_staleness=staleness, grpo_steps=STEPS, prompts_per_step=2, group_size=4, limits={"max_turn_tokens": 1000}
+        max_staleness=staleness, grpo_steps=STEPS, prompts_per_step=2, group_size=4, limits=Limits(max_turn_tokens=1000)
     )
     look = Message(role="assistant", tool_calls=[ToolCall(id="", name="get_order", arguments={"order_id": "1"})])
     policy = SimulatedPolicy(
@@ -184,20 +202,23 @@ def _overlap(staleness: int) -> dict[str, float]:
         engine = RolloutEngine(agent=simulated_agent(policy), source=source, verifier=verify, limits=config.limits)
         curriculum = Curriculum([Task(prompt=f"p{n}") for n in range(8)], config)
 
-        def train(collector: Collector) -> None:
-            for step in range(STEPS):
+        def train(collector: Collector, steps: range) -> list[float]:
+            waited = []
+            for step in steps:
                 policy.publish({}, version=step)
                 batch = collector(step)
                 assert batch.stats.rollouts == 8
-                time.sleep(STEP_S)
+                waited.append(collector.rollout_seconds)
+                time.sleep(update_s)
+            return waited
 
         with tempfile.TemporaryDirectory() as place, Silent().track("", STEPS) as progress:
             with RunFolder.create_or_resume(Path(place) / "run", {}) as folder:
                 collector = Collector(engine, curriculum, config=config, folder=folder, step=progress)
                 async with collector.sampling():
                     started = time.perf_counter()
-                    await anyio.to_thread.run_sync(train, collector)
-                    return {"wall": time.perf_counter() - started}
+                    waited = await anyio.to_thread.run_sync(train, collector, range(STEPS))
+                    return {"wall": time.perf_counter() - started, "waited": statistics.median(waited)}
 
     return anyio.run(run)
 
@@ -214,45 +235,61 @@ def _measured(*what: str) -> dict[str, float]:
 
 def section(*, rounds: int = 3, in_flight: int = 1024) -> str:
     """The results as Markdown."""
+    return "\n".join([*_many_in_flight(rounds, in_flight), "", *_while_training(rounds)])
+
+
+def _many_in_flight(rounds: int, in_flight: int) -> list[str]:
     total = 2 * in_flight
     ideal = ROLLOUT_S * total / in_flight
     size = (str(in_flight), str(total))
-    ours, theirs, steps, overlapped = [], [], [], []
+    ours, theirs = [], []
     for _ in range(rounds):
         ours.append(_measured("ours", *size))
         theirs.append(_measured("trl", *size))
-        steps.append(_measured("overlap", "0")["wall"])
-        overlapped.append(_measured("overlap", "1")["wall"])
     schedule = ideal / _measured("virtual", *size)["wall"]
     lines = [
         f"## Rollouts: {in_flight} in flight",
         "",
         f"{total} rollouts of {TURNS} turns, {POLICY_S * 1000:.0f} ms a reply and {TOOL_S * 1000:.0f} ms a call: "
         f"{ideal:.1f} s if nothing else took time. Median of {rounds}; lowest and highest in brackets. The processor's "
-        "time says what a rollout costs whatever else the machine does: below "
-        f"{1000 * ROLLOUT_S / in_flight:.2f} ms one core keeps up with the ideal.",
+        "time says what a rollout costs whatever else the machine does; the last column is how many in flight one core "
+        "keeps up with at that.",
         "",
-        "| | seconds | of the ideal | processor, ms a rollout |",
-        "| --- | --- | --- | --- |",
+        "| | seconds | of the ideal | processor, ms a rollout | in flight on one core |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for name, found in (("ours", ours), ("TRL's asynchronous loop", theirs)):
         wall, cpu = [one["wall"] for one in found], [1000 * one["cpu"] / total for one in found]
-        lines.append(f"| {name} | {_spread(wall)} | {ideal / statistics.median(wall):.0%} | {_spread(cpu)} |")
-    lines += [
-        "",
-        f"By a clock that does not count computing, our schedule is {schedule:.1%} of the ideal.",
-        "",
+        keeps_up = 1000 * ROLLOUT_S / statistics.median(cpu)
+        share = ideal / statistics.median(wall)
+        lines.append(f"| {name} | {_spread(wall)} | {share:.0%} | {_spread(cpu)} | {keeps_up:.0f} |")
+    return [*lines, "", f"By a clock that does not count computing, our schedule is {schedule:.1%} of the ideal."]
+
+
+def _while_training(rounds: int) -> list[str]:
+    """An update takes as long as a step's rollouts did in the same round, worlds, verdicts and traces included."""
+    seconds: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    updates, ratios = [], {1: list[float](), 2: list[float]()}
+    for _ in range(rounds):
+        updates.append(_measured("overlap", "0", str(STEP_S))["waited"])
+        for staleness, found in seconds.items():
+            found.append(_measured("overlap", str(staleness), str(updates[-1]))["wall"])
+        for staleness, found in ratios.items():
+            found.append(seconds[0][-1] / seconds[staleness][-1])
+    lines = [
         "## Rollouts: sampling while the trainer works",
         "",
-        f"{STEPS} steps through the real collector, whose rollouts take {STEP_S} s and whose update sleeps {STEP_S} s; "
-        f"{2 * STEPS / (STEPS + 1):.2f} times is the most there is.",
+        f"{STEPS} steps through the real collector. The update sleeps as long as a step's rollouts took in the same "
+        f"round, here {_spread(updates)} s; {2 * STEPS / (STEPS + 1):.2f} times is the most there is, since the first "
+        "step has nothing to overlap with.",
         "",
-        "| `max_staleness` | seconds | times as fast |",
+        "| `max_staleness` | seconds | times as fast, each round |",
         "| --- | --- | --- |",
-        f"| 0 | {_spread(steps)} | 1 |",
-        f"| 1 | {_spread(overlapped)} | {statistics.median(steps) / statistics.median(overlapped):.2f} |",
+        f"| 0 | {_spread(seconds[0])} | 1 |",
     ]
-    return "\n".join(lines)
+    for staleness, found in ratios.items():
+        lines.append(f"| {staleness} | {_spread(seconds[staleness])} | {_spread(found)} |")
+    return lines
 
 
 def _spread(values: list[float]) -> str:
@@ -269,13 +306,12 @@ def main() -> None:
         print(section(rounds=given.rounds, in_flight=given.in_flight))
         return
     what, *numbers = given.child
-    sizes = [int(number) for number in numbers]
     if what == "overlap":
-        found = _overlap(*sizes)
+        found = _overlap(int(numbers[0]), float(numbers[1]))
     elif what == "trl":
-        found = _trl(*sizes)
+        found = _trl(*map(int, numbers))
     else:
-        found = _ours(*sizes, virtual=what == "virtual")
+        found = _ours(*map(int, numbers), virtual=what == "virtual")
     print(json.dumps(found))
 
 

@@ -1,0 +1,60 @@
+"""While rollouts are in flight Python looks for cycles less often, and as before afterwards."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from sandboxes.helpdesk import Helpdesk
+from sdk.policies.protocol import Sampling
+from sdk.policies.scripted import ScriptedAgent
+from sdk.records import Task
+from sdk.rollouts.engine import RolloutEngine
+from sdk.rollouts.episode import Job
+from sdk.rollouts.garbage import fewer_collections
+
+
+@pytest.fixture(autouse=True)
+def _thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
+
+
+async def test_a_stream_raises_the_threshold_and_puts_it_back_also_where_it_is_broken_off() -> None:
+    engine = RolloutEngine(agent=ScriptedAgent(["done"]), source=Helpdesk(), verifier=None)
+
+    async def play() -> None:
+        async with engine.stream(sampling=Sampling()) as stream:
+            assert gc.get_threshold() == (10_000, 10, 10)
+            await stream.submit([Job(id="r", task=Task(prompt="Hi"), seed=0)]).wait()
+            async with engine.stream(sampling=Sampling()):
+                pass
+            assert gc.get_threshold() == (10_000, 10, 10)
+            raise RuntimeError("broken off")
+
+    with pytest.raises(RuntimeError, match="broken off"):
+        await play()
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+@pytest.mark.parametrize("chosen", [(0, 10, 10), (50_000, 5, 5)])
+def test_collections_that_are_off_or_rarer_stay_so(chosen: tuple[int, int, int]) -> None:
+    gc.set_threshold(*chosen)
+    with fewer_collections():
+        assert gc.get_threshold() == chosen
+    assert gc.get_threshold() == chosen
+
+
+def test_a_threshold_set_meanwhile_stays_and_blocks_may_overlap() -> None:
+    first, second = fewer_collections(), fewer_collections()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.get_threshold() == (10_000, 10, 10)
+    gc.set_threshold(900, 9, 9)
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == (900, 9, 9)

@@ -53,10 +53,17 @@ class Answer:
 
 
 def to_result(
-    answer: Answer, operation: str, *, needs: str, declared: bool, prune: Callable[[Any], Any] | None = None
+    answer: Answer,
+    operation: str,
+    *,
+    needs: str,
+    declared: bool,
+    prune: Callable[[Any], Any] | None = None,
+    tells_401: bool = False,
 ) -> ToolResult:
     """What the policy reads. `operation`: for messages. `needs`: which credentials are missing, "" where none is.
-    `declared`: the document has this status. `prune`: takes out what the policy must not see.
+    `declared`: the document has this status. `prune`: takes out what the policy must not see. `tells_401`: the policy
+    reads that the caller is not known, in place of a failure: a simulated caller has no credentials on purpose.
 
     Raises `ToolFailure` for what is no mistake of the policy: missing credentials, an overloaded or broken server,
     an answer that is not what it says.
@@ -67,7 +74,8 @@ def to_result(
             structured = prune(structured)
             text = compact_json(structured)
         return ToolResult(text=text or _done(answer), structured=structured)
-    _refuse_failures(answer, operation, needs)
+    if not (tells_401 and answer.status == 401):
+        _refuse_failures(answer, operation, needs)
     structured, text = _content(answer, operation, is_error=True)
     return error(f"{answer.line}: {text}" if text else answer.line, "tool_error", structured=structured)
 

@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m sandboxes.api", description=__doc__)
     parser.add_argument("document", help="path or URL of an OpenAPI 3.0 or 3.1 document")
     parser.add_argument("--seed", type=int, default=0, help="which world (default 0)")
-    parser.add_argument("--scenario", choices=("default", "empty"), default="default")
+    parser.add_argument("--scenario", choices=("default", "empty", "signed_out"), default="default")
     parser.add_argument("--rows", type=int, default=8, help="rows of a collection at the top (default 8)")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--http", type=int, metavar="PORT", help="serve the API itself at http://127.0.0.1:PORT")

@@ -14,6 +14,7 @@ from mcp_bridge.errors import SourceError
 from mcp_bridge.openapi.document import Document, read_document
 from mcp_bridge.openapi.tools import OperationTool, ToolMaker, legal_name
 
+from .access import SIGNED_OUT
 from .answering.errors import Refusals
 from .inference.planning import infer
 from .shapes import Shapes
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
 _SEEDS_KEPT = 64
-EMPTY = "empty"
+DEFAULT, EMPTY = "default", "empty"
 
 
 class Blueprint:
@@ -61,6 +62,7 @@ class Blueprint:
 
     def seeds(self, seed: int, scenario: str) -> Seeds:
         """The rows that a world of this seed and scenario begins with."""
+        scenario = self.data_of(scenario)
         key = (seed, scenario)
         with self._lock:
             found = self._seeds.get(key)
@@ -73,6 +75,11 @@ class Blueprint:
                     self._seeds.popitem(last=False)
             self._seeds.move_to_end(key)
         return found
+
+    @staticmethod
+    def data_of(scenario: str) -> str:
+        """The scenario whose rows a scenario has: who calls changes none of them."""
+        return DEFAULT if scenario == SIGNED_OUT else scenario
 
     def fingerprint(self) -> str:
         """Of what a snapshot hangs on: which tables there are, and how many rows they begin with."""

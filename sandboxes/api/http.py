@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from .access import brought
 from .answering.requests import Problem, Reply
 from .inference.paths import names_of
 from .shapes import Shape, Shapes
@@ -67,8 +68,9 @@ class HttpFace:
     def _call(
         self, tool: OperationTool, path: list[str], query: str, headers: Mapping[str, str], content: bytes
     ) -> Reply:
-        in_path = dict(zip(names_of(tool.operation.path), path, strict=True))
         pairs = parse_qsl(query, keep_blank_values=True)
+        credentials = brought(self._twin.blueprint.document, headers, pairs)
+        in_path = dict(zip(names_of(tool.operation.path), path, strict=True))
         arguments: dict[str, Any] = {}
         for argument, parameter in tool.plan.parameters.items():
             value = self._value(parameter, in_path, pairs, headers)
@@ -78,7 +80,8 @@ class HttpFace:
             arguments |= self._body(tool, headers, content)
         except ValueError as problem:
             return self._twin.refuse(tool, Problem(_BAD_REQUEST, f"The body cannot be read: {problem}"))
-        return self._twin.perform_tool(tool, arguments, _UNPROCESSABLE if content else _BAD_REQUEST)
+        invalid = _UNPROCESSABLE if content else _BAD_REQUEST
+        return self._twin.perform_tool(tool, arguments, invalid, credentials)
 
     def _value(
         self, parameter: Parameter, path: Mapping[str, str], query: list[tuple[str, str]], headers: Mapping[str, str]

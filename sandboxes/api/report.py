@@ -6,19 +6,23 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .access import needs
 from .answering.requests import INVALID, MISSING, status_for
 from .inference.model import STATEFUL, Backend, Plan, Role
+from .inference.uniqueness import unique_properties
 
 if TYPE_CHECKING:
     from .rules import Rules
+    from .shapes import Shapes
 
 
 @dataclass(frozen=True)
 class OperationReport:
     """One operation. `because`: why it is no more than an `event` or an `answer`.
 
-    `ignored`: query parameters that are accepted and do nothing. `undeclared`: statuses that the twin may answer with
-    although the document does not have them for the operation. `rules`: how many were added in Python.
+    `ignored`: query parameters that are accepted and do nothing. `needs`: which credentials, in words. `unique`: what
+    it refuses to make equal to another row's. `undeclared`: statuses that the twin may answer with although the
+    document does not have them for the operation. `rules`: how many were added in Python.
     """
 
     operation: str
@@ -28,6 +32,8 @@ class OperationReport:
     table: str | None
     because: str
     ignored: tuple[str, ...]
+    needs: str
+    unique: tuple[str, ...]
     undeclared: tuple[int, ...]
     rules: int
 
@@ -97,13 +103,18 @@ class Report:
         ignored = [one for one in self.operations if one.ignored]
         lines += ["", "Query parameters that do nothing:"] if ignored else []
         lines += [f"  {one.operation}: {', '.join(one.ignored)}" for one in ignored]
+        secured = sum(bool(one.needs) for one in self.operations)
+        lines += ["", f"{secured} operations need a credential (scenario signed_out: 401)"] if secured else []
+        unique = [one for one in self.operations if one.unique]
+        lines += ["", "Refused where another row has the same:"] if unique else []
+        lines += [f"  {one.operation}: {', '.join(one.unique)}" for one in unique]
         undeclared = [one for one in self.operations if one.undeclared]
         lines += ["", "Statuses that the document does not have:"] if undeclared else []
         lines += [f"  {one.operation}: {', '.join(map(str, one.undeclared))}" for one in undeclared]
         return "\n".join(lines)
 
 
-def report_of(api: str, backend: Backend, rules: Rules) -> Report:
+def report_of(api: str, backend: Backend, rules: Rules, shapes: Shapes) -> Report:
     """The report of a twin."""
     operations = tuple(
         OperationReport(
@@ -114,6 +125,8 @@ def report_of(api: str, backend: Backend, rules: Rules) -> Report:
             table=plan.table,
             because=plan.because,
             ignored=plan.query.unknown,
+            needs=needs(plan.operation),
+            unique=_unique(plan, backend, shapes),
             undeclared=_undeclared(plan),
             rules=sum(1 for name, _, _ in rules.rules if name == plan.operation.operation_id),
         )
@@ -131,6 +144,12 @@ def report_of(api: str, backend: Backend, rules: Rules) -> Report:
         for table in backend.tables.values()
     )
     return Report(api, operations, tables)
+
+
+def _unique(plan: Plan, backend: Backend, shapes: Shapes) -> tuple[str, ...]:
+    if plan.role not in {"create", "replace", "update"} or plan.table is None:
+        return ()
+    return tuple(sorted(unique_properties(shapes, backend.tables[plan.table].schema, plan.operation)))
 
 
 def _undeclared(plan: Plan) -> tuple[int, ...]:

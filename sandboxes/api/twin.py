@@ -16,6 +16,8 @@ from mcp_bridge.records import ErrorKind, Tool, ToolResult
 from ..changes import State
 from ..sandbox import Refused as SandboxRefused
 from ..sandbox import Sandbox, SetupError
+from .access import SIGNED_OUT, Held, asks_for_credentials, held_credentials
+from .access import problem as access_problem
 from .answering.answering import EVENTS, Answerer
 from .answering.requests import Problem, Reply, Request
 from .blueprint import EMPTY, Blueprint
@@ -46,12 +48,15 @@ class ApiTwin(Sandbox):
 
     `document`: path or URL of an OpenAPI 3.0 or 3.1 document, or the document itself. `rows`: how many rows a
     collection at the top begins with. `tags`: only operations with one of them; all by default. The scenario `empty`
-    begins without rows. What was inferred, and what could not be, is in `report()`.
+    begins without rows; in the scenario `signed_out`, which documents with security have, the caller has no credential.
+    `credentials`: the security schemes that the caller has otherwise, each with its scopes (None: all of them); all
+    schemes by default. What is asked for without a credential is refused with 401, without its scope with 403. What was
+    inferred, and what could not be, is in `report()`.
 
     Raises `SourceError` where the document cannot be read.
     """
 
-    scenarios = ("default", EMPTY)
+    scenarios: tuple[str, ...] = ("default", EMPTY)
 
     def __init__(
         self,
@@ -62,12 +67,16 @@ class ApiTwin(Sandbox):
         rows: int = 8,
         name: str | None = None,
         tags: Collection[str] = (),
+        credentials: Mapping[str, Collection[str] | None] | None = None,
         follow_urls: bool = False,
     ) -> None:
         if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= 1_000_000:
             raise SourceError(f"rows is {rows!r}; it must be a whole number from 1 to 1000000")
         self.blueprint = Blueprint(document, name=name, rows=rows, tags=tags, follow_urls=follow_urls)
         self.name = self.blueprint.name
+        if asks_for_credentials(self.blueprint.document):
+            self.scenarios = (*type(self).scenarios, SIGNED_OUT)
+        self._credentials = held_credentials(self.blueprint.document, credentials, name=self.name)
         self._tools = tuple(one.tool for one in self.blueprint.tools.values())
         self._rules = Rules()
         super().__init__()
@@ -96,7 +105,7 @@ class ApiTwin(Sandbox):
     def _own(self, seed: int, scenario: str, store: Store) -> None:
         self._beginning = (seed, scenario)
         self._store = store
-        world = f"{self.blueprint.document.title}/{scenario}/{seed}"
+        world = f"{self.blueprint.document.title}/{self.blueprint.data_of(scenario)}/{seed}"
         self._answerer = Answerer(self.blueprint.backend, self.blueprint.shapes, store, world)
 
     def _advance(self, by: timedelta) -> None:
@@ -147,6 +156,7 @@ class ApiTwin(Sandbox):
             Answer(reply.status, {"content-type": reply.kind} if content else {}, content),
             f"{operation.method.upper()} {operation.path} of {self.name}",
             needs="",
+            tells_401=True,
             declared=str(reply.status) in operation.responses,
             prune=lambda value: self.blueprint.maker.pruned(operation, reply.status, value),
         )
@@ -184,8 +194,21 @@ class ApiTwin(Sandbox):
 
     # -- requests and rules -------------------------------------------------------------------------------------------
 
-    def perform_tool(self, tool: OperationTool, arguments: Mapping[str, Any], invalid: tuple[int, ...]) -> Reply:
-        """Answer a call as the API itself would: what is invalid is refused with one of the statuses `invalid`."""
+    def perform_tool(
+        self,
+        tool: OperationTool,
+        arguments: Mapping[str, Any],
+        invalid: tuple[int, ...],
+        brought: Held | None = None,
+    ) -> Reply:
+        """Answer a call as the API itself would: what is invalid is refused with one of the statuses `invalid`.
+
+        `brought`: the credentials that came with the request, beside those that the caller has anyway.
+        """
+        held = {**(brought or {}), **self._held}
+        refusal = access_problem(tool.operation, held)
+        if refusal is not None:
+            return self.refuse(tool, refusal)
         problem = self._checker.problem(tool.tool.name, arguments)
         if problem is not None:
             return self.refuse(tool, Problem(invalid, problem))
@@ -193,7 +216,11 @@ class ApiTwin(Sandbox):
             request = self._request(tool, arguments)
         except _Unfit as unfit:
             return self.refuse(tool, Problem(invalid, str(unfit)))
-        return self.perform(request)
+        return self._perform(request)
+
+    @property
+    def _held(self) -> Held:
+        return {} if self._beginning[1] == SIGNED_OUT else self._credentials
 
     def refuse(self, tool: OperationTool, problem: Problem) -> Reply:
         """The refusal of an operation, in the shape that the document gives it."""
@@ -201,6 +228,12 @@ class ApiTwin(Sandbox):
 
     def perform(self, request: Request) -> Reply:
         """Answer a request with its rules. A refusal has changed nothing. Raises `ToolFailure` where a rule breaks."""
+        refusal = access_problem(request.plan.operation, self._held)
+        if refusal is not None:
+            return self.blueprint.refusals.reply(request.plan.operation, refusal, self.now)
+        return self._perform(request)
+
+    def _perform(self, request: Request) -> Reply:
         store, operation = self._store, request.plan.operation
         store.begin()
         try:
@@ -248,4 +281,4 @@ class ApiTwin(Sandbox):
 
     def report(self) -> Report:
         """What was inferred, operation by operation, and what could not be."""
-        return report_of(self.name, self.blueprint.backend, self._rules)
+        return report_of(self.name, self.blueprint.backend, self._rules, self.blueprint.shapes)

@@ -10,6 +10,7 @@ from typing import Any
 from ..inference.links import twins_of
 from ..inference.model import HIDDEN, WITHIN, Link, Plan, Table
 from ..inference.paths import body_schema
+from ..inference.uniqueness import unique_properties
 from ..shapes import Shape, Shapes
 from ..values.fitting import LINK, is_link
 from ..values.making import NOTHING, Maker, kind_fits, scalar_fits
@@ -26,7 +27,6 @@ _CHANGED = frozenset(("updated", "updatedat", "updatedon", "modified", "modified
                       "updateddate"))  # fmt: skip
 _STATES = frozenset(("status", "state", "phase", "stage"))
 _SELF = frozenset(("user", "author", "creator", "owner", "reporter", "sender", "createdby"))
-_UNIQUE = frozenset(("email", "username", "login", "slug", "sku", "handle"))
 
 
 class Writer:
@@ -38,6 +38,7 @@ class Writer:
         self._store: Store = rows.store
         self._tables = rows.tables
         self._name = name
+        self._uniques: dict[str, frozenset[str]] = {}
 
     # -- create -------------------------------------------------------------------------------------------------------
 
@@ -364,17 +365,20 @@ class Writer:
         )
 
     def _refuse_doubles(self, table: Table, row: Row, request: Request, own: str | None) -> None:
-        """Where the document knows of conflicts, what people log in or are found with is there once."""
-        if "409" not in request.plan.operation.responses:
-            return
-        for name in request.sent:
-            if "".join(words_of(name)) in _UNIQUE and name in row:
-                for key, other in self._store.items(table.name):
-                    if key != own and other.get(name) == row[name] and other.get(WITHIN) == row.get(WITHIN):
-                        raise Problem(
-                            TAKEN,
-                            f"{name}: there is a {table.singular} with {row[name]!r} already",
-                        )
+        """Raise `Problem` where what was sent makes a unique property equal to another row's."""
+        before = (self._store.get(table.name, own) or {}) if own is not None else {}
+        for name in self._unique(table, request) & request.sent.keys() & row.keys():
+            if row[name] is None or (own is not None and before.get(name) == row[name]):
+                continue
+            for key, other in self._store.items(table.name):
+                if key != own and other.get(name) == row[name] and other.get(WITHIN) == row.get(WITHIN):
+                    raise Problem(TAKEN, f"{name}: there is a {table.singular} with {row[name]!r} already")
+
+    def _unique(self, table: Table, request: Request) -> frozenset[str]:
+        operation = request.plan.operation
+        if operation.operation_id not in self._uniques:
+            self._uniques[operation.operation_id] = unique_properties(self._shapes, table.schema, operation)
+        return self._uniques[operation.operation_id]
 
     def put_single(self, table: Table, context: Found | None, row: Row) -> Found:
         """The row of a table that has one."""

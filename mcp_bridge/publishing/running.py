@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import SourceError
 from ..records import LeftOut
+from ..sessions.handlers import Handlers
 from ..sources.connecting import connect
 from ..toolsets.toolset import Toolset
 from ..world import WorldSource
@@ -32,6 +33,7 @@ async def serve_tools(
     max_worlds: int = MAX_WORLDS,
     idle_s: float = IDLE_S,
     call_timeout_s: float = 30.0,
+    handlers: Handlers | None = None,
     ready: Callable[[Toolset | WorldSource, Sequence[LeftOut]], None] = lambda *_: None,
 ) -> None:
     """Serve tools over standard input and output, or with `port` over streamable HTTP at `http://HOST:PORT/mcp`, until
@@ -49,7 +51,7 @@ async def serve_tools(
     async with AsyncExitStack() as stack:
         served = source
         if not isinstance(source, Toolset):
-            connecting = connect(source, call_timeout_s=call_timeout_s, max_result_chars=_WHOLE)
+            connecting = connect(source, call_timeout_s=call_timeout_s, max_result_chars=_WHOLE, handlers=handlers)
             served = await stack.enter_async_context(connecting)
         server = publish(served, name=name, control=control, max_worlds=max_worlds, idle_s=idle_s)
         told = functools.partial(ready, served, served.left_out)

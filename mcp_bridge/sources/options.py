@@ -28,6 +28,8 @@ ToolName = Annotated[StrictStr, StringConstraints(min_length=1)]
 ToolNames = tuple[ToolName, ...]
 
 _LONGEST_VALUE = 80
+_LISTS = {"roots": "a list of folders"}
+"""What an option's list is of, where not of tools."""
 
 
 class ServerOptions(BaseModel):
@@ -117,7 +119,11 @@ def _explained(problem: ErrorDetails) -> str:
     if problem["type"] == "literal_error":
         choices = str(problem.get("ctx", {}).get("expected", "")).replace(" or ", ", ")
         return f"{where} is {_shown(problem['input'])}; the choices are {choices}"
-    wanted = problem["msg"].replace("a valid tuple", "a list of tool names").replace("item after validation", "name")
+    wanted = (
+        problem["msg"]
+        .replace("a valid tuple", _LISTS.get(where, "a list of tool names"))
+        .replace("item after validation", "name")
+    )
     return f"{where} is {_shown(problem['input'])}; it must {wanted.partition(' should ')[2] or wanted}"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mcp_bridge.records import LeftOut, Tool
+    from mcp_bridge.sessions.handlers import Handlers
 
     from .token_costs import TokenCosts
 
@@ -25,14 +26,17 @@ class Listing:
     """Names of tools that training refuses."""
 
 
-def listing_of(source: Any) -> Listing:
-    """Connect, look, and leave. Raises `mcp_bridge.SourceError`."""
+def listing_of(source: Any, handlers: Handlers | None = None) -> Listing:
+    """Connect, look, and leave. `handlers`: as in training; some servers offer more tools to clients that they can ask.
+
+    Raises `mcp_bridge.SourceError`.
+    """
     import anyio
 
     from mcp_bridge import connect
 
     async def ask() -> Listing:
-        async with connect(source) as toolset:
+        async with connect(source, handlers=handlers) as toolset:
             live = frozenset(tool.name for tool in toolset.live_destructive)
             return Listing(toolset.tools, toolset.left_out, live)
 

@@ -83,6 +83,8 @@ verify = lambda rollout: rollout.calls[0].result.text == "The door is blue."
     answered = toolbake(*words, *policies, "--handlers", "painting.py:handlers")
     assert answered.exit_code == 0, answered.stderr
     assert "100.0 %" in answered.stdout
+    command = ("tools", "--command", f"{sys.executable} {server}", "--json", "--handlers", "painting.py:handlers")
+    assert "paint" in [tool["name"] for tool in json.loads(toolbake(*command).stdout)["tools"]]
     wrong = toolbake(*words, *policies, "--handlers", "painting.py:painter")
     assert wrong.exit_code != 0
     assert "--handlers painting.py:painter is a ScriptedAgent" in wrong.stderr

@@ -21,31 +21,36 @@ from ..options import (
     Tools,
 )
 
+TaskFile = Annotated[
+    str | None,
+    typer.Option(
+        "--tasks",
+        metavar="FILE",
+        show_default="none",
+        help="Take the task from a file of tasks, with its setup and what is expected, in place of PROMPT.",
+    ),
+]
+TaskId = Annotated[
+    str | None,
+    typer.Option("--task-id", metavar="ID", show_default="the first", help="Which task of the file."),
+]
+Verdicts = Annotated[
+    str | None,
+    typer.Option("--verifier", metavar="FILE.py:NAME", show_default="none", help="Show its verdict, too."),
+]
+Prompt = Annotated[
+    str | None, typer.Argument(metavar="PROMPT", show_default=False, help="What the user asks for, in quotes.")
+]
+
 
 def rollout(
     tools: Tools = None,
-    prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", show_default=False, help="What the user asks for, in quotes.")
-    ] = None,
+    prompt: Prompt = None,
     *,
     command: Command = None,
-    tasks: Annotated[
-        str | None,
-        typer.Option(
-            "--tasks",
-            metavar="FILE",
-            show_default="none",
-            help="Take the task from a file of tasks, with its setup and what is expected, in place of PROMPT.",
-        ),
-    ] = None,
-    task_id: Annotated[
-        str | None,
-        typer.Option("--task-id", metavar="ID", show_default="the first", help="Which task of the file."),
-    ] = None,
-    verifier: Annotated[
-        str | None,
-        typer.Option("--verifier", metavar="FILE.py:NAME", show_default="none", help="Show its verdict, too."),
-    ] = None,
+    tasks: TaskFile = None,
+    task_id: TaskId = None,
+    verifier: Verdicts = None,
     model: Model = None,
     endpoint: Endpoint = None,
     api_key_env: EndpointKey = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..failing import clean_errors
-from ..options import Command, Debug, LocalModel, Tools
+from ..options import Command, Debug, HandlersName, LocalModel, Tools
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print all of it as one JSON object, for programs.")]
 
@@ -17,6 +17,7 @@ def tools(
     *,
     command: Command = None,
     model: LocalModel = None,
+    handlers: HandlersName = None,
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -35,13 +36,13 @@ def tools(
     with clean_errors(debug):
         from ...progress import Console
         from ..quiet import quiet_libraries
-        from ..sources import tool_source
+        from ..sources import load_handlers, tool_source
         from ..token_costs import count_tokens, open_renderer
         from ..tool_listing import as_json, as_table, listing_of
         from ..tool_texts import describe_tool
 
         quiet_libraries()
-        listing = listing_of(tool_source(tools, command))
+        listing = listing_of(tool_source(tools, command), load_handlers(handlers))
         name = model or "the embedded SmolLM2-135M-Instruct"
         Console().say(f"counting tokens for {name}")
         costs = count_tokens(open_renderer(model), listing.tools)

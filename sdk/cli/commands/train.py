@@ -19,6 +19,32 @@ def _list_settings(wanted: bool) -> None:
         raise typer.Exit
 
 
+OutputDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--output-dir",
+        metavar="FOLDER",
+        show_default="runs/ and a name derived from the options",
+        help="Where everything of the run goes. A new or empty folder, or that of the same run to go on with it.",
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE.json", show_default="none", help="Settings of the training, as one JSON object."
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        show_default="none",
+        help="One setting, over the file's; the value is JSON. May be given several times. See --list-settings.",
+    ),
+]
+
+
 def train(
     tools: Tools = None,
     tasks: Tasks = None,
@@ -26,30 +52,9 @@ def train(
     command: Command = None,
     verifier: VerifierName,
     model: LocalModel = None,
-    output_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--output-dir",
-            metavar="FOLDER",
-            show_default="runs/ and a name derived from the options",
-            help="Where everything of the run goes. A new or empty folder, or that of the same run to go on with it.",
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", metavar="FILE.json", show_default="none", help="Settings of the training, as one JSON object."
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            show_default="none",
-            help="One setting, over the file's; the value is JSON. May be given several times. See --list-settings.",
-        ),
-    ] = None,
+    output_dir: OutputDir = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
     list_settings: Annotated[  # noqa: ARG001  (its callback does the work)
         bool,
         typer.Option(

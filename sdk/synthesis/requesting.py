@@ -201,6 +201,8 @@ def _further(verb: str, rest: dict[str, Told | Found], describer: Describer) -> 
     parts = [describer.named(name, source, joint) for name, source in rest.items() if name not in things]
     # Long ones last: "the product of the order of C26 and the quantity 1" may be read as the quantity of that order.
     parts.sort(key=len)
+    if sum(" with the " in part for part in parts) > 1:
+        raise NoWalk("two of its values take long descriptions, and what belongs to which would not be clear")
     if parts:
         said += (": set " if joint else ", with " if things else " with ") + _joined(parts)
     return said

@@ -16,8 +16,9 @@ from .learning import LIKE, Lessons, drawn_number, fitted, is_number, properties
 from .naming import likeness, verb_and_object, words
 from .worlds import Call, Played, Worlds, told
 
-_PROPOSALS = 12
-_CALL_TRIES = 5
+_PROPOSALS = 3
+"""Of each tool at one step."""
+_CALL_TRIES = 6
 """Of one step, until a call succeeds."""
 _FOUND = 0.8
 """How often an argument that an earlier result has is taken from there, and not from the state."""
@@ -151,23 +152,25 @@ class _Walker:
         self._walk, self._lessons, self._chance = walked, lessons, chance
 
     def proposals(self, *, last: bool) -> Iterator[tuple[Tool, dict[str, Told | Found]]]:
-        """Calls to try, the first that succeeds is the step."""
+        """Calls to try, the first that succeeds is the step. Tools come in random order: one that refuses often is as
+        likely to be tried first as one that never does."""
         acts = last and self._chance.random() < _ACTS
         names = sorted(name for name in self._lessons.tools if (name in self._lessons.reads) != acts)
         names = names or sorted(self._lessons.tools if last else self._lessons.reads)
-        if last and names:
-            # One for all tries: otherwise most tasks would end in the tools that refuse least.
-            names = [self._chance.choice(names)]
-        calls = 0
         made = {(step.tool.name, repr(step.arguments)) for step in self._walk.steps}
-        for _ in range(_PROPOSALS):
-            if not names or calls == _CALL_TRIES:
-                return
-            tool = self._lessons.tools[self._chance.choice(names)]
-            sources = self._sources(tool)
-            if sources is None or (self._walk.steps and not self._goes_on(sources)):
-                continue
-            if (tool.name, repr({name: source.value for name, source in sources.items()})) not in made:
+        calls = 0
+        for name in self._chance.sample(names, len(names)):
+            tool = self._lessons.tools[name]
+            for _ in range(_PROPOSALS):
+                sources = self._sources(tool)
+                if sources is None or (self._walk.steps and not self._goes_on(sources)):
+                    continue
+                key = (name, repr({argument: source.value for argument, source in sources.items()}))
+                if key in made:
+                    continue
+                if calls == _CALL_TRIES:
+                    return
+                made.add(key)
                 calls += 1
                 yield tool, sources
 

@@ -47,14 +47,13 @@ def test_a_wording_that_loses_a_value_is_not_taken_and_the_task_says_why() -> No
 
 
 def solving(tasks: Sequence[sdk.Task], *, right: float) -> ScriptedAgent:
-    """Plays the gold solutions of `tasks`; a share of `1 - right` of the attempts gives up without a word."""
+    """Plays the gold solutions of `tasks` in a share `right` of its attempts; gives up in the others, and on others."""
     gold = {str(task.prompt): task.demonstration for task in tasks}
 
     def play(messages: list[sdk.Message], seed: int) -> Line:
-        demonstration = gold[messages[0].content]
-        if seed % 100 >= right * 100:
+        if messages[0].content not in gold or seed % 100 >= right * 100:
             return f"I give up, {seed}."
-        return demonstration[sum(message.role == "assistant" for message in messages)]
+        return gold[messages[0].content][sum(message.role == "assistant" for message in messages)]
 
     return ScriptedAgent(play)
 
@@ -67,14 +66,17 @@ def bank_tasks() -> Sequence[sdk.Task]:
 def test_the_success_of_a_policy_is_measured_and_tasks_that_teach_nothing_are_left_out(
     bank_tasks: Sequence[sdk.Task],
 ) -> None:
+    always, often = solving(bank_tasks, right=1.0), solving(bank_tasks, right=0.5)
     asked = {"max_calls": 1, "setups": [{}], "attempts": 8}
-    sure = sdk.synthesize(bank(), 6, policy=solving(bank_tasks, right=1.0), **asked)
+    sure = sdk.synthesize(bank(), 6, policy=always, **asked)
     assert [task.tags["success"] for task in sure.tasks] == ["1.00"] * 6
     assert [task.prompt for task in sure.tasks] == [task.prompt for task in bank_tasks]
-    # What it always solves is no signal: all are left out, so that it meets tasks that it was never shown.
-    with pytest.raises(KeyError):
-        sdk.synthesize(bank(), 6, policy=solving(bank_tasks, right=1.0), difficulty=(0.1, 0.9), **asked)
-    half = sdk.synthesize(bank(), 6, policy=solving(bank_tasks, right=0.5), difficulty=(0.05, 0.95), **asked)
+    # What is always solved and what never is has no signal for a group.
+    none = sdk.synthesize(bank(), 1, policy=always, difficulty=(0.05, 0.95), **asked)
+    assert none.tasks == []
+    assert "the policy's success is outside of 0.05 to 0.95" in none.left_out
+    half = sdk.synthesize(bank(), 2, policy=often, difficulty=(0.05, 0.95), **asked)
+    assert len(half.tasks) == 2
     assert all(0.05 <= float(task.tags["success"]) <= 0.95 for task in half.tasks)
 
 

@@ -22,6 +22,15 @@ _PATIENCE = timedelta(days=7)
 """How long a process waits for another: while the first one samples and measures, the others have nothing to do."""
 
 
+_SHARDING = {
+    "ACCELERATE_USE_FSDP": "weights are not sharded over processes yet: accelerate shards them on accelerators alone, "
+    "and publishing and keeping them would need all processes",
+    "ACCELERATE_USE_DEEPSPEED": "weights are not sharded over processes yet, and DeepSpeed takes over backward passes "
+    "that are made here for each part of a step",
+}
+"""What launchers may ask for and the trainer cannot do: each would train wrongly, or not at all."""
+
+
 @dataclass(frozen=True)
 class Command:
     """What the first process has the others do next."""
@@ -44,11 +53,11 @@ def check_processes(config: TrainConfig) -> None:
     """Raises `ConfigError` for what several processes cannot do, before anything is loaded."""
     if world_size() == 1:
         return
-    for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
+    for name, what in _SHARDING.items():
         if os.environ.get(name, "").lower() in ("1", "true", "yes"):
             raise ConfigError(
-                f"{name} is set, but weights are not sharded over processes yet; launch with --multi_gpu, or on CPUs "
-                "with --cpu, so that each process holds the whole model"
+                f"{name} is set, but {what}; launch with --multi_gpu or with a configuration of examples/distributed, "
+                "on CPUs with torchrun, so that each process holds the whole model"
             )
     if config.warm_start_steps and config.warm_start_batch % world_size():
         raise ConfigError(

@@ -1,0 +1,54 @@
+"""The shared-prefix forward of a model whose weights FSDP2 shards, for `torchrun`. Run by test_sharded_forward.
+
+shard_in_processes.py MODEL_DIR
+Prints the largest difference between the gradients and those of the whole model in one process, relative to the largest
+gradient; each process forwards half of the rows.
+"""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from sdk.policies.models import load_model
+from sdk.trainer.shared_prefix import checkpoint_layers, share_prefixes
+
+ROWS = torch.tensor([[5, 6, 7, 8, 9, 10], [5, 6, 7, 8, 12, 13], [5, 6, 7, 20, 21, 22], [5, 6, 30, 31, 32, 33]])
+
+
+def ready(folder: str) -> torch.nn.Module:
+    model = load_model(folder, dtype="float32").model.train()
+    share_prefixes(model)
+    return model
+
+
+def loss(model: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    labels = rows.clone()
+    labels[:, :2] = -100
+    out = model(input_ids=rows, attention_mask=torch.ones_like(rows), labels=labels, fused_lm_head=True)
+    total: torch.Tensor = out.log_probs.sum()
+    return total
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    whole, model = ready(sys.argv[1]), ready(sys.argv[1])
+    (loss(whole, ROWS) / dist.get_world_size()).backward()  # FSDP2 averages over the processes
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    checkpoint_layers(model)
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    # As accelerate 1.15 groups them: the head is tied to the embedding.
+    fully_shard([model.model.norm, model.model.embed_tokens, model.lm_head], mesh=mesh, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh)
+    loss(model, ROWS[dist.get_rank() :: dist.get_world_size()]).backward()
+    wanted = {name: weight.grad for name, weight in whole.named_parameters()}
+    worst = max(
+        float((weight.grad.full_tensor() - wanted[name]).abs().max()) for name, weight in model.named_parameters()
+    )
+    largest = max(float(gradient.abs().max()) for gradient in wanted.values())
+    if dist.get_rank() == 0:
+        print("relative difference:", worst / largest)
+    dist.destroy_process_group()

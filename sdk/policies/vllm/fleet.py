@@ -36,7 +36,7 @@ class Fleet:
         self.replicas = list(replicas)
         self.state = SharedState()
         self.counts: Counter[str] = Counter()
-        """`retries`, `restarts`, `publications`, `interrupted`: since the start."""
+        """`retries`, `restarts`, `publications`, `interrupted`, `preemptions`: since the start."""
         self.client = httpx.Client(
             timeout=httpx.Timeout(_PUT_S, connect=10.0), verify=needs_certificates(self.replicas)
         )
@@ -96,6 +96,11 @@ class Fleet:
                 if forgot:
                     replica.lose(why, "suspect")
                 self.state.notify()
+
+    def pressure(self) -> float:
+        """That of the fullest replica that is up, as of the last second or so; 0 while none tells."""
+        with self.state.changed:
+            return max((one.pressure for one in self.replicas if one.condition == "up"), default=0.0)
 
     # Weights
 

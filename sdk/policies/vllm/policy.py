@@ -69,8 +69,16 @@ class VllmPolicy:
 
     def counts(self) -> dict[str, int]:
         """What happened since the start: `retries` of requests, `restarts` of servers, `publications` of weights,
-        requests that a publication `interrupted`."""
-        return {name: self._fleet.counts[name] for name in ("retries", "restarts", "publications", "interrupted")}
+        requests that a publication `interrupted`, `preemptions` of requests for want of cache."""
+        names = ("retries", "restarts", "publications", "interrupted", "preemptions")
+        return {name: self._fleet.counts[name] for name in names}
+
+    def pressure(self) -> float:
+        """How full the fullest server's cache is: 0 to 1, and above where requests were thrown out or wait for room.
+
+        The engine keeps fewer rollouts in flight where it is above 0.9, see `AdaptiveConcurrency`.
+        """
+        return self._fleet.pressure()
 
     async def sample(
         self, prompt_ids: Sequence[int], *, sampling: Sampling, seed: int, stop_token_ids: Sequence[int] = ()

@@ -10,6 +10,7 @@ from typing import Literal
 
 import anyio
 
+from .pressure import CacheFigures
 from .process import VllmProcess
 from .weights import Weights
 
@@ -51,6 +52,10 @@ class Replica:
     holds: Weights | None = None
     """What it samples from; None while that is not known."""
     tickets: set[Ticket] = field(default_factory=set)
+    figures: CacheFigures | None = None
+    """Of its cache, when it was last looked at; None while it tells nothing."""
+    pressure: float = 0.0
+    """How full its cache is, see `pressure_of`."""
     retired: list[str] = field(default_factory=list)
     """Adapters of earlier versions that requests under way may still use."""
 
@@ -67,6 +72,7 @@ class Replica:
     def lose(self, why: str, condition: Condition) -> None:
         """It broke, its weights with it: whoever waits for an answer hears of it now."""
         self.condition, self.problem, self.holds = condition, why, None
+        self.figures, self.pressure = None, 0.0
         for ticket in self.tickets:
             ticket.lose(why)
 

@@ -11,6 +11,7 @@ import httpx
 
 from ...errors import PolicyFailure
 from .fleet import Fleet
+from .pressure import pressure_of, read_figures
 from .process import VllmProcess
 from .replica import Replica, needs_certificates
 from .weights import Checkpoint
@@ -34,7 +35,7 @@ class Watcher:
         self._replica = replica
         self._start_again = start_again
         self._start_timeout_s = start_timeout_s
-        self._closing = False
+        self._closing = self._told_silent = False
         self._heard = time.monotonic()
         self._client = httpx.Client(timeout=_PROBE_S, verify=needs_certificates([replica]))
         self._thread = threading.Thread(target=self._run, name=f"vllm-watcher-{replica.url}", daemon=True)
@@ -63,6 +64,7 @@ class Watcher:
                 if suspected and not self._welcome():
                     return
                 self._fleet.unload_unused(replica)
+                self._look_at_cache()
             elif problem:
                 self._lost(problem)
                 if not self._bring_back():
@@ -86,6 +88,29 @@ class Watcher:
         return f"the server answers HTTP {status} when asked for its health" + (
             f"; {process.last_words()}" if process is not None else ""
         )
+
+    def _look_at_cache(self) -> None:
+        """Note how full the cache is. A server that does not tell limits nobody, and the log says so once."""
+        replica = self._replica
+        try:
+            answer = self._client.get(f"{replica.url}/metrics")
+            figures = read_figures(answer.text) if answer.status_code == 200 else None
+        except httpx.HTTPError:
+            return  # the next question about its health finds out what is wrong
+        if figures is None:
+            if not self._told_silent:
+                self._told_silent = True
+                logger.warning(
+                    "vLLM at %s does not tell at /metrics how full its cache is; rollouts in flight are not limited by "
+                    "it. Was it started with --disable-log-stats?",
+                    replica.url,
+                )
+            return
+        with self._fleet.state.changed:
+            before, replica.figures = replica.figures, figures
+            replica.pressure = pressure_of(figures, before)
+            if before is not None:
+                self._fleet.counts["preemptions"] += max(0, figures.preempted - before.preempted)
 
     def _forgotten(self) -> str | None:
         """Whether the server was started again since it took weights, and nobody saw it."""

@@ -38,6 +38,8 @@ class TokenServer:
         self.healthy = True
         self.logprob = 0.0
         self.cache_resets = True
+        self.metrics: str | None = None
+        """What `/metrics` says; it is unknown where None."""
         self.waiting = threading.Semaphore(0)
         """Released by each completion that begins to wait."""
         self._changed = threading.Condition()
@@ -104,9 +106,11 @@ class TokenServer:
             return 404, {"error": {"message": "not found"}}
         return 200, {}
 
-    def read(self, path: str) -> tuple[int, dict[str, Any]]:
+    def read(self, path: str) -> tuple[int, dict[str, Any] | str]:
         if path == "/health":
             return (200 if self.healthy else 503), {}
+        if path == "/metrics" and self.metrics is not None:
+            return 200, self.metrics
         if path == "/weight_info":
             return 200, {"weight_version": self.mark}
         if path == "/v1/models":
@@ -169,8 +173,8 @@ def _handler(server: TokenServer) -> type[BaseHTTPRequestHandler]:
             body = json.loads(self.rfile.read(length) or b"{}")
             self._send(*server.answer(self.path, body))
 
-        def _send(self, status: int, body: dict[str, Any]) -> None:
-            data = json.dumps(body).encode()
+        def _send(self, status: int, body: dict[str, Any] | str) -> None:
+            data = (body if isinstance(body, str) else json.dumps(body)).encode()
             try:
                 self.send_response(status)
                 self.send_header("content-type", "application/json")

@@ -15,19 +15,22 @@ from mcp import Client
 from mcp.client.session import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server import Server
+from mcp.server.lowlevel.server import lifespan as no_lifespan
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
-from mcp_types import HEADER_MISMATCH, CallToolResult, InputRequiredResult, InputResponses, Result
+from mcp_types import HEADER_MISMATCH, CallToolResult, DiscoverResult, InputRequiredResult, InputResponses, Result
 from mcp_types.version import LATEST_MODERN_VERSION
 from pydantic import ValidationError
 
 from .engine import Connections, QuickPost
 from .http import HttpDispatcher, HttpSession
-from .in_process import InProcessSession, Pair
-from .session import LightSession, PlainAnswer
+from .in_process import InProcessSession
+from .pair import Pair
+from .session import CallAnswer, LightSession, PlainAnswer
 from .sharing import Shared
 
+CallPlain = Callable[[str, dict[str, Any], ProgressFnT | None, Any], Awaitable[PlainAnswer | CallAnswer | None]]
 BuildSession = Callable[[Client, AsyncExitStack], Awaitable[ClientSession]]
 
 logger = logging.getLogger(__name__)
@@ -49,21 +52,63 @@ def in_process_client(server: Any, shared: Shared, **options: Any) -> Client:
         options |= {"mode": LATEST_MODERN_VERSION, "prior_discover": shared.discovered[1]}
 
     async def build(client: Client, exit_stack: AsyncExitStack) -> ClientSession:
-        lowlevel: Server[Any] = server._lowlevel_server if isinstance(server, MCPServer) else server
+        lowlevel = _lowlevel(server)
         lifespan = await exit_stack.enter_async_context(lowlevel.lifespan(lowlevel))
-        pair = Pair(lowlevel, lifespan)
-        exit_stack.callback(pair.close)
-        return InProcessSession(
-            server=lowlevel,
-            lifespan=lifespan,
-            pair=pair,
-            shared=shared,
-            on_discovered=functools.partial(shared.keep_discovered, server) if mode == "auto" else None,
-            **_session_options(client),
-        )
+        on_discovered = functools.partial(shared.keep_discovered, server) if mode == "auto" else None
+        session = _in_process_session(client, lowlevel, lifespan, shared, on_discovered)
+        exit_stack.callback(session.close_here)
+        return session
 
     # Without the response cache: every listing is the server's present one, and a copy of it costs more than asking.
     return LightClient(server, build, **{"cache": None, **options})
+
+
+def opened_client(server: Any, shared: Shared, **options: Any) -> LightClient | None:
+    """As `in_process_client`, open already: it is not entered, and `end_here` ends it. None where it takes entering.
+
+    It does not where the server was asked before what it speaks (`mode` is `auto` then), and has no lifespan of its
+    own, whose scopes would have to be left in the task that entered them. Such a client cannot `listen`.
+    """
+    known = shared.discovered
+    if known is None or known[0] is not server or options.get("mode", "auto") != "auto":
+        return None
+    lowlevel = _lowlevel(server)
+    if not is_known_release() or options.get("extensions") or lowlevel.lifespan is not no_lifespan:
+        return None
+    template = shared.template
+    if not isinstance(template, LightClient) or template.server is not server:
+        template = shared.template = LightClient(server, _entered_alone, cache=None, mode=LATEST_MODERN_VERSION)
+    client = template.another({**options, "mode": LATEST_MODERN_VERSION, "prior_discover": known[1]})
+    session = _in_process_session(client, lowlevel, {}, shared, None)
+    session.open_here()
+    session.adopt(known[1])
+    client._entered, client._session = True, session
+    return client
+
+
+async def _entered_alone(*_: Any) -> ClientSession:
+    raise RuntimeError("this client is open already")
+
+
+def _lowlevel(server: Any) -> Server[Any]:
+    return server._lowlevel_server if isinstance(server, MCPServer) else server
+
+
+def _in_process_session(
+    client: Client,
+    server: Server[Any],
+    lifespan: Any,
+    shared: Shared,
+    on_discovered: Callable[[DiscoverResult], None] | None,
+) -> InProcessSession:
+    return InProcessSession(
+        server=server,
+        lifespan=lifespan,
+        pair=Pair(server, lifespan),
+        shared=shared,
+        on_discovered=on_discovered,
+        **_session_options(client),
+    )
 
 
 @functools.cache
@@ -111,28 +156,42 @@ class LightClient(Client):
         super().__init__(server, **options)
         self._build = build
 
+    def another(self, options: dict[str, Any]) -> LightClient:
+        """A client of the same server with other options, not entered either. What `Client` makes of the server, which
+        takes longer than all the rest, is that of this one."""
+        made = LightClient.__new__(LightClient)
+        made.__dict__ = {**self.__dict__, **options}
+        return made
+
     async def _build_session(self, exit_stack: AsyncExitStack) -> ClientSession:
         return await self._build(self, exit_stack)
 
-    async def call_plain(
-        self, name: str, arguments: dict[str, Any], progress: ProgressFnT | None, meta: Any
-    ) -> PlainAnswer | CallToolResult | None:
-        """As `call_tool`, with a plain result as it is on the wire. None where it takes `call_tool`.
+    @property
+    def call_plain(self) -> CallPlain | None:
+        """As `call_tool`, with a plain result as it is on the wire. None where the session is the SDK's own.
 
-        That is where the call is not plain, and where the server refused it over its headers: in neither case was it
-        made, and the SDK knows what to do.
+        It gives None where the call is not plain; it was not made then. An answer that asks for something goes to
+        `answered`. A call that raises `HEADER_MISMATCH` was not made either, and `call_tool` knows what to do.
         """
         session = self._session
-        if not isinstance(session, LightSession):
-            return None
-        try:
-            answer = await session.call_plain(name, arguments, progress, meta)
-        except MCPError as error:
-            if error.code == HEADER_MISMATCH:
-                return None
-            raise
-        if not isinstance(answer, InputRequiredResult):
-            return answer
+        return session.call_plain if isinstance(session, LightSession) else None
+
+    def end_here(self) -> None:
+        """End a client that `opened_client` made."""
+        session, self._session = self._session, None
+        if isinstance(session, InProcessSession):
+            session.close_here()
+
+    async def answered(
+        self,
+        first: InputRequiredResult,
+        name: str,
+        arguments: dict[str, Any],
+        progress: ProgressFnT | None,
+        meta: Any,
+    ) -> CallToolResult:
+        """Answer what a tool asked for in the middle of a plain call, until it has its result."""
+        session = self.session
 
         async def again(
             responses: InputResponses | None, state: str | None
@@ -159,7 +218,7 @@ class LightClient(Client):
                     raise mismatch from error
                 return await send()
 
-        result = await self._drive_input_required(answer, again)
+        result = await self._drive_input_required(first, again)
         assert isinstance(result, CallToolResult)
         return result
 

@@ -16,14 +16,13 @@ import anyio.abc
 import anyio.lowlevel
 import httpx2
 import mcp_types as types
-from mcp.client.session import _clamp_inbound_ttl, _later_revision_fields
+from mcp.client.session import ClientSession, _clamp_inbound_ttl, _later_revision_fields
 from mcp.client.streamable_http import RequestContext, StreamableHTTPTransport
 from mcp.shared._otel import inject_trace_context, otel_span
 from mcp.shared._request_clock import request_clock
 from mcp.shared.dispatcher import (
     CallOptions,
     OnNotify,
-    OnNotifyIntercept,
     OnRequest,
     ProgressFnT,
     coerce_request_id,
@@ -67,10 +66,10 @@ class HttpDispatcher(JSONRPCDispatcher[TransportContext]):
         self._on_request: OnRequest | None = None
         self._on_notify: OnNotify | None = None
 
-    def attach(
-        self, on_request: OnRequest, on_notify: OnNotify, intercept: OnNotifyIntercept, group: anyio.abc.TaskGroup
-    ) -> None:
-        self._on_request, self._on_notify, self._on_notify_intercept = on_request, on_notify, intercept
+    def attach(self, session: ClientSession, group: anyio.abc.TaskGroup) -> None:
+        """See `Attached`."""
+        self._on_request, self._on_notify = session._on_request, session._on_notify
+        self._on_notify_intercept = session._intercept_notification
         self._tg = group
         self._running = True
 

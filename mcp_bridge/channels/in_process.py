@@ -6,36 +6,37 @@ records and JSON. A plain call and a plain result come out of those unchanged, s
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-import anyio
-import anyio.abc
-import anyio.lowlevel
 import mcp_types as types
-from mcp.client.session import _clamp_inbound_ttl
+from mcp.client.session import (
+    _clamp_inbound_ttl,
+    _default_elicitation_callback,
+    _default_list_roots_callback,
+    _default_sampling_callback,
+    _make_modern_stamp,
+)
 from mcp.server import Server
 from mcp.server._otel import OpenTelemetryMiddleware
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.request_state import RequestStateBoundary
-from mcp.server.runner import ServerRunner, _dump_result, aclose_shielded, modern_on_request
-from mcp.server.session import ServerSession
-from mcp.shared.direct_dispatcher import DIRECT_TRANSPORT_KIND, DirectDispatcher
-from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
-from mcp.shared.exceptions import MCPError, NoBackChannelError
-from mcp.shared.transport_context import TransportContext
+from mcp.server.runner import ServerRunner, _dump_result, aclose_shielded
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
 from mcp_types import methods
 from pydantic import ValidationError
 
-from ..event_loop import on_asyncio
-from ..toolsets.plain import NotPlain, plain_copy
+from ..event_loop import own_checkpoint
+from ..toolsets.plain import NotPlain, is_plain, plain_copy
+from .pair import Pair
+from .serving import Caller, RequestContext, RequestSession, call_params
 from .session import CallAnswer, LightSession, PlainAnswer
-from .sharing import Listing, Shared
+from .sharing import Adopted, Listing, Shared
 from .tracing import is_traced
 
 logger = logging.getLogger(__name__)
@@ -44,80 +45,22 @@ _CALL, _LIST = "tools/call", "tools/list"
 _PARAMS = {_CALL: types.CallToolRequestParams, _LIST: types.PaginatedRequestParams}
 _KNOWN_MIDDLEWARE = frozenset({OpenTelemetryMiddleware, RequestStateBoundary})
 """What the SDK itself puts before handlers: the one does nothing untraced, the other nothing to a final result."""
-
-_DIRECT = TransportContext(kind=DIRECT_TRANSPORT_KIND, can_send_request=True)
-_NO_REQUESTS = TransportContext(kind=DIRECT_TRANSPORT_KIND, can_send_request=False)
-
-
-class Pair:
-    """The two ends of a connection in this process, ready without a task for either."""
-
-    def __init__(self, server: Server[Any], lifespan: Any) -> None:
-        self.client, self.server = _End(_DIRECT), _End(_DIRECT)
-        self.client.connect_to(self.server)
-        self.server.connect_to(self.client)
-        self.server.start(modern_on_request(server, lifespan), _drop, None)
-
-    def attach(
-        self,
-        on_request: OnRequest,
-        on_notify: OnNotify,
-        intercept: OnNotifyIntercept,
-        group: anyio.abc.TaskGroup,  # noqa: ARG002 - all work is done in the callers' tasks
-    ) -> None:
-        self.client.start(on_request, on_notify, intercept)
-
-    def close(self) -> None:
-        self.client.close()
-        self.server.close()
-
-    def next_id(self) -> int:
-        """The number of the next request, counted together with those of the SDK's way."""
-        self.server._next_id += 1
-        return self.server._next_id
-
-    def require_open(self) -> None:
-        if self.client._closed or self.server._closed:
-            raise MCPError(code=types.CONNECTION_CLOSED, message="Connection closed")
-
-
-class _End(DirectDispatcher):
-    """A `DirectDispatcher` that is started and closed by a call, not run by a task. So nobody ever waits for either,
-    and the events that would be waited for need not be."""
-
-    def __init__(self, transport: TransportContext) -> None:
-        self._transport_ctx = transport
-        self._raise_handler_exceptions = False
-        self._peer = None
-        self._on_request = None
-        self._on_notify = None
-        self._on_notify_intercept = None
-        self._next_id = 0
-        self._in_flight_ids = set()
-        self._running = False
-        self._closed = False
-
-    def start(self, on_request: OnRequest, on_notify: OnNotify, intercept: OnNotifyIntercept | None) -> None:
-        self._on_request, self._on_notify, self._on_notify_intercept = on_request, on_notify, intercept
-        self._running = True
-
-    def close(self) -> None:
-        self._running, self._closed = False, True
-
-    async def run(self, *_: Any, **__: Any) -> None:
-        raise NotImplementedError("started, not run")
-
-    async def _wait_ready(self) -> None:
-        if self._closed or not self._running:
-            raise MCPError(code=types.CONNECTION_CLOSED, message="Connection closed")
-
-
-async def _drop(*_: Any) -> None:
-    """The modern protocol has no notifications from a client to a server."""
+_ADOPTED = (
+    "_discover_result",
+    "_discover_server_info",
+    "_initialize_result",
+    "_negotiated_version",
+    "_active_claims",
+    "_call_tool_adapter",
+)
+"""What `ClientSession.adopt` sets, but for the stamp."""
 
 
 class InProcessSession(LightSession):
     """A light session with a server object."""
+
+    _answers_are_plain = True
+    _own_stamp: Any = None
 
     def __init__(
         self,
@@ -129,21 +72,39 @@ class InProcessSession(LightSession):
         on_discovered: Callable[[types.DiscoverResult], None] | None,
         **options: Any,
     ) -> None:
-        super().__init__(dispatcher=pair.client, attached=pair, shared=shared, **options)
+        super().__init__(dispatcher=pair, attached=pair, shared=shared, **options)
         self._pair = pair
         self._server = server
         self._lifespan = lifespan
         self._on_discovered = on_discovered
-        # There it is the same as anyio's checkpoint, which finds out for each what runs the task.
-        self._is_on_asyncio = on_asyncio()
+        self._checkpoint = own_checkpoint()
         self._envelope: dict[str, Any] = {}
-        self._template: Connection | None = None
+        self._caller: Caller | None = None
         self._server_info, self._info_is_flat = shared.server_info(server)
 
+    def open_here(self) -> None:
+        """Open the session without entering it. `close_here` ends it."""
+        self._pair.attach(self, None)
+
+    def close_here(self) -> None:
+        """End the connection: calls from here on are refused."""
+        self._pair.close()
+
     def adopt(self, result: types.InitializeResult | types.DiscoverResult) -> None:
-        """As `ClientSession.adopt`; also keeps what every request of this session says of the client."""
+        """As `ClientSession.adopt`; also keeps what every request of this session says of the client.
+
+        What sessions before this one made of the same result is taken over.
+        """
+        options = (self._client_info, self._log_level, self._sampling_capabilities, *self._has_callbacks())
+        known = self._shared.adopted
+        if known is not None and known.result is result and known.options == options:
+            for name in _ADOPTED:
+                setattr(self, name, known.fields[name])
+            self._own_stamp = None
+            self._envelope, self._caller = plain_copy(known.envelope), known.caller
+            return
         super().adopt(result)
-        self._template = None
+        self._caller = None
         if not isinstance(result, types.DiscoverResult):
             return
         if self._on_discovered is not None:
@@ -151,7 +112,46 @@ class InProcessSession(LightSession):
         data: dict[str, Any] = {"method": _LIST, "params": {}}
         self._stamp(data, {})
         self._envelope = data["params"]["_meta"]
-        self._template = self._shared.template(self._envelope)
+        version = self._envelope[types.PROTOCOL_VERSION_META_KEY]
+        info, capabilities = types.CLIENT_INFO_META_KEY, types.CLIENT_CAPABILITIES_META_KEY
+        connection = Connection.from_envelope(version, self._envelope[info], self._envelope[capabilities])
+        self._caller = Caller(connection, self._envelope)
+        if not (self._result_claims or self._notification_bindings) and is_plain(self._envelope):
+            fields = {name: getattr(self, name) for name in _ADOPTED}
+            self._shared.adopted = Adopted(result, options, fields, plain_copy(self._envelope), self._caller)
+
+    def _has_callbacks(self) -> tuple[bool, bool, bool]:
+        """What the session says of itself because somebody answers."""
+        return (
+            self._sampling_callback is not _default_sampling_callback,
+            self._elicitation_callback is not _default_elicitation_callback,
+            self._list_roots_callback is not _default_list_roots_callback,
+        )
+
+    @property
+    def _stamp(self) -> Any:
+        """What the SDK writes on every request that goes its way; in a session that took over the rest, made late."""
+        if self._own_stamp is None:
+            known = self._envelope
+            self._own_stamp = _make_modern_stamp(
+                known[types.PROTOCOL_VERSION_META_KEY],
+                known[types.CLIENT_INFO_META_KEY],
+                known[types.CLIENT_CAPABILITIES_META_KEY],
+                self._resolve_param_headers,
+                log_level=self._log_level,
+            )
+        return self._own_stamp
+
+    @_stamp.setter
+    def _stamp(self, stamp: Any) -> None:
+        self._own_stamp = stamp
+
+    async def call_tool(self, *arguments: Any, **options: Any) -> Any:
+        """As `ClientSession.call_tool`. Others get their turn before: a handler need not give them one."""
+        # Here and not right before the handler: what every call makes on its way would be waiting for its turn too, and
+        # the garbage collector goes through all that waits. `call_plain` leaves it to its caller for the same reason.
+        await self._checkpoint()
+        return await super().call_tool(*arguments, **options)
 
     async def list_tools(self, *, params: types.PaginatedRequestParams | None = None) -> types.ListToolsResult:
         """As `ClientSession.list_tools`. A listing that is equal to the last one is not read again."""
@@ -159,7 +159,9 @@ class InProcessSession(LightSession):
             return await super().list_tools(params=params)
         kept = self._shared.listing
         try:
-            given, context = await self._handled(_LIST, {"_meta": dict(self._envelope)}, None)
+            given, context = await self._listed()
+            if isinstance(given, types.ErrorData):
+                raise MCPError.from_error_data(given)
             if kept is not None and isinstance(given, types.ListToolsResult) and given == kept.given:
                 return self._adopt_listing(kept)
             sent = await self._as_sent(given, context)
@@ -195,7 +197,7 @@ class InProcessSession(LightSession):
         """Whether nothing of the user's stands between a request and its handler."""
         server = self._server
         entry = server.get_request_handler(method)
-        if entry is None or entry.params_type is not _PARAMS[method] or self._template is None:
+        if entry is None or entry.params_type is not _PARAMS[method] or self._caller is None:
             return False
         for one in server.middleware:
             if type(one) not in _KNOWN_MIDDLEWARE:
@@ -204,51 +206,64 @@ class InProcessSession(LightSession):
 
     async def _call(self, params: dict[str, Any], progress: ProgressFnT | None) -> PlainAnswer | CallAnswer:
         # The caller's own entries have no key that is in the envelope.
-        params["_meta"] = {**self._envelope, **params.get("_meta", {})}
+        own = params.get("_meta")
+        params["_meta"] = self._envelope.copy() if own is None else {**self._envelope, **own}
         try:
-            given, context = await self._handled(_CALL, params, progress)
+            self._pair.require_open()
+            typed = call_params(params, params["_meta"].copy())
+            session, context = self._request(_CALL, params, typed, progress)
+            try:
+                given = await self._handler(_CALL)(context, typed)
+            finally:
+                if session.used_connection is not None:
+                    await aclose_shielded(session.used_connection)
             plain = self._plain_result(given)
-            sent = await self._as_sent(given, context) if plain is None else plain
+            if plain is not None:
+                return plain
+            if isinstance(given, types.ErrorData):
+                raise MCPError.from_error_data(given)
+            sent = await self._as_sent(given, context)
         except Exception as problem:
             raise _on_the_wire(problem) from _shown_cause(problem)
-        if plain is not None:
-            return plain
         received = self._received(_CALL, sent)
         answer: CallAnswer = self._call_tool_adapter.validate_python(received, by_name=False)  # type: ignore[assignment]
         return answer
 
-    async def _handled(
-        self, method: str, params: dict[str, Any], progress: ProgressFnT | None
-    ) -> tuple[Any, ServerRequestContext[Any, Any]]:
-        """What the server's handler gives. The steps are those of `ServerRunner`, without middleware."""
-        pair, template = self._pair, self._template
+    async def _listed(self) -> tuple[Any, ServerRequestContext[Any, Any]]:
+        """What the server's handler gives as its tools."""
+        self._pair.require_open()
+        params = {"_meta": dict(self._envelope)}
+        typed = types.PaginatedRequestParams.model_validate(params, by_name=False)
+        session, context = self._request(_LIST, params, typed, None)
+        try:
+            return await self._handler(_LIST)(context, typed), context
+        finally:
+            if session.used_connection is not None:
+                await aclose_shielded(session.used_connection)
+
+    def _handler(self, method: str) -> Callable[..., Awaitable[Any]]:
         entry = self._server.get_request_handler(method)
-        assert template is not None
         assert entry is not None
-        pair.require_open()
-        # Before the call: others get their turn, and one cancelled here has not called anything.
-        await (asyncio.sleep(0) if self._is_on_asyncio else anyio.lowlevel.checkpoint())
-        connection = _RequestConnection(template)
-        typed = entry.params_type.model_validate(params, by_name=False)
-        meta = typed.meta  # type: ignore[attr-defined]
-        request = _RequestContext(pair, progress)
+        return entry.handler
+
+    def _request(
+        self, method: str, params: dict[str, Any], typed: types.RequestParams, progress: ProgressFnT | None
+    ) -> tuple[RequestSession, ServerRequestContext[Any, Any]]:
+        """What a handler gets beside its parameters, as `ServerRunner` makes it."""
+        caller = self._caller
+        assert caller is not None
+        request = RequestContext(self._pair, progress)
+        session = RequestSession(request, caller)
         context: ServerRequestContext[Any, Any] = ServerRequestContext(
-            session=ServerSession(request, connection, request_meta=meta),
+            session=session,
             lifespan_context=self._lifespan,
             method=method,
             params=params,
             request_id=request.request_id,
-            meta=meta,
-            protocol_version=connection.protocol_version,
+            meta=typed.meta,
+            protocol_version=caller.connection.protocol_version,
         )
-        try:
-            result = await entry.handler(context, typed)
-        finally:
-            if connection.was_used:
-                await aclose_shielded(connection)
-        if isinstance(result, types.ErrorData):
-            raise MCPError.from_error_data(result)
-        return result, context
+        return session, context
 
     def _plain_result(self, given: Any) -> dict[str, Any] | None:
         """The wire form of a result of plain text and JSON, or `None` where that takes a conversion."""
@@ -263,14 +278,17 @@ class InProcessSession(LightSession):
                 wire["structuredContent"] = plain_copy(given.structured_content)
         except NotPlain:
             return None
-        info = dict(self._server_info) if self._info_is_flat else copy.deepcopy(self._server_info)
-        wire["_meta"] = {types.SERVER_INFO_META_KEY: info}
         return wire
+
+    def _as_record(self, answer: PlainAnswer) -> types.CallToolResult:
+        # What the server says of itself on every answer is left out until somebody looks.
+        info = dict(self._server_info) if self._info_is_flat else copy.deepcopy(self._server_info)
+        return super()._as_record({**answer, "_meta": {types.SERVER_INFO_META_KEY: info}})
 
     async def _as_sent(self, given: Any, context: ServerRequestContext[Any, Any]) -> dict[str, Any]:
         """The server's half of the way out, as the SDK goes it."""
-        assert self._template is not None
-        runner = ServerRunner(self._server, self._template, self._lifespan)
+        assert self._caller is not None
+        runner = ServerRunner(self._server, self._caller.connection, self._lifespan)
         sent = runner._serialize(context.method, context.protocol_version, given)
 
         async def answered(_: ServerRequestContext[Any, Any]) -> dict[str, Any]:
@@ -283,91 +301,20 @@ class InProcessSession(LightSession):
 
     def _received(self, method: str, sent: dict[str, Any]) -> dict[str, Any]:
         """The client's half of the way back, as `ClientSession.send_request` goes it."""
-        assert self._template is not None
+        assert self._caller is not None
         _clamp_inbound_ttl(sent)
         with contextlib.suppress(KeyError):
-            methods.validate_server_result(method, self._template.protocol_version, sent)
+            methods.validate_server_result(method, self._caller.connection.protocol_version, sent)
         return sent
-
-
-class _RequestConnection(Connection):
-    """A connection of one request, as `Connection.from_envelope` makes it, from one that was checked before."""
-
-    def __init__(self, template: Connection) -> None:
-        self.outbound = template.outbound
-        self.protocol_version = template.protocol_version
-        self.session_id = None
-        self.client_capabilities = template.client_capabilities
-        self._client_params = template.client_params
-        self.state = {}
-        self._stack: contextlib.AsyncExitStack | None = None
-
-    @property
-    def was_used(self) -> bool:
-        return self._stack is not None
-
-    @property
-    def exit_stack(self) -> contextlib.AsyncExitStack:  # type: ignore[override]
-        if self._stack is None:
-            self._stack = contextlib.AsyncExitStack()
-        return self._stack
-
-    @property
-    def initialized(self) -> anyio.Event:  # type: ignore[override]
-        event = anyio.Event()
-        event.set()
-        return event
-
-
-class _RequestContext:
-    """What a handler can do towards the client while it works. In the modern protocol: tell, not ask."""
-
-    transport = _NO_REQUESTS
-    can_send_request = False
-    message_metadata = None
-
-    def __init__(self, pair: Pair, progress: ProgressFnT | None) -> None:
-        self.request_id = pair.next_id()
-        self._pair = pair
-        self._progress = progress
-        self._cancel_requested: anyio.Event | None = None
-
-    @property
-    def cancel_requested(self) -> anyio.Event:
-        if self._cancel_requested is None:
-            self._cancel_requested = anyio.Event()
-        return self._cancel_requested
-
-    async def send_raw_request(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None,  # noqa: ARG002
-        opts: CallOptions | None = None,  # noqa: ARG002
-    ) -> dict[str, Any]:
-        raise NoBackChannelError(method)
-
-    async def notify(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None,
-        opts: CallOptions | None = None,  # noqa: ARG002
-    ) -> None:
-        await self._pair.client._dispatch_notify(method, params)
-
-    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        if self._progress is not None:
-            try:
-                await self._progress(progress, total, message)
-            except Exception:
-                logger.exception("progress callback raised")
 
 
 def _plain_text(block: Any) -> str:
     if type(block) is not types.TextContent or block.annotations is not None or block.meta is not None:
         raise NotPlain
-    if block.type != "text" or type(block.text) is not str:
+    text = block.text
+    if block.type != "text" or type(text) is not str:
         raise NotPlain
-    return plain_copy(block.text)  # type: ignore[no-any-return]
+    return text if text.isascii() else plain_copy(text)
 
 
 def _on_the_wire(problem: Exception) -> MCPError:

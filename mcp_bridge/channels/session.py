@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol, Self
 
 import anyio
 import anyio.abc
 import mcp_types as types
 from jsonschema.protocols import Validator
-from mcp.client.session import ClientSession, _CallToolResultAdapter, _input_required_unexpected
-from mcp.shared.dispatcher import Dispatcher, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
+from mcp.client.session import ClientRequestContext, ClientSession, _CallToolResultAdapter, _input_required_unexpected
+from mcp.shared.dispatcher import Dispatcher, ProgressFnT
 
 from ..toolsets.plain import NotPlain, is_plain, plain_copy
 from .sharing import QuickChecks, Shared
@@ -24,10 +25,8 @@ CallAnswer = types.CallToolResult | types.InputRequiredResult
 class Attached(Protocol):
     """The lower half of a session: it works in its callers' tasks and needs none of its own to run."""
 
-    def attach(
-        self, on_request: OnRequest, on_notify: OnNotify, intercept: OnNotifyIntercept, group: anyio.abc.TaskGroup
-    ) -> None:
-        """Ready from here on. What the server sends goes to the three functions, in `group` where it takes a task."""
+    def attach(self, session: ClientSession, group: anyio.abc.TaskGroup) -> None:
+        """Ready from here on. What the server sends goes to `session`, in `group` where it takes a task."""
 
     def close(self) -> None:
         """Calls under way and all later ones end as on a closed connection."""
@@ -40,11 +39,23 @@ class LightSession(ClientSession):
     other request, goes through the SDK's session as it is. A subclass says how a plain call is sent.
     """
 
+    _answers_are_plain: ClassVar = False
+    """Whether what `_call` gives as a plain answer is known to be plain JSON."""
+
     def __init__(self, *, dispatcher: Dispatcher[Any], attached: Attached, shared: Shared, **options: Any) -> None:
         super().__init__(dispatcher=dispatcher, **options)
         self._attached = attached
         self._shared = shared
         self._quick: QuickChecks = {}
+        self.refusal: Callable[[types.InputRequest], types.ErrorData | None] | None = None
+        """Says of what a server asks for why nobody answers that."""
+
+    async def dispatch_input_request(
+        self, ctx: ClientRequestContext, request: types.InputRequest
+    ) -> types.InputResponse | types.ErrorData:
+        """As `ClientSession.dispatch_input_request`, where `refusal` lets it."""
+        refused = None if self.refusal is None else self.refusal(request)
+        return await super().dispatch_input_request(ctx, request) if refused is None else refused
 
     async def __aenter__(self) -> Self:
         if self._notification_bindings:
@@ -52,7 +63,7 @@ class LightSession(ClientSession):
         # Without a task: the group is for what the session may start later, for example `listen`.
         self._task_group = anyio.create_task_group()
         await self._task_group.__aenter__()
-        self._attached.attach(self._on_request, self._on_notify, self._intercept_notification, self._task_group)
+        self._attached.attach(self, self._task_group)
         return self
 
     async def __aexit__(self, *raised: Any) -> bool | None:
@@ -89,7 +100,7 @@ class LightSession(ClientSession):
                 allow_claimed=allow_claimed,
             )
         answer = await self._call(params, progress_callback)
-        result = types.CallToolResult.model_validate(answer, by_name=False) if isinstance(answer, dict) else answer
+        result = self._as_record(answer) if isinstance(answer, dict) else answer
         if isinstance(result, types.CallToolResult):
             if not result.is_error:
                 await self.validate_tool_result(name, result)
@@ -112,8 +123,11 @@ class LightSession(ClientSession):
             if isinstance(answer, types.CallToolResult) and not answer.is_error:
                 await self.validate_tool_result(name, answer)
         elif not (answer.get("isError") or self._is_quickly_valid(name, answer)):
-            await self.validate_tool_result(name, types.CallToolResult.model_validate(answer, by_name=False))
+            await self.validate_tool_result(name, self._as_record(answer))
         return answer
+
+    def _as_record(self, answer: PlainAnswer) -> types.CallToolResult:
+        return types.CallToolResult.model_validate(answer, by_name=False)
 
     def _is_quickly_valid(self, name: str, answer: PlainAnswer) -> bool:
         schema = self._tool_output_schemas.get(name, True)
@@ -122,7 +136,8 @@ class LightSession(ClientSession):
         quick = self._quick.get(name)
         if quick is None or quick[0] is not schema or "structuredContent" not in answer:
             return False
-        return quick[1](answer["structuredContent"])
+        accepts = quick[1].of_plain if self._answers_are_plain else quick[1]
+        return accepts(answer["structuredContent"])
 
     async def validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
         """As `ClientSession.validate_tool_result`; a result that clearly satisfies its schema is looked at once."""
@@ -168,10 +183,13 @@ def plain_params(name: Any, arguments: Any, meta: Any) -> dict[str, Any] | None:
         if meta is not None:
             if type(meta) is not dict:
                 return None
+            sent = params["_meta"] = {}
             for key, value in meta.items():
                 if value is None or type(key) is not str or key.startswith(_RESERVED) or key in _PROGRESS_KEYS:
                     return None  # the SDK does something with its own keys, and with nothing in place of a value
-            params["_meta"] = plain_copy(meta)
+                if not key.isascii():
+                    plain_copy(key)
+                sent[key] = value if type(value) is str and value.isascii() else plain_copy(value)
     except NotPlain:
         return None
     return params

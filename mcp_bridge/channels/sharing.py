@@ -9,12 +9,13 @@ from typing import Any
 
 import mcp_types as types
 from jsonschema.protocols import Validator
+from mcp import Client
 from mcp.server import Server
-from mcp.server.connection import Connection
 
-from ..toolsets.acceptance import Accepts, compile_acceptance
+from ..toolsets.acceptance import Acceptance, compile_acceptance
+from .serving import Caller
 
-QuickChecks = dict[str, tuple[dict[str, Any], Accepts]]
+QuickChecks = dict[str, tuple[dict[str, Any], Acceptance]]
 """By tool: the very schema that it was listed with, and what says quickly that a result satisfies it."""
 
 
@@ -29,27 +30,33 @@ class Listing:
     quick: QuickChecks
 
 
+@dataclass(frozen=True)
+class Adopted:
+    """What a session made of what a server said of itself."""
+
+    result: types.DiscoverResult
+    options: tuple[Any, ...]
+    """What it depends on beside that."""
+    fields: dict[str, Any]
+    envelope: dict[str, Any]
+    caller: Caller
+
+
 class Shared:
     """The common part of the sessions with one server. Grows with the schemas it has seen, not with the sessions."""
 
     def __init__(self) -> None:
         self.discovered: tuple[object, types.DiscoverResult] | None = None
         """The server object and what it said of itself."""
+        self.template: Client | None = None
+        """A client that was made and is not entered, for others to be made of it."""
         self.listing: Listing | None = None
-        self._template: tuple[dict[str, Any], Connection] | None = None
+        self.adopted: Adopted | None = None
         self._server_info: tuple[Server[Any], dict[str, Any], bool] | None = None
-        self._checks: dict[str, tuple[Validator, Accepts | None]] = {}
+        self._checks: dict[str, tuple[Validator, Acceptance | None]] = {}
 
     def keep_discovered(self, server: object, discovered: types.DiscoverResult) -> None:
         self.discovered = (server, discovered)
-
-    def template(self, envelope: dict[str, Any]) -> Connection:
-        """A connection of one whose requests say `envelope` of it. To be copied, not used."""
-        if self._template is None or self._template[0] != envelope:
-            version = envelope[types.PROTOCOL_VERSION_META_KEY]
-            info, capabilities = types.CLIENT_INFO_META_KEY, types.CLIENT_CAPABILITIES_META_KEY
-            self._template = (envelope, Connection.from_envelope(version, envelope[info], envelope[capabilities]))
-        return self._template[1]
 
     def server_info(self, server: Server[Any]) -> tuple[dict[str, Any], bool]:
         """What the server stamps on its results, and whether it holds text alone."""
@@ -58,7 +65,7 @@ class Shared:
             self._server_info = (server, stamp, all(type(value) is str for value in stamp.values()))
         return self._server_info[1:]
 
-    def check(self, schema: dict[str, Any], compiled: Callable[[], Validator]) -> tuple[Validator, Accepts | None]:
+    def check(self, schema: dict[str, Any], compiled: Callable[[], Validator]) -> tuple[Validator, Acceptance | None]:
         """What judges a value by `schema`, and what says quickly that one is right. `compiled`: makes the first."""
         # As text, because Python holds `True` and `1` to be equal and JSON Schema does not.
         key = json.dumps(schema, sort_keys=True)

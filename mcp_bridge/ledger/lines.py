@@ -13,7 +13,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from ..records import ToolResult
-from .identity import CallIdentity
 
 Event = Literal["started", "accepted", "lost", "answered", "refused", "failed", "unknown"]
 """What a line says of a call.
@@ -172,7 +171,7 @@ class Ledger:
 class Entry:
     """One call's lines."""
 
-    __slots__ = ("_arguments", "_ledger", "_tool", "attempt", "call", "ended", "key")
+    __slots__ = ("_arguments", "_ledger", "_tool", "attempt", "call", "ended", "key", "rollout")
 
     def __init__(self, ledger: Ledger, call: str, key: str, tool: str, arguments: object) -> None:
         self._ledger = ledger
@@ -180,6 +179,7 @@ class Entry:
         self._arguments = arguments
         self.call = call
         self.key = key
+        self.rollout = ledger.rollout
         self.attempt = 0
         self.ended = False
 
@@ -187,9 +187,6 @@ class Entry:
     def open(self) -> bool:
         """Begun and not ended."""
         return self.attempt > 0 and not self.ended
-
-    def identity(self) -> CallIdentity:
-        return CallIdentity(self.call, self.key, self._ledger.rollout, self.attempt, self.accepted)
 
     def started(self) -> None:
         """The next attempt is sent from here on."""
@@ -221,12 +218,12 @@ class Entry:
         self._write("unknown", note=note)
 
     def _write(self, event: Event, *, arguments: _Digested = "", result: _Digested = "", note: str = "") -> None:
-        # Also where the listener raises: the call must not end twice.
-        self.ended = self.ended or event in ENDS
-        ledger = self._ledger
-        ledger.write(
+        if event in ENDS:
+            # Also where the listener raises: the call must not end twice.
+            self.ended = True
+        self._ledger.write(
             (
-                ledger.rollout,
+                self.rollout,
                 self.call,
                 self.key,
                 event,

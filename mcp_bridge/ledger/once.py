@@ -46,7 +46,7 @@ async def call_once(
             began = time.monotonic()
             try:
                 entry.started()
-                token = set_current_call(entry.identity())
+                token = set_current_call(entry)
                 try:
                     result = await send(left_s)
                 finally:

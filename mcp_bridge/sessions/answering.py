@@ -17,6 +17,7 @@ from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 
 from ..access.redaction import redacted
+from ..channels.session import LightSession
 from ..errors import ToolFailure
 from .eras import is_handshake
 from .handlers import Elicitation, Handlers, LogEntry, Progress, Sampling
@@ -38,8 +39,10 @@ class Answers:
         self._secrets = secrets
         self._failure: ToolFailure | None = None
         self._heard: deque[tuple[str, Any, Progress | LogEntry]] = deque()
-        self._telling = anyio.Lock()
+        self._telling: anyio.Lock | None = None
         self._is_telling = False
+        self.has_heard = False
+        """Whether the server ever asked or told something: else there is nothing to tell and nothing failed."""
 
     def client_options(self) -> dict[str, Any]:
         """What the SDK's `Client` needs to tell the server of the handlers that there are."""
@@ -79,6 +82,9 @@ class Answers:
     def install(self, client: Client) -> None:
         """Refuse in words, in place of the SDK, what has no handler. `client` is entered."""
         session = client.session
+        if isinstance(session, LightSession):
+            session.refusal = self._refusal
+            return
         dispatch = session.dispatch_input_request
 
         async def answer(
@@ -99,6 +105,7 @@ class Answers:
             told = Progress(self._label, tool, call_id, progress, total, message)
             logger.debug("%s: %s is at %s of %s %s", self._label, tool, progress, total, message or "")
             if handler is not None:
+                self.has_heard = True
                 self._heard.append(("progress", handler, told))
                 await self.tell()
 
@@ -111,6 +118,8 @@ class Answers:
 
     async def tell(self) -> None:
         """Let the handlers hear all that came so far, in its order."""
+        if self._telling is None:
+            self._telling = anyio.Lock()
         async with self._telling:
             self._is_telling = True
             try:
@@ -194,6 +203,7 @@ class Answers:
         logger.debug("%s logs (%s): %s", self._label, entry.level, shown)
         if self._handlers.log is not None:
             told = LogEntry(self._label, entry.level, entry.data, entry.logger)
+            self.has_heard = True
             self._heard.append(("log", self._handlers.log, told))
             await self.tell()
 
@@ -225,6 +235,7 @@ class Answers:
             )
             failure.__cause__ = error
             self._failure = failure
+            self.has_heard = True
             return None, True
 
 

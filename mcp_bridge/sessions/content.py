@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import from_json
 
 from ..records import ToolResult
-from ..toolsets.results import EMPTY, EMPTY_ERROR, compact_json, error
+from ..toolsets.results import EMPTY, EMPTY_ERROR, compact_json, error, quick_result
 
 if TYPE_CHECKING:
     from mcp_types import BlobResourceContents, CallToolResult, ContentBlock, ResourceLink, TextResourceContents
 
 _TEXTUAL = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/javascript")
 _MOST_LEAVES = 500
+_DEFAULTS = ToolResult(text="").__dict__
 _JSON_BEGINS = frozenset('{["-0123456789tfn \n\r\t')
 _WORD = re.compile(r"[\w.+-]+")
 
@@ -49,7 +50,7 @@ def from_plain(answer: dict[str, Any]) -> ToolResult:
         text = "\n".join(part for part in (text, compact_json(structured)) if part)
     if answer.get("isError"):
         return error(text or EMPTY_ERROR, "tool_error", structured=structured)
-    return ToolResult(text=text or EMPTY, structured=structured)
+    return quick_result({**_DEFAULTS, "text": text or EMPTY, "structured": structured})
 
 
 def text_of(content: Iterable[ContentBlock], *, reader: str | None = None) -> str:

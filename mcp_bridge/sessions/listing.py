@@ -13,7 +13,7 @@ import mcp_types as types
 from mcp import Client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS
+from mcp_types import HEADER_MISMATCH, INVALID_PARAMS
 
 from ..channels.client import LightClient
 from ..control import CALL_META
@@ -35,6 +35,8 @@ _MOST_PAGES = 1000
 _CONFIRM_S = 5.0
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 60.0
+_NO_SUCH = ("unknown", "not found")
+"""How servers say in words that they have no such tool."""
 
 
 class Notices:
@@ -51,12 +53,16 @@ class Notices:
         self.changes += isinstance(message, types.ToolListChangedNotification)
 
 
+def tells_of_changes(client: Client) -> bool:
+    """Whether the server says that it tells when its tools change."""
+    tools = client.server_capabilities.tools
+    return tools is not None and bool(tools.list_changed)
+
+
 @contextlib.asynccontextmanager
 async def watched(client: Client, notices: Notices) -> AsyncIterator[None]:
     """Hear of changed tools while the block runs. Before the newest revision servers tell without being asked."""
-    tools = client.server_capabilities.tools
-    tells = tools is not None and tools.list_changed
-    if is_handshake(client.protocol_version) or not tells or notices.is_followed:
+    if is_handshake(client.protocol_version) or not tells_of_changes(client) or notices.is_followed:
         yield
         return
     notices.is_followed = True
@@ -106,14 +112,19 @@ class Catalogue:
         self._notices = notices
         self._answers = answers
         # Opened by now; where the SDK's own is used instead, there is no short way.
-        self._light = client if isinstance(client, LightClient) else None
+        self._call_plain = client.call_plain if isinstance(client, LightClient) else None
         self._extra = ReadingTools(client, resources=options.resources, prompts=options.prompts)
         self._tasks = TaskCalls(client, label)
         self._as_tasks: frozenset[str] = frozenset()
-        self._relisting = anyio.Lock()
+        self._relisting: anyio.Lock | None = None
         self._vanished: frozenset[str] = frozenset()
         self._seen = 0
         self.tools: list[types.Tool] = []
+
+    def end_here(self) -> None:
+        """End the client, where it was opened without being entered."""
+        assert isinstance(self.client, LightClient)
+        self.client.end_here()
 
     @property
     def takes_tasks(self) -> bool:
@@ -135,6 +146,8 @@ class Catalogue:
         """List the tools again where the server said that they changed. Whether it had."""
         if self._notices.changes == self._seen:
             return False
+        if self._relisting is None:
+            self._relisting = anyio.Lock()
         async with self._relisting:
             if self._notices.changes != self._seen:
                 await self.load()
@@ -146,35 +159,48 @@ class Catalogue:
             await self.load_changes()
         if name in self._vanished:
             raise self._gone(name, "not_sent")
+        answers = self._answers
         if name in self._extra:
             result = await self._extra.call(name, arguments, meta)
         else:
-            result = await self._call_tool(name, arguments, meta)
-        if self._answers.is_behind:
-            await self._answers.tell()
-        self._answers.raise_failure()
+            progress = answers.progress_for(name, meta.get(CALL_META))
+            plain = None if name in self._as_tasks else self._call_plain
+            try:
+                try:
+                    answer = None if plain is None else await plain(name, arguments, progress, meta)
+                except MCPError as error:
+                    if error.code != HEADER_MISMATCH:
+                        raise
+                    answer = None
+                if type(answer) is dict:
+                    result = from_plain(answer)
+                else:
+                    result = await self._finish(answer, name, arguments, progress, meta)
+            except MCPError as error:
+                answers.raise_failure()
+                if error.code == INVALID_PARAMS and name in error.message:
+                    await self._raise_if_gone(name)
+                raise
+            if result.is_error and name in result.text and any(words in result.text.lower() for words in _NO_SUCH):
+                await self._raise_if_gone(name)
+        if answers.has_heard:
+            if answers.is_behind:
+                await answers.tell()
+            answers.raise_failure()
         return result
 
-    async def _call_tool(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult:
-        progress = self._answers.progress_for(name, meta.get(CALL_META))
-        try:
-            answer: Any = None
-            if name in self._as_tasks:
-                answer = await self._tasks.call(name, arguments, progress, meta)
-            elif self._light is not None:
-                answer = await self._light.call_plain(name, arguments, progress, meta)
-            if answer is None:
-                answer = await self.client.call_tool(name, arguments, progress_callback=progress, meta=meta)  # type: ignore[arg-type]
-        except MCPError as error:
-            self._answers.raise_failure()
-            if error.code == INVALID_PARAMS and name in error.message:
-                await self._raise_if_gone(name)
-            raise
-        reader = self._extra.reader
-        result = from_plain(answer) if isinstance(answer, dict) else from_mcp(answer, reader=reader)
-        if result.is_error and name in result.text and ("unknown" in result.text.lower() or "not found" in result.text):
-            await self._raise_if_gone(name)
-        return result
+    async def _finish(
+        self, answer: Any, name: str, arguments: dict[str, Any], progress: Any, meta: dict[str, Any]
+    ) -> ToolResult:
+        """The result of a call whose answer has not the plain form, or that was not made yet: `answer` is None."""
+        if isinstance(answer, types.InputRequiredResult):
+            assert isinstance(self.client, LightClient)
+            answer = await self.client.answered(answer, name, arguments, progress, meta)
+        elif answer is None and name in self._as_tasks:
+            answer = await self._tasks.call(name, arguments, progress, meta)
+        elif answer is None:
+            answer = await self.client.call_tool(name, arguments, progress_callback=progress, meta=meta)  # type: ignore[arg-type]
+        return from_mcp(answer, reader=self._extra.reader)
 
     async def _raise_if_gone(self, name: str) -> None:
         """Servers say in words that they have no such tool; only a new listing tells that from a mistaken argument."""

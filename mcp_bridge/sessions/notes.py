@@ -12,17 +12,25 @@ from .stderr import StderrTail
 
 
 class Ending:
-    """An event that is asked about before every call: an attribute in place of anyio's two calls."""
+    """An event that is asked about before every call: an attribute in place of anyio's two calls. Most are never
+    waited for, and take no event of anyio's then."""
+
+    __slots__ = ("_event", "is_set")
 
     def __init__(self) -> None:
         self.is_set = False
-        self._event = anyio.Event()
+        self._event: anyio.Event | None = None
 
     def set(self) -> None:
         self.is_set = True
-        self._event.set()
+        if self._event is not None:
+            self._event.set()
 
     async def wait(self) -> None:
+        if self._event is None:
+            self._event = anyio.Event()
+            if self.is_set:
+                self._event.set()
         await self._event.wait()
 
 

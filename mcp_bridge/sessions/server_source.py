@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import operator
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from ..control import CLOSE_WORLD, CONTROL_META, CONTROL_VERBS, FORK_WORLD, OPEN
 from ..errors import ServerDied, SourceError, ToolFailure
 from ..guard.choosing import with_users_word
 from ..records import LeftOut, ServerInfo, Tool, ToolAnnotations
-from ..sources.specs import HttpSpec, ServerSpec, StdioSpec
+from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from ..world import Setup
 from .handlers import Handlers
 from .opening import open_session
@@ -103,7 +104,10 @@ class ServerSource:
         options, has_process = self.spec.options, isinstance(self.spec, StdioSpec)
         warm = options.warm if options.warm is not None else _WARM_PROCESSES if has_process else 0
         most = options.max_sessions or (_MOST_PROCESSES if has_process else math.inf)
-        return SessionPool(self._new_session, self._group, first, label=self.label, warm=warm, most=most)
+        is_cheap = isinstance(self.spec, ServerObjectSpec) and self.spec.factory is None
+        return SessionPool(
+            self._new_session, self._group, first, label=self.label, warm=warm, most=most, is_cheap=is_cheap
+        )
 
     @property
     def spec(self) -> ServerSpec:
@@ -190,7 +194,7 @@ class ServerSource:
     async def _look_again(self, session: Session) -> None:
         """Take over the session's tools where they are others than those of the sessions before."""
         await session.load_changes()
-        if session.listed is self._listed:
+        if len(session.listed) == len(self._listed) and all(map(operator.is_, session.listed, self._listed)):
             return
         self._listed = session.listed
         tools = self._tools_of(session)
@@ -230,7 +234,7 @@ class ServerSource:
         deadline, pause = anyio.current_time() + self.check_timeout_s, _FIRST_PAUSE_S
         while True:
             try:
-                session = await open_session(self._transport, self._group)
+                session = await open_session(self._transport, self._group, for_calls_alone=True)
                 break
             except CannotOpen as error:
                 if isinstance(self.spec, StdioSpec) or anyio.current_time() + pause >= deadline:

@@ -1,7 +1,9 @@
 """One MCP session with a task of its own.
 
 The SDK's client must be entered and left in the same task, and an error of the transport cancels the task that
-entered it. So each session has an owner task that does nothing else; calls come from any task, many at once.
+entered it. So each session has an owner task that does nothing else; calls come from any task, many at once. Only a
+session with a server object that has nothing to enter and no transport does without: most of the time that opening it
+would take went into that task.
 
 A session is *dead* once its connection is known to have ended, and *doubtful* after something that may be a sign of
 it: a call that was given up, a connection that failed. A doubtful one is asked before the next call depends on it.
@@ -23,10 +25,11 @@ from ..records import ErrorKind, ToolResult
 from ..sources.specs import HttpSpec, ServerObjectSpec, StdioSpec
 from ..toolsets.results import error as error_result
 from .answering import is_refusal
-from .eras import Era, WrongProtocol
+from .cannot_open import CannotOpen as CannotOpen
+from .cannot_open import cannot_open, innermost
+from .eras import Era
 from .faults import Fault
 from .notes import Ending, Notes
-from .reading import NotOffered
 from .tasks import TaskInterrupted
 from .transports import Transport, is_closed
 
@@ -45,15 +48,6 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
 
-class CannotOpen(Exception):
-    """A session did not come up. The message is complete and holds no secret."""
-
-    def __init__(self, message: str, *, died: bool) -> None:
-        super().__init__(message)
-        self.died = died
-        """True where the server started and then ended, which a server of the older era may do."""
-
-
 class Session:
     """A session in an owner task; made by `open_session`."""
 
@@ -61,14 +55,15 @@ class Session:
         self._transport = transport
         self._era = era
         self._deadline = deadline
-        self._notes = Notes(lambda: transport.spec.secrets)
+        self._notes = Notes(transport.secrets)
         self._catalogue: Catalogue | None = None
         self._failure: Exception | None = None
-        self._scope = anyio.CancelScope()
-        self._settled = anyio.Event()
+        # None where the session has no task of its own.
+        self._scope: anyio.CancelScope | None = None
+        self._settled = Ending()
         self._gone = self._notes.gone
         self._ended = Ending()
-        self._checking = anyio.Lock()
+        self._checking: anyio.Lock | None = None
         self._answers = 0
         self.doubtful = False
 
@@ -133,18 +128,53 @@ class Session:
 
     async def start(self, group: anyio.abc.TaskGroup) -> None:
         """Open the session; its owner task runs in `group`. Raises `CannotOpen`."""
-        group.start_soon(self._own)
+        self._scope = anyio.CancelScope()
+        group.start_soon(self._own, self._scope)
         try:
             await self._settled.wait()
         except BaseException:
             self._scope.cancel()
             raise
         if self._catalogue is None:
-            raise self._cannot_open()
+            raise cannot_open(self._transport, self._failure, self._notes)
+
+    async def start_here(self) -> bool:
+        """Open the session in the task of the caller, where it needs none of its own: see `Transport.open_here`.
+
+        False where it does need one; nothing was done then. Raises `CannotOpen`.
+        """
+        catalogue = self._transport.open_here(self._era)
+        if catalogue is None:
+            return False
+        deadlines = self._transport.deadlines.of(self._transport.connect_timeout_s)
+        limit = deadlines.begin()
+        try:
+            with limit:
+                await catalogue.load()
+                self._catalogue = catalogue
+                self._notes.is_open = True
+                return True
+            self._failure = TimeoutError()
+        except Exception as error:
+            self._failure = error
+        finally:
+            deadlines.end(limit)
+            if self._catalogue is None:
+                self._end_here(catalogue)
+        raise cannot_open(self._transport, self._failure, self._notes)
+
+    def _end_here(self, catalogue: Catalogue) -> None:
+        catalogue.end_here()
+        self._ended.set()
+        self._notes.gone.set()
 
     async def close(self) -> None:
         """End the session and wait until its process, if it has one, is gone. Bounded, also when shielded."""
         self._notes.gone.set()
+        if self._scope is None:
+            if self._catalogue is not None:
+                self._end_here(self._catalogue)
+            return
         with anyio.move_on_after(_REAP_S if isinstance(self._transport.spec, StdioSpec) else _GOODBYE_S):
             await self._ended.wait()
         # A server that does not answer the goodbye is left; stopping a process is shielded from this.
@@ -159,6 +189,8 @@ class Session:
         """
         # By tools/list, because the protocol's newest revision has no ping.
         answers = self._answers
+        if self._checking is None:
+            self._checking = anyio.Lock()
         async with self._checking:
             if self._answers > answers:
                 return  # asked by another meanwhile
@@ -232,9 +264,9 @@ class Session:
             raise self._died("the session is over", "not_sent")
         return self._catalogue
 
-    async def _own(self) -> None:
+    async def _own(self, scope: anyio.CancelScope) -> None:
         try:
-            with self._scope:
+            with scope:
                 with anyio.CancelScope(deadline=self._deadline) as limit:
                     async with self._transport.open(self._era, self._notes) as catalogue:
                         await catalogue.load()
@@ -252,53 +284,6 @@ class Session:
             self._ended.set()
             self._notes.gone.set()
             self._settled.set()
-
-    def _cannot_open(self) -> CannotOpen:
-        label = self._transport.spec.label
-        failure = _innermost(self._failure)
-        explained = self._notes.explain()
-        if isinstance(failure, TimeoutError):
-            limit = self._transport.connect_timeout_s
-            return CannotOpen(
-                f"{label} did not answer within {limit:g} s and was given up. Is it an MCP server that speaks on "
-                f"this transport? If it is only slow, raise connect_timeout_s.{explained}",
-                died=False,
-            )
-        if isinstance(failure, WrongProtocol | NotOffered):
-            return CannotOpen(f"{label}: {failure}.", died=False)
-        if isinstance(self._transport.spec, StdioSpec):
-            return self._cannot_start(failure, explained)
-        fault = self._notes.faults.of(failure)
-        if fault is not None and fault.kind == "login":
-            return CannotOpen(f"{label}: {self._notes.redact(fault.message)}", died=False)
-        if self._notes.http_status in {401, 403}:
-            return CannotOpen(f"{label} refused us; set the right `headers` or `auth` for it.{explained}", died=False)
-        told = self._notes.redact(fault.message if fault else f"{type(failure).__name__}: {failure}")
-        return CannotOpen(
-            f"{label} cannot be reached ({told}). Is the server running, and is the path right?{explained}", died=False
-        )
-
-    def _cannot_start(self, failure: BaseException | None, explained: str) -> CannotOpen:
-        spec = self._transport.spec
-        assert isinstance(spec, StdioSpec)
-        if failure is not None and is_closed(failure):
-            return CannotOpen(
-                f"{spec.label} ended before it answered as an MCP server. Run the command by hand to see why."
-                f"{explained}",
-                died=True,
-            )
-        if isinstance(failure, FileNotFoundError | NotADirectoryError | PermissionError):
-            if spec.cwd is not None and failure.filename == spec.cwd:
-                return CannotOpen(
-                    f"{spec.label}: cwd {self._notes.redact(spec.cwd)!r} is no folder that can be entered.", died=False
-                )
-            return CannotOpen(
-                f"{spec.label}: the command {self._notes.redact(spec.command)!r} cannot be started "
-                f"({failure.strerror}). Give the full path of a program, or install it so that it is on PATH.",
-                died=False,
-            )
-        told = self._notes.redact(f"{type(failure).__name__}: {failure}")
-        return CannotOpen(f"{spec.label} cannot be started as an MCP server ({told}).{explained}", died=False)
 
     def _instead_of_answer(self, name: str, fault: Fault) -> ToolResult:
         label = self._transport.spec.label
@@ -345,7 +330,7 @@ class Session:
         return ToolFailure(f"{label} failed on {name!r}: {type(error).__name__}{shown}: {told}", delivery=delivery)
 
     def _died(self, when: str, delivery: Delivery) -> ServerDied:
-        failure = _innermost(self._failure)
+        failure = innermost(self._failure)
         why = f" ({self._notes.redact(f'{type(failure).__name__}: {failure}')})" if failure is not None else ""
         return ServerDied(
             f"the connection to {self._transport.spec.label} ended, {when}{why}.{self._notes.explain()}",
@@ -359,9 +344,3 @@ def _is_policys(error: MCPError) -> bool:
     JSON-RPC 2.0 reserves -32768 to -32000; what lies outside is for applications.
     """
     return error.code == INVALID_PARAMS or not -32768 <= error.code <= -32000
-
-
-def _innermost(error: BaseException | None) -> BaseException | None:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

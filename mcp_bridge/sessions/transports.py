@@ -18,17 +18,18 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, Implementation
 
 from ..access.auth import Login
-from ..channels.client import http_client, in_process_client
+from ..channels.client import http_client, in_process_client, opened_client
 from ..channels.engine import Connections, uses_proxy
 from ..channels.sharing import Shared
 from ..control import CONTROL_ENV
 from ..event_loop import on_asyncio
+from ..guard.deadlines import Deadlines
 from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from .answering import Answers
 from .eras import Era, agree, client_mode, is_handshake
 from .handlers import Handlers
 from .http_client import ContainedClient
-from .listing import Catalogue, Notices, watched
+from .listing import Catalogue, Notices, tells_of_changes, watched
 from .notes import Notes as Notes
 from .processes import ServerProcess
 from .sse import SseStreams
@@ -38,6 +39,7 @@ from .stdio import StdioStreams
 _eras: dict[tuple[str, ...], Era] = {}
 """How to begin with the server of a command; found out once for each process of ours."""
 
+_CLIENT_INFO = Implementation(name="toolbake", version="1")
 _MOST_STARTS = max(2, os.cpu_count() or 2)
 
 
@@ -46,6 +48,8 @@ class Transport:
 
     def __init__(self, spec: ServerSpec, *, connect_timeout_s: float, handlers: Handlers | None = None) -> None:
         self.spec = spec
+        self.secrets = lambda: spec.secrets
+        """Asked each time, because tokens are learned while a session goes on."""
         self.connect_timeout_s = connect_timeout_s
         given = handlers or Handlers()
         roots = spec.options.roots
@@ -58,6 +62,8 @@ class Transport:
         self._login: Login | None = None
         self._shared = Shared()
         self._connections: Connections | None = None
+        self.deadlines = Deadlines()
+        """Of what is opened without a task of its own."""
 
     @property
     def is_settled(self) -> bool:
@@ -99,6 +105,36 @@ class Transport:
         async with self.open(era, notes) as catalogue:
             yield catalogue.client
 
+    def open_here(self, era: Era) -> Catalogue | None:
+        """As `open`, without anything to enter or to leave: `Catalogue.end_here` ends it. None where it takes that.
+
+        It does not for a server object that was asked before what it speaks, holds nothing for a session (no lifespan
+        of its own), and whose changes somebody listens to if it tells of them.
+        """
+        spec = self.spec
+        if not isinstance(spec, ServerObjectSpec) or spec.factory is not None or spec.options.protocol is not None:
+            return None
+        answers, options = self._answering(era, self._notices)
+        client = opened_client(spec.server, self._shared, **options)
+        if client is None:
+            return None
+        if tells_of_changes(client) and not self._notices.is_followed:
+            client.end_here()
+            return None
+        answers.install(client)
+        return Catalogue(client, spec.options, self._notices, answers, label=spec.label)
+
+    def _answering(self, era: Era, notices: Notices) -> tuple[Answers, dict[str, Any]]:
+        """The answers of a new session, and the options of its client."""
+        spec = self.spec
+        answers = Answers(self._handlers, label=spec.label, secrets=spec.secrets)
+        return answers, {
+            "mode": client_mode(era, spec.options.protocol),
+            "client_info": _CLIENT_INFO,
+            "message_handler": notices.hear,
+            **answers.client_options(),
+        }
+
     @contextlib.asynccontextmanager
     async def open(self, era: Era, notes: Notes) -> AsyncIterator[Catalogue]:
         """What the server offers, not yet listed, through an entered client. Enter and leave it in one task.
@@ -107,13 +143,7 @@ class Transport:
         """
         spec, asked = self.spec, self.spec.options.protocol
         own = Notices()
-        answers = Answers(self._handlers, label=spec.label, secrets=spec.secrets)
-        options = {
-            "mode": client_mode(era, asked),
-            "client_info": Implementation(name="toolbake", version="1"),
-            "message_handler": own.hear,
-            **answers.client_options(),
-        }
+        answers, options = self._answering(era, own)
         if isinstance(spec, StdioSpec):
             opened = _stdio(spec, options, notes)
         elif isinstance(spec, HttpSpec):

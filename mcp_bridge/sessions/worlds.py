@@ -12,7 +12,7 @@ import anyio
 
 from ..control import CALL_META, CLOSE_WORLD, DEFAULT_WORLD, FORK_WORLD, OPEN_WORLD, WORLD_META, WORLD_STATE
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure
-from ..ledger.identity import current_call
+from ..ledger.identity import current_call_meta
 from ..records import Tool, ToolResult
 from ..world import Setup
 from .pool import Sessions
@@ -70,9 +70,10 @@ class ServerWorld:
         self.session = session
         self.world_id = world_id
         self._wire_id = host.wire_id(world_id)
+        self._is_named = bool(host.control) or world_id != DEFAULT_WORLD
         self._tools = tuple(host.tools)
         self._reads = {tool.name for tool in self._tools if tool.annotations.read_only}
-        self._moving = anyio.Lock()
+        self._moving: anyio.Lock | None = None
         self._setup: Setup = {}
         self._touches = 0
         """How many calls may have changed something."""
@@ -115,10 +116,9 @@ class ServerWorld:
 
     def _meta(self, call_id: str | None) -> dict[str, Any]:
         # Every other world is named also where the server cannot keep worlds apart, so that it can refuse.
-        is_named = bool(self._host.control) or self.world_id != DEFAULT_WORLD
-        meta: dict[str, Any] = {WORLD_META: self._wire_id} if is_named else {}
-        if (call := current_call()) is not None:
-            meta.update(call.meta())
+        meta: dict[str, Any] = {WORLD_META: self._wire_id} if self._is_named else {}
+        if (call := current_call_meta()) is not None:
+            meta.update(call)
         elif call_id is not None:
             meta[CALL_META] = call_id
         return meta
@@ -186,6 +186,8 @@ class ServerWorld:
         """
         if not (self.session.dead or self.session.doubtful or self._is_unsure):
             return self.session
+        if self._moving is None:
+            self._moving = anyio.Lock()
         async with self._moving:
             if self._lost is not None:
                 raise ServerDied(self._lost, delivery="not_sent", world_lost=True)

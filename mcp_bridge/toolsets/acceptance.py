@@ -13,8 +13,6 @@ from typing import Any
 
 from .plain import is_plain
 
-Accepts = Callable[[Any], bool]
-
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 _NOTES = frozenset({"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"})
@@ -24,10 +22,29 @@ _EXACT = 2**53
 """Integers below this are the same number in every JSON library."""
 
 
-def compile_acceptance(schema: Any) -> Accepts | None:
-    """A function that is true only of values that satisfy `schema`, or `None` where it has keywords with corners.
+class Acceptance:
+    """A function that is true only of values that satisfy its schema, and of plain JSON values only."""
 
-    `schema` must already be known to be a valid one. The function accepts plain JSON values only.
+    __slots__ = ("_is_valid",)
+
+    def __init__(self, is_valid: Callable[[Any], bool]) -> None:
+        self._is_valid = is_valid
+
+    def __call__(self, value: Any) -> bool:
+        return is_plain(value) and self.of_plain(value)
+
+    def of_plain(self, value: Any) -> bool:
+        """The same of a value that is known to be plain, such as a copy that `plain_copy` made."""
+        try:
+            return self._is_valid(value)
+        except (ValueError, OverflowError, RecursionError):
+            return False
+
+
+def compile_acceptance(schema: Any) -> Acceptance | None:
+    """What accepts values by `schema`, or `None` where it has keywords with corners.
+
+    `schema` must already be known to be a valid one.
     """
     if not isinstance(schema, dict) or schema.get("$schema", _DIALECT) != _DIALECT or not is_plain(schema):
         return None
@@ -41,15 +58,7 @@ def compile_acceptance(schema: Any) -> Accepts | None:
         compiled = jsonschema_rs.Draft202012Validator(schema)
     except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError):
         return None
-    is_valid = compiled.is_valid
-
-    def accepts(value: Any) -> bool:
-        try:
-            return is_plain(value) and is_valid(value)
-        except (ValueError, OverflowError, RecursionError):
-            return False
-
-    return accepts
+    return Acceptance(compiled.is_valid)
 
 
 def _is_simple(schema: Any, root: Mapping[str, Any]) -> bool:

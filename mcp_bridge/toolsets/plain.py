@@ -47,7 +47,8 @@ def _check(value: Any, depth: int) -> None:
         if depth > _DEEPEST:
             raise NotPlain
         for inner in value:
-            _check(inner, depth + 1)
+            if type(inner) is not str or not inner.isascii():
+                _check(inner, depth + 1)
     elif kind is float:
         if not math.isfinite(value):
             raise NotPlain
@@ -76,7 +77,7 @@ def _copied(value: Any, depth: int) -> Any:
     if kind is list:
         if depth > _DEEPEST:
             raise NotPlain
-        return [_copied(inner, depth + 1) for inner in value]
+        return [inner if type(inner) is str and inner.isascii() else _copied(inner, depth + 1) for inner in value]
     _check(value, depth)
     return value
 

@@ -9,6 +9,8 @@ from typing import Any
 from ..errors import SourceError
 from ..records import ErrorKind, ToolResult
 
+_new, _set = object.__new__, object.__setattr__
+
 EMPTY = "(empty result)"
 EMPTY_ERROR = "The tool reported an error without a message."
 
@@ -25,13 +27,26 @@ def compact_json(value: Any) -> str:
 
 def capped(result: ToolResult, max_chars: int, *, duration_s: float) -> ToolResult:
     """`result` with at most `max_chars` characters of its text, then a line that says what was cut."""
-    cut = max(0, len(result.text) - max_chars)
+    # Not `model_copy`, which takes three times as long: this is done for every call.
+    cut = len(result.text) - max_chars
+    if cut <= 0 and type(result) is ToolResult:
+        return quick_result({**result.__dict__, "duration_s": duration_s})
     changes: dict[str, Any] = {"duration_s": duration_s}
-    if cut:
+    if cut > 0:
         changes["text"] = f"{result.text[:max_chars]}\n[{cut} more characters were cut; ask for less at a time]"
         changes["truncated_chars"] = result.truncated_chars + cut
-    # Not `model_copy`, which takes three times as long: this is done for every call.
     return type(result)(**{**result.__dict__, **changes})
+
+
+def quick_result(fields: dict[str, Any]) -> ToolResult:
+    """A result of all of its fields, which are known to be right and are handed over. A quarter of the time that
+    checking them would take."""
+    made: ToolResult = _new(ToolResult)
+    _set(made, "__dict__", fields)
+    _set(made, "__pydantic_fields_set__", set(fields))
+    _set(made, "__pydantic_extra__", None)
+    _set(made, "__pydantic_private__", None)
+    return made
 
 
 def positive(name: str, value: float) -> float:

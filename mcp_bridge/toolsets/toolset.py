@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -17,6 +17,7 @@ import anyio.abc
 
 from ..control import DEFAULT_WORLD
 from ..errors import CallTimeout, SourceError, ToolFailure
+from ..event_loop import own_checkpoint
 from ..grouping import raise_as_itself, ungrouped
 from ..guard.deadlines import Deadlines
 from ..guard.destructive import refuse_in_training, require_known
@@ -277,6 +278,7 @@ class CheckedWorld:
             name: (route, world) for route, (_, world) in zip(routes, inner, strict=True) for name in route.tools
         }
         self._checker = checker
+        self._checkpoint = own_checkpoint()
         most_lines = _DEFAULT_WORLDS_LINES if world_id == DEFAULT_WORLD else None
         self.ledger = Ledger(world_id, most_lines=most_lines, past=past)
         """What was called and how it ended; see `mcp_bridge.ledger`."""
@@ -289,18 +291,21 @@ class CheckedWorld:
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
     ) -> ToolResult:
-        self._require_open()
+        # Others get their turn here, where this call holds nothing yet: whatever it made on its way would wait with it,
+        # and the garbage collector goes through all that waits. One cancelled here has not called anything.
+        await self._checkpoint()
+        if self.closed:
+            self._require_open()
         limit_s = None if timeout_s is None else positive("timeout_s", timeout_s)
         entry = self.ledger.open(name, arguments, call_id)
         found = self._by_name.get(name) if isinstance(name, str) else None
         if found is None:
             return self._refused(entry, error(unknown_tool(name, [tool.name for tool in self._tools]), "unknown_tool"))
-        problem = self._checker.problem(name, arguments)
-        if problem is not None:
+        if (problem := self._checker.problem(name, arguments)) is not None:
             return self._refused(entry, error(problem, "invalid_arguments"))
         return await self._call(entry, *found, name, arguments, limit_s)
 
-    async def _call(
+    def _call(
         self,
         entry: Entry,
         route: _Route,
@@ -308,8 +313,9 @@ class CheckedWorld:
         name: str,
         arguments: Mapping[str, Any],
         limit_s: float | None,
-    ) -> ToolResult:
+    ) -> Coroutine[Any, Any, ToolResult]:
         tool = route.tools[name]
+        name_there = tool.name_at_source or name
 
         async def send(left_s: float) -> ToolResult:
             began = time.perf_counter()
@@ -317,9 +323,7 @@ class CheckedWorld:
             scope = deadlines.begin()
             try:
                 with scope:
-                    result = await world.call(
-                        tool.name_at_source or name, arguments, call_id=entry.call, timeout_s=left_s
-                    )
+                    result = await world.call(name_there, arguments, call_id=entry.call, timeout_s=left_s)
                     # A source may say that it took longer: a delay that is only simulated.
                     took_s = max(result.duration_s, time.perf_counter() - began)
                     return capped(result, route.max_result_chars, duration_s=took_s)
@@ -333,7 +337,7 @@ class CheckedWorld:
             )
 
         limit_s = route.call_timeout_s if limit_s is None else limit_s
-        return await call_once(entry, send, tool=tool, retries=route.retries, limit_s=limit_s, turns=route.turns)
+        return call_once(entry, send, tool=tool, retries=route.retries, limit_s=limit_s, turns=route.turns)
 
     def _refused(self, entry: Entry, result: ToolResult) -> ToolResult:
         entry.refused(result)

@@ -79,7 +79,9 @@ async def test_each_world_of_a_node_server_is_a_process_that_ends_with_it(
     preload.write_text(f"require('fs').writeFileSync('{pid_files}/' + process.pid, '')")
     node, entry = node_server("server-filesystem")
     arguments = ["--require", str(preload), entry, str(tmp_path)]
-    config = {"mcpServers": {"files": {"command": node, "args": arguments, "toolbake": {"warm": 0}}}}
+    config = {
+        "mcpServers": {"files": {"command": node, "args": arguments, "toolbake": {"warm": 0, "protocol": "2025-11-25"}}}
+    }
     async with mcp_bridge.connect(config) as toolset:
         async with toolset.open_world("one"), toolset.open_world("two"):
             pids = [int(file.name) for file in pid_files.iterdir()]

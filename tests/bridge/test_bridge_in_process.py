@@ -261,4 +261,4 @@ def test_a_result_that_is_not_cut_is_the_record_that_checking_would_make(
     assert made.model_dump_json() == checked.model_dump_json()
     assert ToolResult.model_validate(made.model_dump()) == checked
     with pytest.raises(ValueError, match="frozen"):
-        made.text = "other"  # type: ignore[misc]
+        made.text = "other"

@@ -15,9 +15,10 @@ import pytest
 from recorder_runs import node_command
 
 import mcp_bridge
-from mcp_bridge import Elicitation, Handlers
+from mcp_bridge import Elicitation, Handlers, SourceError, Tool
 from sandboxes.recorded import Cassette, RecordedTwin
 from sandboxes.recorded.proxy import serve_recorder
+from sandboxes.recorded.writing import CassetteWriter
 
 TALKATIVE = str(Path(__file__).parents[1] / "bridge" / "servers" / "talkative.py")
 OLD, NEW = "2025-11-25", "2026-07-28"
@@ -89,3 +90,19 @@ async def test_tools_that_only_some_clients_are_offered_and_tasks_are_recorded_a
     async with mcp_bridge.connect(RecordedTwin(path)) as twin:
         assert (await twin.call("trigger-sampling-request", {"prompt": "Say a word."})).text == said.text
         assert (await twin.call(*research)).text == found.text
+
+
+def test_a_second_header_may_only_add_tools(tmp_path: Path) -> None:
+    path, look, write = tmp_path / "growing.jsonl", Tool(name="look"), Tool(name="write")
+    writer = CassetteWriter(path, [look], source="here")
+    writer.learn([look, write])
+    writer.learn([look])
+    assert [tool.name for tool in Cassette.read(path).header.tools] == ["look", "write"]
+    CassetteWriter(path, [look], source="here")  # one that sees fewer of them goes on in it
+    assert len(path.read_text().splitlines()) == 2
+    with pytest.raises(SourceError, match="a recording of other tools"):
+        CassetteWriter(path, [look, Tool(name="other")], source="here")
+    changed = Cassette.read(path).header.model_copy(update={"tools": [write]})
+    path.write_text(f"{path.read_text()}{changed.as_text()}\n")
+    with pytest.raises(SourceError, match="second header of other tools"):
+        Cassette.read(path)

@@ -3,10 +3,12 @@
     python killed_runs.py MODEL_DIR FOLDER < scenarios.json
 
 Each scenario is a name, options and a point: a function by its name, and the number of the call before which the
-process gets a SIGKILL. Every run is a forked process, so that the imports are paid for once. Prints a line of JSON for
+process gets a SIGKILL. Every run is a forked process, so that what all have in common is made once: the imports, the
+copies of the tokenizer. Prints a line of JSON for
 each scenario: how the first process ended, what the second said, and what the run left.
 """
 
+import gc
 import hashlib
 import importlib
 import json
@@ -19,10 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import matplotlib.backends.backend_agg  # noqa: F401 - before the forks, for the curve
 from test_training_runs import TINY, add, even_letters, tasks
 
 import sdk
 import sdk.trainer.stages  # loads torch and TRL before the forks
+from sdk.policies.models.loading import load_tokenizer
+from sdk.policies.rendering import make_renderer
 from sdk.traces import RunFolder
 
 FIGURES = ("step", "loss", "grad_norm", "learning_rate", "entropy", "kl", "reward", "rollouts", "trained_tokens")
@@ -105,6 +110,9 @@ def left(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     model, folder = sys.argv[1], Path(sys.argv[2])
+    make_renderer(load_tokenizer(model).tokenizer)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would touch, and so copy, all that was made here
     for name, options, point in json.load(sys.stdin):
         place = folder / name.replace(" ", "_")
         killed = forked(model, place, options, point) if point is not None else None

@@ -1,0 +1,60 @@
+"""`toolbake synthesize`: makes tasks, checks edited ones, and says what is wrong with what it was told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sdk.cli.app import app
+from sdk.tasks import load_tasks
+
+DESK = "from sandboxes.helpdesk import Helpdesk\n\ndesk = Helpdesk()\n"
+
+
+def synthesize(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["synthesize", *map(str, words)], prog_name="toolbake")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> str:
+    (tmp_path / "made_desk.py").write_text(DESK, encoding="utf-8")
+    return f"{tmp_path / 'made_desk.py'}:desk"
+
+
+def test_tasks_are_made_checked_and_named_where_an_edit_broke_them(desk: str, tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    made = synthesize(desk, "--to", path, "-n", 2, "--max-calls", 1, "--setup", '{"seed": 7}')
+    assert made.exit_code == 0, made.output
+    assert "2 tasks in" in made.stdout
+    assert {str(task.setup) for task in load_tasks(path)} == {"{'seed': 7}"}
+    checked = synthesize(desk, "--check", path)
+    assert checked.exit_code == 0, checked.output
+    assert "2 tasks hold" in checked.stdout
+    path.write_text(path.read_text(encoding="utf-8").replace('"seed":7', '"seed":8', 1), encoding="utf-8")
+    broken = synthesize(desk, "--check", path)
+    assert broken.exit_code == 1
+    assert "line 1 (task" in broken.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give --to FILE to make tasks or --check FILE to check some; this has neither"),
+        (["--to", "a.jsonl", "--check", "b.jsonl"], "this has both"),
+        (["--to", "a.jsonl", "--setup", "seed=7"], "--setup is 'seed=7', which is no JSON"),
+        (["--to", "a.jsonl", "--setup", "7"], "--setup is '7'; it must be an object"),
+        (["--to", "a.jsonl", "--difficulty", "easy"], "--difficulty is 'easy'; give two shares"),
+        (["--to", "a.jsonl", "--writer-key", "KEY"], "--writer-key does nothing without --writer"),
+        (["--check", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_with_the_fix(
+    words: list[str], message: str, desk: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = synthesize(desk, *words)
+    assert result.exit_code == 1
+    assert message in " ".join(result.stderr.split())
+    assert not (tmp_path / "a.jsonl").exists()

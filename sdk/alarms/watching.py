@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from ..records import Rollout
@@ -24,18 +24,21 @@ class Watch:
         self._history: list[StepFigures] = []
         self._raised: dict[str, int] = {}
 
-    def recall(self, rollouts: Iterable[Rollout]) -> None:
-        """What steps before had, in their order; raises no alarm again."""
+    def recall(self, rollouts: Iterable[Rollout], heldout: Mapping[int, float] | None = None) -> None:
+        """What steps before had, in their order; raises no alarm again. `heldout` as in `observe`, of all steps."""
         for step, members in groupby(sorted(rollouts, key=lambda r: r.step), key=lambda r: r.step):
-            self.observe(step, list(members))
+            known = {at: success for at, success in (heldout or {}).items() if at <= step}
+            self.observe(step, list(members), known)
 
-    def observe(self, step: int, rollouts: Sequence[Rollout]) -> list[Alarm]:
-        """The new alarms of a step."""
+    def observe(
+        self, step: int, rollouts: Sequence[Rollout], heldout: Mapping[int, float] | None = None
+    ) -> list[Alarm]:
+        """The new alarms of a step. `heldout`: success on tasks that are not trained on, by step, where measured."""
         self._history.append(step_figures(step, rollouts))
         found = [
             *canaries_earned(step, rollouts, self._settings),
             *repeated_answers(step, rollouts, self._settings),
-            *reward_alone(self._history, self._settings, follow=self._follow),
+            *reward_alone(self._history, self._settings, follow=self._follow, heldout=heldout),
             *self._missing_components(step),
         ]
         fresh = [alarm for alarm in found if alarm.kind == "canary" or self._is_new(alarm)]

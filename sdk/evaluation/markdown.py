@@ -199,6 +199,14 @@ def _training(training: TrainingSummary) -> str:
         ("tokens sampled", figures.count(training.sampled_tokens)),
         ("tokens trained", figures.count(training.trained_tokens)),
     ]
+    if training.audits is not None:
+        rows.append(("audits, beside the rollouts", figures.count(training.audits)))
+    if training.first_right_calls is not None and training.last_right_calls is not None:
+        shares = f"{figures.percent(training.first_right_calls)} → {figures.percent(training.last_right_calls)}"
+        rows.append(("right calls among the audits, first → last tenth of steps", shares))
+    if training.validation:
+        measured = ", ".join(f"{step}: {figures.percent(rate)}" for step, rate in training.validation.items())
+        rows.append(("success on validation tasks, by step", measured))
     rows += [(f"time: {inline(phase)}", figures.duration(s)) for phase, s in training.seconds.items()]
     rows += [
         (f"tokens a second: {inline(phase)}", f"{rate:,.0f}") for phase, rate in training.tokens_per_second.items()

@@ -38,7 +38,8 @@ def learning_curve(
 
     Left: the mean reward of each training step, its moving average, and the share of groups with signal, from
     metrics lines with `step` and `reward`, `groups_with_signal`, `groups_without_signal` (see `TrainingSummary`),
-    of one `stage` where given. Right: success on held-out tasks with 95 % intervals. Works without any steps.
+    of one `stage` where given; beside it success on validation tasks, where it was measured meanwhile. Right: success
+    on held-out tasks with 95 % intervals. Works without any steps.
 
     Raises `RunFolderError` where `path` cannot be written.
     """
@@ -53,6 +54,7 @@ def learning_curve(
         canvas = FigureCanvasAgg(figure)
         grid = figure.add_gridspec(2, 2, width_ratios=[3, 2], height_ratios=[3, 1])
         reward = figure.add_subplot(grid[0, 0])
+        _draw_validation(reward, metrics)
         _draw_reward(reward, lines)
         _draw_signal(figure.add_subplot(grid[1, 0], sharex=reward), lines)
         if lines:
@@ -87,6 +89,22 @@ def _draw_reward(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     if all(0 <= reward <= 1 for reward in rewards):
         axes.set_ylim(-0.03, 1.03)
     axes.legend(frameon=False, loc="best")
+
+
+def _draw_validation(axes: Any, metrics: Sequence[Mapping[str, Any]]) -> None:
+    """Success with its interval, at the step whose rollouts came from the same weights."""
+    points = [m for m in metrics if m.get("stage") == "validation" and m.get("success") is not None]
+    if not points:
+        return
+    steps = [int(point["step"]) for point in points]
+    middle = [float(point["success"]) for point in points]
+    errors = [
+        [m - float(point["low"]) for m, point in zip(middle, points, strict=True)],
+        [float(point["high"]) - m for m, point in zip(middle, points, strict=True)],
+    ]
+    axes.errorbar(
+        steps, middle, yerr=errors, fmt="s-", color=_HELD_OUT, markersize=5, capsize=3, lw=1, label="validation success"
+    )
 
 
 def _draw_signal(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:

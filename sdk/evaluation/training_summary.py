@@ -36,6 +36,13 @@ class TrainingSummary(BaseModel):
     """|sampler's - trainer's| log-probability of the sampled tokens, in nats: mean and largest."""
     sampled_tokens: int | None = None
     trained_tokens: int | None = None
+    audits: int | None = None
+    """Audits that were trained beside the rollouts, and counted apart from them."""
+    first_right_calls: float | None = None
+    last_right_calls: float | None = None
+    """Of the scored audits the share of right calls, in the first and the last tenth of the steps."""
+    validation: dict[int, float] = Field(default_factory=dict)
+    """Success on validation tasks by step, where it was measured in the midst of training."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time by phase."""
     tokens_per_second: dict[str, float] = Field(default_factory=dict)
@@ -49,6 +56,8 @@ class TrainingSummary(BaseModel):
         tenth = max(1, len(rewards) // 10)
         gaps = [float(m["sampler_gap/mean"]) for m in lines if m.get("sampler_gap/mean") is not None]
         gap_peaks = [float(m["sampler_gap/max"]) for m in lines if m.get("sampler_gap/max") is not None]
+        calls = [float(m["audit/right_call"]) for m in lines if m.get("audit/right_call") is not None]
+        tenth_of_calls = max(1, len(calls) // 10)
         seconds = _seconds(lines)
         summary = cls(
             steps=len({m["step"] for m in lines}),
@@ -62,6 +71,14 @@ class TrainingSummary(BaseModel):
             sampler_gap_max=max(gap_peaks, default=None),
             sampled_tokens=_total(lines, "sampled_tokens"),
             trained_tokens=_total(lines, "trained_tokens"),
+            audits=_total(lines, "audit/rollouts"),
+            first_right_calls=math.fsum(calls[:tenth_of_calls]) / tenth_of_calls if calls else None,
+            last_right_calls=math.fsum(calls[-tenth_of_calls:]) / tenth_of_calls if calls else None,
+            validation={
+                int(m["step"]): float(m["success"])
+                for m in metrics
+                if m.get("stage") == "validation" and m.get("success") is not None
+            },
             seconds=seconds,
         )
         for phase, tokens in (("rollout", summary.sampled_tokens), ("update", summary.trained_tokens)):

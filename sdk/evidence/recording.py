@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.ledger.lines import LedgerLine
 
 from .canonical import START, canonical, digest, link, parse, sha256
-from .links import rollout_links
+from .links import rollout_links, weights_versions
 
 if TYPE_CHECKING:
     from ..traces.journal import Journal
 
-FORMAT = 1
+FORMAT = 2
+"""1 had no entries of the kind `published`."""
+READABLE = (1, 2)
 EVIDENCE = "evidence.jsonl"
 """The run's chain: one entry a line, each with the hash of the one before it."""
 ROOT = "evidence.root.json"
@@ -24,7 +26,7 @@ ROOT = "evidence.root.json"
 CALL = "call"
 STAGE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 """What a stage may be called: its name is that of a file."""
-_OF_THE_RUN = frozenset({"resumed", "closed", "tools"})
+_OF_THE_RUN = frozenset({"resumed", "closed", "tools", "published"})
 
 
 class EvidenceLog:
@@ -35,16 +37,21 @@ class EvidenceLog:
     own beside its fields. Entries say how far that chain was (`calls`), so neither can be cut short alone.
     """
 
-    def __init__(self, entries: Journal, calls: Journal, *, verifier: Any) -> None:
-        """Goes on from what both files hold. `verifier`: the verifier's identity in the run's config."""
+    def __init__(
+        self, entries: Journal, calls: Journal, *, verifier: Any, verifiers: Mapping[str, Any] | None = None
+    ) -> None:
+        """Goes on from what both files hold. `verifier`: the verifier's identity in the run's config; `verifiers`:
+        those of stages that have another one, by stage."""
         self._entries = entries
         self._calls = calls
         self._verifier = verifier
         self._verifier_digest = digest(verifier)
+        self._verifiers = dict(verifiers or {})
         self._lock = threading.RLock()
         self._head = START
         self._tools = ""
         self._weights: dict[str, dict[str, Any]] = {}
+        self._published: dict[int, dict[str, Any]] = {}
         self._lost: str | None = None
         self._unsettled: dict[str, Any] | None = None
         self.begun = False
@@ -65,6 +72,8 @@ class EvidenceLog:
             self._tools = digest(entry.get("data"))
         elif kind == "weights":
             self._weights[entry["data"]["folder"]] = entry["data"]
+        elif kind == "published":
+            self._published[entry["data"]["version"]] = entry["data"]
         if kind in ("rollout", "finished", "set_aside"):
             self._unsettled = entry
         elif kind not in _OF_THE_RUN:
@@ -79,7 +88,9 @@ class EvidenceLog:
 
     def open(self, run_sha256: str) -> None:
         """The run begins, or goes on. `run_sha256`: of the bytes of `run.json`."""
-        first = {"format": FORMAT, "verifier": self._verifier} if not self.begun else {}
+        first: dict[str, Any] = {"format": FORMAT, "verifier": self._verifier} if not self.begun else {}
+        if first and self._verifiers:
+            first["verifiers"] = self._verifiers
         self._append("resumed" if self.begun else "begun", {**first, "run": run_sha256, "calls": self._calls_state()})
 
     def close(self) -> bytes:
@@ -101,22 +112,34 @@ class EvidenceLog:
         if self._weights.get(folder) != data:
             self._append("weights", data)
 
+    def published(self, version: int, weights: dict[str, Any]) -> None:
+        """Weights that rollouts are sampled from, from here on; nothing where they are those of this version already.
+
+        `weights`: their digest, see `sdk.evidence.weights`, and what it is of.
+        """
+        data = {**weights, "version": version}
+        with self._lock:
+            if self._published.get(version) != data:
+                self._append("published", data)
+
     # ---- what is stored
 
     @contextlib.contextmanager
     def rollout(self, stage: str, raw: bytes) -> Iterator[None]:
         """Announce a rollout; the block stores it. `raw`: its line as it will be written, line break included."""
         line = parse(raw)
-        links = rollout_links(line, stage=stage, tools=self._tools, verifier=self._verifier_digest)
+        verifier = digest(self._verifiers[stage]) if stage in self._verifiers else self._verifier_digest
+        links = rollout_links(line, stage=stage, tools=self._tools, verifier=verifier)
         data = {
             "stage": stage,
             "id": line["id"],
             "sha256": sha256(raw),
             "tools": self._tools,
-            "verifier": self._verifier_digest,
+            "verifier": verifier,
             "head": links.head,
             "inputs": links.inputs,
             "marks": list(links.marks),
+            **self._weights_of(line),
         }
         with self._announced("rollout", data):
             yield
@@ -145,6 +168,12 @@ class EvidenceLog:
             self._calls_lines += 1
 
     # ---- inside
+
+    def _weights_of(self, line: dict[str, Any]) -> dict[str, Any]:
+        """The digests of the weights that sampled a rollout, by version; nothing where none was recorded."""
+        versions = weights_versions(line) if self._published else []
+        known = {str(one): self._published[one]["sha256"] for one in versions if one in self._published}
+        return {"weights": known} if known else {}
 
     @contextlib.contextmanager
     def _announced(self, kind: str, data: dict[str, Any]) -> Iterator[None]:

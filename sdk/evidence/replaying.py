@@ -8,8 +8,26 @@ from typing import Any
 
 from .canonical import digest
 from .chained_file import Entry
-from .recording import FORMAT, STAGE_NAME
+from .recording import READABLE, STAGE_NAME
 from .rollout_files import Announced
+
+
+@dataclass(frozen=True)
+class SavedWeights:
+    """Weights in a folder of the run. `files`: SHA-256 of each; `entry`: the line of the evidence that says so."""
+
+    files: dict[str, str]
+    version: int
+    entry: int
+
+
+@dataclass(frozen=True)
+class Published:
+    """Weights that were sampled from: the digest of all of them or, with `adapter`, of the adapter."""
+
+    sha256: str
+    adapter: bool
+    entry: int
 
 
 @dataclass
@@ -21,8 +39,10 @@ class Expected:
     set_aside: dict[str, list[Announced]] = field(default_factory=dict)
     finished: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Stage -> SHA-256 of its marker, and the line of the entry."""
-    weights: dict[str, tuple[dict[str, str], int]] = field(default_factory=dict)
-    """Folder -> SHA-256 of each file, and the line of the entry."""
+    weights: dict[str, SavedWeights] = field(default_factory=dict)
+    """By the folder they were saved into."""
+    published: dict[int, list[Published]] = field(default_factory=dict)
+    """By version. More than one where a run that was killed trained the same steps again."""
     run_sha256: str = ""
     calls: list[tuple[int, str, int]] = field(default_factory=list)
     """How far the calls' ledger was: lines, head, and the line of the entry that says so."""
@@ -50,6 +70,7 @@ class _Replay:
         self.expected = Expected()
         self._tools = {""}
         self._verifier: str | None = None
+        self._verifiers: dict[str, str] = {}
         self._last: dict[str, Any] = {}
 
     def take(self, entry: Entry) -> None:
@@ -62,8 +83,9 @@ class _Replay:
             expected.run_sha256 = str(data["run"])
             if entry.kind == "begun":
                 self._verifier = digest(data["verifier"])
-                if data["format"] != FORMAT:
-                    raise ValueError(f"format {data['format']!r}; this toolbake reads {FORMAT}")
+                self._verifiers = {_stage(stage): digest(one) for stage, one in data.get("verifiers", {}).items()}
+                if data["format"] not in READABLE:
+                    raise ValueError(f"format {data['format']!r}; this toolbake reads {READABLE}")
         elif entry.kind == "tools":
             self._tools.add(digest(data))
         elif entry.kind == "rollout":
@@ -71,14 +93,18 @@ class _Replay:
             expected.rollouts.setdefault(one.stage, []).append(one)
             self._last = data
             self._check_inputs(one)
+            self._check_weights(data.get("weights", {}), entry.line)
         elif entry.kind == "set_aside":
             self._set_aside(_stage(data["stage"]), [str(sha) for sha in data["sha256"]])
         elif entry.kind == "finished":
             expected.finished[_stage(data["stage"])] = (str(data["sha256"]), entry.line)
             self._last = data
         elif entry.kind == "weights":
-            folder = _inside(data["folder"])
-            expected.weights[folder] = ({_inside(name): str(sha) for name, sha in data["files"].items()}, entry.line)
+            files = {_inside(name): str(sha) for name, sha in data["files"].items()}
+            expected.weights[_inside(data["folder"])] = SavedWeights(files, int(data["version"]), entry.line)
+        elif entry.kind == "published":
+            one_published = Published(str(data["sha256"]), data["of"] == "adapter", entry.line)
+            expected.published.setdefault(int(data["version"]), []).append(one_published)
         elif entry.kind == "lost":
             self._lost(str(data["sha256"]), entry.line)
         elif entry.kind != "closed":
@@ -103,9 +129,17 @@ class _Replay:
         if one.tools not in self._tools:
             self._tools.add(one.tools)
             self.expected.problems.append((one.entry, "the tools that it names are those of no entry before it"))
-        if self._verifier is not None and one.verifier != self._verifier:
+        if self._verifier is not None and one.verifier != self._verifiers.get(one.stage, self._verifier):
             self._verifier = None
             self.expected.problems.append((one.entry, "it names another verifier than the run was begun with"))
+
+    def _check_weights(self, weights: dict[str, str], line: int) -> None:
+        """A rollout names the digests of the weights that were published last as the versions that sampled it."""
+        for version, sha in weights.items():
+            published = self.expected.published.get(int(version), [])
+            if not published or published[-1].sha256 != sha:
+                text = f"the weights that it names as version {version} are not those that were published before it"
+                self.expected.problems.append((line, text))
 
     def _set_aside(self, stage: str, digests: list[str]) -> None:
         here = self.expected.rollouts.get(stage, [])

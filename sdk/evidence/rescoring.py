@@ -132,11 +132,16 @@ def _differing(recorded: Verdict, again: Verdict) -> str:
         return f"the reward {recorded.score!r} was recorded, and its evidence gives {again.score!r}"
     if again.components != recorded.components:
         return f"the components {recorded.components} were recorded, and its evidence gives {again.components}"
+    if again.turn_rewards != recorded.turn_rewards:
+        return f"the turn_rewards {recorded.turn_rewards} were recorded, and its evidence gives {again.turn_rewards}"
     return f"it was compared with {recorded.rests_on}, as recorded, and its group's evidence is {again.rests_on}"
 
 
+_SAME = ("score", "components", "rests_on", "turn_rewards")
+
+
 def _same(one: Verdict, other: Verdict) -> bool:
-    return (one.score, one.components, one.rests_on) == (other.score, other.components, other.rests_on)
+    return all(getattr(one, name) == getattr(other, name) for name in _SAME)
 
 
 def _scored(path: Path) -> Iterator[_Scored]:

@@ -11,6 +11,7 @@ from ..traces.atomic_files import file_sha256, read_json, write_bytes
 from ..traces.opening import CALLS
 from ..verifiers import VerifierLike, check_verifier, verifier_identity, verifier_name
 from ..verifiers.protocol import judges_groups
+from .audits import AUDIT, audit_verifier_of, wrong_golds
 from .calls_made import calls_not_made, lines_not_written
 from .canonical import START, digest
 from .chained_file import Entry, call_entry, evidence_entry, read_chain
@@ -19,6 +20,7 @@ from .recording import EVIDENCE, ROOT, read_root
 from .replaying import Expected, replay
 from .rescoring import rescore
 from .rollout_files import compare_rollouts
+from .saved_weights import compare_weights
 from .signing import SIGNATURE, check_signature, signature_of
 
 _DISCARDED = ".discarded.jsonl"
@@ -47,6 +49,7 @@ async def verify_run(
     check.evidence()
     check.calls()
     check.rollouts()
+    check.audits()
     check.files()
     check.anchors(root, public_key)
     if verifier is not None:
@@ -165,6 +168,10 @@ class _Check:
             return  # no rollout any more: the comparison with the evidence names it
         unseen += [Finding("unearned", name, number, fault, str(line["id"])) for fault in faults]
 
+    def audits(self) -> None:
+        if audit_verifier_of(self._info) is not None:
+            self._wrong(*wrong_golds(self.path, self._info))
+
     def files(self) -> None:
         expected = self._expected
         if expected.run_sha256 and file_sha256(self.path / "run.json") != expected.run_sha256:
@@ -175,9 +182,12 @@ class _Check:
         for file in sorted((self.path / "stages").glob("*.json")):
             if file.stem not in expected.finished:
                 self._wrong(Finding("added", f"stages/{file.name}", None, "no entry of the evidence announced it"))
-        for folder, (files, entry) in expected.weights.items():
-            for name, sha in files.items():
-                self._compare(f"{folder}/{name}", sha, entry)
+        for folder, saved in expected.weights.items():
+            for name, sha in saved.files.items():
+                self._compare(f"{folder}/{name}", sha, saved.entry)
+        findings, notes = compare_weights(self.path, expected)
+        self._wrong(*findings)
+        self.found.notes += notes
 
     def _root_file(self) -> None:
         last, file = self._expected.last_closed, self.path / ROOT
@@ -235,9 +245,11 @@ class _Check:
         if own != self._verifier:
             recorded = self._verifier or "none"
             self.found.notes.append(f"the run's verifier is recorded as {recorded}; the one given is {own}")
+        audited_by = audit_verifier_of(self._info)
         for stage in sorted(self._expected.rollouts):
             name = f"rollouts/{stage}.jsonl"
-            count, findings = await rescore(self.path / name, name, verifier, timeout_s=timeout_s)
+            judge = audited_by if stage == AUDIT and audited_by is not None else verifier
+            count, findings = await rescore(self.path / name, name, judge, timeout_s=timeout_s)
             self.found.rescored += count
             self._wrong(*findings)
         if judges_groups(verifier):

@@ -3,7 +3,7 @@
 from .agreement import Agreement, labelled_examples, measure_agreement
 from .asking import Budget
 from .auditing import audit_call, audit_tasks
-from .ranked import Ranked, ranked
+from .group_verdicts import Ranked, ranked
 from .ranking import Ranker, Ranking
 from .verdicts import Judge, judge
 

@@ -222,15 +222,8 @@ class RunFolder:
         return moved
 
     def drop_unscored(self, stage: str) -> int:
-        """Set aside rollouts without a standing verdict, so that they can run again; returns how many.
-
-        They move to `rollouts/<stage>.discarded.jsonl`. See `Rollout.scored`.
-        """
-
-        def unscored(line: Line) -> bool:
-            return line.get("verdict") is None or line.get("failure") is not None
-
-        moved = self._set_aside(stage, unscored)
+        """Set aside rollouts that are not `scored`, so that they run again, as `drop_after` does; returns how many."""
+        moved = self._set_aside(stage, lambda line: line.get("verdict") is None or line.get("failure") is not None)
         if moved:
             log.info("%s: set aside %d unscored rollouts of %s", self.path, moved, stage)
         return moved
@@ -260,9 +253,10 @@ class RunFolder:
             raise RunFolderError(f"{journal.path} has a damaged line: {error}; remove it") from error
 
     def _go_on_with_evidence(self) -> None:
-        verifier = self.config.get("verifier")
+        entries, calls, config = self._journal(EVIDENCE), self._journal(CALLS), self.config
         try:
-            self._evidence = EvidenceLog(self._journal(EVIDENCE), self._journal(CALLS), verifier=verifier)
+            known = {name: config.get(name) for name in ("verifier", "verifiers")}
+            self._evidence = EvidenceLog(entries, calls, **known)
             settle(self._evidence, self.path)
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(
@@ -326,6 +320,10 @@ class RunFolder:
             file.relative_to(folder).as_posix(): file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))
         }
         self._require_writable().weights(folder.relative_to(self.path).as_posix(), version, files)
+
+    def record_published(self, version: int, weights: Mapping[str, Any]) -> None:
+        """Weights that rollouts are sampled from, from here on, into the run's evidence: their `weights_digest`."""
+        self._require_writable().published(version, dict(weights))
 
     # ---- stages
 

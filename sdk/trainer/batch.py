@@ -6,7 +6,7 @@ Axes: P prompt tokens, T completion tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..records import Rollout, TokenRow
 from .advantages import Baseline, Scale, group_advantages, normalised_by_domain, weighed
@@ -114,6 +114,14 @@ def build_batch(
     if scores_seen:
         stats.mean_score = sum(scores_seen) / len(scores_seen)
     return batch
+
+
+def with_audits(batch: Batch, audits: Batch) -> Batch:
+    """One optimiser step of both. Rows and tokens are counted together, since the loss is averaged over all; rollouts,
+    groups and scores stay those of `batch`."""
+    summed = ("sampled_tokens", "scored_rows", "scored_tokens", "trained_rows", "trained_tokens")
+    both = {name: getattr(batch.stats, name) + getattr(audits.stats, name) for name in summed}
+    return Batch(groups=[*batch.groups, *audits.groups], stats=replace(batch.stats, **both))
 
 
 def _rows(

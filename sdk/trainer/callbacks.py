@@ -58,7 +58,8 @@ class StepMetrics(TrainerCallback):  # type: ignore[misc]
             return
         now = time.monotonic()
         stats, rollout_seconds = self._collector.stats, self._collector.rollout_seconds
-        update_seconds = now - self._step_ended - rollout_seconds
+        validation_seconds = self._collector.validating.seconds
+        update_seconds = now - self._step_ended - rollout_seconds - validation_seconds
         self._step_ended = now
         line: dict[str, Any] = {
             "stage": STAGE,
@@ -78,6 +79,8 @@ class StepMetrics(TrainerCallback):  # type: ignore[misc]
             "trained_rows": stats.trained_rows,
             "seconds/rollout": rollout_seconds,
             "seconds/update": update_seconds,
+            **self._collector.audit_figures,
+            **({"seconds/validation": validation_seconds} if validation_seconds else {}),
         }
         wanted = ("loss", "grad_norm", "learning_rate", "entropy", "kl", "rows_over_budget", "micro_batches")
         for name, value in logs.items():

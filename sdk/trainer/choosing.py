@@ -15,6 +15,7 @@ from ..rollouts.engine import RolloutEngine
 from ..traces.run_folder import RunFolder
 from .collecting import STAGE
 from .config import TrainConfig
+from .validating import LAST_STAGE, VALIDATION, WARM_STAGE, figures_of, stage_of_step
 
 if TYPE_CHECKING:
     from .stages import Learner
@@ -37,15 +38,15 @@ def candidates(checkpoints: Path, config: TrainConfig) -> list[Candidate]:
     """After the warm start, after each checkpoint of GRPO and after its last step, in this order."""
     found = []
     if config.warm_start_steps:
-        found.append(Candidate("after warm start", "validation_warm_start", checkpoints / "warm_start", 0))
+        found.append(Candidate("after warm start", WARM_STAGE, checkpoints / "warm_start", 0))
     steps = sorted(int(path.name.rpartition("-")[2]) for path in (checkpoints / STAGE).glob("checkpoint-*"))
     found += [
-        Candidate(f"step {step}", f"validation_step_{step}", checkpoints / STAGE / f"checkpoint-{step}", step)
+        Candidate(f"step {step}", stage_of_step(step), checkpoints / STAGE / f"checkpoint-{step}", step)
         for step in steps
         if step < config.grpo_steps
     ]
     if config.grpo_steps:
-        found.append(Candidate("after GRPO", "validation_grpo", checkpoints / "trained", config.grpo_steps))
+        found.append(Candidate("after GRPO", LAST_STAGE, checkpoints / "trained", config.grpo_steps))
     return found
 
 
@@ -83,6 +84,9 @@ async def choose_checkpoint(
             threshold=config.success_threshold,
         )
         summaries[candidate.name] = summarise_condition(rollouts, threshold=config.success_threshold)
+        if config.evaluate_every is not None and candidate.stage == LAST_STAGE:
+            folder.drop_metrics_after(candidate.version - 1, VALIDATION)
+            folder.append_metrics(figures_of(candidate.version, rollouts, config.success_threshold))
     best = next(candidate for candidate in found if candidate.name == best_condition(summaries))
     await learner.use(best.folder, version=best.version)
     learner.keep(kept)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
+from typing import Any, TypeVar
 
 import anyio.from_thread
 
@@ -28,16 +29,19 @@ from ..rollouts.stream import RolloutStream, StreamClosed, Ticket
 from ..rollouts.tree import parent_and_turn
 from ..traces.run_folder import RunFolder
 from ..verifiers.protocol import judges_groups
-from .batch import Batch, BatchStats, build_batch
+from .auditing import Audits
+from .batch import Batch, BatchStats, build_batch, with_audits
 from .branch_batch import build_branch_batch
 from .config import TrainConfig
 from .curriculum import Curriculum
 from .group_judging import GroupJudging
 from .overlap import BROKEN, FIGURES, Ahead, Staleness, recalled
 from .turn_batch import build_turn_batch
+from .validating import Validating
 
 STAGE = "grpo"
 log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
 class TrainingStopped(Exception):
@@ -56,7 +60,14 @@ class Collector:
     """
 
     def __init__(
-        self, engine: RolloutEngine, curriculum: Curriculum, *, config: TrainConfig, folder: RunFolder, step: Step
+        self,
+        engine: RolloutEngine,
+        curriculum: Curriculum,
+        *,
+        config: TrainConfig,
+        folder: RunFolder,
+        step: Step,
+        validation: Sequence[Task] = (),
     ) -> None:
         self._engine = engine
         self._curriculum = curriculum
@@ -68,6 +79,10 @@ class Collector:
         self._stream: RolloutStream | None = None
         self._broken = self._broken_before = self._replayed_before = 0
         self._groups = self._judging_of_groups()
+        self._audits = Audits(engine, config=config, folder=folder) if config.audits_per_step else None
+        self.audit_figures: dict[str, Any] = {}
+        """Of the latest step; empty where there are no audits."""
+        self.validating = Validating(engine, validation, config=config, folder=folder)
         settings = AlarmSettings(success_threshold=config.success_threshold)
         self._watch = Watch(settings, follow=config.alarm_components) if config.alarms != "off" else None
         self.stats = BatchStats()
@@ -87,6 +102,7 @@ class Collector:
         try:
             async with (
                 groups.open() if groups is not None else nullcontext(),
+                self._audits.open() if self._audits is not None else nullcontext(),
                 self._engine.stream(
                     sampling=sampling,
                     on_rollout=groups.ended if groups is not None else self._keep,
@@ -100,6 +116,7 @@ class Collector:
             counts = self._engine.counts
             given_up = {"given_up": counts.given_up, "not_begun": counts.not_begun}
             given_up |= {"not_judged": groups.held} if groups is not None else {}
+            given_up |= {"audits_given_up": self._audits.given_up} if self._audits is not None else {}
             if any(given_up.values()):
                 self._folder.append_metrics({"stage": FIGURES, **given_up})
 
@@ -117,7 +134,8 @@ class Collector:
     def recall(self, done: int) -> None:
         """Before a run goes on after step `done`: what the curriculum and the alarms saw, in the order they saw it."""
         if self._watch is not None and done:
-            self._watch.recall(r for r in self._folder.iter_rollouts(STAGE) if r.step < done)
+            before = (rollout for rollout in self._folder.iter_rollouts(STAGE) if rollout.step < done)
+            self._watch.recall(before, self.validating.success)
         if not self._curriculum.adapts or not done:
             return
         known = recalled(self._folder.iter_rollouts(STAGE))
@@ -131,12 +149,23 @@ class Collector:
     def __call__(self, step: int) -> Batch:
         """The batch of a step. Raises `TrainingStopped`, and `ToolbakeError` where nothing could be scored."""
         self.rollout_seconds = 0.0
+        self._in_loop(step, self.validating.measure, step)
         batch, rollouts = self._collect(step, self._play)
+        if self._audits is not None:
+            batch = self._with_audits(self._audits, step, batch, rollouts)
         self.stats = batch.stats
-        alarms = self._watch.observe(step, rollouts) if self._watch is not None else []
+        alarms = self._watch.observe(step, rollouts, self.validating.success) if self._watch is not None else []
         self._note_figures(step, rollouts, alarms)
         self._raise_alarms(alarms)
         return batch
+
+    def _with_audits(self, audits: Audits, step: int, batch: Batch, rollouts: Sequence[Rollout]) -> Batch:
+        started = time.monotonic()
+        groups = self._in_loop(step, audits.play, step, rollouts)
+        self.rollout_seconds += time.monotonic() - started
+        own = audits.batch(groups)
+        self.audit_figures = audits.figures(groups, own)
+        return with_audits(batch, own)
 
     def _collect(self, step: int, play: Play) -> tuple[Batch, list[Rollout]]:
         tasks = self._ahead.tasks(step)
@@ -160,13 +189,17 @@ class Collector:
 
     def _play(self, step: int, round_number: int, tasks: Sequence[Task]) -> list[Rollout]:
         started = time.monotonic()
-        try:
-            rollouts: list[Rollout] = anyio.from_thread.run(self._rollouts, step, round_number, tasks)
-        except StreamClosed as error:
-            raise TrainingStopped(f"stopped while the rollouts of step {step} were being sampled") from error
+        rollouts = self._in_loop(step, self._rollouts, step, round_number, tasks)
         require_scores(rollouts, what=f"GRPO step {step}")
         self.rollout_seconds += time.monotonic() - started
         return rollouts
+
+    def _in_loop(self, step: int, work: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
+        """Have the event loop do it, and wait."""
+        try:
+            return anyio.from_thread.run(work, *arguments)
+        except StreamClosed as error:
+            raise TrainingStopped(f"stopped while the rollouts of step {step} were being sampled") from error
 
     async def _rollouts(self, step: int, round_number: int, tasks: Sequence[Task]) -> list[Rollout]:
         """In the event loop: the rollouts of a round, once the later steps have been begun that may be."""
@@ -255,6 +288,9 @@ class Collector:
             self._stream.close()
         if self._groups is not None:
             self._groups.stop()
+        if self._audits is not None:
+            self._audits.stop()
+        self.validating.stop()
 
     def finished_step(self) -> None:
         """Called by the trainer after the optimiser's step."""

@@ -41,6 +41,10 @@ class TrainConfig(BaseModel):
     """Tasks on which the checkpoint is chosen that the run ends with: a share of the training families, or a number of
     tasks; they are not trained on. Where tasks carry a `split` tag, those tagged `validation`, whatever the number. 0:
     nothing is chosen, the last weights are the result."""
+    evaluate_every: int | None = Field(default=None, ge=1)
+    """Measure success on the validation tasks, greedily, before the first step of GRPO and after every so many; never
+    where None. The learning curve and the metrics have it, and an alarm is raised where the reward rises and it does
+    not. The held-out tasks are not touched."""
 
     probe_tasks: int = Field(default=4, ge=0)
     """Before training, degenerate policies try to earn the reward on so many training tasks, and one that can stops the
@@ -166,8 +170,20 @@ class TrainConfig(BaseModel):
     vllm: VllmOptions = VllmOptions()
     checkpoint_every: int = Field(default=10, ge=1)
     """GRPO steps between checkpoints. A killed run repeats at most this many."""
+    weights_digests: Literal["published", "kept"] = "published"
+    """Which weights have a digest in the evidence: every version that is sampled from, so that a rollout is tied to its
+    weights (each step then hashes what is trained, at 1 to 2 GB a second), or only the files that the run keeps."""
     success_threshold: float = 1.0
     """A rollout whose score reaches this counts as a success in the report."""
+
+    audits_per_step: int = Field(default=0, ge=0)
+    """Rollouts of a step that the policy also audits, each in a group of `group_size`, with advantages of their own: it
+    learns to call out wrong answers in the same run. Half of them are wrong ones; fewer are taken where there are not
+    enough. 0: none."""
+    audit_peers: bool = False
+    """Show an auditor the answers of the other rollouts of the group, too."""
+    audit_scores: tuple[float, float, float] = (1.0, -1.0, -1.0)
+    """What a right call, a false alarm and a missed error earn; see `sdk.judging.audit_call`."""
 
     alarms: Literal["warn", "stop", "off"] = "warn"
     """What to do where the reward rises and what should go with it does not, see `sdk.alarms`: note it in the metrics
@@ -199,6 +215,18 @@ class TrainConfig(BaseModel):
     def _nothing_idle(self) -> TrainConfig:
         if self.alarm_components and self.alarms == "off":
             raise ValueError('alarm_components does nothing while alarms is "off"; use "warn" or "stop"')
+        if self.evaluate_every is not None and not (self.validation and self.grpo_steps):
+            needed = "validation is 0; set validation, such as 0.1" if self.grpo_steps else "grpo_steps is 0"
+            raise ValueError(f"evaluate_every does nothing while {needed}")
+        if self.audits_per_step % 2:
+            raise ValueError(f"audits_per_step is {self.audits_per_step}; half of them are wrong answers: give an even "
+                             "number")  # fmt: skip
+        if not self.audits_per_step:
+            for name in ("audit_peers", "audit_scores"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} does nothing while audits_per_step is 0; set it, such as 4")
+        if self.audit_scores[0] <= max(self.audit_scores[1:]):
+            raise ValueError(f"audit_scores is {self.audit_scores}; the first, for a right call, must be the highest")
         if self.reference_every is not None and not self.kl_coefficient:
             raise ValueError(
                 "reference_every does nothing while kl_coefficient is 0; set kl_coefficient, such as 0.001"

@@ -31,7 +31,7 @@ from .lora import plain_model
 from .micro_batches import Plan, collate_batch, over_budget
 from .processes import share, world_size
 from .reference import Reference
-from .sampling import publish
+from .sampling import NoteWeights, publish
 from .shared_prefix import checkpoint_layers, share_prefixes
 
 
@@ -50,8 +50,9 @@ def make_trainer(
     collect: CollectBatch,
     publisher: WeightPublisher,
     callbacks: list[TrainerCallback],
+    note_weights: NoteWeights | None = None,
 ) -> RolloutTrainer:
-    """A trainer that takes its batches from `collect`."""
+    """A trainer that takes its batches from `collect`. `note_weights` hears of all that are published."""
     # TRL's dataset only paces the loop, one row for each prompt of a step; `collect` knows which tasks they are.
     pace = [{"prompt": str(place)} for place in range(config.prompts_per_step * world_size())]
 
@@ -75,6 +76,7 @@ def make_trainer(
         callbacks=callbacks,
         collect=collect,
         publisher=publisher,
+        note_weights=note_weights,
         reference=reference,
         options=config,
     )
@@ -94,6 +96,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
         *,
         collect: CollectBatch,
         publisher: WeightPublisher,
+        note_weights: NoteWeights | None,
         reference: Reference | None,
         options: TrainConfig,
         **kwargs: Any,
@@ -103,6 +106,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
         super().__init__(**kwargs)
         self._collect = collect
         self._publisher = publisher
+        self._note_weights = note_weights
         self._pad_id = int(self._tokenizer.pad_token_id)
         self._micro_batches: list[list[dict[str, torch.Tensor]]] = []
 
@@ -156,7 +160,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
         batch: Any = None
         if self.accelerator.is_main_process:
             try:
-                publish(self._publisher, self.accelerator.unwrap_model(self.model), version=step)
+                model = self.accelerator.unwrap_model(self.model)
+                publish(self._publisher, model, version=step, note=self._note_weights)
                 batch = self._collect(step)
             except BaseException as error:
                 if self.accelerator.num_processes > 1:

@@ -169,7 +169,7 @@ class _Run:
                 await learner.warm_start(rows)
                 await self._measure(engine, WARM, "after warm start")
             if self.config.grpo_steps:
-                await learner.grpo(engine, self.train)
+                await learner.grpo(engine, self.train, self.validation)
                 await self._measure(engine, TRAINED, "after GRPO")
             if self.validation:
                 await self._choose(learner, engine)

@@ -14,6 +14,7 @@ from ..policies.vllm.options import VllmOptions
 from ..records import Task
 from ..traces.digests import handlers_identity, tasks_identity, tools_identity
 from ..verifiers import VerifierLike, verifier_identity
+from .auditing import AUDIT, audit_verifier
 from .config import TrainConfig
 
 _WHERE_VLLM_IS = VllmOptions.model_fields.keys() - {"publish", "in_flight"}
@@ -42,11 +43,13 @@ def train_identity(
     handlers: Handlers | None = None,
 ) -> dict[str, Any]:
     """The config of a training run's folder. `source`: the tools as the user gave them; `tools`: what it has."""
+    audits = {"verifiers": {AUDIT: verifier_identity(audit_verifier(options))}} if options.audits_per_step else {}
     chooses = {"validation_tasks": tasks_identity(validation)} if validation else {}
     return {
         "train": options.model_dump(mode="json", exclude={"vllm": _WHERE_VLLM_IS}),
         "model": str(model) if model is not None else None,
         "verifier": verifier_identity(verifier),
+        **audits,
         "tools": tools_identity(source, tools),
         "train_tasks": tasks_identity(train),
         "heldout_tasks": tasks_identity(heldout),

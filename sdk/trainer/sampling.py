@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from ..policies.vllm.weights import untied
 from ..progress import Progress
 from .config import TrainConfig
 from .lora import merged_state
+from .weights_digest import weights_digest
 
 _START = "start"
 """In the folder: the copy of the model that vLLM is started with, where it needs one."""
@@ -64,11 +65,17 @@ def _for_new_weights(loaded: LoadedModel, source: str, options: VllmOptions, fol
     return source
 
 
-def publish(publisher: WeightPublisher, model: Any, *, version: int) -> None:
+NoteWeights = Callable[[int, dict[str, Any]], None]
+"""Hears of the version and the digest of weights that are published."""
+
+
+def publish(publisher: WeightPublisher, model: Any, *, version: int, note: NoteWeights | None = None) -> None:
     """Hand over the weights of a model in training: its adapter where the publisher takes adapters, else all of them.
 
-    Blocks. Raises what the publisher raises.
+    Blocks. `note` hears of their digest, before anything is sampled from them. Raises what the publisher raises.
     """
+    if note is not None:
+        note(version, weights_digest(model))
     if isinstance(publisher, VllmPolicy) and publisher.takes_adapters:
         publisher.publish_adapter(model, version=version)
     else:

@@ -27,6 +27,7 @@ from ..rollouts.engine import RolloutEngine
 from ..rollouts.forkable import ForkableAgent
 from ..rollouts.forks import how_worlds_are_copied
 from ..traces.run_folder import RunFolder
+from .auditing import AUDIT
 from .callbacks import StepMetrics, StopOnRequest, WarmStartProgress
 from .collecting import STAGE, Collector, TrainingStopped
 from .config import TrainConfig
@@ -38,7 +39,9 @@ from .processes import tell
 from .sampling import Sampler, open_sampler, publish, sampler_facts
 from .shared_prefix import check_fits
 from .threads import TrainerThread
+from .validating import forget_after
 from .warm_start import make_warm_start
+from .weights_digest import weights_digest
 
 
 @asynccontextmanager
@@ -51,6 +54,8 @@ async def open_learner(
     loaded = await anyio.to_thread.run_sync(load)
     if config.shared_prefix:
         check_fits(loaded.model)
+    if config.weights_digests == "published":
+        folder.record_published(0, await anyio.to_thread.run_sync(weights_digest, loaded.model))
     source = str(model) if model is not None else str(embedded_folder())
     place = folder.path / "vllm"
     async with open_sampler(loaded, source=source, config=config, folder=place, progress=progress) as engine:
@@ -73,6 +78,7 @@ class Learner:
         self._config = config
         self._folder = folder
         self._progress = progress
+        self._note_weights = folder.record_published if config.weights_digests == "published" else None
 
     async def warm_start(self, rows: Sequence[TokenRow]) -> None:
         """Supervised training on demonstration rows; done once, its weights are kept for a resumed run."""
@@ -102,8 +108,11 @@ class Learner:
             self._folder.finish_stage("warm_start", {"demonstrations": len(rows)})
         await self._publish(version=0)
 
-    async def grpo(self, engine: RolloutEngine, tasks: Sequence[Task]) -> None:
-        """Reinforcement from rollouts; goes on from the newest whole checkpoint."""
+    async def grpo(self, engine: RolloutEngine, tasks: Sequence[Task], validation: Sequence[Task] = ()) -> None:
+        """Reinforcement from rollouts; goes on from the newest whole checkpoint.
+
+        `validation`: tasks to measure on meanwhile, where the config asks for it.
+        """
         kept = self._folder.checkpoints / "trained"
         if self._folder.stage(STAGE) is not None:
             self._load(kept)
@@ -114,23 +123,33 @@ class Learner:
             self._folder.drop_metrics_after(done - 1, STAGE)
             self._folder.drop_metrics_after(done - 1, FIGURES)
             self._folder.drop_after(BROKEN, done - 1)
+            self._folder.drop_after(AUDIT, done - 1)
+            forget_after(self._folder, done)
             if self._folder.resumed and (done or dropped):
                 self._progress.say(f"going on from step {done}; {dropped} rollouts of unsaved steps set aside")
             if checkpoint is not None and done >= self._config.grpo_steps:
                 self._load(checkpoint)
             else:
-                await self._reinforce(engine, tasks, output_dir, checkpoint, done)
+                await self._reinforce(engine, tasks, validation, output_dir, checkpoint, done)
             self._keep(kept)
             self._folder.record_weights(kept, version=self._config.grpo_steps)
             self._folder.finish_stage(STAGE, {"steps": self._config.grpo_steps})
         await self._publish(version=self._config.grpo_steps)
 
     async def _reinforce(
-        self, engine: RolloutEngine, tasks: Sequence[Task], output_dir: Path, checkpoint: Path | None, done: int
+        self,
+        engine: RolloutEngine,
+        tasks: Sequence[Task],
+        validation: Sequence[Task],
+        output_dir: Path,
+        checkpoint: Path | None,
+        done: int,
     ) -> None:
         with self._progress.track("GRPO", self._config.grpo_steps, done) as step:
             curriculum = Curriculum(tasks, self._config)
-            collector = Collector(engine, curriculum, config=self._config, folder=self._folder, step=step)
+            collector = Collector(
+                engine, curriculum, config=self._config, folder=self._folder, step=step, validation=validation
+            )
             collector.recall(done)
 
             def make(stop: StopOnRequest) -> Any:
@@ -141,6 +160,7 @@ class Learner:
                     output_dir=str(output_dir),
                     collect=collector,
                     publisher=self.engine,
+                    note_weights=self._note_weights,
                     callbacks=[StepMetrics(self._folder, collector, curriculum), stop],
                 )
 
@@ -202,7 +222,8 @@ class Learner:
 
     async def _publish(self, *, version: int) -> None:
         self._version = version
-        await anyio.to_thread.run_sync(partial(publish, self.engine, self.model, version=version))
+        note = self._note_weights
+        await anyio.to_thread.run_sync(partial(publish, self.engine, self.model, version=version, note=note))
 
     def _keep(self, folder: Path) -> None:
         keep_model(self.model, self.tokenizer, folder, family=self.renderer.family)

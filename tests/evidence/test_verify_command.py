@@ -84,9 +84,67 @@ def test_a_training_run_is_verified_with_its_weights(tmp_path: Path, tiny_model_
     assert found["rescored"] == sum(found["rollouts"].values())
 
     weights = run / "model" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
-    (finding,) = verify(run)["findings"]
-    assert (finding["kind"], finding["file"]) == ("changed", "model/model.safetensors")
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + b"\x01")
+    findings = {(finding["kind"], finding["file"]) for finding in verify(run)["findings"]}
+    assert findings == {("changed", "model/model.safetensors"), ("changed", "model")}
+    weights.write_bytes(whole)
+
+
+def test_checkpoints_are_held_against_the_weights_that_were_sampled_from(
+    tmp_path: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    from sdk.trainer.stages import Learner
+
+    tasks = [{"id": f"t{n}", "prompt": f"Where is order {n}?"} for n in range(5)]
+    config = {
+        **{"grpo_steps": 4, "group_size": 2, "prompts_per_step": 1, "warm_start_steps": 0, "heldout": 1},
+        **{"checkpoint_every": 1, "probe_tasks": 0, "alarms": "off", "learning_rate": 1e-2},
+        "limits": {"max_turns": 1, "max_turn_tokens": 4},
+    }
+    run = tmp_path / "run"
+
+    def killed(_: Learner) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Learner, "save", killed)  # before the checkpoints are removed
+    with pytest.raises(KeyboardInterrupt):
+        sdk.train([get_order], tasks, odd_length, tiny_model_folder, run, config)
+    entries = [json.loads(line) for line in (run / "evidence.jsonl").read_text().splitlines()]
+    published = {one["data"]["version"]: one["data"]["sha256"] for one in entries if one["kind"] == "published"}
+    assert sorted(published) == [0, 1, 2, 3, 4]
+    named = [one["data"]["weights"] for one in entries if one["kind"] == "rollout" and one["data"]["stage"] == "grpo"]
+    assert named == [{str(step): published[step]} for step in range(4) for _ in range(2)]
+
+    found = verify(run)
+    assert found["findings"] == []
+    checkpoints = sorted((run / "checkpoints" / "grpo").glob("checkpoint-*"))
+    assert [path.name for path in checkpoints] == ["checkpoint-3", "checkpoint-4"]
+    file = checkpoints[0] / "model.safetensors"
+    with safe_open(file, "pt") as opened:
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    name = next(iter(tensors))
+    whole = file.read_bytes()
+    for other in ({**tensors, name: tensors[name] + 1}, {**tensors, f"{name}.more": tensors[name].clone()}):
+        save_file(other, file)
+        (finding,) = verify(run)["findings"]
+        assert (finding["kind"], finding["file"]) == ("changed", "checkpoints/grpo/checkpoint-3")
+        assert "has as version 3" in finding["text"]
+    file.write_bytes((checkpoints[1] / "model.safetensors").read_bytes())  # those of another version
+    assert ("changed", "checkpoints/grpo/checkpoint-3") in {(f["kind"], f["file"]) for f in verify(run)["findings"]}
+    file.write_bytes(whole)
+    for torn in (whole[:100], b"", whole[: len(whole) // 2]):
+        file.write_bytes(torn)
+        (finding,) = verify(run)["findings"]
+        assert "cannot be read" in finding["text"]
+
+
+def odd_length(rollout: Any) -> float:
+    """In place of an outcome: right about every second time."""
+    return float(sum(map(ord, rollout.messages[-1].content)) % 2)
 
 
 def test_what_is_no_run_or_has_no_evidence_is_an_error(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ class Ranked:
                 score=own.score + self.weight * rank,
                 components=own.components | figures,
                 explanation=f"{own.explanation}\n{said}".strip(),
+                turn_rewards=own.turn_rewards,
                 rests_on={name: digest for name, digest in digests.items() if name != rollout.id},
             )
         return found

@@ -71,7 +71,7 @@ async def test_demonstrations_replay_to_the_gold_state_through_the_real_server(t
     sample = tasks(("1", "2", "3", "4", "5"))[::40]
     async with _started(["-m", "sandboxes.helpdesk"], tmp_path, control=True) as client:
         verbs = await _verbs(client)
-        assert set(verbs) == {"open_world", "world_state", "close_world"}
+        assert set(verbs) == {"open_world", "world_state", "close_world", "fork_world"}
         for task in sample:
             await client.call_tool(verbs["open_world"], {"world": task["id"], "setup": task["setup"]})
         for task in sample:  # all worlds are open at once

@@ -77,7 +77,8 @@ class Ticket:
 
         Raises what running one of them raised, and `StreamClosed` where the stream ended first.
         """
-        await self._done.wait()
+        if not self.done:  # rollouts that were begun just before must not run first
+            await self._done.wait()
         if self.error is not None:
             raise self.error
         order = [one for name, branches in self._branches.items() for one in (name, *branches)]
@@ -144,12 +145,16 @@ class RolloutStream:
         else:
             self._open = {one for one in self._open if not one.done} | {ticket}
             self._add(jobs, ticket, priority)
+            # One turn of the event loop later: who takes finished rollouts of another ticket now has them before that.
+            self._group.start_soon(self._begin_soon)
         return ticket
 
     def _add(self, jobs: Sequence[Job], ticket: Ticket, priority: int) -> None:
         for job in jobs:
             heapq.heappush(self._queue, (priority, self._handed_in, job, ticket))
             self._handed_in += 1
+
+    async def _begin_soon(self) -> None:
         self._begin_more()
 
     def _begin_more(self) -> None:
@@ -193,6 +198,7 @@ class RolloutStream:
                 self.counts.branches += len(branches)
                 self.counts.branches_replayed += sum(one.world_is_replayed for one in branches)
                 self._add(branches, ticket, priority)
+                self._begin_more()
             for start in unneeded:
                 await start.aclose()
 

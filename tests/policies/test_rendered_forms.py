@@ -15,7 +15,7 @@ from mcp_bridge.records import Tool
 from sdk.policies.rendering import make_renderer
 from sdk.policies.rendering.plain_text import PlainTextCodec
 from sdk.policies.rendering.template_text import Shell, TemplateText
-from sdk.records import Message
+from sdk.records import Message, ToolCall
 
 FAMILIES = ["qwen3", "qwen2_5", "llama3_1", "phi3"]
 MARKS = [
@@ -81,10 +81,8 @@ def test_prompts_and_later_messages_have_the_ids_of_a_full_rendering(
     assert (added is not None) or family == "qwen3"
     if added is not None:
         ask, turn = Message(role="user", content="Ask"), Message(role="assistant", content="Said")
-        calls = [{"name": "find", "arguments": {}, "id": m.tool_call_id} for m in heard_next if m.role == "tool"]
-        whole = rendered(
-            tokenizer, [ask, turn.model_validate(turn.model_dump() | {"tool_calls": calls}), *heard_next], tools
-        )
+        made = [ToolCall(id=m.tool_call_id or "", name="find") for m in heard_next if m.role == "tool"]
+        whole = rendered(tokenizer, [ask, turn.model_copy(update={"tool_calls": made}), *heard_next], tools)
         mark = tokenizer.convert_ids_to_tokens(end)
         behind = whole[whole.index(mark, whole.index("Said")) + len(mark) :]
         assert added[3:] == tokenizer.encode(behind, add_special_tokens=False)

@@ -47,6 +47,14 @@ INTENTS = (
             Do not send order {order}, cancel it instead.
             Nobody wants order {order}. Take it off the list.
             Revoke order {order} for me.
+            Order {order} is no longer needed. Cancel it, please.
+            Annul order {order} before it leaves the house.
+            The customer regrets order {order}. Cancel it.
+            Order {order} was sent in by accident, so call it off.
+            Someone ordered twice: undo order {order}.
+            Halt order {order}. The buyer does not want it now.
+            Withdraw order {order}, it was an error.
+            We were asked to strike order {order}. Do that.
             """
             ),
             "How much is paid back?",
@@ -61,6 +69,9 @@ INTENTS = (
             Stop order {order}, it is not wanted.
             Call off order {order}, please.
             Order {order} was a mistake. Take it back.
+            Scrap order {order}, nobody needs it.
+            The customer changed her mind about order {order}. Stop it.
+            Please see to it that order {order} is called off.
             """
             ),
             "What sum goes back to the customer?",

@@ -81,6 +81,14 @@ INTENTS = (
             Did order {order} arrive, or is it still on the road?
             Somebody called about order {order}. What state is it in?
             What is new with order {order}?
+            In what state is order {order} at the moment?
+            Can you tell me where order {order} is in the process?
+            What do our records say about the progress of order {order}?
+            Is order {order} still with us, or has it been sent?
+            Find out for me how order {order} stands.
+            Was order {order} shipped yet? I need its status.
+            Let me know about order {order}: what is its state?
+            Check on order {order} for me.
             """
         ),
         lines(
@@ -88,6 +96,9 @@ INTENTS = (
             Any news about order {order}?
             How far along is order {order}?
             Could you look up the state of order {order}?
+            What has become of order {order}?
+            Give me the current state of order {order}.
+            A buyer asks whether order {order} was sent. What is its status?
             """
         ),
     ),
@@ -184,6 +195,14 @@ INTENTS = (
             A shop wants the {product}. How many can we deliver?
             How large is our supply of the {product}?
             Are there any of the {product}? Say how many units.
+            How many {product} units are there right now?
+            Give me the number in stock for the {product}.
+            The {product}: how many pieces are left?
+            What is our inventory of the {product}?
+            Look up the {product} and say how many we have.
+            If someone asks for the {product}, how many could we send?
+            How well are we supplied with the {product}? Name the number.
+            What count does the store show for the {product}?
             """
         ),
         lines(
@@ -191,6 +210,9 @@ INTENTS = (
             How many units of the {product} remain?
             I need the stock level of the {product}.
             What quantity of the {product} is available?
+            How many pieces of the {product} do we still hold?
+            Tell me the amount of the {product} in the store.
+            Check how many of the {product} can be had.
             """
         ),
     ),
@@ -240,6 +262,14 @@ INTENTS = (
             What do the rules say about {topic}? I need the days.
             Within how many days, says the {topic} policy?
             Name the days in our rules for {topic}.
+            How much time, in days, does the {topic} policy allow?
+            Give me the figure in days from the {topic} policy.
+            Counted in days, what does our policy for {topic} grant?
+            I have to tell somebody the days for {topic}. How many are they?
+            Read the {topic} policy and tell me its days.
+            What is the time limit for {topic}, in days?
+            The number of days under {topic}, please.
+            Which period in days is fixed for {topic}?
             """
         ),
         lines(
@@ -247,6 +277,9 @@ INTENTS = (
             How many days are written in our policy for {topic}?
             A customer asks about {topic}: how many days by our policy?
             For {topic}, what number of days do our rules name?
+            What is the period, in days, of the {topic} policy?
+            Tell me for how many days our {topic} rules hold.
+            In the policy on {topic}, which number of days is given?
             """
         ),
         facet="topic",
@@ -324,6 +357,14 @@ INTENTS = (
             Tell me in which city {name} is living.
             Name the town of {name}.
             The driver asks in what city {name} lives.
+            What is the home town of {name}?
+            To which city does {name} belong?
+            What city do our records have for {name}?
+            Find the customer {name} and tell me the town.
+            Where do we find {name}? I need the city.
+            Which city is given for the customer {name}?
+            Say in what town our customer {name} lives.
+            {name} wants to know which city we have noted. Tell me.
             """
         ),
         lines(
@@ -331,6 +372,9 @@ INTENTS = (
             What town is on file for {name}?
             {name} is a customer in which city?
             I need to know where {name} is living.
+            From what city does our customer {name} come?
+            Tell me which town {name} calls home.
+            {name} lives in what city?
             """
         ),
         facet="city",

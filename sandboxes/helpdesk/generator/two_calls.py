@@ -121,6 +121,14 @@ READS = (
             What amount is available of the article in order {order}?
             How many pieces are there of the thing in order {order}?
             I need to know how many units of order {order}'s product are on the shelf.
+            Which stock is left of the product that order {order} is for?
+            Check order {order}: how many of that product do we still have?
+            What was bought in order {order}, and how many of it are in stock?
+            For the item of order {order}, give me the number in stock.
+            Could we fill order {order} again? How many of its product are there?
+            The product in order {order}: what is its stock level?
+            Say how many pieces we hold of the product from order {order}.
+            How many more of the article in order {order} could we sell?
             """
         ),
         lines(
@@ -128,6 +136,9 @@ READS = (
             How many units remain of what order {order} contains?
             I need the stock level of the item in order {order}.
             What quantity is available of the item from order {order}?
+            Of the product that was bought in order {order}, how many are left?
+            Tell me how much stock there is of the article in order {order}.
+            How many pieces of the product from order {order} do we still hold?
             """
         ),
     ),
@@ -154,6 +165,14 @@ READS = (
             Which town is on file for the customer of order {order}?
             Tell me in which city whoever ordered {order} is living.
             Name the customer's town for order {order}.
+            From which city comes the customer of order {order}?
+            Order {order} was placed by someone: in what city does the buyer live?
+            Find the customer of order {order} and tell me the city.
+            Which city does the buyer with order {order} call home?
+            For order {order}, what is the home town of the customer?
+            Whoever bought order {order}: which town is home?
+            Say where the customer behind order {order} lives, by city.
+            Check who ordered {order} and give me the customer's city.
             """
         ),
         lines(
@@ -161,6 +180,9 @@ READS = (
             What town is on file for the buyer in order {order}?
             The person behind order {order} is living in which city?
             I need to know the home city of whoever placed order {order}.
+            In what town does the customer with order {order} live?
+            Tell me the home city of the buyer of order {order}.
+            Order {order}: which city is its customer from?
             """
         ),
         facet="city",
@@ -216,6 +238,14 @@ _REFUND = Intent(
             The customer wants all the money for order {order} back. Pay it.
             Reimburse order {order} fully.
             Nothing of order {order} shall be charged: refund everything.
+            Order {order} arrived damaged. Refund all of it.
+            Every cent paid for order {order} should go back.
+            Hand the buyer of order {order} all the money again.
+            A complete refund is due on order {order}. Make it.
+            Transfer the entire price of order {order} back to the customer.
+            Compensate the customer of order {order} for the full price.
+            The goods of order {order} came back. Repay the full sum.
+            Order {order} is to be repaid entirely.
             """
         ),
         "How much was it?",
@@ -227,6 +257,9 @@ _REFUND = Intent(
             Pay back all the money for order {order}.
             Return the whole amount of order {order}.
             The customer of order {order} gets everything back.
+            Give back all that was paid for order {order}.
+            The buyer of order {order} is owed the full price. Pay it out.
+            Issue a refund over the entire sum of order {order}.
             """
         ),
         "What sum was that?",

@@ -1,4 +1,4 @@
-"""A training run as a script, for `accelerate launch` or alone. Run by test_processes.
+"""A training run as a script, for `accelerate launch` or `torchrun`. Run by test_processes.
 
 run_in_processes.py MODEL_DIR FOLDER OPTIONS
 """

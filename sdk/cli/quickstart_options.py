@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 from ..rollouts.limits import Limits
@@ -47,19 +48,22 @@ def quickstart_tasks() -> list[dict[str, Any]]:
     return tasks
 
 
-def quickstart_options(*, steps: int | None = None, heldout: int | None = None) -> TrainConfig:
+def quickstart_options(
+    *, steps: int | None = None, heldout: int | None = None, prompts: int | None = None
+) -> TrainConfig:
     """The quickstart's options.
 
     `steps`: at most so many steps of the warm start and of GRPO each; `heldout`: measure on at most so many
-    held-out tasks. Both are for a shorter try.
+    held-out tasks; `prompts`: at most so many tasks in a step of GRPO. All are for a shorter try.
     """
+    prompts_per_step = _at_most(PROMPTS_PER_STEP, prompts)
     return TrainConfig(
         warm_start_steps=_at_most(WARM_START_STEPS, steps),
         warm_start_learning_rate=2e-4,
         grpo_steps=_at_most(GRPO_STEPS, steps),
-        prompts_per_step=PROMPTS_PER_STEP,
+        prompts_per_step=prompts_per_step,
         group_size=GROUP_SIZE,
-        micro_batches=4,  # two groups at a time keep the memory below that of a small machine
+        micro_batches=gcd(4, prompts_per_step),  # two groups at a time keep the memory below that of a small machine
         curriculum="intent",
         learning_rate=3e-5,  # 1.5e-5 is too slow for the time there is, 4.5e-5 unlearns
         learning_rate_fall=4,

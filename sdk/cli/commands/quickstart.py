@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +51,12 @@ def quickstart(
             "--heldout", min=1, metavar="N", show_default="all", help="Measure on at most N of the held-out tasks."
         ),
     ] = None,
+    prompts: Annotated[
+        int | None,
+        typer.Option(
+            "--prompts", min=1, metavar="N", show_default="8", help="Practise on at most N tasks in each step of GRPO."
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """See the main job done, from an MCP server to a trained and served model, with nothing to download.
@@ -67,17 +74,18 @@ def quickstart(
     from ..resuming import fresh_folder
 
     folder = fresh_folder(output_dir) if fresh else output_dir
-    interrupted = RESUMABLE
-    if fresh:
-        shorter = [f"--{name}={value}" for name, value in (("steps", steps), ("heldout", heldout)) if value is not None]
-        interrupted = (
-            f"stopped; go on with: {shlex.join(['toolbake', 'quickstart', '--output-dir', str(folder), *shorter])}"
-        )
-    with clean_errors(debug, interrupted=interrupted):
+    shorter = {"steps": steps, "heldout": heldout, "prompts": prompts}
+    with clean_errors(debug, interrupted=_how_to_go_on(folder, shorter) if fresh else RESUMABLE):
         from ...progress import Console
         from ..quickstart_options import quickstart_options
 
-        _run(folder, quickstart_options(steps=steps, heldout=heldout), Console())
+        _run(folder, quickstart_options(**shorter), Console())
+
+
+def _how_to_go_on(folder: Path, shorter: Mapping[str, int | None]) -> str:
+    """The command that goes on with a run that `--fresh` began."""
+    options = [f"--{name}={value}" for name, value in shorter.items() if value is not None]
+    return f"stopped; go on with: {shlex.join(['toolbake', 'quickstart', '--output-dir', str(folder), *options])}"
 
 
 def _run(folder: Path, options: TrainConfig, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""What every engine must do, tested on the embedded model: subclass it, with a fixture `engine`."""
+"""What every engine must do: subclass it, with the fixtures `engine` and `loaded`, the model that it computes."""
 
 from __future__ import annotations
 
@@ -32,30 +32,28 @@ class EngineConformance:
     """One suite for all engines."""
 
     @pytest.fixture
-    def prompt(self, embedded_model: LoadedModel) -> list[int]:
+    def prompt(self, loaded: LoadedModel) -> list[int]:
         messages = [{"role": "user", "content": "Name three colours and say what they look like."}]
-        ids: list[int] = embedded_model.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_dict=False
-        )
+        ids: list[int] = loaded.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         return ids
 
     async def test_log_probabilities_are_those_of_transformers(
-        self, engine: Policy, embedded_model: LoadedModel, prompt: list[int]
+        self, engine: Policy, loaded: LoadedModel, prompt: list[int]
     ) -> None:
         for temperature in (1.0, 0.5):
             sampling = Sampling(max_tokens=12, temperature=temperature)
             completion = await engine.sample(prompt, sampling=sampling, seed=1)
-            assert_exact(embedded_model.model, prompt, completion, temperature)
+            assert_exact(loaded.model, prompt, completion, temperature)
 
     async def test_greedy_takes_the_most_likely_token_and_reports_the_model_s_own_log_probability(
-        self, engine: Policy, embedded_model: LoadedModel, prompt: list[int]
+        self, engine: Policy, loaded: LoadedModel, prompt: list[int]
     ) -> None:
         sampling = Sampling(max_tokens=12, temperature=0)
         first, second = [await engine.sample(prompt, sampling=sampling, seed=seed) for seed in (1, 2)]
         assert first.token_ids == second.token_ids
-        assert_exact(embedded_model.model, prompt, first)
+        assert_exact(loaded.model, prompt, first)
         with torch.no_grad():
-            logits = embedded_model.model(torch.tensor([prompt + first.token_ids])).logits[0]
+            logits = loaded.model(torch.tensor([prompt + first.token_ids])).logits[0]
         assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == first.token_ids
 
     async def test_a_seed_gives_the_same_tokens_alone_and_in_company(self, engine: Policy, prompt: list[int]) -> None:
@@ -74,8 +72,8 @@ class EngineConformance:
         assert held.stop_reason == "stop"
         assert len(held.logprobs) == len(held.token_ids)
 
-    async def test_the_model_s_own_end_token_ends_the_answer(self, engine: Policy, embedded_model: LoadedModel) -> None:
-        tokenizer = embedded_model.tokenizer
+    async def test_the_model_s_own_end_token_ends_the_answer(self, engine: Policy, loaded: LoadedModel) -> None:
+        tokenizer = loaded.tokenizer
         asked = [{"role": "user", "content": "What is the capital of France? One word."}]
         prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
         completion = await engine.sample(prompt, sampling=Sampling(max_tokens=64, temperature=0), seed=0)
@@ -84,23 +82,23 @@ class EngineConformance:
         assert tokenizer.eos_token_id not in completion.token_ids[:-1]
 
     async def test_the_next_turn_and_the_group_share_what_they_have_in_common_and_stay_exact(
-        self, engine: Policy, embedded_model: LoadedModel, prompt: list[int]
+        self, engine: Policy, loaded: LoadedModel, prompt: list[int]
     ) -> None:
         longer = prompt * 4  # more than one block of any cache
         group = await asyncio.gather(*(engine.sample(longer, sampling=SIXTEEN, seed=seed) for seed in range(4)))
         for completion in group:
-            assert_exact(embedded_model.model, longer, completion)
+            assert_exact(loaded.model, longer, completion)
         following = [longer + completion.token_ids + prompt for completion in group]
         turns = await asyncio.gather(*(engine.sample(p, sampling=Sampling(max_tokens=4), seed=0) for p in following))
         for following_prompt, completion in zip(following, turns, strict=True):
-            assert_exact(embedded_model.model, following_prompt, completion)
+            assert_exact(loaded.model, following_prompt, completion)
 
     async def test_the_nucleus_is_that_of_the_reported_log_probabilities(
-        self, engine: Policy, embedded_model: LoadedModel, prompt: list[int]
+        self, engine: Policy, loaded: LoadedModel, prompt: list[int]
     ) -> None:
         sampling = Sampling(max_tokens=8, top_p=0.6)
         completion = await engine.sample(prompt, sampling=sampling, seed=11)
-        plain = plain_logprobs(embedded_model.model, prompt, completion.token_ids)
+        plain = plain_logprobs(loaded.model, prompt, completion.token_ids)
         # Outside of the nucleus nothing is sampled, so what is in it is as likely or likelier, up to 1 / 0.6.
         for mine, whole in zip(completion.logprobs, plain, strict=True):
             assert whole - TOLERANCE <= mine <= min(0.0, whole + 0.511) + TOLERANCE  # log(1 / 0.6) = 0.5108

@@ -12,8 +12,13 @@ from sdk.policies.models import LoadedModel
 
 
 @pytest.fixture(scope="module")
-def engine(embedded_model: LoadedModel) -> Iterator[EmbeddedEngine]:
-    with EmbeddedEngine(embedded_model.model, max_rows=16) as engine:
+def loaded(embedded_model: LoadedModel) -> LoadedModel:
+    return embedded_model
+
+
+@pytest.fixture(scope="module")
+def engine(loaded: LoadedModel) -> Iterator[EmbeddedEngine]:
+    with EmbeddedEngine(loaded.model, max_rows=16) as engine:
         yield engine
 
 

@@ -1,6 +1,8 @@
-"""Real vLLM on the embedded model: what every engine must do, new weights of both kinds, training, a crash, no orphans.
+"""Real vLLM: what every engine must do, new weights of both kinds, training, a crash, no orphans.
 
-One server for all of it, started by the first test and ended by the last: starting takes most of the time.
+One server for all of it, started by the first test and ended by the last: starting takes most of the time. Its model
+is small, and made so that an error would show: far from uniform, with a head tied to the embedding, and with keys and
+values that matter (those of other weights move a log-probability by 0.1 and more, where 2e-4 is tolerated).
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ import peft
 import pytest
 import torch
 from engine_conformance import EngineConformance, assert_exact
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import sdk
-from sdk.policies.models import LoadedModel, load_model
+from sdk.policies.models import LoadedModel, load_model, save_model
 from sdk.policies.protocol import Sampling
 from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from sdk.policies.vllm.weights import untied
@@ -32,17 +35,49 @@ from sdk.traces import RunFolder
 pytestmark = pytest.mark.timeout(1200)
 
 TWELVE = Sampling(max_tokens=12)
+LONG = Sampling(max_tokens=500)
+"""Long enough that something happens to it on its way."""
 PROMPT = [1, 4093, 198, 22234, 338, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
 RANK = 4
 
 
+# Small caches and batches: a server tries out its largest batch and clears its cache before it answers.
+SMALL = ("--max-num-batched-tokens", "1024", "--max-num-seqs", "16", "--num-gpu-blocks-override", "256")
+# Threads that are bound to a core wait there for whatever else the tests compute on it.
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
+
+@pytest.fixture(scope="module")
+def model_folder(smollm2_tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers, 64 wide, with the embedded model's tokenizer and template."""
+    eos = smollm2_tokenizer.eos_token_id
+    config = LlamaConfig(
+        **{"vocab_size": len(smollm2_tokenizer), "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2},
+        **{"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 2048},
+        **{"bos_token_id": smollm2_tokenizer.bos_token_id, "eos_token_id": eos, "pad_token_id": eos},
+        **{"tie_word_embeddings": True, "initializer_range": 0.15},
+    )
+    torch.manual_seed(5)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(0.4 / 0.15)
+        model.model.embed_tokens.weight[eos] = torch.randn(64)  # long, so that turns do end
+    return save_model(model, smollm2_tokenizer, tmp_path_factory.mktemp("models") / "small")
+
+
+@pytest.fixture(scope="module")
+def loaded(model_folder: Path) -> LoadedModel:
+    return load_model(str(model_folder))
+
+
 @pytest.fixture(scope="module")
 async def engine(
-    vllm_python: Path, embedded_model: LoadedModel, tmp_path_factory: pytest.TempPathFactory
+    vllm_python: Path, loaded: LoadedModel, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[VllmPolicy]:
     folder = tmp_path_factory.mktemp("vllm")
-    start = untied(embedded_model.model, embedded_model.tokenizer, folder / "start")
-    options = VllmOptions(python=str(vllm_python), max_restarts=1, in_flight=True, publish="checkpoint")
+    start = untied(loaded.model, loaded.tokenizer, folder / "start")
+    server = {"python": str(vllm_python), "arguments": SMALL, "environment": ENVIRONMENT, "max_restarts": 1}
+    options = VllmOptions.model_validate({**server, "in_flight": True, "publish": "checkpoint"})
     async with open_vllm(str(start), options, lora_rank=RANK, context_tokens=1024, folder=folder) as policy:
         yield policy
 
@@ -51,35 +86,35 @@ class TestVllm(EngineConformance):
     """Comes first: these tests are of the weights that the server started with."""
 
 
-def changed_copy(model: Any) -> Any:
-    """Every weight a little different, head and norms included."""
+def changed_copy(model: Any, seed: int = 1, *, endless: bool = False) -> Any:
+    """Every weight a little different, head and norms included. `endless`: and it ends no turn of its own accord."""
     changed = copy.deepcopy(model)
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     with torch.no_grad():
         for weight in changed.parameters():
             weight.mul_(1 + 0.02 * torch.randn_like(weight))
+        if endless:
+            changed.lm_head.weight[model.config.eos_token_id] = 0.0
     return changed
 
 
-async def test_published_weights_are_sampled_from_in_full(engine: VllmPolicy, embedded_model: LoadedModel) -> None:
+async def test_published_weights_are_sampled_from_in_full(engine: VllmPolicy, loaded: LoadedModel) -> None:
     before = await engine.sample(PROMPT * 4, sampling=TWELVE, seed=3)
-    changed = changed_copy(embedded_model.model)
+    changed = changed_copy(loaded.model)
     await asyncio.to_thread(engine.publish, changed.state_dict(), version=7)
     # The same long prompt again: keys and values of the old weights must not be found.
     after = await engine.sample(PROMPT * 4, sampling=TWELVE, seed=3)
     assert (before.version, after.version) == (0, 7)
-    assert_exact(embedded_model.model, PROMPT * 4, before)
+    assert_exact(loaded.model, PROMPT * 4, before)
     assert_exact(changed, PROMPT * 4, after)
 
 
 async def test_weights_in_flight_interrupt_and_every_token_is_of_the_version_that_it_names(
-    engine: VllmPolicy, embedded_model: LoadedModel
+    engine: VllmPolicy, loaded: LoadedModel
 ) -> None:
-    old, new = changed_copy(embedded_model.model), embedded_model.model
+    old, new = (changed_copy(loaded.model, seed, endless=True) for seed in (1, 2))
     await asyncio.to_thread(engine.publish, old.state_dict(), version=8)
-    flying = [
-        asyncio.create_task(engine.sample(PROMPT, sampling=Sampling(max_tokens=200), seed=seed)) for seed in range(4)
-    ]
+    flying = [asyncio.create_task(engine.sample(PROMPT, sampling=LONG, seed=seed)) for seed in range(4)]
     while not sum(await running(engine)):  # noqa: ASYNC110 - nothing tells of it
         await asyncio.sleep(0)
     await asyncio.to_thread(engine.publish, new.state_dict(), version=9)
@@ -102,12 +137,29 @@ async def running(engine: VllmPolicy) -> list[float]:
     return [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("vllm:num_requests_running")]
 
 
+async def test_it_tells_how_full_its_cache_is_while_it_samples_and_after(engine: VllmPolicy) -> None:
+    async def go_on_sampling(seed: int) -> None:
+        while True:
+            await engine.sample(PROMPT * 20, sampling=LONG, seed=seed)
+
+    busy = [asyncio.create_task(go_on_sampling(seed)) for seed in range(8)]
+    # 256 blocks of 128 tokens; eight requests hold 8 blocks at most each. vLLM is looked at each second.
+    while engine.pressure() == 0.0:  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0.05)
+    assert engine.pressure() <= 8 * 8 / 256 + 1e-6
+    for one in busy:
+        one.cancel()
+    await asyncio.gather(*busy, return_exceptions=True)
+    while engine.pressure() > 0.0:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+
+
 async def test_an_adapter_is_published_under_a_name_of_its_own_and_sampled_from(
-    engine: VllmPolicy, embedded_model: LoadedModel
+    engine: VllmPolicy, loaded: LoadedModel
 ) -> None:
     config = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM")
-    adapted = peft.get_peft_model(copy.deepcopy(embedded_model.model), config).eval()
-    await asyncio.to_thread(engine.publish, embedded_model.model.state_dict(), version=10)
+    adapted = peft.get_peft_model(copy.deepcopy(loaded.model), config).eval()
+    await asyncio.to_thread(engine.publish, loaded.model.state_dict(), version=10)
     for version in (11, 12):
         torch.manual_seed(version)
         with torch.no_grad():
@@ -134,7 +186,7 @@ def add(a: int, b: int) -> int:
 
 @pytest.mark.parametrize("lora_rank", [0, RANK])
 async def test_training_samples_from_vllm_what_the_trainer_computes_after_each_publication(
-    engine: VllmPolicy, tmp_path: Path, lora_rank: int
+    engine: VllmPolicy, model_folder: Path, tmp_path: Path, lora_rank: int
 ) -> None:
     config = {
         "engine": "vllm",
@@ -150,7 +202,7 @@ async def test_training_samples_from_vllm_what_the_trainer_computes_after_each_p
         "limits": {"max_turns": 2, "max_turn_tokens": 12, "max_tokens": 24},
     }
     questions = [f"What is {n} + 1?" for n in range(4)]
-    result = await sdk.train_async([add], questions, even_letters, None, tmp_path / "run", config)
+    result = await sdk.train_async([add], questions, even_letters, str(model_folder), tmp_path / "run", config)
     folder = RunFolder.open_to_read(result.run_dir)
     steps = [line for line in folder.read_metrics() if line["stage"] == "grpo"]
     assert [line["skipped_rollouts"] for line in steps] == [0, 0]
@@ -169,12 +221,12 @@ async def test_training_samples_from_vllm_what_the_trainer_computes_after_each_p
 
 
 async def test_a_server_that_is_killed_is_noticed_started_again_and_given_the_present_weights(
-    engine: VllmPolicy, embedded_model: LoadedModel
+    engine: VllmPolicy, loaded: LoadedModel
 ) -> None:
-    changed = changed_copy(embedded_model.model)
+    changed = changed_copy(loaded.model, endless=True)
     await asyncio.to_thread(engine.publish, changed.state_dict(), version=20)
     (pid,) = engine.pids
-    flying = asyncio.create_task(engine.sample(PROMPT, sampling=Sampling(max_tokens=100), seed=1))
+    flying = asyncio.create_task(engine.sample(PROMPT, sampling=LONG, seed=1))
     while not sum(await running(engine)):  # noqa: ASYNC110 - nothing tells of it
         await asyncio.sleep(0)
     os.kill(pid, signal.SIGKILL)

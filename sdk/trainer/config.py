@@ -212,12 +212,7 @@ class TrainConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _nothing_idle(self) -> TrainConfig:
-        if self.alarm_components and self.alarms == "off":
-            raise ValueError('alarm_components does nothing while alarms is "off"; use "warn" or "stop"')
-        if self.evaluate_every is not None and not (self.validation and self.grpo_steps):
-            needed = "validation is 0; set validation, such as 0.1" if self.grpo_steps else "grpo_steps is 0"
-            raise ValueError(f"evaluate_every does nothing while {needed}")
+    def _audits_are_possible(self) -> TrainConfig:
         if self.audits_per_step % 2:
             raise ValueError(f"audits_per_step is {self.audits_per_step}; half of them are wrong answers: give an even "
                              "number")  # fmt: skip
@@ -227,6 +222,15 @@ class TrainConfig(BaseModel):
                     raise ValueError(f"{name} does nothing while audits_per_step is 0; set it, such as 4")
         if self.audit_scores[0] <= max(self.audit_scores[1:]):
             raise ValueError(f"audit_scores is {self.audit_scores}; the first, for a right call, must be the highest")
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_idle(self) -> TrainConfig:
+        if self.alarm_components and self.alarms == "off":
+            raise ValueError('alarm_components does nothing while alarms is "off"; use "warn" or "stop"')
+        if self.evaluate_every is not None and not (self.validation and self.grpo_steps):
+            needed = "validation is 0; set validation, such as 0.1" if self.grpo_steps else "grpo_steps is 0"
+            raise ValueError(f"evaluate_every does nothing while {needed}")
         if self.reference_every is not None and not self.kl_coefficient:
             raise ValueError(
                 "reference_every does nothing while kl_coefficient is 0; set kl_coefficient, such as 0.001"

@@ -15,8 +15,8 @@ from sdk.errors import RunFolderError
 from sdk.policies.scripted import ScriptedAgent
 
 TALKATIVE = [sys.executable, str(Path(__file__).parents[1] / "bridge" / "servers" / "talkative.py")]
-PAINT = {"name": "paint", "arguments": {"thing": "door"}}
-THINK = {"name": "think", "arguments": {}}
+PAINT: dict[str, Any] = {"name": "paint", "arguments": {"thing": "door"}}
+THINK: dict[str, Any] = {"name": "think", "arguments": {}}
 TINY = {
     "probe_tasks": 0,
     "warm_start_steps": 1,
@@ -70,7 +70,9 @@ async def test_an_evaluation_answers_and_other_answers_are_another_run(tmp_path:
     call: dict[str, Any] = {"model": painter(), "output_dir": tmp_path / "run"}
     kept = Handlers(elicitation=blue, sampling=word, progress=lambda step: None)
     report = await sdk.evaluate_async(TALKATIVE, ["Paint it."], is_blue, handlers=kept, **call)
-    assert [one.success.interval.estimate for one in report.conditions.values()] == [1.0]
+    (only,) = report.conditions.values()
+    assert only.success is not None
+    assert only.success.interval.estimate == 1.0
     # Who only listens does not count; who answers does.
     same = Handlers(elicitation=blue, sampling=word)
     await sdk.evaluate_async(TALKATIVE, ["Paint it."], is_blue, handlers=same, **call)

@@ -111,7 +111,7 @@ async def test_worlds_of_a_server_share_nothing_and_mistakes_about_them_are_prot
 
 
 async def test_the_environment_decides_about_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value, expected in (("1", 3), ("0", 0), ("", 0)):
+    for value, expected in (("1", 4), ("0", 0), ("", 0)):
         monkeypatch.setenv(CONTROL_ENV, value)
         async with Client(make_server(Helpdesk())) as client:
             assert len(await _verbs(client)) == expected

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..sandbox import Helpdesk
-from . import more_calls, one_call_acts, one_call_reads, three_calls, two_calls
+from . import more_calls, one_call_acts, one_call_lookups, one_call_reads, three_calls, two_calls
 from .intents import Answer, GoldRun, Intent, Slots
 
 INTENTS = (
     *one_call_reads.INTENTS,
+    *one_call_lookups.INTENTS,
     *one_call_acts.INTENTS,
     *two_calls.INTENTS,
     *three_calls.INTENTS,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 from ...changes import State
-from . import one_call_reads, picking, steps, two_calls
+from . import one_call_lookups, one_call_reads, picking, steps, two_calls
 from .intents import Answer, GoldRun, Intent, Slots, asking, lines, says
 
 
@@ -280,7 +280,7 @@ def _pair(first: Intent, second: Intent, *, held: bool) -> Intent:
 
 
 def _pairs(names: tuple[tuple[str, str], ...], *, held: bool) -> tuple[Intent, ...]:
-    known = {intent.name: intent for intent in (*one_call_reads.INTENTS, *two_calls.READS)}
+    known = {i.name: i for i in (*one_call_reads.INTENTS, *one_call_lookups.INTENTS, *two_calls.READS)}
     return tuple(_pair(known[first], known[second], held=held) for first, second in names)
 
 

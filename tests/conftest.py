@@ -19,6 +19,7 @@ LONG_FILES = (
     "policies/vllm_server/test_vllm_real.py",
     "cli/test_cli_quickstart.py",
     "trainer/test_kill_and_resume.py",
+    "policies/vllm_server/test_vllm_embedded.py",
     "trainer/test_processes.py",
 )
 """They take minutes. Where several processes share the files, one that got such a file last would keep all waiting."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 # Read once, when torch is imported, which is later. What the environment says already is kept.
 # Threads that spin at barriers cost a machine that is shared a factor of ten and more; asleep they cost little.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# But to be put to sleep and woken at each of hundreds of barriers a token costs a sixth: they spin some microseconds.
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 # Large pages for large tensors: a training step otherwise spends a tenth of its time on page faults.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 

@@ -11,7 +11,7 @@ from ..trainer.config import TrainConfig
 WARM_START_STEPS = 10
 """80 demonstrations, each once: enough for the form of a call and for most kinds of requests. What is left is for the
 reinforcement to win."""
-GRPO_STEPS = 11
+GRPO_STEPS = 12
 """As many as fit into the quarter of an hour that the quickstart may take on two cores."""
 PROMPTS_PER_STEP = 8
 """With fewer, a step rests on one or two groups with a signal, and unlearns what the others could do."""

@@ -65,7 +65,7 @@ def test_no_probe_earns_anything_of_the_helpdesks_verifier() -> None:
     ],
 )
 def test_a_broken_verifier_is_caught_and_the_rollout_is_shown(verifier: Any, caught_by: set[str]) -> None:
-    report = sdk.probe(Helpdesk(), tasks(tiers=("1",)), verifier, most_tasks=12)
+    report = sdk.probe(Helpdesk(), tasks(tiers=("1",)), verifier, most_tasks=48)
     assert {finding.probe.name for finding in report.findings} == caught_by
     with pytest.raises(sdk.ConfigError, match="rewards policies that do not do the task") as raised:
         report.require_none()

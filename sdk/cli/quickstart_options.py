@@ -11,8 +11,8 @@ from ..trainer.config import TrainConfig
 WARM_START_STEPS = 10
 """80 demonstrations, each once: enough for the form of a call and for most kinds of requests. What is left is for the
 reinforcement to win."""
-GRPO_STEPS = 12
-"""As many as fit into the quarter of an hour that the quickstart may take on two cores."""
+GRPO_STEPS = 13
+"""About as many as fit into a quarter of an hour on two cores."""
 PROMPTS_PER_STEP = 8
 """With fewer, a step rests on one or two groups with a signal, and unlearns what the others could do."""
 GROUP_SIZE = 6
@@ -33,8 +33,8 @@ finds the way by trying."""
 
 LIMITS = Limits(
     max_turns=5,  # two calls and an answer, with room for two mistakes
-    max_turn_tokens=64,  # the longest right turn takes about half of it
-    max_tokens=200,  # a rollout that rambles ends here, rather than holding up its step
+    max_turn_tokens=80,  # the longest right turn takes about half of it
+    max_tokens=240,  # a rollout that rambles ends here, rather than holding up its step
 )
 
 

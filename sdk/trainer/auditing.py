@@ -18,12 +18,12 @@ from ..judging.auditing import AuditCall, audit_call, audit_tasks
 from ..policies.protocol import Sampling
 from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
-from ..rollouts.episode import Job
 from ..rollouts.seeds import derive_seed
 from ..rollouts.stream import RolloutStream, StreamClosed
 from ..traces.run_folder import RunFolder
 from .batch import Batch, build_batch
 from .config import TrainConfig
+from .group_jobs import group_jobs
 from .validating import engine_beside
 
 AUDIT = "audit"
@@ -61,7 +61,8 @@ class Audits:
         """The audits of a step's finished rollouts, in groups. Raises `StreamClosed` where training was stopped."""
         if self._stream is None:
             raise StreamClosed("no audits are played yet, or no more")
-        jobs = [job for task in self.tasks(step, rollouts) for job in self._jobs(step, task)]
+        tasks = self.tasks(step, rollouts)
+        jobs = group_jobs(AUDIT, step, tasks, config=self._config, group=f"{AUDIT}/{step}")
         played = await self._stream.submit(jobs, priority=step).wait()
         size = self._config.group_size
         return [played[start : start + size] for start in range(0, len(played), size)]
@@ -82,18 +83,6 @@ class Audits:
         count = min(config.audits_per_step // 2, *map(len, kinds))
         chance = random.Random(derive_seed(config.seed, AUDIT, step))
         return [task for kind in kinds for task in chance.sample(sorted(kind, key=lambda task: task.id), count)]
-
-    def _jobs(self, step: int, task: Task) -> list[Job]:
-        return [
-            Job(
-                id=f"{AUDIT}/{step}/{task.id}/{member}",
-                task=task,
-                seed=derive_seed(self._config.seed, AUDIT, step, task.id, member),
-                group=f"{AUDIT}/{step}/{task.id}",
-                step=step,
-            )
-            for member in range(self._config.group_size)
-        ]
 
     def batch(self, groups: Sequence[Sequence[Rollout]]) -> Batch:
         """Their rows, with the advantages that they have among themselves."""

@@ -24,7 +24,6 @@ from ..records import Rollout, Task
 from ..rollouts.branching import Branching
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
-from ..rollouts.seeds import derive_seed
 from ..rollouts.stream import RolloutStream, StreamClosed, Ticket
 from ..rollouts.tree import parent_and_turn
 from ..traces.run_folder import RunFolder
@@ -34,6 +33,7 @@ from .batch import Batch, BatchStats, build_batch, with_audits
 from .branch_batch import build_branch_batch
 from .config import TrainConfig
 from .curriculum import Curriculum
+from .group_jobs import group_jobs
 from .group_judging import GroupJudging
 from .overlap import BROKEN, FIGURES, Ahead, Staleness, recalled
 from .turn_batch import build_turn_batch
@@ -218,17 +218,7 @@ class Collector:
         return rollouts
 
     def _jobs(self, step: int, tasks: Sequence[Task]) -> list[Job]:
-        return [
-            Job(
-                id=f"{STAGE}/{step}/{task.id}/{member}",
-                task=task,
-                seed=derive_seed(self._config.seed, STAGE, step, task.id, member),
-                group=f"{step}/{task.id}",
-                step=step,
-            )
-            for task in tasks
-            for member in range(self._config.group_size)
-        ]
+        return group_jobs(STAGE, step, tasks, config=self._config, group=f"{step}")
 
     def _batch(self, rollouts: Sequence[Rollout]) -> Batch:
         config = self._config

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import anyio
-
 from ..errors import VerifierError
-from ..evidence.view import stored_view
 from ..records import Failure, Rollout, Verdict
 from .protocol import GroupVerifier
-from .running import as_verdict, described, verifier_name
+from .running import as_verdict, evidence_of, returned, verifier_name
 
 
 async def judge_group(verifier: GroupVerifier, rollouts: Sequence[Rollout], timeout_s: float | None = 60) -> None:
@@ -38,18 +35,9 @@ async def _verdicts(
 ) -> Mapping[str, Verdict]:
     name = verifier_name(verifier)
     views = [_seen(rollout) for rollout in scored]
-    with anyio.move_on_after(timeout_s) as scope:
-        try:
-            found = await verifier.verify_group(views)
-        except VerifierError as error:
-            raise VerifierError(f"{name}: {error}") from error
-        except Exception as error:
-            raise VerifierError(f"the verifier {name} raised {described(error)}") from error
-    if scope.cancelled_caught:
-        raise VerifierError(
-            f"the verifier {name} gave no verdict within {timeout_s} s on the group {scored[0].group!r}; "
-            "make it faster or raise the time limit"
-        )
+    found = await returned(
+        name, lambda: verifier.verify_group(views), timeout_s, about=f"the group {scored[0].group!r}"
+    )
     if not isinstance(found, Mapping) or not set(found) <= {rollout.id for rollout in scored}:
         raise VerifierError(f"the verifier {name} returned {repr(found)[:200]}; return verdicts by the rollouts' ids")
     return {rollout: as_verdict(verdict, name) for rollout, verdict in found.items()}
@@ -57,9 +45,6 @@ async def _verdicts(
 
 def _seen(rollout: Rollout) -> Rollout:
     """The rollout's evidence, with the verdict that it has alone."""
-    try:
-        view = stored_view(rollout)
-    except (TypeError, ValueError) as error:
-        raise VerifierError(f"rollout {rollout.id!r} holds what no evidence can: {error}") from error
+    view = evidence_of(rollout)
     view.verdict = rollout.verdict.model_copy(deep=True) if rollout.verdict is not None else None
     return view

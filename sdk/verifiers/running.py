@@ -35,29 +35,22 @@ async def run_verifier(verifier: VerifierLike, rollout: Rollout, timeout_s: floa
     Raises `VerifierError`, which names the verifier and the fix, when it raises, returns something that is no
     score, or takes too long.
     """
+    return await judge_evidence(verifier, evidence_of(rollout), timeout_s)
+
+
+def evidence_of(rollout: Rollout) -> Rollout:
+    """The copy that a verifier sees. Raises `VerifierError` for a rollout that cannot be written down."""
     try:
-        evidence = stored_view(rollout)
+        return stored_view(rollout)
     except (TypeError, ValueError) as error:
         raise VerifierError(f"rollout {rollout.id!r} holds what no evidence can: {error}") from error
-    return await judge_evidence(verifier, evidence, timeout_s)
 
 
 async def judge_evidence(verifier: VerifierLike, evidence: Rollout, timeout_s: float | None = 60) -> Verdict:
     """`run_verifier` on a rollout that was just read from a run folder; the verifier may alter it."""
     name = verifier_name(verifier)
     judge = _judge(verifier)
-    with anyio.move_on_after(timeout_s) as scope:
-        try:
-            found = await _call(judge, evidence)
-        except VerifierError as error:
-            raise VerifierError(f"{name}: {error}") from error
-        except Exception as error:
-            raise VerifierError(f"the verifier {name} raised {described(error)}") from error
-    if scope.cancelled_caught:
-        raise VerifierError(
-            f"the verifier {name} gave no verdict within {timeout_s} s on rollout {evidence.id!r}; "
-            "make it faster or raise the time limit"
-        )
+    found = await returned(name, lambda: _call(judge, evidence), timeout_s, about=f"rollout {evidence.id!r}")
     verdict = as_verdict(found, name)
     if verdict.turn_rewards is not None and len(verdict.turn_rewards) != evidence.turns:
         raise VerifierError(
@@ -65,6 +58,23 @@ async def judge_evidence(verifier: VerifierLike, evidence: Rollout, timeout_s: f
             f"{evidence.turns} assistant messages; give one for each"
         )
     return verdict
+
+
+async def returned(name: str, judge: Callable[[], Awaitable[Any]], timeout_s: float | None, *, about: str) -> Any:
+    """What the verifier called `name` returns. Raises `VerifierError` where it raises or takes longer than it may."""
+    with anyio.move_on_after(timeout_s) as scope:
+        try:
+            found = await judge()
+        except VerifierError as error:
+            raise VerifierError(f"{name}: {error}") from error
+        except Exception as error:
+            raise VerifierError(f"the verifier {name} raised {described(error)}") from error
+    if scope.cancelled_caught:
+        raise VerifierError(
+            f"the verifier {name} gave no verdict within {timeout_s} s on {about}; "
+            "make it faster or raise the time limit"
+        )
+    return found
 
 
 def check_verifier(verifier: Any) -> None:

@@ -24,13 +24,13 @@ import pytest
 import torch
 from engine_conformance import EngineConformance, assert_exact
 from transformers import LlamaConfig, LlamaForCausalLM
+from vllm_training import TRAINING, assert_trained_on_what_was_published, trained_on
 
 import sdk
 from sdk.policies.models import LoadedModel, load_model, save_model
 from sdk.policies.protocol import Sampling
 from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from sdk.policies.vllm.weights import untied
-from sdk.traces import RunFolder
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -174,45 +174,14 @@ async def test_an_adapter_is_published_under_a_name_of_its_own_and_sampled_from(
         assert_exact(adapted, PROMPT * 4, completion)
 
 
-def even_letters(rollout: sdk.Rollout) -> bool:
-    """A coin, so that groups have a signal whatever the model says."""
-    return sum(map(ord, rollout.messages[-1].content)) % 2 == 0
-
-
-def add(a: int, b: int) -> int:
-    """Add two numbers."""
-    return a + b
-
-
 @pytest.mark.parametrize("lora_rank", [0, RANK])
 async def test_training_samples_from_vllm_what_the_trainer_computes_after_each_publication(
     engine: VllmPolicy, model_folder: Path, tmp_path: Path, lora_rank: int
 ) -> None:
-    config = {
-        "engine": "vllm",
-        "vllm": {"urls": engine.urls, "publish": "adapter" if lora_rank else "checkpoint"},
-        "lora_rank": lora_rank,
-        "learning_rate": 1e-4,
-        "probe_tasks": 0,
-        "warm_start_steps": 0,
-        "grpo_steps": 2,
-        "prompts_per_step": 2,
-        "group_size": 4,
-        "heldout": 1,
-        "limits": {"max_turns": 2, "max_turn_tokens": 12, "max_tokens": 24},
-    }
-    questions = [f"What is {n} + 1?" for n in range(4)]
-    result = await sdk.train_async([add], questions, even_letters, str(model_folder), tmp_path / "run", config)
-    folder = RunFolder.open_to_read(result.run_dir)
-    steps = [line for line in folder.read_metrics() if line["stage"] == "grpo"]
-    assert [line["skipped_rollouts"] for line in steps] == [0, 0]
-    gaps = [line["sampler_gap/max"] for line in steps if "sampler_gap/max" in line]
-    assert len(gaps) == 2
-    assert max(gaps) < 1e-3
-    for rollout in folder.read_rollouts("grpo"):
-        assert {version for row in rollout.rows for version in row.versions if version >= 0} == {rollout.step}
-    assert result.report.run["engine"] == "vLLM"
-    assert result.report.run["vllm_publications"] >= 3
+    vllm = {"urls": engine.urls, "publish": "adapter" if lora_rank else "checkpoint"}
+    changes = {"lora_rank": lora_rank, "learning_rate": 1e-4}
+    result = await sdk.train_async(*TRAINING, str(model_folder), tmp_path / "run", trained_on(vllm, **changes))
+    assert_trained_on_what_was_published(result)
     # What was saved is what was published last.
     async with open_vllm("unused", VllmOptions(urls=tuple(engine.urls))) as policy:
         saved = load_model(result.model_dir).model

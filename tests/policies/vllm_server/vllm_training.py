@@ -1,0 +1,52 @@
+"""Two steps of training on what vLLM samples, and what must be true of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sdk
+from sdk.traces import RunFolder
+
+
+def even_letters(rollout: sdk.Rollout) -> bool:
+    """A coin, so that groups have a signal whatever the model says."""
+    return sum(map(ord, rollout.messages[-1].content)) % 2 == 0
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+TRAINING: tuple[Any, ...] = ([add], [f"What is {n} + 1?" for n in range(4)], even_letters)
+"""Tools, prompts and verifier."""
+
+
+def trained_on(vllm: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The config. `vllm`: its options."""
+    return {
+        "engine": "vllm",
+        "vllm": vllm,
+        "probe_tasks": 0,
+        "warm_start_steps": 0,
+        "grpo_steps": 2,
+        "prompts_per_step": 2,
+        "group_size": 4,
+        "heldout": 1,
+        "limits": {"max_turns": 2, "max_turn_tokens": 12, "max_tokens": 24},
+        **changes,
+    }
+
+
+def assert_trained_on_what_was_published(result: sdk.TrainResult) -> None:
+    """Each step's rollouts are of the latest weights, and their log-probabilities those that the trainer computes."""
+    folder = RunFolder.open_to_read(result.run_dir)
+    steps = [line for line in folder.read_metrics() if line["stage"] == "grpo"]
+    assert [line["skipped_rollouts"] for line in steps] == [0, 0]
+    gaps = [line["sampler_gap/max"] for line in steps if "sampler_gap/max" in line]
+    assert len(gaps) == 2
+    assert max(gaps) < 1e-3
+    for rollout in folder.read_rollouts("grpo"):
+        assert {version for row in rollout.rows for version in row.versions if version >= 0} == {rollout.step}
+    assert result.report.run["engine"] == "vLLM"
+    assert result.report.run["vllm_publications"] >= 3

@@ -58,6 +58,7 @@ class PrefillStep:
 
     def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
         self._segments = segments
+        self.tokens = sum(len(s.token_ids) for s in segments)
         self._masks = [_causal_mask(s.position, len(s.token_ids), device) for s in segments]
 
     def attend(
@@ -88,16 +89,24 @@ class PrefillStep:
         return seen_NHD
 
 
-class DecodeStep:
-    """One new token for each live row; the live rows are the first ones of the cache."""
+@dataclass(frozen=True)
+class NextTokens:
+    """One new token for each of the first rows of the cache."""
 
-    def __init__(
-        self,
-        cache: torch.Tensor,
-        own_lengths: Sequence[int],
-        prefixes: Sequence[tuple[torch.Tensor, Sequence[int]]],
-    ) -> None:
-        """`cache` [Y, 2, R, K, S, D]; `prefixes` are pairs of a prefix [Y, 2, K, P, D] and the rows that share it."""
+    token_ids: Sequence[int]
+    positions: Sequence[int]
+    own_lengths: Sequence[int]
+    """How many tokens each row itself stores, the new one not counted."""
+    prefixes: Sequence[tuple[torch.Tensor, Sequence[int]]]
+    """Pairs of a prefix [Y, 2, K, P, D] and the rows that share it."""
+
+
+class DecodeStep:
+    """One new token for each of the first rows of the cache."""
+
+    def __init__(self, cache: torch.Tensor, new: NextTokens) -> None:
+        """`cache` [Y, 2, R, K, S, D]."""
+        own_lengths, prefixes = new.own_lengths, new.prefixes
         rows, device = len(own_lengths), cache.device
         self._cache = cache
         self._rows_R = torch.arange(rows, device=device)
@@ -145,6 +154,21 @@ class DecodeStep:
             seen_KrgD = weights_KrgP @ prefix[layer, 1]
             count, groups = seen_RKGD[here].shape[0], seen_RKGD.shape[2]
             seen_RKGD[here] += seen_KrgD.unflatten(1, (count, groups)).transpose(0, 1)
+
+
+class JointStep:
+    """Segments, and behind them one new token for each of some other rows: the weights are read once for both."""
+
+    def __init__(self, prefill: PrefillStep, decode: DecodeStep) -> None:
+        self._prefill, self._decode = prefill, decode
+
+    def attend(
+        self, layer: int, q_HND: torch.Tensor, k_KND: torch.Tensor, v_KND: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        n = self._prefill.tokens
+        before = self._prefill.attend(layer, q_HND[:, :n], k_KND[:, :n], v_KND[:, :n], scaling)
+        after = self._decode.attend(layer, q_HND[:, n:], k_KND[:, n:], v_KND[:, n:], scaling)
+        return torch.cat([before, after])
 
 
 def _heads_first(x_RKGA: torch.Tensor) -> torch.Tensor:

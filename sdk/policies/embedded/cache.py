@@ -6,10 +6,15 @@ Axes: Y layers, 2 keys and values, R rows, K key heads, S stored tokens, D head 
 from __future__ import annotations
 
 import math
+import mmap
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
+
+_LEAST = {"cpu": (64, 512)}
+"""Rows and tokens to begin with: on a CPU, room that nothing is written to takes no memory."""
+_LEAST_ELSEWHERE = (8, 128)
 
 
 class RowCache:
@@ -24,13 +29,18 @@ class RowCache:
         self._device = device
         self.data = self._empty(0, 0)
 
-    def ensure(self, *, rows: int, tokens: int) -> None:
-        """Make room for so many rows and tokens of a row. What is stored stays; views of it grow stale."""
+    def ensure(self, *, rows: int, tokens: int, stored: Sequence[int] = ()) -> None:
+        """Make room for so many rows and tokens of a row. Views grow stale.
+
+        `stored`: how many tokens of each of the first rows stay; all else may be lost.
+        """
         have_rows, have_tokens = self.data.shape[2], self.data.shape[4]
         if rows <= have_rows and tokens <= have_tokens:
             return
-        grown = self._empty(_room(have_rows, rows, least=8), _room(have_tokens, tokens, least=128))
-        grown[:, :, :have_rows, :, :have_tokens] = self.data
+        least_rows, least_tokens = _LEAST.get(self._device.type, _LEAST_ELSEWHERE)
+        grown = self._empty(_room(have_rows, rows, least_rows), _room(have_tokens, tokens, least_tokens))
+        for row, length in enumerate(stored[:have_rows]):
+            grown[:, :, row, :, :length] = self.data[:, :, row, :, :length]
         self.data = grown
 
     def row(self, row: int) -> torch.Tensor:
@@ -52,13 +62,12 @@ class RowCache:
         shape = (self._layers, 2, rows, self._key_heads, tokens, self._head_size)
         if self._device.type != "cpu" or 0 in shape:
             return torch.zeros(shape, dtype=self._dtype, device=self._device)
-        # numpy asks the system for zeroed pages, which take no memory until a row writes to them.
-        return (
-            torch.from_numpy(np.zeros(math.prod(shape) * self._dtype.itemsize, np.uint8)).view(self._dtype).view(shape)
-        )
+        # Zeroed pages from the system, which take no memory until a row writes to them.
+        pages = mmap.mmap(-1, math.prod(shape) * self._dtype.itemsize)
+        return torch.frombuffer(pages, dtype=self._dtype).view(shape)
 
 
-def _room(have: int, need: int, *, least: int) -> int:
+def _room(have: int, need: int, least: int) -> int:
     if need <= have:
         return have
     return max(least, 1 << (need - 1).bit_length())

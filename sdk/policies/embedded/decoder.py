@@ -1,19 +1,21 @@
-"""The model as two operations over the cache: compute the tokens of some rows, or one more token for each live row."""
+"""The model as one operation over the cache: the tokens of some rows, and one more token for each of others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ...errors import ModelError
-from .attention import DecodeStep, PrefillStep, Segment, Step
+from .attention import DecodeStep, JointStep, NextTokens, PrefillStep, Segment, Step
 from .cache import RowCache
 from .weights import OwnWeights, check_supported
 
 PREFILL_TOKENS = 2048
-"""The most tokens of one forward pass, which bounds the memory of activations."""
+"""The most tokens of segments in one forward pass, which bounds the memory of activations."""
 
 
 class Decoder:
@@ -37,59 +39,42 @@ class Decoder:
         """Forget everything stored."""
         self.cache = RowCache(self._config, dtype=self._dtype, device=self.device)
 
-    def prefill(self, segments: Sequence[Segment]) -> torch.Tensor:
-        """Compute and store the segments; returns the logits after the last token of each, [segments, V]."""
-        last: list[torch.Tensor] = []
-        batch: list[Segment] = []
-        ends: list[bool] = []
-        room = PREFILL_TOKENS
+    def compute(self, segments: Sequence[Segment], new: NextTokens | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute and store the segments, and one more token for the rows of `new`, which belong to no segment.
 
-        def flush() -> None:
-            if batch:
-                logits = self._prefill_batch(batch)
-                last.append(logits[torch.tensor(ends, device=logits.device)])
-            batch.clear()
-            ends.clear()
+        The cache has room for all of it (`RowCache.ensure`).
+        Returns the logits after the last token of each segment, [segments, V], and those of the rows, [R, V]. What fits
+        into one forward pass is computed in one: reading the weights is most of what a few tokens cost.
+        """
+        batches = list(_batches(segments))
+        logits = [self._forward(batch, None) for batch in batches[:-1]]
+        logits.append(self._forward(batches[-1] if batches else [], new))
+        logits_NV = torch.cat(logits)
+        return logits_NV[: len(segments)], logits_NV[len(segments) :]
 
-        for segment in segments:
-            done = 0
-            while done < len(segment.token_ids):
-                if room == 0:
-                    flush()
-                    room = PREFILL_TOKENS
-                piece = segment.token_ids[done : done + room]
-                batch.append(Segment(piece, segment.store, segment.past + done, segment.prefix))
-                done += len(piece)
-                ends.append(done == len(segment.token_ids))
-                room -= len(piece)
-        flush()
-        return torch.cat(last)
-
-    def decode(
-        self,
-        token_ids: Sequence[int],
-        positions: Sequence[int],
-        own_lengths: Sequence[int],
-        prefixes: Sequence[tuple[torch.Tensor, Sequence[int]]],
-    ) -> torch.Tensor:
-        """One more token for each of the first rows of the cache; returns their logits, [R, V]."""
-        self.cache.ensure(rows=len(token_ids), tokens=max(own_lengths) + 1)
-        return self._forward(token_ids, positions, DecodeStep(self.cache.data, own_lengths, prefixes), 0)
-
-    def _prefill_batch(self, segments: Sequence[Segment]) -> torch.Tensor:
+    def _forward(self, batch: Sequence[_Piece], new: NextTokens | None) -> torch.Tensor:
+        """Logits after the segments that end in this batch, then those of the rows of `new`."""
+        segments = [piece.segment for piece in batch]
         token_ids = [token for s in segments for token in s.token_ids]
         positions = [s.position + i for s in segments for i in range(len(s.token_ids))]
-        ends = torch.tensor([len(s.token_ids) for s in segments], device=self.device).cumsum(0) - 1
-        return self._forward(token_ids, positions, PrefillStep(list(segments), self.device), ends)
-
-    def _forward(
-        self, token_ids: Sequence[int], positions: Sequence[int], step: Step, keep: int | torch.Tensor
-    ) -> torch.Tensor:
+        ends = itertools.accumulate(len(s.token_ids) for s in segments)
+        keep = [end - 1 for end, piece in zip(ends, batch, strict=True) if piece.is_last]
+        step: Step
+        if new is None:
+            step = PrefillStep(segments, self.device)
+        else:
+            keep += range(len(token_ids), len(token_ids) + len(new.token_ids))
+            token_ids += new.token_ids
+            positions += new.positions
+            decode = DecodeStep(self.cache.data, new)
+            step = JointStep(PrefillStep(segments, self.device), decode) if segments else decode
         logits: torch.Tensor = self.weights.model(
             input_ids=torch.tensor([token_ids], device=self.device),
             position_ids=torch.tensor([positions], device=self.device),
             use_cache=False,
-            logits_to_keep=keep,
+            logits_to_keep=0
+            if len(keep) == len(token_ids)
+            else torch.tensor(keep, device=self.device, dtype=torch.long),
             step=step,
         ).logits
         return logits[0]
@@ -124,11 +109,38 @@ class Decoder:
     def _logits_in_steps(self, ids: list[int]) -> torch.Tensor:
         """Logits after tokens 8 to 13: a shared prefix of 5, then 4 of a row's own, then 5 decoded one by one."""
         prefix = self.cache.separate(5)
-        self.prefill([Segment(ids[:5], prefix, 0)])
+        self.compute([Segment(ids[:5], prefix, 0)])
         self.cache.ensure(rows=1, tokens=16)
-        logits = [self.prefill([Segment(ids[5:9], self.cache.row(0), 0, prefix)])]
-        logits += [self.decode([ids[i]], [i], [i - 5], [(prefix, [0])]) for i in range(9, 14)]
+        logits = [self.compute([Segment(ids[5:9], self.cache.row(0), 0, prefix)])[0]]
+        logits += [self.compute([], NextTokens([ids[i]], [i], [i - 5], [(prefix, [0])]))[1] for i in range(9, 14)]
         return torch.cat(logits)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A segment, or as much of one as fits into a forward pass."""
+
+    segment: Segment
+    is_last: bool
+
+
+def _batches(segments: Sequence[Segment]) -> Iterator[list[_Piece]]:
+    """All segments in their order, in batches of at most `PREFILL_TOKENS` tokens."""
+    batch: list[_Piece] = []
+    room = PREFILL_TOKENS
+    for segment in segments:
+        done = 0
+        while done < len(segment.token_ids):
+            if room == 0:
+                yield batch
+                batch, room = [], PREFILL_TOKENS
+            tokens = segment.token_ids[done : done + room]
+            piece = Segment(tokens, segment.store, segment.past + done, segment.prefix)
+            done += len(tokens)
+            room -= len(tokens)
+            batch.append(_Piece(piece, done == len(segment.token_ids)))
+    if batch:
+        yield batch
 
 
 def _eos_ids(model: Any) -> frozenset[int]:

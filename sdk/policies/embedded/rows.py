@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .attention import Segment
+from .attention import NextTokens, Segment
 from .decoder import Decoder
 from .requests import Request, common_length
 
@@ -47,6 +47,13 @@ class Row:
         """How many tokens the row itself stores."""
         return len(self.tokens) - (len(self.prefix.tokens) if self.prefix else 0)
 
+    @property
+    def newest(self) -> int:
+        """The last token of its request that was sampled, which is not stored yet."""
+        if self.request is None:
+            raise RuntimeError("a row without a request has nothing to go on from")
+        return self.request.token_ids[-1]
+
 
 @dataclass(eq=False)
 class Admission:
@@ -79,8 +86,8 @@ class Rows:
         self.rows, self.prefixes = [], []
         self._decoder.reset()
 
-    def admit(self, requests: Sequence[Request]) -> list[tuple[list[Row], torch.Tensor]]:
-        """Make `requests` (at most `room`) live: returns rows with equal prompts and their logits, [V], in turn."""
+    def admit(self, requests: Sequence[Request]) -> list[Admission]:
+        """Make `requests` (at most `room`) live, behind the rows that are; their prompts are still to compute."""
         self._clock += 1
         admissions = [a for a in map(self._take_over, requests) if a is not None]
         taken = {id(a.rows[0].request) for a in admissions}
@@ -90,7 +97,7 @@ class Rows:
                 others.setdefault(tuple(request.prompt), []).append(request)
         prompts = [r.prompt for r in requests if id(r) not in taken]
         admissions += [self._place(same, prompts) for same in others.values()]
-        return self._compute(admissions)
+        return admissions
 
     def release(self, row: Row) -> None:
         """The row's request ended: what it holds stays, for its next turn, until somebody needs the room."""
@@ -131,8 +138,8 @@ class Rows:
     def _free_row(self) -> Row:
         """An unused row, or the one whose conversation has waited longest."""
         if len(self.rows) < self._max_rows:
-            self._decoder.cache.ensure(rows=len(self.rows) + 1, tokens=1)
             self.rows.append(Row())
+            self._make_room(1)
             return self.rows[-1]
         row = min(self.rows[self.live :], key=lambda row: row.used)
         row.prefix, row.tokens = None, []
@@ -195,35 +202,51 @@ class Rows:
         if source and known:
             prefix.kv[:, :, :, :known] = self._read(source, 0, known)
         if known < len(tokens):
-            self._prefill([Segment(tokens[known:], prefix.kv, known)])
+            self._forward([Segment(tokens[known:], prefix.kv, known)], None)
         self.prefixes.append(prefix)
+        for row in self.rows:
+            shorter = row.prefix is None or len(row.prefix.tokens) < len(tokens)
+            if shorter and row.tokens[: len(tokens)] == tokens:
+                self._stand_on(row, prefix)
         return prefix
+
+    def _stand_on(self, row: Row, prefix: Prefix) -> None:
+        """Have a row that came before the prefix read it too: attention costs each row as much as the longest."""
+        begin, tokens = len(prefix.tokens), row.tokens
+        own = self._read(row, begin, len(tokens)).clone()
+        row.prefix, row.tokens = prefix, tokens[:begin]
+        self._write(row, own, tokens[begin:])
 
     # Keys and values
 
-    def _compute(self, admissions: Sequence[Admission]) -> list[tuple[list[Row], torch.Tensor]]:
-        if not admissions:
-            return []
+    def compute(self, admissions: Sequence[Admission], decoding: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The prompts of `admissions`, and the last sampled token of each of `decoding`, the first live rows.
+
+        Returns the logits after each prompt, [admissions, V], and after each of those tokens, [decoding, V].
+        """
         cache = self._decoder.cache
-        most = max(a.rows[0].own + len(a.missing) for a in admissions)
-        cache.ensure(rows=len(self.rows), tokens=most + 1)
+        most = max((a.rows[0].own + len(a.missing) for a in admissions), default=0)
+        most = max([most, *(row.own for row in decoding)])
+        self._make_room(most + 1)
         segments = []
         for admission in admissions:
             first = admission.rows[0]
             store = cache.row(self.rows.index(first))
             segments.append(Segment(admission.missing, store, first.own, first.prefix.kv if first.prefix else None))
-        logits = self._prefill(segments)
+        logits = self._forward(segments, _next_tokens(decoding) if decoding else None)
+        for row in decoding:
+            row.tokens.append(row.newest)
         for admission in admissions:
             first, *others = admission.rows
             first.tokens = first.tokens + admission.missing
             begin = len(first.tokens) - first.own
             for row in others:
                 self._write(row, self._read(first, begin, len(first.tokens)), first.tokens[begin:])
-        return [(admission.rows, logits[i]) for i, admission in enumerate(admissions)]
+        return logits
 
-    def _prefill(self, segments: Sequence[Segment]) -> torch.Tensor:
+    def _forward(self, segments: Sequence[Segment], new: NextTokens | None) -> tuple[torch.Tensor, torch.Tensor]:
         self.computed_tokens += sum(len(s.token_ids) for s in segments)
-        return self._decoder.prefill(segments)
+        return self._decoder.compute(segments, new)
 
     def _read(self, holder: Row | Prefix, begin: int, end: int) -> torch.Tensor:
         """The keys and values at positions `begin` to `end` of a row or prefix, [Y, 2, K, end - begin, D]."""
@@ -236,10 +259,27 @@ class Rows:
             return own
         return torch.cat([prefix[:, :, :, begin : min(end, border)], own], dim=3)
 
+    def _make_room(self, tokens: int) -> None:
+        self._decoder.cache.ensure(rows=len(self.rows), tokens=tokens, stored=[row.own for row in self.rows])
+
     def _write(self, row: Row, kv: torch.Tensor, tokens: list[int]) -> None:
         """Append stored tokens to a row."""
         own = row.own
-        self._decoder.cache.ensure(rows=len(self.rows), tokens=own + len(tokens))
+        self._make_room(own + len(tokens))
         store = self._decoder.cache.row(self.rows.index(row))
         store[:, :, :, own : own + len(tokens)] = kv
         row.tokens = row.tokens + tokens
+
+
+def _next_tokens(rows: Sequence[Row]) -> NextTokens:
+    """The newest token of each row goes in."""
+    sharers: dict[int, tuple[torch.Tensor, list[int]]] = {}
+    for place, row in enumerate(rows):
+        if row.prefix is not None:
+            sharers.setdefault(id(row.prefix), (row.prefix.kv, []))[1].append(place)
+    return NextTokens(
+        [row.newest for row in rows],
+        [len(row.tokens) for row in rows],
+        [row.own for row in rows],
+        list(sharers.values()),
+    )

@@ -15,6 +15,8 @@ import torch
 
 from ..protocol import Sampling
 
+_BLOCK = 256
+
 
 def generator(seed: int) -> np.random.Generator:
     """The random numbers of one request (Philox, Salmon et al. 2011); any whole number is a seed."""
@@ -27,7 +29,7 @@ def choose(
     """One token for each row and its log-probability, in nats.
 
     The log-probability is of the distribution sampled from, after temperature and `top_p`; at temperature 0 it is
-    the model's own, untempered. Logits of any floating type; all arithmetic in float32, sums over V in float64.
+    the model's own, untempered. Logits of any floating type; all arithmetic in float32, cumulative sums in float64.
     """
     logits_RV = logits_RV.float()
     device = logits_RV.device
@@ -35,17 +37,41 @@ def choose(
         temperatures_R = torch.tensor([s.temperature or 1.0 for s in samplings], device=device)
         logits_RV = logits_RV / temperatures_R[:, None]
     logits_RV = _nucleus(logits_RV, samplings)
-    norm_R = torch.logsumexp(logits_RV, dim=-1)
-    cdf_RV = torch.cumsum(torch.exp(logits_RV - norm_R[:, None]), dim=-1, dtype=torch.float64)
     # A greedy row draws nothing; its number is never used.
     draws = [0.0 if s.temperature == 0 else g.random() for s, g in zip(samplings, generators, strict=True)]
-    draws_R1 = torch.tensor(draws, dtype=torch.float64, device=device)[:, None] * cdf_RV[:, -1:]
-    tokens_R = torch.searchsorted(cdf_RV, draws_R1, right=True)[:, 0].clamp_(max=logits_RV.shape[1] - 1)
+    tokens_R, norm_R = _draw(logits_RV, torch.tensor(draws, dtype=torch.float64, device=device))
     greedy = [i for i, s in enumerate(samplings) if s.temperature == 0]
     if greedy:
         tokens_R[greedy] = logits_RV[greedy].argmax(dim=-1)
     logprobs_R = logits_RV.gather(1, tokens_R[:, None])[:, 0] - norm_R
     return tokens_R.tolist(), logprobs_R.tolist()
+
+
+def _draw(logits_RV: torch.Tensor, draws_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens at which the cumulative distributions pass `draws_R`, in [0, 1), and the logarithms of the sums.
+
+    In two steps, over sums of blocks and in the block that is passed: no cumulative sum over all of V is ever made.
+    """
+    rows, vocabulary = logits_RV.shape
+    blocks = -(-vocabulary // _BLOCK)
+    probs_RV = logits_RV.new_zeros(rows, blocks * _BLOCK)
+    largest_R1 = logits_RV.amax(dim=-1, keepdim=True)
+    torch.sub(logits_RV, largest_R1, out=probs_RV[:, :vocabulary]).exp_()
+    probs_RBb = probs_RV.view(rows, blocks, _BLOCK)
+    cdf_RB = probs_RBb.sum(dim=-1).double().cumsum(dim=-1)
+    total_R1 = cdf_RB[:, -1:]
+    aim_R1 = _below(draws_R[:, None] * total_R1, total_R1)
+    block_R1 = torch.searchsorted(cdf_RB, aim_R1, right=True)
+    before_RB = torch.nn.functional.pad(cdf_RB[:, :-1], (1, 0))
+    inside_R1 = aim_R1 - before_RB.gather(1, block_R1)
+    cdf_Rb = probs_RBb[torch.arange(rows, device=logits_RV.device), block_R1[:, 0]].double().cumsum(dim=-1)
+    place_R1 = torch.searchsorted(cdf_Rb, _below(inside_R1, cdf_Rb[:, -1:]), right=True)
+    return (block_R1 * _BLOCK + place_R1)[:, 0], (largest_R1 + total_R1.log().float())[:, 0]
+
+
+def _below(x: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
+    """At most the largest number below `bound`: rounding must not lead past the last token that can be drawn."""
+    return torch.minimum(x, torch.nextafter(bound, torch.zeros_like(bound)))
 
 
 def _nucleus(logits_RV: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:

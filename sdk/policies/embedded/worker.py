@@ -1,4 +1,4 @@
-"""What the worker thread does in one step: admit what waits, then one token for every live row."""
+"""What the worker thread does in one step: admit what waits, and one more token for every live row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from .decoder import Decoder
 from .requests import Request
-from .rows import Row, Rows
+from .rows import Admission, Row, Rows
 from .sampling import choose
 
 
@@ -52,11 +52,16 @@ class Batch:
         self.version = new.version
 
     def step(self) -> None:
-        """Admit what fits, and decode one token for each live row."""
+        """Admit what fits, and decode one token for each row that was live before, all in one forward pass."""
         with torch.inference_mode():
             self._drop_cancelled()
-            self._admit()
-            self._decode()
+            decoding = self._live()
+            admitted = self.waiting[: self.rows.room]
+            admissions = self.rows.admit(admitted) if admitted else []
+            # Only now: each request stays in `requests` all the time, or nobody would tell its caller of a failure.
+            self.waiting = self.waiting[len(admitted) :]
+            if admissions or decoding:
+                self._sample(admissions, decoding, *self.rows.compute(admissions, decoding))
 
     def _drop_cancelled(self) -> None:
         for row in self._live():
@@ -67,33 +72,20 @@ class Batch:
     def _live(self) -> list[Row]:
         return self.rows.rows[: self.rows.live]
 
-    def _admit(self) -> None:
-        admitted, self.waiting = self.waiting[: self.rows.room], self.waiting[self.rows.room :]
-        if not admitted:
-            return
-        groups = self.rows.admit(admitted)
-        logits_RV = torch.cat([logits_V.expand(len(rows), -1) for rows, logits_V in groups])
-        self._sample([row for rows, _ in groups for row in rows], logits_RV)
-
-    def _decode(self) -> None:
-        rows = self._live()
-        if not rows:
-            return
-        # The last sampled token of each row is not stored yet: it is this step's input.
-        inputs = [_request(row).token_ids[-1] for row in rows]
-        sharers: dict[int, tuple[torch.Tensor, list[int]]] = {}
-        for i, row in enumerate(rows):
-            if row.prefix is not None:
-                sharers.setdefault(id(row.prefix), (row.prefix.kv, []))[1].append(i)
-        positions, own_lengths = [len(row.tokens) for row in rows], [row.own for row in rows]
-        logits_RV = self._decoder.decode(inputs, positions, own_lengths, list(sharers.values()))
-        for row, token in zip(rows, inputs, strict=True):
-            row.tokens.append(token)
-        self._sample(rows, logits_RV)
-
-    def _sample(self, rows: Sequence[Row], logits_RV: torch.Tensor) -> None:
+    def _sample(
+        self,
+        admissions: Sequence[Admission],
+        decoding: Sequence[Row],
+        prompts_AV: torch.Tensor,
+        decoded_RV: torch.Tensor,
+    ) -> None:
+        """Give each row a token: those of an admission from the same logits."""
+        rows, logits = list(decoding), [decoded_RV]
+        for admission, logits_V in zip(admissions, prompts_AV, strict=True):
+            rows += admission.rows
+            logits.append(logits_V.expand(len(admission.rows), -1))
         requests = [_request(row) for row in rows]
-        tokens, logprobs = choose(logits_RV, [r.sampling for r in requests], [r.random for r in requests])
+        tokens, logprobs = choose(torch.cat(logits), [r.sampling for r in requests], [r.random for r in requests])
         for row, request, token, logprob in zip(rows, requests, tokens, logprobs, strict=True):
             if request.take(token, logprob):
                 request.finish(self.version)

@@ -75,6 +75,21 @@ async def test_requests_that_arrive_while_others_decode_are_exact(model: Any, en
         assert_exact(model, prompt, completion)
 
 
+async def test_a_row_that_came_before_its_prefix_was_shared_reads_the_prefix_too(model: Any) -> None:
+    """Else the attention of all rows would be as wide as that one row is long."""
+    first, *others = prompts = groups(3, 4)
+    with EmbeddedEngine(model, max_rows=16) as engine:
+        alone = asyncio.create_task(engine.sample(first, sampling=Sampling(max_tokens=500), seed=0))
+        await engine.sample(random_tokens(3, 5), sampling=Sampling(max_tokens=2), seed=0)  # the first one decodes now
+        completions = await sample_all(engine, others)
+        completions = [await alone, *completions]
+        rows = [row for row in engine._batch.rows.rows if row.tokens[:50] == first[:50]]
+        assert len(rows) == len(prompts)
+        assert all(row.prefix is rows[0].prefix is not None for row in rows)
+    for prompt, completion in zip(prompts, completions, strict=True):
+        assert_exact(model, prompt, completion)
+
+
 async def test_several_shared_prefixes_in_one_batch_are_exact(model: Any, engine: EmbeddedEngine) -> None:
     prompts = groups(1, 4, seed=10) + groups(1, 4, shared=70, seed=20) + [random_tokens(20, 30)]
     for prompt, completion in zip(prompts, await sample_all(engine, prompts), strict=True):

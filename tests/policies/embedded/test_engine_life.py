@@ -139,6 +139,17 @@ async def test_an_engine_that_breaks_fails_every_request_and_says_that_it_is_dea
             engine.publish(model.state_dict(), version=1)
 
 
+async def test_a_failure_while_requests_are_placed_reaches_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*_: Any, **__: Any) -> None:
+        raise MemoryError("injected fault")
+
+    with EmbeddedEngine(tiny_model(), max_rows=2) as engine:
+        monkeypatch.setattr(engine._decoder.cache, "ensure", no_room)
+        requests = [engine.sample([5, 6, i], sampling=SAMPLING, seed=0) for i in range(3, 8)]
+        results = await asyncio.gather(*requests, return_exceptions=True)
+    assert all(isinstance(r, PolicyFailure) and "injected fault" in str(r) for r in results)
+
+
 async def test_closing_fails_what_is_in_flight_and_later_requests() -> None:
     model = tiny_model(eos_token_id=None, max_position_embeddings=100_000)
     engine = EmbeddedEngine(model)

@@ -1,8 +1,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Processes that run the tests; each may need up to 8 GB.
-WORKERS ?= 2
+# Processes that run the tests: one more than there are processors, since many tests wait for servers, and no more than fit
+# into memory where each needs 7 GB, as training the embedded model does.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"); print(max(1, min(os.cpu_count() + 1, memory // (7 * 10**9))))')
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 

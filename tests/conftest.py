@@ -20,9 +20,21 @@ LONG_FILES = (
     "cli/test_cli_quickstart.py",
     "trainer/test_kill_and_resume.py",
     "policies/vllm_server/test_vllm_embedded.py",
+    "bridge/test_bridge_orphans.py",
+    "bridge/test_bridge_many_faults.py",
+    "bfcl/test_bfcl_replay.py",
     "trainer/test_processes.py",
+    "sandboxes/test_recorded_examples.py",
+    "policies/vllm_server/test_embedded_conformance.py",
+    "probing/test_probes.py",
+    "rollouts/test_server_questions.py",
+    "trainer/test_sharded_forward.py",
+    "trainer/test_lora.py",
+    "policies/embedded/test_engine_smollm2.py",
+    "serving/test_serving_a_real_model.py",
 )
-"""They take minutes. Where several processes share the files, one that got such a file last would keep all waiting."""
+"""They take 20 seconds to minutes and have few tests. Where several processes share the files, one that got such a file last
+would keep all waiting."""
 
 
 def pytest_configure() -> None:

@@ -55,11 +55,12 @@ def quickstart_options(
     """The quickstart's options.
 
     `steps`: at most so many steps of the warm start and of GRPO each; `heldout`: measure on at most so many
-    held-out tasks; `prompts`: at most so many tasks in a step of GRPO. All are for a shorter try.
+    held-out tasks; `prompts`: at most so many tasks in a step of either. All are for a shorter try.
     """
     prompts_per_step = _at_most(PROMPTS_PER_STEP, prompts)
     return TrainConfig(
         warm_start_steps=_at_most(WARM_START_STEPS, steps),
+        warm_start_batch=prompts_per_step,
         warm_start_learning_rate=2e-4,
         grpo_steps=_at_most(GRPO_STEPS, steps),
         prompts_per_step=prompts_per_step,

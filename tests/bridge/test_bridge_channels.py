@@ -366,7 +366,7 @@ def check_examples(contenders: Contenders) -> None:
 def test_in_process_every_call_comes_to_what_the_sdks_client_gives() -> None:
     with contending(in_process(scripted_server)) as contenders:
         check_examples(contenders)
-        check_calls(contenders, examples=150, arguments=odd_arguments | no_unicode)
+        check_calls(contenders, examples=80, arguments=odd_arguments | no_unicode)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -378,13 +378,13 @@ def test_over_http_every_call_comes_to_what_the_sdks_client_gives(
     with contending(over_http(port, mode, engine=True)) as contenders:
         if style == "events":
             check_examples(contenders)
-        check_calls(contenders, examples=25)
+        check_calls(contenders, examples=12)
 
 
 def test_over_httpx2s_own_connections_calls_come_to_the_same(scripted_port: Callable[..., int]) -> None:
     with contending(over_http(scripted_port(), "auto", engine=False)) as contenders:
         check_examples(contenders)
-        check_calls(contenders, examples=10)
+        check_calls(contenders, examples=6)
 
 
 @pytest.mark.parametrize("engine", [True, False])
@@ -484,7 +484,7 @@ def test_an_mcp_servers_tools_come_to_what_the_sdks_client_gives(name: str, argu
 # The parts
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(schema=schemas(), value=near_values)
 @example(schema={"type": "integer"}, value=True)
 @example(schema={"enum": [1]}, value=True)

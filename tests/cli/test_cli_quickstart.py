@@ -14,7 +14,7 @@ from sdk.cli.resuming import finished_run, fresh_folder
 from sdk.evaluation.report import Report
 from sdk.policies.models import load_model
 
-SHORT = ("quickstart", "--steps", "1", "--heldout", "3", "--prompts", "2")
+SHORT = ("quickstart", "--steps", "1", "--heldout", "2", "--prompts", "1")
 
 
 def run(*words, cwd):
@@ -34,7 +34,7 @@ def test_the_quickstart_trains_reports_serves_and_asks_and_a_second_run_only_rep
 
     report = Report.read(folder / "report.json")
     assert list(report.conditions) == ["untrained", "after warm start", "after GRPO"]
-    assert {condition.rollouts for condition in report.conditions.values()} == {3}
+    assert {condition.rollouts for condition in report.conditions.values()} == {2}
     assert str(report) in out
     assert "Serve it: toolbake serve runs/quickstart/model\n" in out
     assert (folder / "learning_curve.png").is_file()

@@ -54,7 +54,7 @@ def quickstart(
     prompts: Annotated[
         int | None,
         typer.Option(
-            "--prompts", min=1, metavar="N", show_default="8", help="Practise on at most N tasks in each step of GRPO."
+            "--prompts", min=1, metavar="N", show_default="8", help="Learn from at most N tasks in each step."
         ),
     ] = None,
     debug: Debug = False,

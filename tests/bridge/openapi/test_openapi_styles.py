@@ -149,7 +149,7 @@ def in_query(raw: str, style: str, explode: bool, kind: str) -> Any:
 
 @pytest.mark.parametrize(("style", "explode", "kind"), [case[1:] for case in CASES if case[0] == "query"])
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_a_server_decodes_from_the_query_what_was_given(
     call: Call, style: str, explode: bool, kind: str, data: st.DataObject
 ) -> None:
@@ -162,7 +162,7 @@ def test_a_server_decodes_from_the_query_what_was_given(
 
 @pytest.mark.parametrize(("style", "explode", "kind"), [case[1:] for case in CASES if case[0] == "path"])
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_a_server_decodes_from_the_path_what_was_given(
     call: Call, style: str, explode: bool, kind: str, data: st.DataObject
 ) -> None:
@@ -179,7 +179,7 @@ def test_a_server_decodes_from_the_path_what_was_given(
 
 @pytest.mark.parametrize(("explode", "kind"), [case[2:] for case in CASES if case[0] == "header"])
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_a_server_decodes_from_a_header_what_was_given(
     call: Call, explode: bool, kind: str, data: st.DataObject
 ) -> None:
@@ -197,7 +197,7 @@ def test_a_server_decodes_from_a_header_what_was_given(
 
 @pytest.mark.parametrize(("explode", "kind"), [case[2:] for case in CASES if case[0] == "cookie"])
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_a_server_decodes_from_a_cookie_what_was_given(
     call: Call, explode: bool, kind: str, data: st.DataObject
 ) -> None:
@@ -216,6 +216,7 @@ JSON = st.recursive(
 
 
 @given(text=JSON, items=st.lists(JSON, max_size=3), inner=st.dictionaries(CHARACTERS, JSON, max_size=3))
+@settings(max_examples=40)
 def test_a_server_decodes_from_a_json_body_what_was_given(
     call: Call, text: Any, items: list[Any], inner: dict[str, Any]
 ) -> None:
@@ -241,6 +242,7 @@ def test_a_server_decodes_from_a_form_what_was_given(
 
 
 @given(text=CHARACTERS, items=st.lists(CHARACTERS, max_size=3), inner=st.dictionaries(CHARACTERS, JSON, max_size=3))
+@settings(max_examples=40)
 def test_a_server_decodes_from_a_multipart_body_what_was_given(
     call: Call, text: str, items: list[str], inner: dict[str, Any]
 ) -> None:
@@ -251,6 +253,7 @@ def test_a_server_decodes_from_a_multipart_body_what_was_given(
 
 
 @given(content=st.binary(max_size=50), note=CHARACTERS)
+@settings(max_examples=40)
 def test_a_file_arrives_byte_by_byte(call: Call, content: bytes, note: str) -> None:
     url = f"data:image/png;base64,{base64.b64encode(content).decode()}"
     form = dict(call("upload", {"file": url, "note": note}).structured["form"])
@@ -283,7 +286,7 @@ WILD = st.text(max_size=12) | st.sampled_from(
 
 
 @given(value=WILD)
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_no_argument_changes_the_path_around_it(call: Call, value: str) -> None:
     result = call("path_simple_False_scalar", {"it": value})
     if result.is_error:
@@ -310,7 +313,7 @@ def test_a_value_that_is_no_header_is_refused(call: Call, value: str) -> None:
 
 
 @given(value=st.text(max_size=12))
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_no_argument_adds_a_header(call: Call, value: str) -> None:
     plain = {name for name, _ in call("header_simple_False_scalar", {"it": "x"}).structured["headers"]}
     result = call("header_simple_False_scalar", {"it": value})

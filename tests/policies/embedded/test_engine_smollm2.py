@@ -37,18 +37,18 @@ def prompt(loaded: LoadedModel, text: str) -> list[int]:
     return ids
 
 
-async def test_sixteen_rollouts_are_exact_and_sample_what_they_would_alone(
+async def test_eight_rollouts_are_exact_and_sample_what_they_would_alone(
     embedded_model: LoadedModel, engine: EmbeddedEngine
 ) -> None:
     texts = ["Where is order 4417?", "Say hello.", "Who wrote Faust?", "List three colours."]
-    prompts = [prompt(embedded_model, text) for text in texts for _ in range(4)]
-    sampling = Sampling(max_tokens=24)
+    prompts = [prompt(embedded_model, text) for text in texts for _ in range(2)]
+    sampling = Sampling(max_tokens=16)
     together = await asyncio.gather(*(engine.sample(p, sampling=sampling, seed=i) for i, p in enumerate(prompts)))
-    for i in (0, 5, 10, 15):
+    for i in (0, 3, 6):
         assert_exact(embedded_model.model, prompts[i], together[i])
         alone = await engine.sample(prompts[i], sampling=sampling, seed=i)
         assert alone.token_ids == together[i].token_ids
-    assert len({tuple(c.token_ids) for c in together}) == 16
+    assert len({tuple(c.token_ids) for c in together}) == 8
 
 
 async def test_a_second_turn_is_exact(embedded_model: LoadedModel, engine: EmbeddedEngine) -> None:

@@ -16,12 +16,12 @@ def keep_freed_memory() -> bool:
 
     glibc gets tensors of more than 32 MB from the system one by one and gives each back when it is freed, so every step
     has all of its activations filled with zeros by the kernel before they are written: a fifth of an update's time
-    on two cores. The price: the process holds what it once needed at most until it ends.
+    on two cores. The price: the process holds on to its memory until it ends.
 
     To be called before other threads begin: each would have a heap of its own otherwise, of 64 MB at most.
     Returns whether it does. Not elsewhere than on glibc, and not where the environment tunes malloc already.
     """
-    tuned = any(name.startswith("MALLOC_") and name.endswith("_") for name in os.environ)
+    tuned = any(name.startswith("MALLOC_") for name in os.environ)
     if sys.platform != "linux" or tuned or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

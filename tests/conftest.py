@@ -33,7 +33,7 @@ LONG_FILES = (
     "policies/embedded/test_engine_smollm2.py",
     "serving/test_serving_a_real_model.py",
 )
-"""They take 20 seconds to minutes and have few tests. Where several processes share the files, one that got such a file last
+"""They take 20 seconds to minutes, with few tests. Where processes share the files, one that got such a file last
 would keep all waiting."""
 
 

@@ -102,7 +102,7 @@ class NextTokens:
 
 
 class DecodeStep:
-    """One new token for each of the first rows of the cache."""
+    """How `NextTokens` attend: each to its prefix and to its row's own tokens."""
 
     def __init__(self, cache: torch.Tensor, new: NextTokens) -> None:
         """`cache` [Y, 2, R, K, S, D]."""

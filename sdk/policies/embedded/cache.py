@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import math
 import mmap
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-
-_LEAST = {"cpu": (64, 512)}
-"""Rows and tokens to begin with: on a CPU, room that nothing is written to takes no memory."""
-_LEAST_ELSEWHERE = (8, 128)
 
 
 class RowCache:
@@ -37,8 +34,7 @@ class RowCache:
         have_rows, have_tokens = self.data.shape[2], self.data.shape[4]
         if rows <= have_rows and tokens <= have_tokens:
             return
-        least_rows, least_tokens = _LEAST.get(self._device.type, _LEAST_ELSEWHERE)
-        grown = self._empty(_room(have_rows, rows, least_rows), _room(have_tokens, tokens, least_tokens))
+        grown = self._empty(_room(have_rows, rows, least=8), _room(have_tokens, tokens, least=128))
         for row, length in enumerate(stored[:have_rows]):
             grown[:, :, row, :, :length] = self.data[:, :, row, :, :length]
         self.data = grown
@@ -62,12 +58,14 @@ class RowCache:
         shape = (self._layers, 2, rows, self._key_heads, tokens, self._head_size)
         if self._device.type != "cpu" or 0 in shape:
             return torch.zeros(shape, dtype=self._dtype, device=self._device)
-        # Zeroed pages from the system, which take no memory until a row writes to them.
-        pages = mmap.mmap(-1, math.prod(shape) * self._dtype.itemsize)
+        # Zeroed pages from the system, which take no memory until a row writes to them. They are private where there is
+        # a choice: of shared ones also reading takes memory.
+        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform != "win32" else {}
+        pages = mmap.mmap(-1, math.prod(shape) * self._dtype.itemsize, **private)
         return torch.frombuffer(pages, dtype=self._dtype).view(shape)
 
 
-def _room(have: int, need: int, least: int) -> int:
+def _room(have: int, need: int, *, least: int) -> int:
     if need <= have:
         return have
     return max(least, 1 << (need - 1).bit_length())

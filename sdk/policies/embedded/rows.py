@@ -237,10 +237,14 @@ class Rows:
         for row in decoding:
             row.tokens.append(row.newest)
         for admission in admissions:
-            first, *others = admission.rows
+            first = admission.rows[0]
             first.tokens = first.tokens + admission.missing
+        for admission in admissions:
+            first, *others = admission.rows
             begin = len(first.tokens) - first.own
             for row in others:
+                # The first one may have been moved onto a longer prefix since they were placed.
+                row.prefix, row.tokens = first.prefix, first.tokens[:begin]
                 self._write(row, self._read(first, begin, len(first.tokens)), first.tokens[begin:])
         return logits
 

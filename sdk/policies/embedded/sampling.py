@@ -61,12 +61,14 @@ def _draw(logits_RV: torch.Tensor, draws_R: torch.Tensor) -> tuple[torch.Tensor,
     cdf_RB = probs_RBb.sum(dim=-1).double().cumsum(dim=-1)
     total_R1 = cdf_RB[:, -1:]
     aim_R1 = _below(draws_R[:, None] * total_R1, total_R1)
-    block_R1 = torch.searchsorted(cdf_RB, aim_R1, right=True)
+    # Where logits are not finite no token is passed: the last one is taken then, and its log-probability tells.
+    block_R1 = torch.searchsorted(cdf_RB, aim_R1, right=True).clamp_(max=blocks - 1)
     before_RB = torch.nn.functional.pad(cdf_RB[:, :-1], (1, 0))
     inside_R1 = aim_R1 - before_RB.gather(1, block_R1)
     cdf_Rb = probs_RBb[torch.arange(rows, device=logits_RV.device), block_R1[:, 0]].double().cumsum(dim=-1)
     place_R1 = torch.searchsorted(cdf_Rb, _below(inside_R1, cdf_Rb[:, -1:]), right=True)
-    return (block_R1 * _BLOCK + place_R1)[:, 0], (largest_R1 + total_R1.log().float())[:, 0]
+    tokens_R = (block_R1 * _BLOCK + place_R1)[:, 0].clamp_(max=vocabulary - 1)
+    return tokens_R, (largest_R1 + total_R1.log().float())[:, 0]
 
 
 def _below(x: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:

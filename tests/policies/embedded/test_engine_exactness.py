@@ -90,6 +90,20 @@ async def test_a_row_that_came_before_its_prefix_was_shared_reads_the_prefix_too
         assert_exact(model, prompt, completion)
 
 
+@pytest.mark.parametrize("others", range(4, 9))
+async def test_equal_prompts_are_exact_where_another_of_the_same_batch_makes_a_longer_prefix(
+    model: Any, others: int
+) -> None:
+    known = random_tokens(100, 1)
+    prompts = [known[:90] + random_tokens(9, 2)] * 2 + [known[:90] + random_tokens(9, 3)]
+    prompts += [known[:32] + random_tokens(20, 10 + i) for i in range(others)]
+    with EmbeddedEngine(model, max_rows=32) as engine:
+        await engine.sample(known, sampling=Sampling(max_tokens=1), seed=0)
+        completions = await sample_all(engine, prompts, max_tokens=8)
+    for prompt, completion in zip(prompts, completions, strict=True):
+        assert_exact(model, prompt, completion)
+
+
 async def test_several_shared_prefixes_in_one_batch_are_exact(model: Any, engine: EmbeddedEngine) -> None:
     prompts = groups(1, 4, seed=10) + groups(1, 4, shared=70, seed=20) + [random_tokens(20, 30)]
     for prompt, completion in zip(prompts, await sample_all(engine, prompts), strict=True):

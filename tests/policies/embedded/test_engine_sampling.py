@@ -66,3 +66,25 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(
         token, logprob = choose(logits[i : i + 1], [samplings[i]], [generator(seeds[i])])
         assert token == [tokens[i]]
         assert logprob == pytest.approx([logprobs[i]], abs=1e-6)
+
+
+@pytest.mark.parametrize("vocabulary", [5, 256, 257, 1000])
+def test_tokens_of_every_block_are_drawn_as_often_as_they_are_likely(vocabulary: int) -> None:
+    logits = torch.full((vocabulary,), -math.inf)
+    possible = sorted({0, vocabulary // 2, vocabulary - 1})
+    logits[possible] = torch.tensor([math.log(one) for one in (1.0, 2.0, 5.0)])
+    rows = 4000
+    tokens, logprobs = choose(logits.expand(rows, -1), [Sampling()] * rows, [generator(seed) for seed in range(rows)])
+    shares = [tokens.count(token) / rows for token in possible]
+    assert shares == pytest.approx([1 / 8, 1 / 4, 5 / 8], abs=0.024)  # three standard errors of the last
+    wanted = dict(zip(possible, (1 / 8, 1 / 4, 5 / 8), strict=True))
+    assert logprobs == pytest.approx([math.log(wanted[token]) for token in tokens], abs=1e-6)
+
+
+@pytest.mark.parametrize("spoilt", [math.nan, math.inf])
+def test_logits_that_are_not_finite_spoil_their_own_row_only(spoilt: float) -> None:
+    logits = torch.stack([torch.full((4,), spoilt), LOGITS])
+    tokens, logprobs = choose(logits, [Sampling()] * 2, [generator(0), generator(1)])
+    assert math.isnan(logprobs[0])
+    assert 0 <= tokens[0] < 4
+    assert tokens[1:] == choose(LOGITS[None], [Sampling()], [generator(1)])[0]

@@ -146,7 +146,7 @@ def test_a_run_counts_as_finished_only_with_its_report_its_model_and_the_same_ev
 def test_a_shorter_try_bounds_both_stages_and_leaves_the_rest():
     whole, short = quickstart_options(), quickstart_options(steps=2, heldout=5, prompts=3)
     assert (short.warm_start_steps, short.grpo_steps, short.max_heldout, short.prompts_per_step) == (2, 2, 5, 3)
-    changed = {"warm_start_steps", "grpo_steps", "max_heldout", "prompts_per_step", "micro_batches"}
+    changed = {"warm_start_steps", "warm_start_batch", "grpo_steps", "max_heldout", "prompts_per_step", "micro_batches"}
     assert short.model_dump(exclude=changed) == whole.model_dump(exclude=changed)
 
 

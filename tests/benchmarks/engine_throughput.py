@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import statistics
 import time
 from typing import Any
 
-# Before torch is imported: threads that spin at barriers cost a shared machine a factor of ten and more.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+from sdk.freed_memory import keep_freed_memory
+
+# Before torch is imported, for both contenders: what `import sdk` and `sdk.train` set for threads and memory.
+keep_freed_memory()
 
 GROUPS, GROUP_SIZE, PROMPT_TOKENS = 4, 8, 245
 

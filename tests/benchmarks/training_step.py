@@ -9,15 +9,15 @@ float32. Both go through TRL's loss and a backward pass; the gradients agree (a 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import tempfile
 import time
 from typing import Any
 
-# Before torch is imported: threads that spin at barriers cost a shared machine a factor of ten and more.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+from sdk.freed_memory import keep_freed_memory
+
+# Before torch is imported, for both contenders: what `import sdk` and `sdk.train` set for threads and memory.
+keep_freed_memory()
 
 GROUP_SIZE, PROMPT_TOKENS, COMPLETION_TOKENS = 8, 512, 64
 

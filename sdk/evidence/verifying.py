@@ -204,6 +204,9 @@ class _Check:
         if place_known and entries > len(self._entries) and all(entry.hash != root for entry in self._entries):
             text = f"it ends after line {len(self._entries)}; {ROOT} was written when it had {entries}"
             self._wrong(Finding("missing", EVIDENCE, len(self._entries) + 1, text))
+            if last is not None and last.line == len(self._entries):
+                # The evidence was closed where it ends: it may be whole, and this file the one that was changed.
+                self._wrong(Finding("changed", ROOT, None, f"or else it: {EVIDENCE} was closed where it ends"))
         else:
             where = f"line {last.line}" if last is not None else "there is none"
             text = f"it is not of the last closing entry of {EVIDENCE} ({where})"

@@ -213,8 +213,8 @@ async def test_full_weights_wait_for_requests_under_way(server: TokenServer, tmp
         flying = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
         await asyncio.to_thread(server.waiting.acquire)
         publishing = asyncio.create_task(asyncio.to_thread(policy.publish, state(1.0), version=1))
-        # Written: what is left to do is to wait for the request.
-        while not list(tmp_path.glob("weights/publication-1")):  # noqa: ASYNC110, ASYNC240
+        # Nothing that can be seen from outside says that it has begun to wait for the request.
+        while not policy._fleet._exchanging:  # noqa: ASYNC110
             await asyncio.sleep(0)
         late = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
         assert server.weights == "as started"

@@ -14,6 +14,7 @@ import engine_throughput  # its import sets what must be set before torch is loa
 import evidence
 import lost_calls
 import rollout_engine
+import rollout_sampling
 import tool_calls
 import training_step
 import viewing
@@ -47,6 +48,7 @@ def main() -> None:
     sections = [
         tool_calls.section(),
         engine_throughput.section(),
+        rollout_sampling.section(),
         vllm_engine.section(),
         training_step.section(),
         rollout_engine.section(),

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 HIDDEN = "***"
 
-_SHORTEST_SECRET = 6
+SHORTEST_SECRET = 6
 
 _SECRET_WORDS = re.compile(
     r"secret|passw|passphrase|pwd|credential|cookie|bearer|authori[sz]ation|api ?key|token(?!s|iz)"
@@ -92,7 +92,7 @@ def url_secrets(url: str) -> tuple[str, ...]:
 def redacted(text: str, secrets: Iterable[str]) -> str:
     """`text` with every secret value replaced; very short values are left, they would blank out ordinary words."""
     for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= _SHORTEST_SECRET:
+        if len(secret) >= SHORTEST_SECRET:
             text = text.replace(secret, HIDDEN)
     return text
 

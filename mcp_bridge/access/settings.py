@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, quote_plus, urlsplit
 
 from ..errors import SourceError
-from .redaction import url_secrets
+from .redaction import text_secrets, url_secrets
 
 if TYPE_CHECKING:
     from .tls import Tls
@@ -64,6 +64,13 @@ class Access:
     tls: Tls | None = None
     proxy: str | Literal[False] | None = field(default=None, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def credentials(self) -> tuple[str, ...]:
+        """What not even a policy is shown: see `mcp_bridge.access.hiding`."""
+        login = () if self.login is None else tuple(_login_secrets(self.login))
+        password = self.tls.key_password if self.tls is not None else None
+        return (*login, *([password] if password else []), *text_secrets(self.proxy or ""))
 
 
 def read_access(entry: Mapping[str, Any], place: str, folder: Path) -> Access:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 from jsonschema import Draft202012Validator
 
-from ..access.redaction import redacted
+from ..access.redaction import SHORTEST_SECRET, redacted
 from ..errors import CallTimeout, ToolFailure
 from ..ledger.identity import current_call
 from ..records import ToolResult
@@ -224,7 +224,7 @@ class Caller:
     def _without_secrets(self, content: bytes) -> bytes:
         """Some APIs repeat the request, credentials included."""
         for secret in sorted(self._secrets, key=len, reverse=True):
-            if len(secret) >= _SHORTEST_SECRET:
+            if len(secret) >= SHORTEST_SECRET:
                 content = content.replace(secret.encode(), b"***")
         return content
 
@@ -250,9 +250,6 @@ class Caller:
         following.headers.pop("Cookie", None)
         _add_cookies(following, cookies, {})
         return following
-
-
-_SHORTEST_SECRET = 6
 
 
 class _AddsSecrets(httpx.AsyncBaseTransport):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.abc
 
+from ..access.hiding import Hiding
 from ..control import CLOSE_WORLD, CONTROL_META, CONTROL_VERBS, FORK_WORLD, OPEN_WORLD, WORLD_STATE
 from ..errors import ServerDied, SourceError, ToolFailure
 from ..guard.choosing import with_users_word
@@ -61,6 +62,9 @@ class ServerSource:
         self._transport = transport
         self._group = group
         self.verb_timeout_s = verb_timeout_s
+        is_ours = isinstance(transport.spec, ServerObjectSpec)
+        self.hiding = None if is_ours else Hiding(lambda: transport.spec.credentials)
+        """Keeps the server's credentials out of its results. None for an object of this process, which has none."""
         self.control = _control_tools(first.listed, self.spec.label)
         self._listed = first.listed
         self._takes_tasks = first.takes_tasks
@@ -85,11 +89,11 @@ class ServerSource:
         return [LeftOut(tool=tool.name, source=self.label, reason=reason) for tool in self._listed if wants_task(tool)]
 
     def _tools_of(self, session: Session) -> list[Tool]:
-        return [
-            with_users_word(_as_tool(tool, self.spec.label), self.spec.options)
-            for tool in session.listed
-            if not _is_control(tool) and (self._takes_tasks or not wants_task(tool))
+        listed = [
+            tool for tool in session.listed if not _is_control(tool) and (self._takes_tasks or not wants_task(tool))
         ]
+        tools = [with_users_word(_as_tool(tool, self.spec.label), self.spec.options) for tool in listed]
+        return tools if self.hiding is None else [self.hiding.tool(tool) for tool in tools]
 
     def _shared(self, first: Session) -> SharedSession:
         for option in ("warm", "max_sessions"):

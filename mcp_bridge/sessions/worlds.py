@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import anyio
 
+from ..access.hiding import Hiding
 from ..control import CALL_META, CLOSE_WORLD, DEFAULT_WORLD, FORK_WORLD, OPEN_WORLD, WORLD_META, WORLD_STATE
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure
 from ..ledger.identity import current_call_meta
@@ -34,6 +35,9 @@ class Host(Protocol):
     def control(self) -> Mapping[str, str]:
         """Verb to the name of the control tool."""
         ...
+
+    @property
+    def hiding(self) -> Hiding | None: ...
 
     @property
     def sessions(self) -> Sessions: ...
@@ -65,6 +69,7 @@ class ServerWorld:
     def __init__(self, host: Host, session: Session, world_id: str, *, origin: ServerWorld | None = None) -> None:
         """`origin`: the world that it goes on from; None: it begins with a setup."""
         self._host = host
+        self._hiding = host.hiding
         self._origin = origin
         self._copies = 0
         self.session = session
@@ -106,7 +111,8 @@ class ServerWorld:
         self._touches += touches
         given = arguments if type(arguments) is dict else dict(arguments)
         try:
-            return await session.call(name, given, self._meta(call_id))
+            result = await session.call(name, given, self._meta(call_id))
+            return result if self._hiding is None else self._hiding.result(result)
         except ToolFailure as error:
             self._touches -= touches and error.delivery in ("not_sent", "refused")
             if isinstance(error, ServerDied) or error.delivery == "refused":
@@ -247,7 +253,8 @@ class ServerWorld:
         result = await self._verb(WORLD_STATE, {})
         if result.is_error or not isinstance(result.structured, dict):
             raise ToolFailure(f"{self._host.label} did not tell the state of {self.world_id!r}: {result.text[:300]}")
-        return result.structured
+        shown = result if self._hiding is None else self._hiding.result(result)
+        return dict(shown.structured)
 
     async def _verb(self, verb: str, arguments: dict[str, Any]) -> ToolResult:
         arguments = {"world": self._wire_id, **arguments}

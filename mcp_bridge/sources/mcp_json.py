@@ -25,11 +25,11 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..access.redaction import shown_arguments, shown_text, url_secrets
+from ..access.redaction import is_secret_name, shown_arguments, shown_text, url_secrets
 from ..access.settings import read_access
 from ..errors import SourceError
 from .options import ServerOptions, read_options
@@ -174,6 +174,7 @@ def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, option
         cwd=cwd,
         options=options,
         secrets=(*secrets, *command_secrets, *args_secrets),
+        credentials=_secret_variables([entry["command"], *args, *_strings(entry, "env", place).values()]),
     )
 
 
@@ -197,7 +198,14 @@ def _http(name: str, entry: Mapping[str, Any], place: str, folder: Path, options
     kind = entry.get("type", entry.get("transport"))
     transport: UrlTransport | None = None if kind is None else "sse" if kind == "sse" else "streamable"
     return HttpSpec(
-        name, url["url"], headers=headers, transport=transport, options=options, secrets=secrets, access=access
+        name,
+        url["url"],
+        headers=headers,
+        transport=transport,
+        options=options,
+        secrets=secrets,
+        access=access,
+        credentials=_secret_variables([entry["url"]]),
     )
 
 
@@ -223,6 +231,12 @@ def _strings(entry: Mapping[str, Any], key: str, place: str) -> dict[str, str]:
             # The value is not shown: it may be a secret.
             raise SourceError(f"{place}: {key}.{name} is a {type(one).__name__}; write it as a string")
     return dict(value)
+
+
+def _secret_variables(texts: Iterable[str]) -> tuple[str, ...]:
+    """The values of the environment variables in the texts whose names are those of secrets."""
+    names = dict.fromkeys(match.group(1) for text in texts for match in _VARIABLE.finditer(text))
+    return tuple(os.environ[name] for name in names if name in os.environ and is_secret_name(name))
 
 
 def expanded(values: Mapping[str, str], key: str, place: str) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..access.redaction import argument_secrets, environment_secrets, public_url, shown_arguments
+from ..access.hiding import environment_credentials, header_credentials
+from ..access.redaction import argument_secrets, environment_secrets, public_url, shown_arguments, text_secrets
 from ..access.redaction import redacted as redacted
 from ..access.settings import Access
 from ..world import WorldSource
@@ -30,10 +31,16 @@ class StdioSpec:
     options: ServerOptions = field(default_factory=ServerOptions)
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """What else is never shown; the secrets in the arguments and every value of `env` are added to it."""
+    credentials: tuple[str, ...] = field(default=(), repr=False)
+    """What is not shown to the policy either (see `mcp_bridge.access.hiding`); those in the arguments and the
+    environment are added to it."""
 
     def __post_init__(self) -> None:
-        found = (*argument_secrets(self._words), *environment_secrets(self.env.values()))
-        object.__setattr__(self, "secrets", tuple(dict.fromkeys((*self.secrets, *found))))
+        arguments = argument_secrets(self._words)
+        secrets = (*self.secrets, *arguments, *environment_secrets(self.env.values()))
+        object.__setattr__(self, "secrets", tuple(dict.fromkeys(secrets)))
+        credentials = (*self.credentials, *arguments, *environment_credentials(self.env))
+        object.__setattr__(self, "credentials", tuple(dict.fromkeys(credentials)))
 
     def __repr__(self) -> str:
         return f"StdioSpec({self.label!r})"
@@ -62,6 +69,12 @@ class HttpSpec:
     options: ServerOptions = field(default_factory=ServerOptions)
     secrets: tuple[str, ...] = field(default=(), repr=False)
     access: Access = field(default_factory=Access, repr=False)
+    credentials: tuple[str, ...] = field(default=(), repr=False)
+    """As for a command; those in the headers, the URL and `access` are added to it."""
+
+    def __post_init__(self) -> None:
+        found = (*header_credentials(self.headers), *text_secrets(self.url), *self.access.credentials)
+        object.__setattr__(self, "credentials", tuple(dict.fromkeys((*self.credentials, *found))))
 
     @property
     def label(self) -> str:
@@ -72,6 +85,7 @@ class HttpSpec:
         """From now on, `secret` is never shown: a token that was fetched."""
         if secret not in self.secrets:
             object.__setattr__(self, "secrets", (*self.secrets, secret))
+            object.__setattr__(self, "credentials", (*self.credentials, secret))
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,7 @@ class ServerObjectSpec:
     factory: Callable[[], Any] | None = field(default=None, repr=False)
     options: ServerOptions = field(default_factory=ServerOptions)
     secrets: tuple[str, ...] = ()
+    credentials: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

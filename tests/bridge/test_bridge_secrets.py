@@ -1,6 +1,8 @@
-"""Secrets that were written literally into a command, its environment or a URL."""
+"""Secrets of a command, its environment, its headers or a URL: kept out of errors, and out of what a policy reads."""
 
+import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcp_bridge
-from mcp_bridge import SourceError
+from mcp_bridge import SourceError, ToolFailure, ToolResult
+from mcp_bridge.access.hiding import Hiding
 from mcp_bridge.access.redaction import is_secret_name, redacted, shown_arguments
 from mcp_bridge.sources.identify import identify
 from mcp_bridge.sources.specs import StdioSpec
@@ -121,3 +124,89 @@ def test_no_arguments_before_it_make_a_flags_value_visible(before: list[str], va
 @pytest.mark.parametrize("name", ["api_key", "HF_TOKEN", "--header", "db-password", "PGPASSWORD", "clientSecret"])
 def test_names_of_secrets_are_recognized(name: str) -> None:
     assert is_secret_name(name)
+
+
+LEAKING = """
+import json, os, sys
+
+LEAK = f"{os.environ['ORDERS_TOKEN']} and {os.environ['DB']} as {sys.argv[2]} in {os.environ['MODE']}"
+SCHEMA = {"type": "object", "properties": {"dsn": {"type": "string", "default": os.environ["DB"]}}}
+ANSWERS = {
+    "text": {"content": [{"type": "text", "text": LEAK}]},
+    "values": {"content": [], "structuredContent": {"deep": [{LEAK: LEAK}], "other": 7}},
+    "fault": {"content": [{"type": "text", "text": LEAK}], "isError": True},
+}
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, params = asked["method"], asked.get("params", {})
+    if "id" not in asked:
+        continue
+    answer = {"jsonrpc": "2.0", "id": asked["id"]}
+    if method == "initialize":
+        about = {"name": "leaking", "version": "1"}
+        answer["result"] = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
+    elif method == "tools/list":
+        names = [*ANSWERS, "refusal", "failure"]
+        answer["result"] = {"tools": [{"name": one, "description": LEAK, "inputSchema": SCHEMA} for one in names]}
+    elif params["name"] in ANSWERS:
+        answer["result"] = ANSWERS[params["name"]]
+    else:
+        answer["error"] = {"code": -32602 if params["name"] == "refusal" else -32603, "message": LEAK}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+async def test_a_server_that_repeats_its_credentials_shows_them_to_nobody(
+    script: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("A_TOKEN", 'tok-"12345')
+    program, path = script(LEAKING)
+    env = {"ORDERS_TOKEN": "${A_TOKEN}", "DB": "postgres://ann:pass-67890@db/orders", "MODE": "production"}
+    entry = {"command": program, "args": [path, "--api-key", "key-13579"], "env": env}
+    caplog.set_level("DEBUG")
+    shown: list[Any] = []
+    config = {"mcpServers": {"a": {**entry, "toolbake": {"protocol": "2025-06-18"}}}}
+    async with mcp_bridge.connect(config) as toolset, toolset.open_world("w") as world:
+        for name in ("text", "values", "fault", "refusal"):
+            shown.append((await world.call(name, {})).model_dump())
+        with pytest.raises(ToolFailure) as raised:
+            await world.call("failure", {})
+        shown += [str(raised.value), repr(toolset), toolset.servers]
+        shown += [tool.model_dump() for tool in world.tools]
+        shown += [line.model_dump_json() for line in world.ledger.lines]
+    told = f"{shown} {caplog.text}"
+    for secret in ("12345", "67890", "13579"):
+        assert secret not in told
+    # What is no credential for certain is left as it is: a policy may need to read it.
+    assert shown[0]["text"] == "*** and postgres://***@db/orders as *** in production"
+    assert shown[1]["structured"]["other"] == 7
+
+
+SECRET = "tok-12345"
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.text().map(lambda text: f"{text}{SECRET}{text}"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.just(SECRET), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(JSON_VALUES, st.text())
+def test_no_value_however_deep_keeps_a_credential_and_all_else_stays(value: Any, text: str) -> None:
+    result = ToolResult(text=text, structured=value)
+    shown = Hiding(lambda: (SECRET,)).result(result)
+    assert SECRET not in json.dumps(shown.model_dump())
+    expected = json.loads(json.dumps(value).replace(SECRET, "***"))
+    assert shown.structured == expected
+    if SECRET not in json.dumps(value) + text:
+        assert shown is result
+
+
+def test_the_credentials_of_a_url_are_its_headers_its_user_and_what_the_login_gave() -> None:
+    url = "https://ann:pass-67890@host/mcp?api_key=key-13579&page=seventeen"
+    headers = {"Authorization": "Basic YW5uOnBhc3MtYmFzaWM=", "X-Tenant": "northern"}
+    [spec] = identify({"mcpServers": {"a": {"url": url, "headers": headers}}})
+    spec.learn("tok-24680")  # type: ignore[union-attr]
+    hiding = Hiding(lambda: spec.credentials)  # type: ignore[union-attr]
+    said = "pass-67890 key-13579 YW5uOnBhc3MtYmFzaWM= pass-basic northern tok-24680 seventeen host"
+    assert hiding.result(ToolResult(text=said)).text == "*** *** *** *** *** *** seventeen host"

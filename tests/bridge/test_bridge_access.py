@@ -1,12 +1,12 @@
-"""Servers behind a login, with certificates of their own, and behind a proxy: real ones, in other processes."""
+"""Servers behind a login, with certificates of their own, and behind a proxy: real ones, in threads."""
 
 import datetime
 import ipaddress
 import json
 import logging
-import subprocess
-import sys
+import ssl
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from listening_servers import serving
+from servers.guarded import CLIENT, SECRET, app
 
 from mcp_bridge import SourceError, connect
 
-GUARDED = Path(__file__).parent / "servers" / "guarded.py"
-CLIENT, SECRET = "the-client", "the-secret-of-the-client"
 Start = Callable[..., str]
 PEM = serialization.Encoding.PEM
 
@@ -29,22 +29,17 @@ PEM = serialization.Encoding.PEM
 @pytest.fixture
 def guarded() -> Iterator[Start]:
     """Starts a server and gives the origin of its URL."""
-    started: list[subprocess.Popen[str]] = []
+    with ExitStack() as stack:
 
-    def start(*arguments: str) -> str:
-        process = subprocess.Popen([sys.executable, str(GUARDED), *arguments], stdout=subprocess.PIPE, text=True)
-        started.append(process)
-        assert process.stdout is not None
-        port = process.stdout.readline().strip()
-        assert port, "the server died at start; its stderr is above"
-        return f"{'https' if '--cert' in arguments else 'http'}://127.0.0.1:{port}"
+        def start(tls: tuple[str, str] | None = None, client_ca: str | None = None, **options: Any) -> str:
+            """`tls`: certificate and key. `client_ca`: who signs the certificates that clients must have."""
+            secured: dict[str, Any] = {"ssl_certfile": tls[0], "ssl_keyfile": tls[1]} if tls else {}
+            if client_ca:
+                secured |= {"ssl_ca_certs": client_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED}
+            port = stack.enter_context(serving(app(**options), **secured))
+            return f"{'https' if tls else 'http'}://127.0.0.1:{port}"
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        yield start
 
 
 class Files:
@@ -65,10 +60,6 @@ class Files:
         unencrypted = serialization.NoEncryption()
         return self._write(f"{name}.key", key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, unencrypted))
 
-    def public(self, key: ec.EllipticCurvePrivateKey) -> str:
-        form = serialization.PublicFormat.SubjectPublicKeyInfo
-        return self._write("public.pem", key.public_key().public_bytes(PEM, form))
-
     def _write(self, name: str, content: bytes) -> str:
         path = self._folder / name
         path.write_bytes(content)
@@ -84,6 +75,11 @@ class Files:
             .add_extension(x509.SubjectAlternativeName([address]), critical=False)
         )
         return builder.sign(self._key, hashes.SHA256()).public_bytes(PEM)
+
+
+def public_pem(key: ec.EllipticCurvePrivateKey) -> str:
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return key.public_key().public_bytes(PEM, form).decode()
 
 
 @pytest.fixture
@@ -129,7 +125,7 @@ async def test_a_token_url_a_scope_and_the_body_are_used_as_the_user_says(
 @pytest.mark.parametrize("way", ["issuer", "token_url"])
 async def test_a_private_key_signs_for_a_token(way: str, guarded: Start, files: Files) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    origin = guarded("--public-key", files.public(key))
+    origin = guarded(public_key=public_pem(key))
     auth = {
         "type": "private_key_jwt",
         "client_id": CLIENT,
@@ -142,7 +138,7 @@ async def test_a_private_key_signs_for_a_token(way: str, guarded: Start, files: 
 
 
 async def test_a_token_that_is_refused_is_renewed_once_for_all_calls(guarded: Start) -> None:
-    origin = guarded("--uses", "6")
+    origin = guarded(uses=6)
     async with connect(login(origin)) as toolset:
         results: list[str] = []
 
@@ -158,7 +154,7 @@ async def test_a_token_that_is_refused_is_renewed_once_for_all_calls(guarded: St
 
 async def test_a_token_that_is_never_taken_is_an_error_and_no_endless_renewal(guarded: Start) -> None:
     with pytest.raises(SourceError, match=r"refused us; set the right `headers` or `auth`.*HTTP 401"):
-        async with connect(login(guarded("--uses", "0"))):
+        async with connect(login(guarded(uses=0))):
             pass
 
 
@@ -196,8 +192,7 @@ async def test_credentials_go_to_the_issuer_of_the_user_alone(guarded: Start) ->
 
 
 async def test_a_certificate_of_ones_own_authority_is_trusted_where_it_is_named(guarded: Start, files: Files) -> None:
-    cert, key = files.certificate("server")
-    url = f"{guarded('--open', '--cert', cert, '--key', key)}/mcp"
+    url = f"{guarded(files.certificate('server'), is_open=True)}/mcp"
     with pytest.raises(SourceError, match=r"(?i)certificate.verify.failed"):
         async with connect(url):
             pass
@@ -208,16 +203,14 @@ async def test_a_certificate_of_ones_own_authority_is_trusted_where_it_is_named(
 async def test_trusting_anybody_has_to_be_said_and_is_warned_of(
     guarded: Start, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cert, key = files.certificate("server")
-    url = f"{guarded('--open', '--cert', cert, '--key', key)}/mcp"
+    url = f"{guarded(files.certificate('server'), is_open=True)}/mcp"
     async with connect(entry(url, tls={"verify": False})) as toolset:
         assert (await toolset.call("echo", {"text": "unsafe"})).text == "unsafe"
     assert "whoever answers is trusted" in caplog.text
 
 
 async def test_a_server_that_asks_for_a_certificate_gets_ours(guarded: Start, files: Files) -> None:
-    cert, key = files.certificate("server")
-    url = f"{guarded('--open', '--cert', cert, '--key', key, '--client-ca', files.ca)}/mcp"
+    url = f"{guarded(files.certificate('server'), files.ca, is_open=True)}/mcp"
     with pytest.raises(SourceError, match="cannot be reached"):
         async with connect(entry(url, tls={"ca": files.ca})):
             pass
@@ -265,8 +258,7 @@ class Proxy:
 async def test_a_proxy_is_used_where_it_is_named_or_in_the_environment(
     way: str, guarded: Start, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cert, key = files.certificate("server")
-    origin = guarded("--cert", cert, "--key", key)
+    origin = guarded(files.certificate("server"))
     proxy = Proxy()
     async with anyio.create_task_group() as group:
         await group.start(proxy.run)
@@ -296,9 +288,8 @@ async def test_a_proxy_is_used_where_it_is_named_or_in_the_environment(
 async def test_an_api_is_called_with_its_own_authority_and_through_its_proxy(
     guarded: Start, files: Files, tmp_path: Path
 ) -> None:
-    cert, key = files.certificate("server")
     own, own_key = files.certificate("client")
-    origin = guarded("--cert", cert, "--key", key, "--client-ca", files.ca)
+    origin = guarded(files.certificate("server"), files.ca)
     document = {
         "openapi": "3.1.0",
         "info": {"title": "Greetings", "version": "1"},

@@ -2,8 +2,6 @@
 
 import contextlib
 import resource
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,48 +12,22 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from listening_servers import ServerProcess
+from servers import failing
 
 import mcp_bridge
 from mcp_bridge import CallTimeout, OutcomeUnknown, ServerDied, ToolFailure
 from mcp_bridge.sessions.lines import LineSplitter, LongLine
 
-FAILING = [sys.executable, str(Path(__file__).parent / "servers" / "failing.py")]
-
-
-class Restartable:
-    """The failing server over HTTP, on a port of its own."""
-
-    def __init__(self, *arguments: str, command: list[str] = FAILING) -> None:
-        with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))
-            self._port = unused.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self._port}/mcp"
-        self._command = [*command, "--http", str(self._port), *arguments]
-        self.start()
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(self._command)
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
-                    return
-            assert self._process.poll() is None, "the server died at start; its stderr is above"
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def restart(self) -> None:
-        self.kill()
-        self.start()
+BREAKING = [sys.executable, str(Path(__file__).parent / "servers" / "breaking.py")]
 
 
 @pytest.fixture
-def http_failing() -> Iterator[Callable[..., Restartable]]:
-    started: list[Restartable] = []
+def http_failing() -> Iterator[Callable[..., ServerProcess]]:
+    started: list[ServerProcess] = []
 
-    def start(*arguments: str) -> Restartable:
-        started.append(Restartable(*arguments))
+    def start(**options: bool) -> ServerProcess:
+        started.append(ServerProcess(failing.app, **options))
         return started[-1]
 
     yield start
@@ -68,11 +40,11 @@ def with_options(source: Any, **options: Any) -> dict[str, Any]:
     return {"mcpServers": {"failing": {**entry, "toolbake": options}}}
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]])
+@pytest.mark.parametrize("json", [False, True])
 async def test_an_answer_that_is_cut_costs_its_call_and_no_other_of_the_session(
-    http_failing: Callable[..., Restartable], form: list[str]
+    http_failing: Callable[..., ServerProcess], json: bool
 ) -> None:
-    async with mcp_bridge.connect(http_failing(*form).url) as toolset, toolset.open_world("one") as world:
+    async with mcp_bridge.connect(http_failing(json=json).url) as toolset, toolset.open_world("one") as world:
         ended: list[BaseException] = []
 
         async def wait() -> None:
@@ -93,7 +65,7 @@ async def test_an_answer_that_is_cut_costs_its_call_and_no_other_of_the_session(
 
 
 async def test_a_server_of_the_newest_revision_that_restarts_loses_no_world(
-    http_failing: Callable[..., Restartable],
+    http_failing: Callable[..., ServerProcess],
 ) -> None:
     server = http_failing()
     async with mcp_bridge.connect(server.url) as toolset, toolset.open_world("one") as world:
@@ -107,9 +79,9 @@ async def test_a_server_of_the_newest_revision_that_restarts_loses_no_world(
 
 
 async def test_a_handshake_server_that_restarts_costs_the_worlds_that_it_held_something_for(
-    http_failing: Callable[..., Restartable],
+    http_failing: Callable[..., ServerProcess],
 ) -> None:
-    server = http_failing("--handshake")
+    server = http_failing(handshake=True)
     async with mcp_bridge.connect(server.url) as toolset:
         async with toolset.open_world("changed") as changed, toolset.open_world("read") as read:
             await changed.call("echo", {})
@@ -129,9 +101,9 @@ async def test_a_handshake_server_that_restarts_costs_the_worlds_that_it_held_so
 
 
 async def test_a_handshake_server_whose_session_is_shared_is_greeted_again_after_a_restart(
-    http_failing: Callable[..., Restartable],
+    http_failing: Callable[..., ServerProcess],
 ) -> None:
-    server = http_failing("--handshake")
+    server = http_failing(handshake=True)
     async with mcp_bridge.connect(with_options(server.url, isolation="shared")) as toolset:
         async with toolset.open_world("one") as one, toolset.open_world("two") as two:
             assert (await one.call("echo", {})).text == "1"
@@ -141,7 +113,7 @@ async def test_a_handshake_server_whose_session_is_shared_is_greeted_again_after
 
 
 async def test_a_server_that_stays_away_fails_the_call_before_it_is_sent(
-    http_failing: Callable[..., Restartable],
+    http_failing: Callable[..., ServerProcess],
 ) -> None:
     server = http_failing()
     async with mcp_bridge.connect(with_options(server.url, retries=0), connect_timeout_s=1) as toolset:
@@ -157,7 +129,7 @@ async def test_a_server_that_stays_away_fails_the_call_before_it_is_sent(
 
 
 async def test_a_crashed_child_shows_its_stderr_and_its_world_is_lost() -> None:
-    async with mcp_bridge.connect(FAILING) as toolset:
+    async with mcp_bridge.connect(BREAKING) as toolset:
         async with toolset.open_world("one") as world, toolset.open_world("two") as other:
             await world.call("echo", {})
             with pytest.raises(OutcomeUnknown, match="the disk is full") as raised:
@@ -171,7 +143,7 @@ async def test_a_crashed_child_shows_its_stderr_and_its_world_is_lost() -> None:
 async def test_a_child_that_died_before_anything_happened_is_replaced_in_its_world() -> None:
     import psutil
 
-    async with mcp_bridge.connect(FAILING) as toolset, toolset.open_world("one") as world:
+    async with mcp_bridge.connect(BREAKING) as toolset, toolset.open_world("one") as world:
         first = int((await world.call("pid", {})).text)
         process = psutil.Process(first)
         process.kill()
@@ -202,17 +174,20 @@ async def test_a_process_of_many_worlds_that_crashes_loses_those_where_something
         for name in ("read", "untouched"):
             assert (await worlds[name].call("list_notes", {})).structured == {"notes": [name]}
             assert (await worlds[name].call("add_note", {"text": "more"})).text == "noted, 2 in all"
+        await stack.aclose()
+        async with toolset.open_world("new", {"notes": ["fresh"]}) as world:
+            assert await world.state() == {"notes": ["fresh"], "worlds_open": 1}
 
 
-async def test_a_server_of_many_worlds_behind_a_url_that_restarts_loses_those_where_something_had_happened(
-    script: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOOLBAKE_CONTROL", "1")
-    text = (
-        "import sys, anyio\nfrom sandboxes.helpdesk import Helpdesk\nfrom sandboxes.serving import serve_http\n"
-        "anyio.run(lambda: serve_http(Helpdesk(), port=int(sys.argv[2])))\n"
-    )
-    server = Restartable(command=script(text))
+def helpdesk() -> Any:
+    from sandboxes.helpdesk import Helpdesk
+    from sandboxes.serving import make_server
+
+    return make_server(Helpdesk(), control=True).streamable_http_app()
+
+
+async def test_a_server_of_many_worlds_behind_a_url_that_restarts_loses_those_where_something_had_happened() -> None:
+    server = ServerProcess(helpdesk)
     try:
         async with mcp_bridge.connect(server.url) as toolset:
             async with (
@@ -233,7 +208,7 @@ async def test_a_server_of_many_worlds_behind_a_url_that_restarts_loses_those_wh
 
 
 async def test_a_hung_child_costs_its_call_then_its_world_and_is_killed(running: Callable[[int], bool]) -> None:
-    async with mcp_bridge.connect(FAILING, connect_timeout_s=5) as toolset:
+    async with mcp_bridge.connect(BREAKING, connect_timeout_s=5) as toolset:
         async with toolset.open_world("one") as world:
             pid = int((await world.call("pid", {})).text)
             await world.call("echo", {})
@@ -249,7 +224,7 @@ async def test_a_hung_child_costs_its_call_then_its_world_and_is_killed(running:
 
 
 async def test_a_call_that_was_given_up_leaves_a_server_that_still_answers_in_its_place() -> None:
-    async with mcp_bridge.connect(FAILING) as toolset, toolset.open_world("one") as world:
+    async with mcp_bridge.connect(BREAKING) as toolset, toolset.open_world("one") as world:
         await world.call("echo", {})
         with pytest.raises(CallTimeout):
             await world.call("hang", {}, timeout_s=0.2)
@@ -257,7 +232,7 @@ async def test_a_call_that_was_given_up_leaves_a_server_that_still_answers_in_it
 
 
 async def test_an_answer_of_20_mb_over_stdio_costs_its_call_and_little_time_or_memory() -> None:
-    async with mcp_bridge.connect(FAILING) as toolset, toolset.open_world("one") as world:
+    async with mcp_bridge.connect(BREAKING) as toolset, toolset.open_world("one") as world:
         await world.call("echo", {})
         peak_kb, cpu_s = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
         result = await world.call("big", {"megabytes": 20})
@@ -268,11 +243,11 @@ async def test_an_answer_of_20_mb_over_stdio_costs_its_call_and_little_time_or_m
         assert (await world.call("echo", {})).text == "2"
 
 
-@pytest.mark.parametrize(("form", "size"), [(["--handshake"], "more than 8 MB"), (["--json"], "20.0 MB")])
+@pytest.mark.parametrize(("form", "size"), [("handshake", "more than 8 MB"), ("json", "20.0 MB")])
 async def test_an_answer_of_20_mb_over_http_costs_its_call(
-    http_failing: Callable[..., Restartable], form: list[str], size: str
+    http_failing: Callable[..., ServerProcess], form: str, size: str
 ) -> None:
-    async with mcp_bridge.connect(http_failing(*form).url) as toolset, toolset.open_world("one") as world:
+    async with mcp_bridge.connect(http_failing(**{form: True}).url) as toolset, toolset.open_world("one") as world:
         result = await world.call("big", {"megabytes": 20})
         assert result.is_error
         assert f"The answer has {size}" in result.text
@@ -281,16 +256,16 @@ async def test_an_answer_of_20_mb_over_http_costs_its_call(
 
 @pytest.mark.parametrize("over_http", [False, True])
 async def test_an_answer_below_the_limit_is_read_whole(
-    http_failing: Callable[..., Restartable], over_http: bool
+    http_failing: Callable[..., ServerProcess], over_http: bool
 ) -> None:
-    source = http_failing().url if over_http else FAILING
+    source = http_failing().url if over_http else BREAKING
     async with mcp_bridge.connect(with_options(source, max_answer_mb=5.0), max_result_chars=10**8) as toolset:
         assert len((await toolset.call("big", {"megabytes": 4.9})).text) == 4_900_000
         assert (await toolset.call("big", {"megabytes": 5.1})).is_error
 
 
 async def test_a_line_without_an_end_ends_the_session_and_says_why() -> None:
-    async with mcp_bridge.connect(with_options(FAILING, max_answer_mb=1.0)) as toolset:
+    async with mcp_bridge.connect(with_options(BREAKING, max_answer_mb=1.0)) as toolset:
         async with toolset.open_world("one") as world, toolset.open_world("two") as other:
             with pytest.raises(ToolFailure, match=r"(?i)a line of more than 16\.\d MB came on stdout"):
                 await world.call("noise", {})

@@ -26,7 +26,7 @@ from mcp_bridge.sessions.session import Session
 from mcp_bridge.sessions.transports import Transport
 from mcp_bridge.sources.specs import ServerObjectSpec
 
-FAILING = [sys.executable, str(Path(__file__).parent / "servers" / "failing.py")]
+BREAKING = [sys.executable, str(Path(__file__).parent / "servers" / "breaking.py")]
 
 
 class Started:
@@ -37,9 +37,9 @@ class Started:
         folder.mkdir()
 
     def config(self, **options: Any) -> dict[str, Any]:
-        entry = {"command": FAILING[0], "args": [*FAILING[1:], "--started", str(self.folder)]}
+        entry = {"command": BREAKING[0], "args": [*BREAKING[1:], "--started", str(self.folder)]}
         # With the revision given, a slow start is not taken for an old server and begun twice.
-        return {"mcpServers": {"failing": {**entry, "toolbake": {"protocol": "2026-07-28", **options}}}}
+        return {"mcpServers": {"breaking": {**entry, "toolbake": {"protocol": "2026-07-28", **options}}}}
 
     def all(self) -> list[int]:
         return [int(name) for name in os.listdir(self.folder)]
@@ -112,7 +112,7 @@ async def test_worlds_wait_for_one_of_the_most_sessions_and_a_log_line_says_so(
                     group.start_soon(live, number)
     assert most_alive <= 2
     assert len(started.all()) == 5
-    assert "all 2 sessions of failing" in caplog.text
+    assert "all 2 sessions of breaking" in caplog.text
     assert not started.alive()
 
 
@@ -162,7 +162,8 @@ async def test_a_server_that_no_longer_starts_fails_its_world_and_no_other(start
     gate = tmp_path / "gate.py"
     gate.write_text(
         f"import os, runpy, sys\nif os.path.exists({str(tmp_path / 'shut')!r}): sys.exit('the licence has run out')\n"
-        f"sys.argv = [{FAILING[1]!r}]\nrunpy.run_path({FAILING[1]!r}, run_name='__main__')\n"
+        f"sys.argv, sys.path[0] = [{BREAKING[1]!r}], {str(Path(BREAKING[1]).parent)!r}\n"
+        f"runpy.run_path({BREAKING[1]!r}, run_name='__main__')\n"
     )
     async with mcp_bridge.connect([sys.executable, str(gate)]) as toolset, toolset.open_world("one") as world:
         (tmp_path / "shut").touch()

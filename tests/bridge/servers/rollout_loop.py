@@ -25,7 +25,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FILE, HOW = Path(sys.argv[1]), sys.argv[2]
 ROLLOUTS = 2
-SERVER = [sys.executable, str(Path(__file__).with_name("failing.py")), "--grandchild", str(FILE)]
+SERVER = [sys.executable, str(Path(__file__).with_name("breaking.py")), "--grandchild", str(FILE)]
 
 
 def all_started() -> bool:

@@ -72,3 +72,27 @@ class WorldSource(Protocol):
     def open_world(self, world_id: str, setup: Setup | None = None) -> AbstractAsyncContextManager[World]:
         """A fresh world. `world_id` is unique in the run; what reaches a server is in `mcp_bridge.control`."""
         ...
+
+
+class SaidBySource:
+    """What a source is able to do, for whoever stands before it: sources of others need not tell.
+
+    Their worlds are asked for a state and given a setup all the same; that they can be forked they must say.
+    """
+
+    source: WorldSource
+
+    @property
+    def has_state(self) -> bool:
+        """Whether its worlds can tell their state."""
+        return bool(getattr(self.source, "has_state", True))
+
+    @property
+    def can_setup(self) -> bool:
+        """Whether its worlds can begin with a setup."""
+        return bool(getattr(self.source, "can_setup", True))
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether its worlds can be forked."""
+        return bool(getattr(self.source, "can_fork", False))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Generic, Self, TypeVar
 
-from mcp_bridge.records import LeftOut, Tool
-from mcp_bridge.world import WorldSource
+from mcp_bridge.errors import SourceError
+from mcp_bridge.records import LeftOut, ServerInfo, Tool, ToolResult
+from mcp_bridge.world import ForkableWorld, SaidBySource, World, WorldCopy, WorldSource
 
 
-class WrappedSource:
-    """Base of sources that record or spoil another: says of itself what that one says."""
+class WrappedSource(SaidBySource):
+    """Base of sources that record, spoil or slow down another: says of itself what that one says."""
 
     def __init__(self, source: WorldSource) -> None:
         self.source = source
@@ -23,14 +28,6 @@ class WrappedSource:
         return str(getattr(self.source, "name", "") or type(self.source).__name__)
 
     @property
-    def has_state(self) -> bool:
-        return bool(getattr(self.source, "has_state", True))
-
-    @property
-    def can_setup(self) -> bool:
-        return bool(getattr(self.source, "can_setup", True))
-
-    @property
     def left_out(self) -> Sequence[LeftOut]:
         return tuple(getattr(self.source, "left_out", ()))
 
@@ -39,3 +36,77 @@ class WrappedSource:
         """Whether calls change nothing real. Connected tools are asked which of theirs may destroy something."""
         live = getattr(self.source, "live_destructive", None)
         return bool(getattr(self.source, "simulated", live is not None and not live))
+
+    @property
+    def secrets(self) -> Sequence[str]:
+        """Values that must not be written down."""
+        return (*getattr(self.source, "secrets", ()), *getattr(getattr(self.source, "spec", None), "secrets", ()))
+
+    @property
+    def info(self) -> ServerInfo | None:
+        """The MCP server behind it, if it is one."""
+        return getattr(self.source, "info", None)
+
+    @property
+    def revision(self) -> int:
+        """How often the tools have changed."""
+        return int(getattr(self.source, "revision", 0))
+
+
+class WrappedWorld(ABC):
+    """Base of the worlds of such a source: one world of the other, with something done to its calls."""
+
+    def __init__(self, world: World, world_id: str) -> None:
+        self.world = world
+        self.world_id = world_id
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        return self.world.tools
+
+    @abstractmethod
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
+    ) -> ToolResult:
+        """See `World.call`."""
+
+    async def state(self) -> dict[str, Any] | None:
+        """See `World.state`."""
+        return await self.world.state()
+
+    async def fork(self) -> WrappedCopy[Self]:
+        """See `ForkableWorld.fork`. Raises `SourceError` where the worlds behind this one cannot be forked."""
+        if not isinstance(self.world, ForkableWorld):
+            raise SourceError(f"a world of {type(self.world).__name__} cannot be forked; sandboxes can")
+        return WrappedCopy(await self.world.fork(), self.copied())
+
+    def copied(self) -> Self:
+        """The same as this one. A subclass copies here what its calls change."""
+        return copy.copy(self)
+
+    def begin_fork(self) -> None:  # noqa: B027 - most have nothing to do
+        """Called in a fork before it is used."""
+
+
+W = TypeVar("W", bound=WrappedWorld)
+
+
+class WrappedCopy(Generic[W]):
+    """A wrapped world as it was at one moment; satisfies `WorldCopy`."""
+
+    def __init__(self, behind: WorldCopy, kept: W) -> None:
+        self._behind = behind
+        self._kept = kept
+
+    @asynccontextmanager
+    async def open(self, world_id: str) -> AsyncIterator[W]:
+        """See `WorldCopy.open`."""
+        async with self._behind.open(world_id) as world:
+            fork = self._kept.copied()
+            fork.world, fork.world_id = world, world_id
+            fork.begin_fork()
+            yield fork
+
+    async def aclose(self) -> None:
+        """See `WorldCopy.aclose`."""
+        await self._behind.aclose()

@@ -12,7 +12,7 @@ from ..guard.destructive import dangerous
 from ..guard.naming import Named, told_apart
 from ..records import LeftOut, Tool
 from ..sources.options import ServerOptions
-from ..world import WorldSource
+from ..world import SaidBySource, WorldSource
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(SaidBySource):
     """One source among those of a toolset."""
 
     label: str
@@ -32,20 +32,6 @@ class Part:
     aclose: Callable[[], Coroutine[Any, Any, None]] | None = None
     """Ends what `connect` started; `None` for what the user brought running."""
     options: ServerOptions = field(default_factory=ServerOptions)
-
-    @property
-    def has_state(self) -> bool:
-        """Sources of others need not tell; their worlds are asked then."""
-        return bool(getattr(self.source, "has_state", True))
-
-    @property
-    def can_setup(self) -> bool:
-        return bool(getattr(self.source, "can_setup", True))
-
-    @property
-    def can_fork(self) -> bool:
-        """Whether its worlds can be forked. Only sources that say so (`can_fork`) count."""
-        return bool(getattr(self.source, "can_fork", False))
 
     @property
     def is_simulated(self) -> bool:

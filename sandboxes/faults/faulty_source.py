@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import anyio
 
@@ -18,7 +18,7 @@ from mcp_bridge.toolsets.results import error
 from mcp_bridge.world import Setup, World, WorldSource
 
 from ..recorded.lines import canonical
-from ..wrapping import WrappedSource
+from ..wrapping import WrappedSource, WrappedWorld
 from .kinds import (
     ErrorAnswer,
     Fault,
@@ -56,7 +56,7 @@ class Faulty(WrappedSource):
     fits it, in their order; the first that answers in place of the tool is the only one. `seed` and the world's id say
     which calls are hit: the same calls in a world of the same id are hit in the same way, whatever happens in other
     worlds. `same_for="setup"`: worlds of one setup are hit alike whatever their ids, so that the rollouts of a group
-    have the same luck.
+    have the same luck. A fork of a world goes on with the luck of that world, and with what it has counted.
 
     `report()` counts what was put in, `injected` lists it. Raises `SourceError` for a name that no tool has, and for
     `StaleRead` on a named tool that does not say that it only reads.
@@ -77,9 +77,9 @@ class Faulty(WrappedSource):
         self._same_for = same_for
         self._given = _given(faults)
         self._log = FaultLog()
-        self._plan = {tool.name: [one for one in self._given if _fits(one, tool)] for tool in source.tools}
+        plans = self._plan(source.tools).values()
         for one in self._given:
-            if not any(one in plan for plan in self._plan.values()):
+            if not any(one in plan for plan in plans):
                 raise SourceError(_fits_nothing(one, source.tools))
 
     @property
@@ -96,17 +96,21 @@ class Faulty(WrappedSource):
         """A world of the source, with its own faults."""
         luck = world_id if self._same_for == "world" else canonical(dict(setup or {}))
         async with self.source.open_world(world_id, setup) as world:
-            yield FaultyWorld(world, world_id, f"{self._seed}/{luck}", self._plan, self._log)
+            # A server's tools may have changed since.
+            yield FaultyWorld(world, world_id, f"{self._seed}/{luck}", self._plan(world.tools), self._log)
+
+    def _plan(self, tools: Sequence[Tool]) -> dict[str, list[_Given]]:
+        """The faults of each tool."""
+        return {tool.name: [one for one in self._given if _fits(one, tool)] for tool in tools}
 
 
-class FaultyWorld:
+class FaultyWorld(WrappedWorld):
     """One world with faults. `faults` holds those that were put in so far."""
 
     def __init__(
         self, world: World, world_id: str, luck: str, plan: Mapping[str, Sequence[_Given]], log: FaultLog
     ) -> None:
-        self._world = world
-        self._world_id = world_id
+        super().__init__(world, world_id)
         self._luck = luck
         self._plan = plan
         self._log = log
@@ -117,12 +121,12 @@ class FaultyWorld:
         self._earlier: dict[tuple[str, str], tuple[int, ToolResult]] = {}
         self.faults: list[InjectedFault] = []
 
-    @property
-    def tools(self) -> Sequence[Tool]:
-        return self._world.tools
-
-    async def state(self) -> dict[str, Any] | None:
-        return await self._world.state()
+    def copied(self) -> Self:
+        """See `WrappedWorld.copied`. A fork keeps its luck: what comes next is hit as it would have been here."""
+        twin = super().copied()
+        twin._made, twin._limited = self._made.copy(), self._limited.copy()
+        twin._earlier, twin.faults = dict(self._earlier), list(self.faults)
+        return twin
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
@@ -132,7 +136,7 @@ class FaultyWorld:
         if name not in self._reading:
             self._changes += 1
         if not plan:
-            return await self._world.call(name, arguments, call_id=call_id, timeout_s=timeout_s)
+            return await self.world.call(name, arguments, call_id=call_id, timeout_s=timeout_s)
         self._log.called(name)
         key = (name, canonical(dict(arguments)))
         number, self._made[key] = self._made[key], self._made[key] + 1
@@ -199,8 +203,9 @@ class _Call:
         return random.Random(f"{self._luck}/{given.number}")
 
     async def really(self) -> ToolResult:
-        world = self._world._world
-        return await world.call(self._tool, self._arguments, call_id=self._call_id, timeout_s=self.timeout_s)
+        return await self._world.world.call(
+            self._tool, self._arguments, call_id=self._call_id, timeout_s=self.timeout_s
+        )
 
     def note(self, given: _Given, detail: str, result: ToolResult) -> ToolResult:
         """The result, which says of itself that a fault is in it."""
@@ -212,7 +217,7 @@ class _Call:
 
     def log(self, given: _Given, detail: str, *, scored: bool) -> InjectedFault:
         fault = InjectedFault(
-            world_id=self._world._world_id,
+            world_id=self._world.world_id,
             tool=self._tool,
             arguments=self._arguments,
             fault=given.fault.name,

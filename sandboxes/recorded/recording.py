@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Self
 
 from mcp_bridge.errors import SourceError
-from mcp_bridge.records import Tool, ToolResult
+from mcp_bridge.records import ToolResult
 from mcp_bridge.world import Setup, World, WorldSource
 
-from ..wrapping import WrappedSource
+from ..wrapping import WrappedSource, WrappedWorld
+from .lines import CallLine
 from .scrubbing import Scrubber
 from .writing import CassetteWriter
 
@@ -48,31 +49,43 @@ class RecordingSource(WrappedSource):
         self._writer = writer
 
     @contextlib.asynccontextmanager
-    async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[World]:
+    async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[RecordingWorld]:
         """A world of the source, and a session of its own in the cassette."""
         async with self.source.open_world(world_id, setup) as world:
-            yield _RecordingWorld(world, self._writer, self._writer.begin_session(setup))
+            yield RecordingWorld(world, world_id, self._writer, setup)
 
 
-class _RecordingWorld:
-    def __init__(self, world: World, writer: CassetteWriter, session: str) -> None:
-        self._world = world
+class RecordingWorld(WrappedWorld):
+    """One world, whose calls are written into the cassette as a session of it."""
+
+    def __init__(self, world: World, world_id: str, writer: CassetteWriter, setup: Setup | None) -> None:
+        super().__init__(world, world_id)
         self._writer = writer
-        self._session = session
-        self._made = 0
+        self._setup = setup
+        self._session = writer.begin_session(setup)
+        self._begun = 0
+        self._lines: list[CallLine] = []
 
-    @property
-    def tools(self) -> Sequence[Tool]:
-        return self._world.tools
+    def copied(self) -> Self:
+        """See `WrappedWorld.copied`."""
+        twin = super().copied()
+        twin._lines = list(self._lines)
+        return twin
+
+    def begin_fork(self) -> None:
+        """The cassette gets a session for a fork, too; it begins with the calls that were made until then."""
+        self._session = self._writer.begin_session(self._setup)
+        for line in self._lines:
+            self._writer.append_call(line.model_copy(update={"session": self._session}))
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
     ) -> ToolResult:
-        order, self._made = self._made, self._made + 1
+        order, self._begun = self._begun, self._begun + 1
         began = time.perf_counter()
         outcome: ToolResult | BaseException
         try:
-            outcome = result = await self._world.call(name, arguments, call_id=call_id, timeout_s=timeout_s)
+            outcome = result = await self.world.call(name, arguments, call_id=call_id, timeout_s=timeout_s)
         except BaseException as error:
             outcome = error
             raise
@@ -80,8 +93,5 @@ class _RecordingWorld:
             # What is no call, because the arguments are no object or the tool no name, has nothing to be matched by.
             if isinstance(name, str) and isinstance(arguments, Mapping):
                 took = time.perf_counter() - began
-                self._writer.add_call(self._session, order, name, arguments, outcome, took)
+                self._lines.append(self._writer.add_call(self._session, order, name, arguments, outcome, took))
         return result
-
-    async def state(self) -> dict[str, Any] | None:
-        return await self._world.state()

@@ -81,8 +81,8 @@ class CassetteWriter:
         arguments: Mapping[str, Any],
         outcome: ToolResult | BaseException,
         duration_s: float,
-    ) -> None:
-        """A call with its result, or with what was raised in its place."""
+    ) -> CallLine:
+        """A call with its result, or with what was raised in its place; returns the line that was written."""
         result, failure = None, None
         if isinstance(outcome, ToolResult):
             recorded = RecordedResult.of(outcome)
@@ -93,17 +93,17 @@ class CassetteWriter:
             result = recorded.model_copy(update=cleaned)
         else:
             failure = RecordedFailure(type=type(outcome).__name__, text=self.scrubber.text(str(outcome)))
-        self.append_call(
-            CallLine(
-                session=session,
-                order=order,
-                tool=self.scrubber.text(tool),
-                arguments=self.scrubber.value(dict(arguments)),
-                result=result,
-                failure=failure,
-                duration_s=round(duration_s, 6),
-            )
+        line = CallLine(
+            session=session,
+            order=order,
+            tool=self.scrubber.text(tool),
+            arguments=self.scrubber.value(dict(arguments)),
+            result=result,
+            failure=failure,
+            duration_s=round(duration_s, 6),
         )
+        self.append_call(line)
+        return line
 
     def append_call(self, line: CallLine) -> None:
         """A line that holds no secret, as it is."""

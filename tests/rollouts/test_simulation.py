@@ -169,7 +169,16 @@ def cancelled(rollout: Rollout) -> list[str]:
     return [c["key"] for c in changes if c["table"] == "orders"]
 
 
-@pytest.mark.parametrize("source", [DESK, SlowTools(DESK, latency_s=0.1)], ids=["forked", "replayed"])
+class NotForkable(SlowTools):
+    """Tools that cannot fork their worlds."""
+
+    can_fork = False
+
+
+SOURCES = [DESK, SlowTools(DESK, latency_s=0.1), NotForkable(DESK, latency_s=0.1)]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=["forked", "forked behind slow tools", "replayed"])
 def test_branches_go_on_from_the_same_moment_in_worlds_of_their_own(source: Any) -> None:
     runner = engine(SimulatedPolicy(look_then_cancel_one_of_two), source)
 

@@ -147,13 +147,20 @@ class Counted(WorldDesk):
         super().fork(world, into)
 
 
-@pytest.mark.parametrize("kind", ["sandbox", "server", "replayed"])
+class Unforkable(Faulty):
+    """Tools whose worlds cannot be forked."""
+
+    can_fork = False
+
+
+@pytest.mark.parametrize("kind", ["sandbox", "server", "faulty", "replayed"])
 async def test_branches_over_a_toolset_are_forked_where_its_worlds_can_be_and_replayed_elsewhere(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sandboxes.serving.WorldDesk", Counted)
     Counted.made = []
-    source = Faulty(DESK, {"get_order": ErrorAnswer(p=0)}) if kind == "replayed" else served(kind)
+    wrapper = {"faulty": Faulty, "replayed": Unforkable}.get(kind)
+    source = served(kind) if wrapper is None else wrapper(DESK, {"get_order": ErrorAnswer(p=0)})
     async with connect(source) as toolset:
         engine = runner(toolset)
         rollouts = await branched(engine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -31,6 +32,8 @@ from sandboxes.faults import (
     Timeout,
 )
 from sandboxes.helpdesk import Helpdesk
+from sandboxes.objects import ObjectTwin
+from sandboxes.recorded import record
 from sdk.policies.scripted import ScriptedAgent
 
 ADD = ("add_note", {"text": "milk"})
@@ -269,6 +272,68 @@ async def test_a_sandbox_with_faults_is_still_simulated_and_can_be_set_up() -> N
         assert toolset.live_destructive == []
         async with toolset.open_world("w", {"seed": 3}) as world:
             assert await world.state() == Helpdesk(seed=3).state()
+
+
+class Pad:
+    """Notes in a world that can be forked."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def add_note(self, text: str) -> list[str]:
+        """Add a note."""
+        self.notes.append(text)
+        return self.notes
+
+
+async def outcomes(world: World, texts: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    found = []
+    for text in texts:
+        result = await world.call("add_note", {"text": text})
+        found.append((result.text, result.notes))
+    return found
+
+
+@pytest.mark.parametrize("through_the_bridge", [False, True])
+async def test_a_fork_has_the_past_and_the_luck_of_its_world_and_shares_nothing(through_the_bridge: bool) -> None:
+    faults: dict[str, Fault | Sequence[Fault]] = {**MIXED, "*_note*": RateLimit(calls=4, refused=2)}
+    faulty = Faulty(ObjectTwin(Pad), faults)
+    texts = [str(number % 3) for number in range(14)]
+    async with faulty.open_world("w") as alone:
+        expected = await outcomes(alone, texts)
+        end = await alone.state()
+    async with contextlib.AsyncExitStack() as stack:
+        source: Any = await stack.enter_async_context(connect(faulty)) if through_the_bridge else faulty
+        assert source.can_fork
+        world = await stack.enter_async_context(source.open_world("w"))
+        assert await outcomes(world, texts[:6]) == expected[:6]
+        copy = await world.fork()
+        await outcomes(world, ["elsewhere"] * 5)
+        for name in ("one", "two"):
+            fork = await stack.enter_async_context(copy.open(name))
+            assert await outcomes(fork, texts[6:]) == expected[6:]
+            assert await fork.state() == end
+        await copy.aclose()
+    assert {one.world_id for one in faulty.injected} == {"w", "one", "two"}
+
+
+async def test_tools_whose_worlds_cannot_be_forked_say_so_with_faults_too() -> None:
+    faulty = Faulty(Notes(), {"tick": ErrorAnswer()})
+    assert not faulty.can_fork
+    async with faulty.open_world("w") as world:
+        with pytest.raises(SourceError, match="cannot be forked"):
+            await world.fork()
+
+
+async def test_secrets_are_known_behind_faults_too(tmp_path: Path) -> None:
+    class Keyed(Notes):
+        secrets = ("hunter2hunter2",)
+
+    for source in (Faulty(Keyed(), {}), Faulty(Faulty(Keyed(), {}), {})):
+        recording = record(source, tmp_path / "notes.jsonl")
+        async with recording.open_world("w") as world:
+            await world.call("add_note", {"text": "hunter2hunter2"})
+    assert "hunter2" not in (tmp_path / "notes.jsonl").read_text()
 
 
 @pytest.mark.parametrize(

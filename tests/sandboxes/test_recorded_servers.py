@@ -336,6 +336,25 @@ async def test_a_rollout_is_recorded_from_python_and_failures_too(tmp_path: Path
     assert report.tools[0].without_answer == 1
 
 
+async def test_a_fork_of_a_recorded_world_is_a_session_that_begins_with_its_past(tmp_path: Path) -> None:
+    path = tmp_path / "desk.jsonl"
+    orders = Helpdesk().state()["orders"]
+    first, second, third = [key for key, row in orders.items() if row["status"] == "processing"][:3]
+    recording = record(Helpdesk(), path)
+    async with recording.open_world("one", {"seed": 0}) as world:
+        await world.call("cancel_order", {"order_id": first})
+        copied = await world.fork()
+        await world.call("cancel_order", {"order_id": second})
+        async with copied.open("two") as fork:
+            await fork.call("cancel_order", {"order_id": third})
+        await copied.aclose()
+    sessions = Cassette.read(path).sessions
+    told = [[(call.order, call.arguments["order_id"]) for call in session.calls] for session in sessions]
+    assert told == [[(0, first), (1, second)], [(0, first), (1, third)]]
+    assert [dict(session.setup) for session in sessions] == [{"seed": 0}, {"seed": 0}]
+    assert (await compare(path, Helpdesk())).agrees
+
+
 async def test_a_cassette_of_other_tools_is_not_gone_on_with(tmp_path: Path) -> None:
     def one(text: str) -> str:
         return text

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 
-from mcp_bridge.records import Tool, ToolResult
+from mcp_bridge.records import ToolResult
 from mcp_bridge.world import Setup, World, WorldSource
-from sandboxes.wrapping import WrappedSource
+from sandboxes.wrapping import WrappedSource, WrappedWorld
 
 
 class SlowTools(WrappedSource):
@@ -25,17 +25,13 @@ class SlowTools(WrappedSource):
     async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[World]:
         """See `WorldSource.open_world`."""
         async with self.source.open_world(world_id, setup) as world:
-            yield _SlowWorld(world, self)
+            yield _SlowWorld(world, world_id, self)
 
 
-class _SlowWorld:
-    def __init__(self, world: World, source: SlowTools) -> None:
-        self._world = world
+class _SlowWorld(WrappedWorld):
+    def __init__(self, world: World, world_id: str, source: SlowTools) -> None:
+        super().__init__(world, world_id)
         self._source = source
-
-    @property
-    def tools(self) -> Sequence[Tool]:
-        return self._world.tools
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
@@ -43,8 +39,4 @@ class _SlowWorld:
         """See `World.call`."""
         self._source.calls += 1
         await anyio.sleep(self._source.latency_s)
-        return await self._world.call(name, arguments, call_id=call_id, timeout_s=timeout_s)
-
-    async def state(self) -> dict[str, Any] | None:
-        """See `World.state`."""
-        return await self._world.state()
+        return await self.world.call(name, arguments, call_id=call_id, timeout_s=timeout_s)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from .choices import told_apart
 from .document import Document
 from .schemas import ANNOTATIONS, PREFIX, Schema, closed, replaced, subschemas
 
@@ -38,7 +39,7 @@ class View:
 
     def of(self, schema: Schema) -> Schema:
         """`schema` in this view, with references as they were."""
-        copy = replaced(schema, self.of)
+        copy = told_apart(replaced(schema, self.of), schema.get("discriminator"), self._resolved)
         if "properties" in copy:
             copy["properties"] = {name: without_echo(name, one) for name, one in copy["properties"].items()}
         hidden = self.hidden(schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -68,7 +69,7 @@ def unknown_tool(name: object, tools: Iterable[str]) -> str:
 def _compile(tool: Tool) -> Any:
     validator_class = validator_for(tool.input_schema, default=Draft202012Validator)
     try:
-        validator_class.check_schema(tool.input_schema)
+        _check_schema(validator_class, tool.input_schema)
     except SchemaError as error:
         raise SourceError(
             f"the input schema of tool {tool.name!r} ({tool.source}) is no valid JSON Schema: {error.message} "
@@ -76,6 +77,25 @@ def _compile(tool: Tool) -> Any:
         ) from error
     # An empty registry: a schema never makes this process fetch anything.
     return validator_class(tool.input_schema, registry=Registry())
+
+
+def _check_schema(validator_class: Any, schema: Mapping[str, Any]) -> None:
+    """Raises `SchemaError`. Takes milliseconds, so it is done once for each text: the same tools come again with every
+    session and every sandbox."""
+    try:
+        text = json.dumps(schema)
+        is_json = json.loads(text) == schema
+    except (TypeError, ValueError):
+        is_json = False
+    if is_json:
+        _check_text(validator_class, text)
+    else:
+        validator_class.check_schema(schema)
+
+
+@functools.lru_cache(maxsize=4096)
+def _check_text(validator_class: Any, text: str) -> None:
+    validator_class.check_schema(json.loads(text))
 
 
 def _order(error: ValidationError) -> tuple[str, str]:
@@ -92,10 +112,37 @@ def _explain(error: ValidationError) -> str:
         return prefix + _unexpected(error)
     subject = f"{where} is {_show(error.instance)}" if where else f"the arguments are {_show(error.instance)}"
     expected = describe_schema(error.schema) if isinstance(error.schema, Mapping) else ""
+    if error.validator in {"anyOf", "oneOf"} and (told := _against_choices(error)):
+        return f"{subject}; {told}"
     if error.validator in {"type", "enum", "const", "anyOf", "oneOf"} and expected:
         return f"{subject}; expected {expected}"
     # jsonschema's message repeats the whole value, which may be large: the keyword says it shorter.
     return f"{subject}; expected {error.validator} {_show(error.validator_value)}"
+
+
+def _against_choices(error: ValidationError) -> str:
+    """Why a value fits no choice, by the one that it misses least; "" where it is of another type than all of them."""
+    if not error.context:
+        fitting = "several" if error.validator == "oneOf" else "none"
+        return f"it fits {fitting} of {len(error.validator_value)} choices, and must fit one alone"
+    choices: dict[Any, list[ValidationError]] = {}
+    for problem in error.context:
+        choices.setdefault(problem.relative_schema_path[0], []).append(problem)
+    near = [
+        problems
+        for problems in choices.values()
+        if not any(one.validator in {"type", "enum", "const"} and not one.relative_path for one in problems)
+    ]
+    if not near:
+        return ""
+
+    def misses(problems: list[ValidationError]) -> tuple[int, int, tuple[str, str]]:
+        # A wrong value among fixed ones tells of another choice, more than anything else does.
+        fixed = sum(one.validator in {"enum", "const"} for one in problems)
+        return fixed, len(problems), min(map(_order, problems))
+
+    least = min(near, key=misses)
+    return f"of {len(error.validator_value)} choices the nearest says: {_explain(min(least, key=_order))}"
 
 
 def _one_of_message(error: ValidationError, missing: list[str]) -> str:

@@ -62,6 +62,33 @@ def test_the_report_names_path_value_expectation_and_the_arguments() -> None:
     )
 
 
+def test_a_value_that_fits_no_choice_is_told_what_the_nearest_one_misses() -> None:
+    def named(kind: str, **properties: Any) -> dict[str, Any]:
+        says = {"kind": {"const": kind}, **properties}
+        return {"type": "object", "properties": says, "required": list(says), "additionalProperties": False}
+
+    to = {
+        "anyOf": [
+            named("mail", address={"type": "string"}),
+            named("phone", number={"type": "integer"}),
+            {"type": "null"},
+        ]
+    }
+    one = {"oneOf": [{"type": "object", "required": ["a"]}, {"type": "object", "required": ["b"]}]}
+    checker = ArgumentChecker(
+        [Tool(name="send", input_schema={"type": "object", "properties": {"to": to, "one": one}})]
+    )
+
+    def first_problem(**arguments: Any) -> str:
+        return (checker.problem("send", arguments) or "").splitlines()[1]
+
+    nearest = "; of 3 choices the nearest says: "
+    assert first_problem(to={"kind": "phone"}).endswith(f"{nearest}in to: missing required argument 'number'")
+    assert first_problem(to={"kind": "mail", "address": 7}).endswith(f"{nearest}to.address is 7; expected string")
+    assert first_problem(to=3) == "- to is 3; expected object or null"
+    assert first_problem(one={"a": 1, "b": 2}).endswith("; it fits several of 2 choices, and must fit one alone")
+
+
 def test_every_missing_argument_has_a_line_of_its_own() -> None:
     problem = CHECKER.problem("refund_order", {}) or ""
     assert problem.count("missing required argument") == 2

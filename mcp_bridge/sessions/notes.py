@@ -8,6 +8,7 @@ import anyio
 
 from ..access.redaction import redacted
 from .http_client import HttpFaults
+from .processes import ServerProcess
 from .stderr import StderrTail
 
 
@@ -42,6 +43,7 @@ class Notes:
         self._secrets = secrets
         self.http_status: int | None = None
         self.stderr: StderrTail | None = None
+        self.process: ServerProcess | None = None
         self.faults = HttpFaults()
         self.is_open = False
         """Set once the session is open: from there on a failed request is no failure to connect."""

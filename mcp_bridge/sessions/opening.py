@@ -3,6 +3,8 @@
 Servers on mcp 1.0 to 1.8 stop at the first question of the newest revision: over stdio they neither answer nor end, so
 silence is all that is heard of it. A second process is then started beside the first and greeted in the old way. Both
 start from the same command, so one that answers first although it was started later has not stopped, and the other has.
+
+A process that computes is still starting, and silent for that: a second one would only take the processor from it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ from .transports import Transport
 
 _SILENCE_S = 1.0
 """After this long without an answer, the old way is tried beside the new one."""
+_LOOK_S = 0.2
+"""How often it is looked at whether the silent process computes."""
+_LONGEST_START_S = 10.0
+"""One that computes for longer may be doing something else."""
 _GRACE_S = 0.3
 """What the one that was asked first may be later than the one that was greeted in the old way."""
 _NO_SUCH_POST = frozenset({400, 404, 405})
@@ -108,8 +114,7 @@ class _Race:
             self._new_ended.set()
 
     async def _greet(self, race: anyio.CancelScope) -> None:
-        with anyio.move_on_after(_SILENCE_S):
-            await self._new_ended.wait()
+        await self._silence()
         try:
             await self._start(self._old)
         except CannotOpen as failure:
@@ -121,6 +126,15 @@ class _Race:
             await self._new_ended.wait()
         self._winner = self._old
         race.cancel()
+
+    async def _silence(self) -> None:
+        """Until the one that was asked first has ended, or has neither answered nor computed for a while."""
+        with anyio.move_on_after(_SILENCE_S):
+            await self._new_ended.wait()
+        with anyio.move_on_after(_LONGEST_START_S - _SILENCE_S):
+            while not self._new_ended.is_set() and self._new.has_computed():
+                with anyio.move_on_after(_LOOK_S):
+                    await self._new_ended.wait()
 
     async def _start(self, session: Session) -> None:
         self._started.append(session)

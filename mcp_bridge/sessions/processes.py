@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -23,6 +23,8 @@ _REAP_S = 2.0
 _POLL_S = 0.01
 _CHUNK = 262_144
 _MUCH = 16_384
+_WANTS_A_PROCESSOR = "RD"
+"""States of proc(5): running or waiting for a processor, waiting for a disk."""
 
 
 class ServerProcess:
@@ -46,11 +48,22 @@ class ServerProcess:
         for pipe in (self._stdin, self._stdout):
             os.set_blocking(pipe.fileno(), False)
         watchdog.watch(self.pid)
+        self._ticks = 0
+        """Of processor time, of all members, when it was last looked at."""
 
     @property
     def pid(self) -> int:
         """Of the process that was started, and of its group."""
         return self._popen.pid
+
+    def has_computed(self) -> bool:
+        """Whether a member of the group wants a processor, or has had one since this was last asked. Also False where
+        the system does not tell."""
+        before, self._ticks, wants = self._ticks, 0, False
+        for fields in _members(self.pid):
+            wants = wants or fields[0] in _WANTS_A_PROCESSOR
+            self._ticks += int(fields[11]) + int(fields[12])
+        return wants or self._ticks - before > 1
 
     async def read(self) -> bytes:
         """What came on standard output; empty at its end."""
@@ -127,16 +140,21 @@ def _lives(group: int) -> bool:
         return False
     except PermissionError:
         return True
-    processes = Path("/proc")
-    if not (processes / "self" / "stat").exists():
-        return True
-    return any(_is_member(path, group) for path in processes.glob("[0-9]*/stat"))
+    return not _is_listed() or any(fields[0] != "Z" for fields in _members(group))
 
 
-def _is_member(stat: Path, group: int) -> bool:
-    try:
-        # The name of the program, in brackets, may hold anything.
-        state, _parent, its_group = stat.read_text(errors="replace").rpartition(")")[2].split()[:3]
-    except (OSError, ValueError):
-        return False
-    return int(its_group) == group and state != "Z"
+def _is_listed() -> bool:
+    """Whether the system shows its processes as files."""
+    return Path("/proc/self/stat").exists()
+
+
+def _members(group: int) -> Iterator[list[str]]:
+    """Of each member of the group the fields of its `stat`, from the state on (proc(5))."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name of the program, in brackets, may hold anything.
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if len(fields) > 12 and int(fields[2]) == group:
+            yield fields

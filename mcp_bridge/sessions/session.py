@@ -105,6 +105,10 @@ class Session:
         """The last HTTP status that was an error while the session opened."""
         return self._notes.http_status
 
+    def has_computed(self) -> bool:
+        """Whether its process has computed since this was last asked, as far as anybody knows."""
+        return self._notes.process is not None and self._notes.process.has_computed()
+
     @property
     def dead(self) -> bool:
         """True once the connection is known to be gone or the session was closed."""

@@ -254,7 +254,7 @@ async def _streams(spec: StdioSpec, tail: StderrTail, notes: Notes) -> AsyncIter
             tail.close_write_end()
             yield streams
         return
-    process = ServerProcess([spec.command, *spec.args], env=env, cwd=spec.cwd, stderr=tail.file)
+    process = notes.process = ServerProcess([spec.command, *spec.args], env=env, cwd=spec.cwd, stderr=tail.file)
     tail.close_write_end()
     stdio = StdioStreams(
         process,

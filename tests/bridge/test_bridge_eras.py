@@ -76,6 +76,13 @@ async def test_a_slow_server_is_not_taken_for_an_old_one(release: Release, start
     assert count(starts) == 2
 
 
+async def test_a_server_that_computes_while_it_starts_is_started_once(release: Release, starts: Path) -> None:
+    command = release("2.3", "--starts", str(starts), "--compute", "1")
+    async with mcp_bridge.connect(command) as toolset:
+        assert toolset.servers[0].protocol == "2026-07-28"
+    assert count(starts) == 1
+
+
 async def test_a_slow_server_that_can_run_only_once_is_waited_for(release: Release, starts: Path) -> None:
     command = release("2.3", "--starts", str(starts), "--slow", "2", "--alone")
     async with mcp_bridge.connect(command) as toolset:

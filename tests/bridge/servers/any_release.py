@@ -1,10 +1,11 @@
 """A server that runs on every release of the MCP SDK from 1.3 on; the tests start it in environments of their own.
 
     python any_release.py [--transport stdio|sse|streamable-http] [--port PORT] [--starts FOLDER] [--slow SECONDS]
-                          [--alone]
+                          [--alone] [--compute SECONDS]
 
 `--starts`: leaves a file in FOLDER for each start. `--slow`: begins to listen only after that time.
-`--alone`: ends at once where another start is already in FOLDER.
+`--alone`: ends at once where another start is already in FOLDER. `--compute`: begins to listen only after that much
+processor time.
 """
 
 import argparse
@@ -13,25 +14,30 @@ import sys
 import time
 from pathlib import Path
 
-try:
-    from mcp.server.mcpserver import Context, MCPServer
-except ImportError:
-    from mcp.server.fastmcp import Context
-    from mcp.server.fastmcp import FastMCP as MCPServer
-
 parser = argparse.ArgumentParser()
 parser.add_argument("--transport", default="stdio")
 parser.add_argument("--port", type=int, default=0)
 parser.add_argument("--starts", type=Path)
 parser.add_argument("--slow", type=float, default=0.0)
 parser.add_argument("--alone", action="store_true")
+parser.add_argument("--compute", type=float, default=0.0)
 options = parser.parse_args()
 
 if options.starts:
     if options.alone and any(options.starts.iterdir()):
         sys.exit("another one is running")
     (options.starts / str(os.getpid())).touch()
+
+try:  # after the file of the start was left: importing the SDK takes a while
+    from mcp.server.mcpserver import Context, MCPServer
+except ImportError:
+    from mcp.server.fastmcp import Context
+    from mcp.server.fastmcp import FastMCP as MCPServer
+
 time.sleep(options.slow)
+computed_until = time.process_time() + options.compute
+while time.process_time() < computed_until:
+    pass
 
 server = MCPServer("any-release")
 

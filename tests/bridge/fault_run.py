@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
-import socket
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -16,11 +13,13 @@ from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
+from listening_servers import ServerProcess
+from servers import call_ledger
 
 import mcp_bridge
 from mcp_bridge import OutcomeUnknown, ToolFailure
 
-SERVER = Path(__file__).parent / "servers" / "call_ledger.py"
+SERVERS = Path(__file__).parent / "servers"
 TOOLS = ("charge", "charge", "set_status", "look")
 CONCURRENT_WORLDS = 12
 CALL_TIMEOUT_S = 15.0
@@ -81,13 +80,25 @@ def _may_repeat(call: str) -> bool:
     return "/charge/" not in call
 
 
-async def fault_run(way: Way, calls: int, *, seed: int, folder: Path, kills: int, world_calls: int = 10) -> Tally:
-    """`calls` calls in worlds of `world_calls`, while servers die `kills` times beside what they do by themselves."""
+async def fault_run(
+    way: Way,
+    calls: int,
+    *,
+    seed: int,
+    folder: Path,
+    kills: int,
+    world_calls: int = 10,
+    over_stdio: str = "call_ledger.py",
+) -> Tally:
+    """`calls` calls in worlds of `world_calls`, while servers die `kills` times beside what they do by themselves.
+
+    `over_stdio`: the server that is started for each world where the way is `stdio`.
+    """
     tally = Tally(way)
     ledger = folder / f"{way}.ledger"
     ledger.touch()
     chance = random.Random(seed)
-    async with _server(way, ledger, seed, deaths=10 / calls) as (source, kill):
+    async with _server(way, ledger, seed, deaths=10 / calls, over_stdio=over_stdio) as (source, kill):
         async with mcp_bridge.connect(source, call_timeout_s=CALL_TIMEOUT_S) as toolset:
             kill_at = set(chance.sample(range(calls // 10, calls), kills))
             limiter = anyio.CapacityLimiter(CONCURRENT_WORLDS)
@@ -142,74 +153,55 @@ async def _call(world: Any, call: str, tally: Tally) -> bool:
 
 
 @asynccontextmanager
-async def _server(way: Way, ledger: Path, seed: int, *, deaths: float) -> AsyncIterator[tuple[Any, Any]]:
+async def _server(
+    way: Way, ledger: Path, seed: int, *, deaths: float, over_stdio: str
+) -> AsyncIterator[tuple[Any, Any]]:
     """What to connect to, and what kills a server. `deaths`: how likely a child ends by itself in any one call."""
-    command = [sys.executable, str(SERVER), str(ledger), "--seed", str(seed), "--silent", "0.001"]
     if way == "stdio":
 
         async def kill_child() -> None:
             await anyio.to_thread.run_sync(_kill_one_child, str(ledger), seed)
 
-        yield (
-            {"mcpServers": {"ledger": {"command": command[0], "args": [*command[1:], "--die", str(deaths)]}}},
-            kill_child,
-        )
+        args = [str(SERVERS / over_stdio), str(ledger), "--seed", str(seed), "--silent", "0.001", "--die", str(deaths)]
+        yield {"mcpServers": {"ledger": {"command": sys.executable, "args": args}}}, kill_child
         return
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    command += ["--http", str(port), "--cut", "0.01", "--die", "0.0005"]
-    if way == "http-handshake":
-        command.append("--handshake")
-    keeper = Keeper(command, port)
+    keeper = await anyio.to_thread.run_sync(Keeper, ledger, seed, way == "http-handshake")
     try:
-        await anyio.to_thread.run_sync(keeper.start)
         async with anyio.create_task_group() as group:
             group.start_soon(keeper.keep)
-            yield f"http://127.0.0.1:{port}/mcp", keeper.kill
+            yield keeper.url, keeper.kill
             group.cancel_scope.cancel()
     finally:
-        keeper.end()
+        await anyio.to_thread.run_sync(keeper.end)
 
 
 class Keeper:
     """Starts an HTTP server again whenever it has ended, as a supervisor in production would."""
 
-    def __init__(self, command: list[str], port: int) -> None:
-        self._command = command
-        self._port = port
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, ledger: Path, seed: int, handshake: bool) -> None:
+        chances = {"cut": 0.01, "silent": 0.001, "die": 0.0005}
+        self._server = ServerProcess(call_ledger.app, file=str(ledger), handshake=handshake, seed=seed, **chances)
+        self.url = self._server.url
 
-    def start(self) -> None:
+    def _start(self) -> None:
         for _ in range(20):
-            if self._listens():
-                return
+            try:
+                self._server.start()
+            except ChildProcessError:
+                continue  # killed before it listened
+            return
         raise RuntimeError("the ledger server does not start; its stderr is above")
-
-    def _listens(self) -> bool:
-        """False where it was killed before it did."""
-        self._process = subprocess.Popen(self._command)
-        while self._process.poll() is None:
-            with socket.socket() as probe:
-                probe.settimeout(1)
-                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
-                    return True
-        return False
 
     async def keep(self) -> None:
         while True:
-            assert self._process is not None
-            await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
-            await anyio.to_thread.run_sync(self.start)
+            await anyio.to_thread.run_sync(self._server.process.join, abandon_on_cancel=True)
+            await anyio.to_thread.run_sync(self._start)
 
     async def kill(self) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
+        self._server.process.kill()
 
     def end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        self._server.kill()
 
 
 def _kill_one_child(ledger: str, seed: int) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -14,8 +12,9 @@ from typing import Self
 
 import anyio
 import anyio.abc
+from listening_servers import ServerProcess
+from servers import bank
 
-BANK = Path(__file__).parent / "servers" / "bank.py"
 FAULTS = ("drop_request", "drop_answer", "cut_answer", "error_status", "kill")
 
 
@@ -33,14 +32,14 @@ class FaultyNetwork:
         self._kills = kills
         self._stack = AsyncExitStack()
         self._starting = anyio.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        self._port = 0
+        self._server: ServerProcess | None = None
         self.faults: Counter[str] = Counter()
         self.url = ""
 
     async def __aenter__(self) -> Self:
-        await anyio.to_thread.run_sync(self._start)
-        self._stack.callback(lambda: self._end())
+        self._log.touch()
+        server = self._server = ServerProcess(bank.app, log=str(self._log))
+        self._stack.callback(server.kill)
         group = await self._stack.enter_async_context(anyio.create_task_group())
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
         self._stack.callback(group.cancel_scope.cancel)
@@ -56,19 +55,6 @@ class FaultyNetwork:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
-
-    def _start(self) -> None:
-        self._log.touch()
-        self._process = subprocess.Popen([sys.executable, str(BANK), str(self._log)], stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        self._port = int(self._process.stdout.readline())
-
-    def _end(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        self._process.kill()
-        self._process.wait()
-        self._process.stdout.close()
 
     async def _serve(self, client: anyio.abc.SocketStream) -> None:
         async with client:
@@ -116,8 +102,9 @@ class FaultyNetwork:
     async def _parts(self, request: bytes) -> AsyncIterator[bytes]:
         head, _, body = request.partition(b"\r\n\r\n")
         lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")]
+        assert self._server is not None
         try:
-            async with await anyio.connect_tcp("127.0.0.1", self._port) as server:
+            async with await anyio.connect_tcp("127.0.0.1", self._server.port) as server:
                 await server.send(b"\r\n".join([*lines, b"connection: close", b"", body]))
                 async for part in server:
                     yield part
@@ -130,8 +117,8 @@ class FaultyNetwork:
             # Any moment will do: whether the server has done it by then is what nobody can know.
             await anyio.sleep(self._random.random() * 0.02)
             async with self._starting:
-                self._end()
-                await anyio.to_thread.run_sync(self._start)
+                assert self._server is not None
+                await anyio.to_thread.run_sync(self._server.restart)
 
 
 async def _read_message(stream: anyio.abc.SocketStream) -> bytes:

@@ -42,7 +42,8 @@ def serving(app: Any, **options: Any) -> Iterator[int]:
 class ServerProcess:
     """The ASGI app that `make(**options)` gives, in a process of its own; it listens once it is made or started.
 
-    `make` is a function of a module, which the process imports. The port stays the same after a restart.
+    `make` is a function of a module, which the process imports. The port stays the same after a restart. Where it dies
+    before it listens, that is a `ChildProcessError`.
     """
 
     def __init__(self, make: Callable[..., Any], **options: Any) -> None:
@@ -63,7 +64,7 @@ class ServerProcess:
             try:
                 self.port = told.recv()
             except EOFError:
-                raise AssertionError("the server died at start; its stderr is above") from None
+                raise ChildProcessError("the server died at start; its stderr is above") from None
 
     def kill(self) -> None:
         self.process.kill()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -270,36 +271,7 @@ def test_a_ledger_that_keeps_the_latest_lines_says_how_many_it_dropped() -> None
     assert ledger.lines[-1].call == "default/call-3"
 
 
-CHARGING = """
-import os, pathlib, sys
-from mcp.server.mcpserver import MCPServer
-from mcp_types import ToolAnnotations
-
-server, log = MCPServer("bank", log_level="ERROR"), pathlib.Path(sys.argv[1])
-
-def done(what):
-    with log.open("a") as file:
-        file.write(what + "\\n")
-    if len(log.read_text().splitlines()) == 1:
-        os._exit(9)  # what was asked is done; the answer is lost
-
-@server.tool(structured_output=False)
-async def charge(amount: int) -> str:
-    done(f"charge {amount}")
-    return "charged"
-
-@server.tool(structured_output=False, annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=True))
-async def set_limit(amount: int) -> str:
-    done(f"limit {amount}")
-    return "set"
-
-@server.tool(structured_output=False)
-async def set_name(name: str) -> str:
-    done(f"name {name}")
-    return "named"
-
-server.run("stdio")
-"""
+CHARGING = Path(__file__).parent / "servers" / "charging.py"
 
 
 @pytest.mark.parametrize(
@@ -307,13 +279,12 @@ server.run("stdio")
     [("charge", {"amount": 5}, 1), ("set_limit", {"amount": 5}, 2), ("set_name", {"name": "A"}, 2)],
 )
 async def test_a_server_that_dies_after_it_did_what_was_asked_is_asked_again_only_where_that_does_no_harm(
-    script: Callable[[str], list[str]], tmp_path: Path, tool: str, arguments: dict[str, Any], runs: int
+    tmp_path: Path, tool: str, arguments: dict[str, Any], runs: int
 ) -> None:
     log = tmp_path / "log"
-    command = [*script(CHARGING), str(log)]
     entry = {
-        "command": command[0],
-        "args": command[1:],
+        "command": sys.executable,
+        "args": [str(CHARGING), str(log)],
         "toolbake": {"isolation": "shared", "idempotent": ["set_name"]},
     }
     async with mcp_bridge.connect({"mcpServers": {"bank": entry}}) as toolset, toolset.open_world("r") as world:

@@ -1,43 +1,33 @@
-"""A server over HTTP that writes down what it does, with the call's key: `python bank.py LOG`. It prints its port."""
+"""A server over HTTP that writes down what it does, with the call's key: `app` makes it."""
 
-import socket
-import sys
+from typing import Any
 
-import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ToolAnnotations
 
-server = MCPServer("bank", log_level="ERROR")
 
+def app(*, log: str) -> Any:
+    server = MCPServer("bank", log_level="ERROR")
 
-def done(what: str, context: Context) -> str:
-    key = (context.request_context.meta or {})["toolbake/idempotency_key"]
-    with open(sys.argv[1], "a") as log:  # one write of less than a page: whole also with several processes
-        log.write(f"{key} {what}\n")
-    return f"{what}: done"
+    def done(what: str, context: Context) -> str:
+        key = (context.request_context.meta or {})["toolbake/idempotency_key"]
+        with open(log, "a") as file:  # one write of less than a page: whole also with several processes
+            file.write(f"{key} {what}\n")
+        return f"{what}: done"
 
+    @server.tool(structured_output=False)
+    async def charge(amount: int, context: Context) -> str:
+        """Charge an account."""
+        return done(f"charge {amount}", context)
 
-@server.tool(structured_output=False)
-async def charge(amount: int, context: Context) -> str:
-    """Charge an account."""
-    return done(f"charge {amount}", context)
+    @server.tool(structured_output=False, annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=True))
+    async def set_limit(amount: int, context: Context) -> str:
+        """Set the limit of an account."""
+        return done(f"limit {amount}", context)
 
+    @server.tool(structured_output=False, annotations=ToolAnnotations(read_only_hint=True))
+    async def balance(context: Context) -> str:
+        """Read the balance of an account."""
+        return done("balance", context)
 
-@server.tool(structured_output=False, annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=True))
-async def set_limit(amount: int, context: Context) -> str:
-    """Set the limit of an account."""
-    return done(f"limit {amount}", context)
-
-
-@server.tool(structured_output=False, annotations=ToolAnnotations(read_only_hint=True))
-async def balance(context: Context) -> str:
-    """Read the balance of an account."""
-    return done("balance", context)
-
-
-if __name__ == "__main__":
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    listening.listen(256)
-    print(listening.getsockname()[1], flush=True)
-    uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error")).run(sockets=[listening])
+    return server.streamable_http_app()

@@ -1,16 +1,13 @@
-"""An MCP server that writes down every call it executes, and then fails on purpose.
+"""An MCP server that writes down every call it executes, and then fails on purpose: `app` makes it, over HTTP.
 
-    python call_ledger.py FILE [--http PORT] [--handshake] [--seed N] [--cut P] [--silent P] [--die P]
-
-FILE gets a line `tool call key` for each execution, before anything is answered. After that, by chance: the answer is
-cut in the middle (`--cut`, HTTP), never sent (`--silent`), or the process ends (`--die`; half of the time before the
-execution). `--handshake`: play a server of the era before 2026-07-28, which keeps sessions.
+Over stdio: `python call_ledger.py FILE [--seed N] [--silent P] [--die P]`. FILE gets a line `tool call key` for each
+execution, before anything is answered. After that, by chance: the answer is cut in the middle (`cut`, HTTP), never sent
+(`silent`), or the process ends (`die`; half of the time before the execution).
 """
 
 import argparse
 import os
 import random
-import socket
 from typing import Any
 
 import anyio
@@ -36,18 +33,21 @@ TOOLS = [
 
 
 class Ledger:
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
+    def __init__(self, file: str, *, seed: int, silent: float, die: float) -> None:
+        self.silent, self.die = silent, die
         self.executed = 0
-        self.chance = random.Random(options.seed * 100_003 + os.getpid())
+        self.chance = random.Random(seed * 100_003 + os.getpid())
         # One write in append mode is whole, also with several processes.
-        self.file = os.open(options.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self.file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def server(self) -> Server[Any]:
+        return Server("ledger", on_list_tools=self.list_tools, on_call_tool=self.call_tool)
 
     async def list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=TOOLS)
 
     async def call_tool(self, context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        dies = self.chance.random() < self.options.die
+        dies = self.chance.random() < self.die
         if dies and self.chance.random() < 0.5:
             os._exit(1)
         meta = context.meta or {}
@@ -56,7 +56,7 @@ class Ledger:
         self.executed += 1
         if dies:
             os._exit(1)
-        if self.chance.random() < self.options.silent:
+        if self.chance.random() < self.silent:
             await anyio.sleep_forever()
         return types.CallToolResult(content=[types.TextContent(text=f"done {params.arguments}")])
 
@@ -64,23 +64,22 @@ class Ledger:
 class Mischief:
     """Cuts answers, and plays an old server."""
 
-    def __init__(self, app: Any, ledger: Ledger) -> None:
+    def __init__(self, app: Any, ledger: Ledger, handshake: bool, cut: float) -> None:
         self.app = app
         self.ledger = ledger
+        self.handshake, self.cut = handshake, cut
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         method = dict(scope["headers"]).get(b"mcp-method", b"")
-        if self.ledger.options.handshake and method == b"server/discover":
+        if self.handshake and method == b"server/discover":
             await send({"type": "http.response.start", "status": 404, "headers": []})
             await send({"type": "http.response.body", "body": b""})
             return
         # Not before the first execution: a server that cannot even begin is another matter.
-        cuts = (
-            scope["method"] == "POST" and self.ledger.executed and self.ledger.chance.random() < self.ledger.options.cut
-        )
+        cuts = scope["method"] == "POST" and self.ledger.executed and self.ledger.chance.random() < self.cut
 
         async def cut(message: Any) -> None:
             if message["type"] == "http.response.body" and message.get("body"):
@@ -91,16 +90,12 @@ class Mischief:
         await self.app(scope, receive, cut if cuts else send)
 
 
-def serve_http(server: Server[Any], ledger: Ledger) -> None:
-    import uvicorn
-
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind(("127.0.0.1", ledger.options.http))
-    listening.listen(1024)
-    app = server.streamable_http_app()
-    app.add_middleware(Mischief, ledger=ledger)
-    uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on")).run(sockets=[listening])
+def app(*, file: str, handshake: bool, seed: int, cut: float, silent: float, die: float) -> Any:
+    """`handshake`: play a server of the era before 2026-07-28, which keeps sessions."""
+    ledger = Ledger(file, seed=seed, silent=silent, die=die)
+    made = ledger.server().streamable_http_app()
+    made.add_middleware(Mischief, ledger=ledger, handshake=handshake, cut=cut)
+    return made
 
 
 async def serve_stdio(server: Server[Any]) -> None:
@@ -113,17 +108,12 @@ async def serve_stdio(server: Server[Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("file")
-    parser.add_argument("--http", type=int)
-    parser.add_argument("--handshake", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
-    for fault in ("--cut", "--silent", "--die"):
+    for fault in ("--silent", "--die"):
         parser.add_argument(fault, type=float, default=0.0)
-    ledger = Ledger(parser.parse_args())
-    server = Server("ledger", on_list_tools=ledger.list_tools, on_call_tool=ledger.call_tool)
-    if ledger.options.http is not None:
-        serve_http(server, ledger)
-    else:
-        anyio.run(serve_stdio, server)
+    options = parser.parse_args()
+    ledger = Ledger(options.file, seed=options.seed, silent=options.silent, die=options.die)
+    anyio.run(serve_stdio, ledger.server())
 
 
 if __name__ == "__main__":

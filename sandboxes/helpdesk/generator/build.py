@@ -37,28 +37,51 @@ Task = dict[str, Any]
 def build_tasks() -> list[Task]:
     """All tasks, always the same: by tier, then intent, training first."""
     tasks: list[Task] = []
-    desk = Helpdesk()
+    worlds = _Worlds()
     for intent in sorted(INTENTS, key=lambda intent: intent.tier):
         for split in ("train", "heldout"):
             if intent.phrasings(split):
-                tasks += _tasks_of(intent, split, desk)
-    desk.close()
+                tasks += _tasks_of(intent, split, worlds)
+    worlds.close()
     return tasks
 
 
-def _tasks_of(intent: Intent, split: str, desk: Helpdesk) -> list[Task]:
+class _Worlds:
+    """Where the requests are made up. Each of a hundred beginnings is read once, of three thousand times."""
+
+    def __init__(self) -> None:
+        self._desk = Helpdesk()
+        self._beginnings: dict[tuple[int, str], dict[str, Any]] = {}
+
+    def open(self, setup: dict[str, Any]) -> Helpdesk:
+        return self._desk.prepare(setup)
+
+    def beginning(self, setup: dict[str, Any]) -> dict[str, Any]:
+        """The state in which a world of that setup begins. Not to be changed."""
+        name = (setup["seed"], setup["scenario"])
+        if name not in self._beginnings:
+            world = self.open(setup)
+            self._beginnings[name] = world.state()
+            world.close()
+        return self._beginnings[name]
+
+    def close(self) -> None:
+        self._desk.close()
+
+
+def _tasks_of(intent: Intent, split: str, worlds: _Worlds) -> list[Task]:
     count = _PAIR_TASKS if intent.facet == "pair" else _TASKS_PER_INTENT[split][intent.tier]
     most_equal = int(count * _MOST_EQUAL)
     answers: Counter[tuple[tuple[str, ...], ...]] = Counter()
     asked: set[tuple[int, str]] = set()
     tasks: list[Task] = []
-    for setup, slots in _candidates(intent, split, desk):
+    for setup, slots in _candidates(intent, split, worlds):
         wordings = intent.phrasings(split)
         number = len(tasks) % len(wordings)
         prompt = wordings[number].format(**slots)
         if (setup["seed"], prompt) in asked:
             continue
-        task, answer = _solve(intent, split, desk.prepare(setup), slots)
+        task, answer = _solve(intent, split, worlds, setup, slots)
         if answers[answer.parts] == most_equal:
             continue
         answers[answer.parts] += 1
@@ -71,24 +94,22 @@ def _tasks_of(intent: Intent, split: str, desk: Helpdesk) -> list[Task]:
     raise ValueError(f"only {len(tasks)} of {count} tasks for {intent.name} ({split}); widen what it picks")
 
 
-def _candidates(intent: Intent, split: str, desk: Helpdesk) -> Iterator[tuple[dict[str, Any], Slots]]:
+def _candidates(intent: Intent, split: str, worlds: _Worlds) -> Iterator[tuple[dict[str, Any], Slots]]:
     """One request from each of many worlds in turn."""
     chance = random.Random(f"{intent.name}/{split}")
     scenario, seeds = WORLDS[split]
     for _ in range(_WORLDS_TRIED):
         setup = {"seed": chance.choice(seeds), "scenario": scenario}
-        world = desk.prepare(setup)
-        found = [slots for slots in intent.pick(world.state(), chance) if intent.asks(split, slots)]
-        world.close()
+        found = [slots for slots in intent.pick(worlds.beginning(setup), chance) if intent.asks(split, slots)]
         if found:
             yield setup, chance.choice(found)
 
 
-def _solve(intent: Intent, split: str, world: Helpdesk, slots: Slots) -> tuple[Task, Answer]:
-    before = world.state()
+def _solve(intent: Intent, split: str, worlds: _Worlds, setup: dict[str, Any], slots: Slots) -> tuple[Task, Answer]:
+    world = worlds.open(setup)
     run = GoldRun(world)
     answer = intent.solve(run, slots)
-    changes = world.diff(before, world.state())
+    changes = world.diff(worlds.beginning(setup), world.state())
     world.close()
     if len(run.calls) != intent.tier:
         raise ValueError(f"{intent.name} took {len(run.calls)} calls; its tier says {intent.tier}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelError
 
@@ -47,16 +47,26 @@ def count_tokens(renderer: ChatRenderer, tools: Sequence[Tool]) -> TokenCosts:
 
 def open_renderer(model: str | None) -> ChatRenderer:
     """The renderer of a model; its weights are not loaded. Raises `ModelError`."""
-    from transformers import AutoTokenizer
-
-    from ..policies.models.smollm2 import embedded_folder
     from ..policies.rendering import make_renderer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(embedded_folder()) if model is None else model)
+        tokenizer = _open_tokenizer(model)
     except (OSError, ValueError, KeyError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(
             f"cannot load the tokenizer of {model!r}: {reason}; give a model folder, or a hub name that can be reached"
         ) from error
     return make_renderer(tokenizer)
+
+
+def _open_tokenizer(model: str | None) -> Any:
+    if model is None:
+        # Its class is known. To find that of another, transformers imports torch, which takes seconds.
+        from transformers import PreTrainedTokenizerFast
+
+        from ..policies.models.smollm2 import embedded_folder
+
+        return PreTrainedTokenizerFast.from_pretrained(str(embedded_folder()))
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,10 +25,14 @@ def make_renderer(
 
     Raises `ModelError` when the family is unknown or does not fit the tokenizer.
     """
-    from renderers.base import MODEL_RENDERER_MAP
-
     from .library import LibraryRenderer
     from .template import TemplateRenderer
+
+    if family is None and os.path.isabs(getattr(tokenizer, "name_or_path", "")):
+        family = "template"  # no hub name; the library need not be imported, which takes a second
+    if family == "template":
+        return TemplateRenderer(tokenizer, options=options)
+    from renderers.base import MODEL_RENDERER_MAP
 
     if family is None:
         family = MODEL_RENDERER_MAP.get(getattr(tokenizer, "name_or_path", ""), "template")

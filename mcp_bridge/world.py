@@ -96,3 +96,9 @@ class SaidBySource:
     def can_fork(self) -> bool:
         """Whether its worlds can be forked."""
         return bool(getattr(self.source, "can_fork", False))
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Values that must not be written down: its own, and those that the user gave for it."""
+        spec = getattr(self.source, "spec", None)
+        return (*getattr(self.source, "secrets", ()), *getattr(spec, "secrets", ()))

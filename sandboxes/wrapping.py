@@ -38,11 +38,6 @@ class WrappedSource(SaidBySource):
         return bool(getattr(self.source, "simulated", live is not None and not live))
 
     @property
-    def secrets(self) -> Sequence[str]:
-        """Values that must not be written down."""
-        return (*getattr(self.source, "secrets", ()), *getattr(getattr(self.source, "spec", None), "secrets", ()))
-
-    @property
     def info(self) -> ServerInfo | None:
         """The MCP server behind it, if it is one."""
         return getattr(self.source, "info", None)

@@ -10,6 +10,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.sources.spoiling import faults_are_put_in_by
+
 # Read once, when torch is imported, which is later. What the environment says already is kept.
 # Threads that spin at barriers cost a machine that is shared a factor of ten and more; asleep they cost little.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -17,6 +19,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 # Large pages for large tensors: a training step otherwise spends a tenth of its time on page faults.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+# As `import sandboxes` does, which takes longer.
+faults_are_put_in_by("sandboxes.faults.configured:faults_for")
 
 if TYPE_CHECKING:
     from .blocking import check_tasks, distill, evaluate, probe, rollout, synthesize, train

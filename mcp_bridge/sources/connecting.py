@@ -18,6 +18,7 @@ from ..toolsets.toolset import Limits, Part, Toolset
 from .functions import FunctionSource
 from .identify import identify
 from .specs import FunctionSpec, OpenApiSpec, ServerSpec, Spec, WorldSourceSpec
+from .spoiling import spoiler_for
 
 
 @contextlib.asynccontextmanager
@@ -130,12 +131,13 @@ async def _started(
     connect_timeout_s: float,
     handlers: Handlers | None,
 ) -> Part:
+    spoiled = spoiler_for(spec.options.faults, spec.label)
     # Loaded here: importing the SDK takes seconds, and functions and sandboxes do without.
     if isinstance(spec, OpenApiSpec):
         from ..openapi.source import open_api
 
         api = await open_api(spec, connect_timeout_s=connect_timeout_s)
-        return Part(spec.name or spec.label, api, aclose=api.aclose, options=spec.options)
+        return Part(spec.name or spec.label, spoiled(api), aclose=api.aclose, options=spec.options)
     from ..sessions.server_source import open_server
 
     server = await open_server(
@@ -145,7 +147,7 @@ async def _started(
         call_timeout_s=limits.call_timeout_s,
         handlers=handlers,
     )
-    return Part(spec.name or spec.label, server, aclose=server.aclose, options=spec.options)
+    return Part(spec.name or spec.label, spoiled(server), aclose=server.aclose, options=spec.options)
 
 
 def _distinct(parts: Sequence[Part]) -> list[Part]:

@@ -87,6 +87,9 @@ class ServerOptions(BaseModel):
     max_answer_mb: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = 8.0
     """The most megabytes (of 1 000 000 bytes) of one answer; a larger one is not kept, and the call fails."""
 
+    faults: Mapping[str, Any] | None = None
+    """Faults to put into its tools, seeded; see `sandboxes.faults.configured`."""
+
     namespace: Annotated[StrictStr, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,32}$")] | None = None
     """Put before the names of all its tools, with two underscores between: `orders__get`. Where None, only names that
     several sources have are told apart in this way, by the server's own name."""

@@ -122,8 +122,7 @@ class Toolset:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Values that must not be written down: those in the servers' environments, headers, arguments and URLs."""
-        specs = [getattr(part.source, "spec", None) for part in self._parts]
-        return tuple(secret for spec in specs for secret in getattr(spec, "secrets", ()))
+        return tuple(secret for part in self._parts for secret in part.secrets)
 
     @property
     def has_state(self) -> bool:

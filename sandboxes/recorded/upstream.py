@@ -44,6 +44,10 @@ def only_server(source: Any, server: str | None) -> ServerSpec:
             raise SourceError(f"there is no server {server!r}; the servers are {names}")
     if len(servers) != 1:
         raise SourceError(f"a recorder stands before one server; choose with --server: {names}")
+    if servers[0].options.faults is not None:
+        raise SourceError(
+            f"{servers[0].label} has faults, and a recorder writes what the real server says; remove them"
+        )
     return servers[0]
 
 

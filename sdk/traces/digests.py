@@ -57,7 +57,13 @@ def tools_identity(source: Any, tools: Iterable[Tool]) -> dict[str, Any]:
     shown = sorted((tool.as_openai() for tool in tools), key=lambda tool: str(tool["function"]["name"]))
     specs = identify(source)
     code = [spec.function for spec in specs if isinstance(spec, FunctionSpec)]
-    return {"source": [_label(spec) for spec in specs], "count": len(shown), "digest": digest([shown, code])}
+    faults = [spec.options.faults for spec in specs if not isinstance(spec, FunctionSpec | WorldSourceSpec)]
+    return {
+        "source": [_label(spec) for spec in specs],
+        "count": len(shown),
+        "digest": digest([shown, code]),
+        **({"faults": digest(faults)} if any(faults) else {}),
+    }
 
 
 def handlers_identity(handlers: Handlers | None) -> dict[str, str]:

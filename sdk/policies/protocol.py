@@ -7,7 +7,7 @@ only knows text (`EndpointAgent`), or plays a script (`ScriptedAgent`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -62,6 +62,22 @@ class Policy(Protocol):
 
         Raises `PolicyFailure` when the engine broke.
         """
+        ...
+
+
+class StreamingPolicy(Policy, Protocol):
+    """A policy that tells of each token as soon as it is sampled."""
+
+    async def sample(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        sampling: Sampling,
+        seed: int,
+        stop_token_ids: Sequence[int] = (),
+        on_token: Callable[[int], None] | None = None,
+    ) -> Completion:
+        """As `Policy.sample`. `on_token` is called on the caller's event loop, in order, before this returns."""
         ...
 
 

@@ -5,24 +5,20 @@ from __future__ import annotations
 import hmac
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TypeVar
 
-import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ..policies.protocol import Policy
+from ..policies.protocol import StreamingPolicy
 from ..policies.rendering import ChatRenderer
 from .errors import ApiError
 from .generation import Generator
-from .replies import stream_events, whole_reply
+from .replies import whole_reply
 from .requests import read_request
-
-Found = TypeVar("Found")
+from .streaming import StreamedReply, unless_disconnected
 
 log = logging.getLogger(__name__)
 _MOST_BYTES = 16 * 2**20
@@ -30,7 +26,7 @@ _CLIENT_CLOSED = 499
 
 
 def build_app(
-    policy: Policy,
+    policy: StreamingPolicy,
     renderer: ChatRenderer,
     model_name: str,
     api_key: str | None = None,
@@ -42,14 +38,20 @@ def build_app(
     `api_key`: what clients must send (`Authorization: Bearer ...`) for everything but `/health`; None asks for
     nothing. `default_max_tokens`: the most new tokens of requests that set no limit.
 
-    A stream begins when the answer is complete, because a policy samples whole completions.
+    A stream says what of the answer will not change any more, some tokens behind the policy; calls when they are
+    complete.
     """
     return _Endpoint(policy, renderer, model_name, api_key, default_max_tokens).app()
 
 
 class _Endpoint:
     def __init__(
-        self, policy: Policy, renderer: ChatRenderer, model_name: str, api_key: str | None, default_max_tokens: int
+        self,
+        policy: StreamingPolicy,
+        renderer: ChatRenderer,
+        model_name: str,
+        api_key: str | None,
+        default_max_tokens: int,
     ) -> None:
         self._generator = Generator(policy, renderer, default_max_tokens=default_max_tokens)
         self._model_name = model_name
@@ -82,14 +84,12 @@ class _Endpoint:
         self._authorize(request)
         chat = read_request(await _body(request))
         self._check_model(chat.model)
-        generated = await _unless_disconnected(request, lambda: self._generator.generate(chat))
+        if chat.stream:
+            return StreamedReply(self._generator, chat, self._model_name)
+        generated = await unless_disconnected(request.receive, lambda: self._generator.generate(chat))
         if generated is None:
             return Response(status_code=_CLIENT_CLOSED)
-        if not chat.stream:
-            return JSONResponse(whole_reply(generated, self._model_name))
-        include_usage = bool(chat.stream_options and chat.stream_options.include_usage)
-        events = stream_events(generated, self._model_name, include_usage=include_usage)
-        return StreamingResponse(_each(events), media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        return JSONResponse(whole_reply(generated, self._model_name))
 
     def _authorize(self, request: Request) -> None:
         if self._api_key is None:
@@ -116,12 +116,6 @@ class _Endpoint:
         return {"id": self._model_name, "object": "model", "created": self._created, "owned_by": "toolbake"}
 
 
-async def _each(events: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """One by one on the loop: starlette would fetch every event of a plain iterator from a thread."""
-    for event in events:
-        yield event
-
-
 async def _body(request: Request) -> bytes:
     """The body. Only JSON's own media type: a page in a browser cannot send that to another site unasked."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -133,28 +127,6 @@ async def _body(request: Request) -> bytes:
         if len(body) > _MOST_BYTES:
             raise ApiError(413, f"the body has more than {_MOST_BYTES} bytes; send a shorter conversation")
     return bytes(body)
-
-
-async def _unless_disconnected(request: Request, work: Callable[[], Awaitable[Found]]) -> Found | None:
-    """What `work` returns; None when the client went away first, which cancels it."""
-    found: list[Found] = []
-    failed: list[ApiError] = []
-
-    async def watch() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        group.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(watch)
-        try:
-            found.append(await work())
-        except ApiError as error:  # carried out of the task group, which would wrap it
-            failed.append(error)
-        group.cancel_scope.cancel()
-    if failed:
-        raise failed[0]
-    return found[0] if found else None
 
 
 async def _api_error(_: Request, error: ApiError) -> Response:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import anyio
 
 from mcp_bridge.records import Tool
 
 from ..errors import ModelError, PolicyFailure
-from ..policies.protocol import Completion, Policy, Sampling
+from ..policies.protocol import Completion, Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer, ParsedReply
 from ..policies.rendering.calls import format_calls
 from ..records import Message, ToolCall
 from ..rollouts.seeds import derive_seed
 from .errors import ApiError, bad_request
 from .requests import ChatRequest
+from .settled import SettledReply
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,32 @@ class Generated:
         }
 
 
+class Listener(Protocol):
+    """Hears of answers while they are sampled, on the event loop."""
+
+    def grow(self, index: int, reasoning: str, content: str) -> None:
+        """So far answer `index` says this for good."""
+        ...
+
+    def finish(self, index: int, choice: Choice) -> None:
+        """Answer `index` is complete. Raises `ApiError` where it is not what was said so far."""
+        ...
+
+
 class Generator:
     """Answers requests with a policy."""
 
-    def __init__(self, policy: Policy, renderer: ChatRenderer, *, default_max_tokens: int) -> None:
+    def __init__(self, policy: StreamingPolicy, renderer: ChatRenderer, *, default_max_tokens: int) -> None:
         self._policy = policy
         self._renderer = renderer
         self._default_max_tokens = default_max_tokens
 
-    async def generate(self, request: ChatRequest) -> Generated:
-        """Raises `ApiError`: 400 for requests that do not fit, 422 for a call that was asked for and not made,
-        500 when the engine broke."""
+    async def generate(self, request: ChatRequest, listener: Listener | None = None) -> Generated:
+        """All answers, of which `listener` hears while they are sampled.
+
+        Raises `ApiError`: 400 for requests that do not fit, 422 for a call that was asked for and not made, 500 when
+        the engine broke.
+        """
         messages, tools = request.read_messages(), request.read_tools()
         prompt_ids = self._prompt(messages, tools)
         forced_ids = self._forced_start(tools, request.forced_tools)
@@ -66,6 +83,9 @@ class Generator:
         choices: dict[int, Choice] = {}
         failures: list[ApiError] = []
 
+        def parse(ids: Sequence[int]) -> ParsedReply:
+            return self._renderer.parse(ids, tools, prompt_ids=prompt_ids)
+
         async def one(index: int) -> None:
             try:
                 completion = await self._policy.sample(
@@ -73,8 +93,13 @@ class Generator:
                     sampling=sampling,
                     seed=derive_seed("serving", seed, index),
                     stop_token_ids=self._renderer.stop_token_ids,
+                    on_token=_teller(listener, index, SettledReply(parse, forced_ids, request.stops)),
                 )
-                choices[index] = self._choice(request, tools, prompt_ids, forced_ids, completion)
+                ids = [*forced_ids, *completion.token_ids]
+                said = parse(ids) if tools else _calls_as_text(parse(ids))
+                choices[index] = _choice(request, said, len(ids), completion)
+                if listener is not None:
+                    listener.finish(index, choices[index])
             except PolicyFailure as error:
                 failures.append(ApiError(500, f"the engine failed: {error}", kind="server_error", code="engine_failed"))
                 group.cancel_scope.cancel()
@@ -144,30 +169,32 @@ class Generator:
             )
         return shared
 
-    def _choice(
-        self,
-        request: ChatRequest,
-        tools: Sequence[Tool],
-        prompt_ids: Sequence[int],
-        forced_ids: Sequence[int],
-        completion: Completion,
-    ) -> Choice:
-        ids = [*forced_ids, *completion.token_ids]
-        parsed = self._renderer.parse(ids, tools, prompt_ids=prompt_ids)
-        if not tools:
-            parsed = _calls_as_text(parsed)
-        content, stopped = _cut_at_stop(parsed.content, request.stops)
-        calls = [] if stopped else _with_ids(parsed.tool_calls)
-        if request.parallel_tool_calls is False:
-            calls = calls[:1]
-        if request.forced_tools is not None:
-            _check_forced(request.forced_tools, calls, completion)
-        reason = "stop"
-        if completion.stop_reason == "length" and not stopped:
-            reason = "length"
-        elif calls:
-            reason = "tool_calls"
-        return Choice(content, parsed.reasoning, calls, reason, len(ids))
+
+def _teller(listener: Listener | None, index: int, settled: SettledReply) -> Callable[[int], None] | None:
+    if listener is None:
+        return None
+
+    def tell(token: int) -> None:
+        if settled.hear(token):
+            listener.grow(index, settled.reasoning, settled.content)
+
+    return tell
+
+
+def _choice(request: ChatRequest, parsed: ParsedReply, tokens: int, completion: Completion) -> Choice:
+    """The answer that a complete reply of so many tokens is."""
+    content, stopped = _cut_at_stop(parsed.content, request.stops)
+    calls = [] if stopped else _with_ids(parsed.tool_calls)
+    if request.parallel_tool_calls is False:
+        calls = calls[:1]
+    if request.forced_tools is not None:
+        _check_forced(request.forced_tools, calls, completion)
+    reason = "stop"
+    if completion.stop_reason == "length" and not stopped:
+        reason = "length"
+    elif calls:
+        reason = "tool_calls"
+    return Choice(content, parsed.reasoning, calls, reason, tokens)
 
 
 def _common_start(sequences: Sequence[Sequence[int]]) -> list[int]:
@@ -192,7 +219,7 @@ def _calls_as_text(parsed: ParsedReply) -> ParsedReply:
         return parsed
     whole = [call for call in parsed.tool_calls if call.error is None]
     broken = [call.error for call in parsed.tool_calls if call.error is not None]
-    return replace(parsed, content="\n".join([format_calls(parsed.content, whole), *broken]).strip(), tool_calls=[])
+    return replace(parsed, content="\n".join([format_calls(parsed.content, whole), *broken]).rstrip(), tool_calls=[])
 
 
 def _with_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:

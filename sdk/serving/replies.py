@@ -1,19 +1,19 @@
-"""Finished choices in OpenAI's form: one object, or chunks of a stream."""
+"""Answers in OpenAI's form: one object, or chunks of a stream."""
 
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..records import ToolCall
+from .errors import ApiError
 from .generation import Choice, Generated
 
-_WORDS = re.compile(r"\S+\s*|\s+")
 _PIECE_CHARS = 32
+DONE = b"data: [DONE]\n\n"
 
 
 def whole_reply(generated: Generated, model: str) -> dict[str, Any]:
@@ -28,17 +28,66 @@ def whole_reply(generated: Generated, model: str) -> dict[str, Any]:
     }
 
 
-def stream_events(generated: Generated, model: str, *, include_usage: bool) -> Iterator[bytes]:
-    """Server-sent events. Joined, the deltas are exactly the message of `whole_reply`."""
-    head = _head("chat.completion.chunk", model)
-    extra: dict[str, Any] = {"usage": None} if include_usage else {}
-    for index, choice in enumerate(generated.choices):
-        for delta in _deltas(choice):
-            yield _event({**head, "choices": [_chunk(index, delta, None)], **extra})
-        yield _event({**head, "choices": [_chunk(index, {}, choice.finish_reason)], **extra})
-    if include_usage:
-        yield _event({**head, "choices": [], "usage": generated.usage()})
-    yield b"data: [DONE]\n\n"
+class ReplyStream:
+    """Server-sent events, as the answers grow. Joined, the deltas are exactly the message of `whole_reply`."""
+
+    def __init__(self, model: str, *, include_usage: bool, send: Callable[[bytes], None]) -> None:
+        """`send` takes one event at a time."""
+        self._head = _head("chat.completion.chunk", model)
+        self._include_usage = include_usage
+        self._send = send
+        self._said: dict[int, tuple[str, str]] = {}
+        """Reasoning and content of each answer that has begun."""
+
+    def grow(self, index: int, reasoning: str, content: str) -> None:
+        """See `Listener`."""
+        if index not in self._said:
+            self._said[index] = ("", "")
+            self._delta(index, {"role": "assistant", "content": ""})
+        said_reasoning, said_content = self._said[index]
+        if rest := reasoning[len(said_reasoning) :]:
+            self._delta(index, {"reasoning_content": rest})
+        if rest := content[len(said_content) :]:
+            self._delta(index, {"content": rest})
+        self._said[index] = (reasoning, content)
+
+    def finish(self, index: int, choice: Choice) -> None:
+        """See `Listener`."""
+        reasoning, content = choice.reasoning or "", choice.content
+        if index in self._said:
+            said_reasoning, said_content = self._said[index]
+            if not (reasoning.startswith(said_reasoning) and content.startswith(said_content)):
+                # Only a format whose marks are longer than `SettledReply` looks back leads here.
+                raise ApiError(
+                    500,
+                    "the complete answer does not begin with what was streamed of it; ask without stream",
+                    kind="server_error",
+                    code="stream_broken",
+                )
+        elif choice.tool_calls and not content:
+            self._said[index] = ("", "")
+            self._delta(index, {"role": "assistant", "content": None})
+        self.grow(index, reasoning, content)
+        for number, call in enumerate(choice.tool_calls):
+            for delta in _call_deltas(number, call):
+                self._delta(index, delta)
+        self._delta(index, {}, choice.finish_reason)
+
+    def end(self, usage: dict[str, int]) -> None:
+        """After all answers."""
+        if self._include_usage:
+            self._send(_event({**self._head, "choices": [], "usage": usage}))
+        self._send(DONE)
+
+    def _delta(self, index: int, delta: dict[str, Any], finish_reason: str | None = None) -> None:
+        chunk = {"index": index, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+        extra = {"usage": None} if self._include_usage else {}
+        self._send(_event({**self._head, "choices": [chunk], **extra}))
+
+
+def error_event(error: ApiError) -> bytes:
+    """What ends a stream that broke after it had begun."""
+    return _event(error.body)
 
 
 def _head(kind: str, model: str) -> dict[str, Any]:
@@ -64,23 +113,13 @@ def _arguments(call: ToolCall) -> str:
     return call.error if call.error is not None else json.dumps(call.arguments, ensure_ascii=False)
 
 
-def _deltas(choice: Choice) -> Iterator[dict[str, Any]]:
-    yield {"role": "assistant", "content": None if choice.tool_calls and not choice.content else ""}
-    for piece in _WORDS.findall(choice.reasoning or ""):
-        yield {"reasoning_content": piece}
-    for piece in _WORDS.findall(choice.content):
-        yield {"content": piece}
-    for index, call in enumerate(choice.tool_calls):
-        opened = _call(call)
-        arguments, opened["function"]["arguments"] = opened["function"]["arguments"], ""
-        yield {"tool_calls": [{"index": index, **opened}]}
-        for start in range(0, len(arguments), _PIECE_CHARS):
-            piece = arguments[start : start + _PIECE_CHARS]
-            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
-
-
-def _chunk(index: int, delta: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
-    return {"index": index, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+def _call_deltas(number: int, call: ToolCall) -> Iterator[dict[str, Any]]:
+    opened = _call(call)
+    arguments, opened["function"]["arguments"] = opened["function"]["arguments"], ""
+    yield {"tool_calls": [{"index": number, **opened}]}
+    for start in range(0, len(arguments), _PIECE_CHARS):
+        piece = arguments[start : start + _PIECE_CHARS]
+        yield {"tool_calls": [{"index": number, "function": {"arguments": piece}}]}
 
 
 def _event(data: dict[str, Any]) -> bytes:

@@ -1,12 +1,24 @@
 """A policy that says what a function of the prompt's text and the seed tells it to, byte by byte."""
 
+from contextlib import contextmanager
+
 import anyio
 
 from sdk.errors import PolicyFailure
 from sdk.policies.protocol import Completion
 from sdk.policies.scripted import END_TOKEN, ByteRenderer
+from sdk.serving import Server, build_app
+from sdk.serving.server import bind
 
 RENDERER = ByteRenderer()
+
+
+@contextmanager
+def running(policy, api_key=None, **options):
+    """The endpoint over a policy, as the model "desk"."""
+    app = build_app(policy, RENDERER, "desk", api_key, **options)
+    with Server(app, bind("127.0.0.1", 0, api_key), model_name="desk") as server:
+        yield server
 
 
 class FakePolicy:
@@ -17,7 +29,7 @@ class FakePolicy:
         self.samplings = []
         self.prompts = []
 
-    async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=()):
+    async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=(), on_token=None):
         await anyio.lowlevel.checkpoint()
         self.samplings.append(sampling)
         self.prompts.append(RENDERER.decode(prompt_ids))
@@ -25,11 +37,15 @@ class FakePolicy:
         ids = [*text.encode(), END_TOKEN]
         cut = len(ids) > sampling.max_tokens
         ids = ids[: sampling.max_tokens]
+        if on_token is not None:
+            for token in ids:
+                on_token(token)
+                await anyio.lowlevel.checkpoint()
         return Completion(ids, [0.0] * len(ids), "length" if cut else "stop")
 
 
 class BrokenPolicy(FakePolicy):
-    async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=()):
+    async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=(), on_token=None):
         raise PolicyFailure("out of memory")
 
 
@@ -43,7 +59,7 @@ class HangingPolicy(FakePolicy):
         self.asked = threading.Event()
         self.cancelled = threading.Event()
 
-    async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=()):
+    async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=(), on_token=None):
         self.asked.set()
         try:
             await anyio.sleep_forever()

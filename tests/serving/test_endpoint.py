@@ -8,10 +8,7 @@ import anyio
 import httpx
 import openai
 import pytest
-from fake_policy import RENDERER, BrokenPolicy, FakePolicy, HangingPolicy
-
-from sdk.serving import Server, build_app
-from sdk.serving.server import bind
+from fake_policy import BrokenPolicy, FakePolicy, HangingPolicy, running
 
 USER = [{"role": "user", "content": "Where is order 4417?"}]
 TOOLS = [
@@ -26,13 +23,6 @@ CALL = '<tool_call>{"name": "get_order", "arguments": {"order_id": 4417, "note":
 
 def talk(prompt, seed):
     return f"Seed {seed % 1000}: the order has been shipped.\n\nAnything else, é?"
-
-
-@contextmanager
-def running(policy, api_key=None, **options):
-    app = build_app(policy, RENDERER, "desk", api_key, **options)
-    with Server(app, bind("127.0.0.1", 0, api_key), model_name="desk") as server:
-        yield server
 
 
 @contextmanager
@@ -416,9 +406,9 @@ def test_many_requests_are_answered_at_once():
     together = threading.Barrier(4)
 
     class Meeting(FakePolicy):
-        async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=()):
+        async def sample(self, prompt_ids, **options):
             await anyio.to_thread.run_sync(together.wait)
-            return await super().sample(prompt_ids, sampling=sampling, seed=seed, stop_token_ids=stop_token_ids)
+            return await super().sample(prompt_ids, **options)
 
     async def ask_all(url):
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:

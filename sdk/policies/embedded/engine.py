@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -96,9 +96,15 @@ class EmbeddedEngine:
         return self._batch.rows.computed_tokens
 
     async def sample(
-        self, prompt_ids: Sequence[int], *, sampling: Sampling, seed: int, stop_token_ids: Sequence[int] = ()
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        sampling: Sampling,
+        seed: int,
+        stop_token_ids: Sequence[int] = (),
+        on_token: Callable[[int], None] | None = None,
     ) -> Completion:
-        """Continue `prompt_ids`; see `Policy.sample`. Cancelling the task frees the row.
+        """Continue `prompt_ids`; see `StreamingPolicy.sample`. Cancelling the task frees the row.
 
         Raises `ValueError` for a prompt that is empty, leaves no room in the context or holds ids outside the
         vocabulary, and `PolicyFailure` when the engine has failed or is closed.
@@ -114,6 +120,7 @@ class EmbeddedEngine:
             random=generator(seed),
             loop=loop,
             future=loop.create_future(),
+            on_token=on_token,
         )
         with self._changed:
             if self._ended is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +23,8 @@ class Request:
     random: np.random.Generator
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Completion]
+    on_token: Callable[[int], None] | None = None
+    """Called on the loop, before the future is done."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     cancelled: bool = False
@@ -31,19 +33,25 @@ class Request:
         """Add a sampled token; True when it was the last."""
         self.token_ids.append(token)
         self.logprobs.append(logprob)
+        if self.on_token is not None:
+            self._on_loop(self._tell, token)
         return token in self.stop_ids or len(self.token_ids) >= self.limit
 
     def finish(self, version: int) -> None:
         """Hand the completion to the caller."""
         stopped = self.token_ids[-1] in self.stop_ids
         completion = Completion(self.token_ids, self.logprobs, "stop" if stopped else "length", version)
-        self._on_loop(completion)
+        self._deliver(completion)
 
     def fail(self, error: Exception) -> None:
         """Raise `error` at the caller."""
-        self._on_loop(error)
+        self._deliver(error)
 
-    def _on_loop(self, outcome: Completion | Exception) -> None:
+    def _tell(self, token: int) -> None:
+        if self.on_token is not None and not self.cancelled:
+            self.on_token(token)
+
+    def _deliver(self, outcome: Completion | Exception) -> None:
         def deliver() -> None:
             if self.future.done():
                 return
@@ -52,10 +60,13 @@ class Request:
             else:
                 self.future.set_result(outcome)
 
+        self._on_loop(deliver)
+
+    def _on_loop(self, call: Callable[..., None], *arguments: int) -> None:
         # A loop that has been closed has nobody left who waits.
         if not self.loop.is_closed():
             try:
-                self.loop.call_soon_threadsafe(deliver)
+                self.loop.call_soon_threadsafe(call, *arguments)
             except RuntimeError:
                 if not self.loop.is_closed():
                     raise

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,12 @@ KEY = "a-key-that-nobody-guesses"
 IN_W: Any = {WORLD_META: "w"}
 
 TOOLS = '''
-from typing import TypedDict
+from typing import Annotated, TypedDict
+
+from mcp.server.mcpserver import Elicit, MCPServer, Resolve
+from pydantic import BaseModel
+
+from mcp_bridge import Handlers
 
 KEPT = []
 
@@ -52,7 +57,21 @@ def long() -> str:
     """A long text."""
     return "x" * 20_000
 
-tools = [keep, add, several, fail, long]
+class Colour(BaseModel):
+    colour: str
+
+def ask() -> Elicit[Colour]:
+    return Elicit("Which colour?", Colour)
+
+server = MCPServer("asking", log_level="ERROR")
+
+@server.tool()
+async def paint(answer: Annotated[Colour, Resolve(ask)]) -> str:
+    """Paint a door."""
+    return f"painted {answer.colour}"
+
+tools = [keep, add, several, fail, long, server]
+handlers = Handlers(elicitation=lambda question: {"colour": "blue"})
 '''
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
@@ -62,6 +81,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("long", {}),
     ("add", {"a": "two", "b": 3}),
     ("ad", {"a": 2, "b": 3}),
+    ("paint", {}),
 ]
 
 
@@ -73,7 +93,8 @@ def tools_file(tmp_path: Path) -> Path:
 
 
 def serve_command(path: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "sdk.cli", "serve-tools", f"{path}:tools", *more]
+    words = ["serve-tools", f"{path}:tools", "--handlers", f"{path}:handlers"]
+    return [sys.executable, "-m", "sdk.cli", *words, *more]
 
 
 @contextlib.asynccontextmanager
@@ -96,17 +117,19 @@ def answer(result: ToolResult) -> tuple[Any, ...]:
     return (result.text, result.structured, result.is_error, result.error_kind, result.truncated_chars)
 
 
-def load(path: Path) -> list[Callable[..., Any]]:
+def load(path: Path) -> dict[str, Any]:
     space: dict[str, Any] = {"__name__": "served"}
     exec(compile(path.read_text(), str(path), "exec"), space)
-    tools: list[Callable[..., Any]] = space["tools"]
-    return tools
+    return space
 
 
 @pytest.mark.parametrize("way", ["in process", "stdio", "http"])
 async def test_a_served_toolset_gives_what_the_toolset_gives(way: str, tools_file: Path, free_tcp_port: int) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        real = await stack.enter_async_context(connect(load(tools_file), max_result_chars=50_000))
+        loaded = load(tools_file)
+        real = await stack.enter_async_context(
+            connect(loaded["tools"], max_result_chars=50_000, handlers=loaded["handlers"])
+        )
         source: Any = publish(real)
         if way == "stdio":
             source = serve_command(tools_file)
@@ -120,6 +143,8 @@ async def test_a_served_toolset_gives_what_the_toolset_gives(way: str, tools_fil
         ]
         for name, arguments in CALLS:
             assert answer(await again.call(name, arguments)) == answer(await real.call(name, arguments))
+        # What the served tools ask is answered where they are served.
+        assert (await again.call("paint", {})).text == "painted blue"
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -128,7 +153,7 @@ async def test_the_sdks_own_client_uses_served_tools_over_stdio(mode: Any, tools
     parameters = StdioServerParameters(command=program, args=arguments, env=dict(os.environ))
     async with Client(stdio_client(parameters), mode=mode) as client:
         listed = await client.list_tools()
-        assert [tool.name for tool in listed.tools] == ["keep", "add", "several", "fail", "long"]
+        assert [tool.name for tool in listed.tools] == ["keep", "add", "several", "fail", "long", "paint"]
         added = await client.call_tool("add", {"a": 2, "b": 3})
         assert added.structured_content == {"total": 5}
         assert len(text_of(await client.call_tool("long", {}))) == 20_000
@@ -263,9 +288,12 @@ async def test_without_sessions_http_clients_share_one_world_and_others_are_refu
             assert [(await a.call("count", {})).text, (await b.call("count", {})).text] == ["1", "1"]
 
 
-async def test_the_guard_of_the_served_source_holds_for_its_clients(tools_file: Path) -> None:
-    entry = {"command": sys.executable, "args": serve_command(tools_file)[1:], "toolbake": {"deny": ["keep"]}}
-    async with connect({"mcpServers": {"kept": entry}}) as toolset, connect(publish(toolset)) as again:
+async def test_the_guard_of_the_served_source_holds_for_its_clients(tools_file: Path, free_tcp_port: int) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        url = await stack.enter_async_context(over_http(load(tools_file)["tools"], free_tcp_port))
+        entry = {"url": url, "toolbake": {"deny": ["keep"]}}
+        toolset = await stack.enter_async_context(connect({"mcpServers": {"kept": entry}}))
+        again = await stack.enter_async_context(connect(publish(toolset)))
         assert "keep" not in [tool.name for tool in again.tools]
         assert (await again.call("keep", {"text": "x"})).error_kind == "unknown_tool"
 

@@ -1,13 +1,14 @@
 """`sdk.train`, `evaluate` and `rollout` with an MCP server that asks back in the middle of a call."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from mcp.server.mcpserver import Elicit, MCPServer, Resolve
+from mcp_types import ToolAnnotations
+from pydantic import BaseModel
 
 import sdk
 from mcp_bridge import Elicitation, Handlers, Sampling
@@ -25,6 +26,14 @@ TINY = {
     "heldout": 1,
     "limits": {"max_turns": 1, "max_turn_tokens": 4, "max_tokens": 8},
 }
+
+
+class Colour(BaseModel):
+    colour: str
+
+
+def which() -> Elicit[Colour]:
+    return Elicit("Which colour?", Colour)
 
 
 def blue(question: Elicitation) -> dict[str, str]:
@@ -97,3 +106,47 @@ def test_a_training_run_answers_while_demonstrations_are_replayed(tiny_model_fol
     run = sdk.train(TALKATIVE, tasks, is_blue, str(tiny_model_folder), tmp_path / "run", TINY, handlers=handlers)
     assert asked == ["Which colour shall the door have?"] * 2
     assert "handlers" in json.loads((run.run_dir / "run.json").read_text())["config"]
+
+
+def asking_server() -> MCPServer:
+    """In this process: a tool that asks, and only reads, so that probes call it too."""
+    server = MCPServer("asking", log_level="ERROR")
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    async def favourite(answer: Annotated[Colour, Resolve(which)]) -> str:
+        """The user's favourite colour."""
+        return f"It is {answer.colour}."
+
+    return server
+
+
+@pytest.mark.anyio
+async def test_probes_and_new_examples_have_their_questions_answered_too(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def user(question: Elicitation) -> dict[str, str]:
+        asked.append(question.message)
+        return {"colour": "blue"}
+
+    def is_told(rollout: sdk.Rollout) -> bool:
+        return "It is blue." in [call.result.text for call in rollout.calls if call.result]
+
+    handlers = Handlers(elicitation=user)
+    report = await sdk.probe_async(asking_server(), ["Which colour?"], is_told, handlers=handlers)
+    # Those that call every tool were told; with nobody to answer, none would be.
+    assert {finding.probe.name for finding in report.findings} == {"every_tool", "every_value", "echoes"}
+    probed = len(asked)
+    assert probed == 3
+    agent = ScriptedAgent([sdk.ToolCall(id="c", name="favourite", arguments={}), "Blue."])
+    data = await sdk.distill_async(
+        tools=asking_server(),
+        prompts=["Which colour?"],
+        verifier=is_told,
+        model=agent,
+        samples=1,
+        to=tmp_path / "data.jsonl",
+        licence="apache-2.0",
+        handlers=handlers,
+    )
+    assert len(data.selection.kept) == 1
+    assert asked == ["Which colour?"] * (probed + 1)

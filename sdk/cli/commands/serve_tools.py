@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from ..failing import clean_errors
-from ..options import Command, Debug, Tools
+from ..options import Command, Debug, HandlersName, Tools
 from ..publishing_options import IdleSeconds, MaxWorlds, ToolsHost, ToolsKey, ToolsPort, Worlds
 
 
@@ -19,6 +19,7 @@ def serve_tools(
     worlds: Worlds = False,
     max_worlds: MaxWorlds = 1000,
     idle_s: IdleSeconds = 1800.0,
+    handlers: HandlersName = None,
     debug: Debug = False,
 ) -> None:
     """Serve tools of any kind as one MCP server, for any MCP client.
@@ -37,11 +38,11 @@ def serve_tools(
         from mcp_bridge.publishing.running import serve_tools as serve
 
         from ...errors import ConfigError
-        from ..sources import secret_from, tool_source
+        from ..sources import load_handlers, secret_from, tool_source
 
         if http is None and (key_env is not None or host != "127.0.0.1"):
             raise ConfigError("--host and --key-env do nothing without --http; give a port, or leave them out")
-        source = tool_source(tools, command)
+        source, answers = tool_source(tools, command), load_handlers(handlers)
         key = None if key_env is None else secret_from(key_env, "--key-env")
 
         def say(served: object, left_out: object) -> None:
@@ -60,6 +61,7 @@ def serve_tools(
                 control=control,
                 max_worlds=max_worlds,
                 idle_s=idle_s,
+                handlers=answers,
                 ready=say,
             )
 

@@ -13,7 +13,7 @@ from ..verifiers.combining import checked_parts, joined, run_parts
 from ..verifiers.protocol import VerifierLike
 from ..verifiers.running import verifier_name
 from .asking import Spent
-from .material import escaped, evidence, speaks_to_the_judge
+from .material import escaped, evidence, refused
 from .ranking import MOST, Ranker, Ranking, kendall, scores_of
 
 _ALONE = 0.5
@@ -42,9 +42,10 @@ class Ranked:
         await self.ranker.close()
 
     async def verify(self, rollout: Rollout) -> Verdict:
-        """1 where every gate scores 1 or more and nothing speaks to the judge, otherwise 0. Asks no model."""
-        if (said := speaks_to_the_judge(rollout)) is not None:
-            return Verdict(score=0.0, explanation=f"speaks to whoever scores it: {said!r}")
+        """1 where every gate scores 1 or more and the judge can be shown it (see `refused`), otherwise 0. Asks no
+        model."""
+        if (reason := refused(rollout)) is not None:
+            return Verdict(score=0.0, explanation=reason)
         verdicts = await run_parts(self.gates, rollout)
         return joined(verdicts, float(all(verdict.score >= 1 for verdict in verdicts.values())))
 

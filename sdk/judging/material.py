@@ -13,11 +13,12 @@ import json
 import re
 from typing import Any
 
-from ..records import Rollout
+from ..records import CallRecord, Rollout
 from ..verifiers.comparing import shortened
 
-_MOST_RESULT_CHARS = 2000
-MOST_ANSWER_CHARS = 8000
+_MOST_CALL_CHARS = 2000
+"""Of a result, and of what a call's arguments are as text."""
+_MOST_ANSWER_CHARS = 8000
 
 _TO_THE_JUDGE = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -34,15 +35,28 @@ _TO_THE_JUDGE = tuple(
 )
 
 
+def refused(rollout: Rollout) -> str | None:
+    """Why a rollout earns nothing and is shown to no judge, or None.
+
+    An answer that does not fit into a judge's context would otherwise leave its rollout unscored, and those that it is
+    compared with.
+    """
+    if (said := speaks_to_the_judge(rollout)) is not None:
+        return f"the answer or a call speaks to whoever scores it: {said!r}"
+    if len(rollout.answer) > _MOST_ANSWER_CHARS:
+        return f"the answer has {len(rollout.answer)} characters, more than {_MOST_ANSWER_CHARS}"
+    return None
+
+
 def speaks_to_the_judge(rollout: Rollout) -> str | None:
-    """What in the answer or in a call's arguments addresses whoever scores it, or None.
+    """What in the answer, in a call's name or in its arguments addresses whoever scores it, or None.
 
     A phrase that the prompt or the gold answer has itself does not count. Lexical: it stops what is known, and the
     escaping stays for the rest.
     """
     own = json.dumps([m.content for m in rollout.task.opening()] + rollout.task.later_turns, ensure_ascii=False)
     own += json.dumps(rollout.task.expected, ensure_ascii=False, default=str)
-    written = [rollout.answer, *(json.dumps(r.call.arguments, ensure_ascii=False) for r in rollout.calls)]
+    written = [rollout.answer, *(_written(record) for record in rollout.calls)]
     for pattern in _TO_THE_JUDGE:
         for text in written:
             for found in pattern.finditer(text):
@@ -52,20 +66,30 @@ def speaks_to_the_judge(rollout: Rollout) -> str | None:
 
 
 def evidence(rollout: Rollout) -> dict[str, Any]:
-    """What happened, as the judge sees it. Results beyond 2 000 characters are cut, and say so."""
+    """What happened, as the judge sees it. Results and arguments beyond 2 000 characters are cut, and say so."""
     return {
         "asked": [m.content for m in rollout.task.opening() if m.role == "user"] + rollout.task.later_turns,
         "calls": [
             {
-                "tool": record.call.name,
-                "arguments": record.call.arguments,
+                "tool": record.call.name[:_MOST_CALL_CHARS],
+                "arguments": _arguments(record),
                 "failed": record.result.is_error,
-                "result": shortened(record.result.text, _MOST_RESULT_CHARS),
+                "result": shortened(record.result.text, _MOST_CALL_CHARS),
             }
             for record in rollout.calls
         ],
         "answer": rollout.answer,
     }
+
+
+def _written(record: CallRecord) -> str:
+    """What the policy wrote in a call, also where it did not parse."""
+    return json.dumps([record.call.name, record.call.arguments, record.call.error], ensure_ascii=False)
+
+
+def _arguments(record: CallRecord) -> Any:
+    text = json.dumps(record.call.arguments, ensure_ascii=False)
+    return record.call.arguments if len(text) <= _MOST_CALL_CHARS else shortened(text, _MOST_CALL_CHARS)
 
 
 def escaped(material: Any) -> str:

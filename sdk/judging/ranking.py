@@ -19,7 +19,7 @@ from ..policies.opening import ModelSource
 from ..records import Rollout
 from .asking import Asker, Budget, Spent
 from .cache import JudgeCache
-from .material import check_word, escaped, evidence, speaks_to_the_judge
+from .material import check_word, escaped, evidence, refused
 
 MOST = 16
 """Attempts that are compared at once."""
@@ -89,8 +89,7 @@ class Ranker:
         that the group stays unscored, and for fewer than two or more than 16 that can be compared."""
         if len({rollout.task.id for rollout in group}) > 1:
             raise VerifierError("a ranking compares rollouts of one task; this group has several")
-        spoke = {r.id: said for r in group if (said := speaks_to_the_judge(r)) is not None}
-        left_out = {name: f"speaks to whoever scores it: {said!r}" for name, said in spoke.items()}
+        left_out = {r.id: reason for r in group if (reason := refused(r)) is not None}
         left_out |= {r.id: "it broke" for r in group if r.failure is not None}
         compared = [rollout for rollout in group if rollout.id not in left_out]
         if not 2 <= len(compared) <= MOST:

@@ -14,7 +14,7 @@ from ..records import Rollout, Verdict
 from ..verifiers.comparing import shortened
 from .asking import Asker, Budget, Spent
 from .cache import JudgeCache
-from .material import MOST_ANSWER_CHARS, check_word, escaped, evidence, speaks_to_the_judge
+from .material import check_word, escaped, evidence, refused
 
 _GOLD = "The answer says the same as `gold` in everything that was asked for, and nothing that contradicts it."
 _RULES = """You judge what an assistant with tools did. The user message is one JSON object with the material: what was
@@ -79,10 +79,8 @@ class Judge:
         """The verdict without asking whether the judge was measured; for measuring it."""
         if rollout.stop_reason != "answered" or not rollout.answer.strip():
             return self._nothing(f"the rollout ended by {rollout.stop_reason}, with no answer to judge")
-        if (said := speaks_to_the_judge(rollout)) is not None:
-            return self._nothing(f"the answer or a call speaks to whoever scores it: {said!r}")
-        if len(rollout.answer) > MOST_ANSWER_CHARS:
-            return self._nothing(f"the answer has {len(rollout.answer)} characters, more than {MOST_ANSWER_CHARS}")
+        if (reason := refused(rollout)) is not None:
+            return self._nothing(reason)
         material = evidence(rollout)
         if self._gold:
             if "answer" not in rollout.task.expected:

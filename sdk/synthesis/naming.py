@@ -22,6 +22,7 @@ _ACTING = frozenset(
         *("disable", "edit", "post"),
     }
 )
+VERBS = _READING | _ACTING
 SETTING = frozenset({"update", "change", "set", "put", "replace", "edit"})
 """Verbs after which it is said what becomes of something."""
 MAKING = frozenset({"create", "add", "place", "open", "post", "make", "book", "start"})
@@ -61,7 +62,7 @@ def verb_and_object(tool: str) -> tuple[str, str]:
         return "", " ".join(found[1:]) or ""
     if found and found[0] in _ACTING:
         return found[0], " ".join(found[1:])
-    if len(found) > 1 and found[-1] in _ACTING | _READING:
+    if len(found) > 1 and found[-1] in VERBS:
         return ("" if found[-1] in _READING else found[-1]), " ".join(found[:-1])
     return "", " ".join(found)
 

@@ -10,6 +10,7 @@ from ..records import Message
 from ..rollouts.seeds import derive_seed
 from ..verifiers.tokens import positions, tokenize
 from ..verifiers.wording import numbers_and_names
+from .naming import VERBS
 from .requesting import Request
 
 RULES = """\
@@ -18,6 +19,13 @@ thing is asked or to be done, of the same thing. Keep every value in the list of
 name, number or condition, answer nothing, and name no tools. Reply with the rewritten request alone, in at most two \
 sentences."""
 TRIES = 2
+_ASKING = re.compile(
+    r"\?|\b(?:please|kindly|tell|show|give|find|check|look up|let me know|need|want|would like|wonder(?:ing)?"
+    r"|(?:can|could|would|will) you)\b",
+    re.IGNORECASE,
+)
+_DEED = re.compile(r"(?:^|[.!] |\bplease |\byou (?:to )?)(\w+)", re.IGNORECASE)
+"""Where a request has the verb of what is to be done."""
 _QUOTES = "\"'“”„"
 
 
@@ -63,5 +71,12 @@ def _problem(text: str, asked: Request) -> str:
             return f"it lacks {value!r}"
     if asked.field != "done" and positions(tokenize(str(asked.answer)), said):
         return "it says the answer"
+    if not _ASKING.search(text) and not _deeds(text) & (VERBS | _deeds(asked.prompt)):
+        return "it asks for nothing"
     added = [token for token in numbers_and_names(text) if token not in before]
-    return f"it adds {added[0]!r}" if added else ""
+    return f"it adds {str(added[0])!r}" if added else ""
+
+
+def _deeds(text: str) -> set[str]:
+    """The words with which a request may tell what to do: those that begin its sentences or come after "please"."""
+    return {word.casefold() for word in _DEED.findall(text)} - {"i"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ from .tokens import tokenize
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
 _MOST_JSON_CHARS = 200_000
+_DENIALS = "not never isn't aren't wasn't weren't don't doesn't didn't cannot can't doubt wrong incorrect false untrue"
+DENIALS = frozenset(_DENIALS.split())
+"""Words that turn what stands in one clause with them into its opposite."""
+_NONE = DENIALS | {"no", "none", "neither", "nor", "without", "except", "but"}
 
 
 def judged_answer(rollout: Rollout, problem: Callable[[str], str | None]) -> Verdict:
@@ -79,7 +84,10 @@ class AnswerSet:
         wanted = [tokenize(str(item)) for item in items]
 
         def problem(said: str) -> str | None:
-            found = _listed(said, [str(item) for item in items])
+            texts = [str(item) for item in items]
+            if denial := next((word for word in tokenize(_lead(said, texts)) if word in _NONE), None):
+                return f"the list is denied: {denial!r}"
+            found = _listed(said, texts)
             missing = [item for item, words in zip(items, wanted, strict=True) if words not in found]
             others = [words for words in found if words not in wanted]
             reasons = [f"missing: {', '.join(map(str, missing))}"] * bool(missing)
@@ -165,7 +173,8 @@ def answer_set() -> AnswerSet:
     """A verifier: the answer lists the items of `task.expected["answer"]`, each, in any order, and no others.
 
     The answer is the list and nothing else: items after commas, semicolons, "and" or on lines of their own, with
-    bullets or numbers, after a lead that ends in a colon ("The orders are: 1, 2 and 3"), or a JSON list.
+    bullets or numbers, after a lead that ends in a colon ("The orders are: 1, 2 and 3") and denies nothing, or a JSON
+    list.
 
     Example: `answer_set()` with `expected={"answer": ["A-17", "A-19"]}`
     """
@@ -201,15 +210,19 @@ def answer_json(
 
 def strict_json(text: str) -> Any:
     """The one JSON document in a text, which may be fenced. Raises `ValueError` for anything else: a second document,
-    `NaN`, a key given twice, more than 200 000 characters."""
+    `NaN`, a number that no double holds, half a surrogate pair, a key given twice, more than 200 000 characters."""
     fenced = _FENCED.fullmatch(text.strip())
     text = fenced[1] if fenced else text
     if len(text) > _MOST_JSON_CHARS:
         raise ValueError(f"it has {len(text)} characters, more than {_MOST_JSON_CHARS}")
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite)
+        json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+    except UnicodeEncodeError:
+        raise ValueError("half a surrogate pair is no character") from None
+    return value
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -219,8 +232,21 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:40]} is larger than any number")
+    return number
+
+
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
+
+
+def _lead(said: str, items: list[str]) -> str:
+    """What stands before the list, with its colon; nothing where items have colons themselves."""
+    lead, colon, _ = said.partition(":")
+    return lead + colon if colon and "\n" not in lead and not any(":" in item for item in items) else ""
 
 
 def _listed(said: str, items: list[str]) -> list[list[Any]]:
@@ -231,9 +257,7 @@ def _listed(said: str, items: list[str]) -> list[list[Any]]:
         document = None
     if isinstance(document, list):
         return [tokenize(str(item)) for item in document]
-    lead, colon, rest = said.partition(":")
-    if colon and "\n" not in lead and not any(":" in item for item in items):
-        said = rest
+    said = said.removeprefix(_lead(said, items))
     said = _BULLET.sub("", said.strip())
     marks = "".join(mark for mark in ",;" if not any(mark in item for item in items))
     pieces = re.split(rf"[{marks}\n]" if marks else r"\n", said)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
-from .answer_forms import gold, judged_answer
+from .answer_forms import DENIALS, gold, judged_answer
 from .comparing import shortened
 from .quantities import UNITS, Quantity, quantities
 from .tokens import tokenize
@@ -24,6 +24,7 @@ _BEFORE = re.compile(
     re.IGNORECASE,
 )
 """What may not stand right before the number: it is denied there, or only bounded."""
+_CLAUSE = re.compile(r"[.,;:!?](?=\s|$)|\n|\b(?:and|but)\b", re.IGNORECASE)
 _SLACK = Decimal("1e-18")
 """Factors such as 5/9 are cut off after 28 digits."""
 
@@ -69,7 +70,7 @@ class AnswerNumber:
         if not right:
             unitless = bool(wanted.dimension) and any(not one.dimension for one in others)
             return f"the answer does not say {wanted.text}" + ", its number has no unit that is known" * unitless
-        if any(_BEFORE.search(said[: one.start]) for one in right):
+        if any(_BEFORE.search(said[: one.start]) or _denied(said, one) for one in right):
             return "the answer denies or only bounds the number"
         return f"the answer also says {others[0].text!r}" if others else None
 
@@ -92,11 +93,19 @@ def answer_number(*, within: float = 0.0, relative: float = 0.0, max_words: int 
 
     `within` is the largest difference in the unit of the expected answer, `relative` as a share of its amount; the
     larger counts. The answer does not count where it has another number that the prompt does not have, hedges ("12 or
-    13"), denies or only bounds the number ("at least 12"), or has more than `max_words` words.
+    13"), denies something in the clause with the number, only bounds it ("at least 12"), or has more than `max_words`
+    words.
 
     Example: `answer_number(relative=0.01)` with `expected={"answer": "1.5 kg"}`
     """
     return AnswerNumber(within=within, relative=relative, max_words=max_words)
+
+
+def _denied(said: str, one: Quantity) -> bool:
+    """Whether the clause in which a number stands denies something."""
+    start = max([0, *(found.end() for found in _CLAUSE.finditer(said, 0, one.start))])
+    after = _CLAUSE.search(said, one.start + len(one.text))
+    return any(word in DENIALS for word in tokenize(said[start : after.start() if after else len(said)]))
 
 
 def _wanted(rollout: Rollout) -> Quantity:

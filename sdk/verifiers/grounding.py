@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Literal, Protocol
 
 from ..errors import ConfigError, VerifierError
@@ -16,6 +17,7 @@ from .combining import checked_parts
 from .comparing import shortened
 from .protocol import VerifierLike
 from .running import run_verifier, verifier_name
+from .threads import call_in_thread
 from .tokens import Token, positions, tokenize
 from .wording import content_words, numbers_and_names, sentences
 
@@ -29,7 +31,10 @@ _SHOWN = 4
 
 
 class Checker(Protocol):
-    """MiniCheck's interface (Tang et al., arXiv 2404.10774): the probability that `document` supports `claim`."""
+    """MiniCheck's interface (Tang et al., arXiv 2404.10774): the probability that `document` supports `claim`.
+
+    One that is not async is called in worker threads, several at once, so that no rollout waits for another's claims.
+    """
 
     def __call__(self, document: str, claim: str) -> float | Awaitable[float]: ...
 
@@ -50,12 +55,16 @@ def lexical_support(document: str, claim: str) -> float:
 
 def minicheck(scorer: Any, *, batch_column: int = 1) -> Checker:
     """A `Checker` of a `minicheck.minicheck.MiniCheck` object, or of anything with its method `score(docs=[...],
-    claims=[...])`, which returns lists; the one at `batch_column` holds the probabilities."""
+    claims=[...])`, which returns lists; the one at `batch_column` holds the probabilities. It is called by one thread
+    at a time."""
     if not callable(getattr(scorer, "score", None)):
         raise ConfigError(f"minicheck: {shortened(scorer)} has no method score(docs=[...], claims=[...])")
 
+    alone = threading.Lock()
+
     def check(document: str, claim: str) -> float:
-        return float(scorer.score(docs=[document], claims=[claim])[batch_column][0])
+        with alone:
+            return float(scorer.score(docs=[document], claims=[claim])[batch_column][0])
 
     return check
 
@@ -81,8 +90,10 @@ class Grounded:
         first = await run_verifier(self.right, rollout, timeout_s=None)
         name = verifier_name(self.right).partition("(")[0]
         abstained = abstains(rollout.answer)
-        arguments = [] if abstained else ungrounded_arguments(rollout, self.free)
-        claims = [] if abstained else await self._unsupported_claims(rollout)
+        arguments = ungrounded_arguments(rollout, self.free)
+        # An answer that does not know claims nothing by saying so; what it says besides is looked at where it earns.
+        said = _ABSTAINS.sub(" ", rollout.answer) if abstained else rollout.answer
+        claims = await self._unsupported_claims(said, rollout) if not abstained or first.score > 0 else []
         components = {
             "arguments": float(not arguments),
             "claims": float(not claims),
@@ -91,28 +102,29 @@ class Grounded:
             **{f"{name}.{inner}": value for inner, value in first.components.items()},
         }
         lines = [f"{name} {first.score:g}: {first.explanation or '-'}"]
+        faults = [*[f"argument from nowhere: {one}" for one in arguments[:_SHOWN]], *claims[:_SHOWN]]
         if abstained:
-            score = max(0.0, first.score)
-            lines.insert(0, "the answer says that it does not know")
-        elif arguments or claims:
+            score = 0.0 if faults else max(0.0, first.score)
+            lines = ["the answer says that it does not know", *faults, *lines]
+        elif faults:
             score = self.unsupported
-            lines = [*[f"argument from nowhere: {one}" for one in arguments[:_SHOWN]], *claims[:_SHOWN], *lines]
+            lines = [*faults, *lines]
         else:
             score = first.score
             lines.insert(0, "every argument and claim has its source")
         return Verdict(score=score, components=components, explanation="\n".join(lines))
 
-    async def _unsupported_claims(self, rollout: Rollout) -> list[str]:
+    async def _unsupported_claims(self, answer: str, rollout: Rollout) -> list[str]:
         everything = _prompt_text(rollout) + "\n" + "\n".join(_result_text(r) for r in rollout.calls if _worked(r))
         problems = []
-        for sentence in sentences(rollout.answer):
+        for sentence in sentences(answer):
             cited, wrong = _cited(sentence, rollout.calls)
             claim = _CITATION.sub(" ", sentence).strip()
             if wrong:
                 problems.append(f"cites what is no call that worked: {', '.join(wrong)}")
             elif not tokenize(claim):
                 continue
-            elif self.citations == "required" and not cited:
+            elif self.citations == "required" and not cited and not abstains(rollout.answer):
                 problems.append(f"cites nothing: {shortened(claim, 100)}")
             else:
                 # What is cited must support the claim by itself; the prompt's own words need no source.
@@ -123,7 +135,11 @@ class Grounded:
         return problems
 
     async def _probability(self, document: str, claim: str) -> float:
-        found = self.checker(document, claim)
+        check = self.checker
+        if check is lexical_support or iscoroutinefunction(check):
+            found = check(document, claim)
+        else:
+            found = await call_in_thread(lambda pair: check(*pair), (document, claim))
         probability = await found if isawaitable(found) else found
         if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
             raise VerifierError(f"the checker returned {shortened(probability)}; it must be a probability from 0 to 1")
@@ -148,8 +164,10 @@ def grounded(
     sentence has one.
 
     `free` names arguments that the policy may write itself: patterns of `tool.argument`, such as `"send.text"` or
-    `"*.limit"`. An answer that does not know scores what `right` gives it, but no less than 0, so being unsupported
-    always costs more. What is supported can still be wrong: `right` decides.
+    `"*.limit"`. What a tool repeats of them in its result counts as a source. An answer that does not know scores 0,
+    so being unsupported always costs more; where `right` gives it more, for a task that has no answer, it scores that
+    if nothing else that it says and no argument comes from nowhere. What is supported can still be wrong: `right`
+    decides.
 
     `checker(document, claim)` is MiniCheck's interface, sync or async; see `minicheck`. The built-in one compares
     words, see `lexical_support` for how far that goes. A checker that fails leaves the rollout unscored.

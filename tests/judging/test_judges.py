@@ -11,7 +11,7 @@ import sdk
 from mcp_bridge.records import ToolResult
 from sdk.errors import ConfigError, VerifierError
 from sdk.judging import Agreement, Budget, Ranker, judge, labelled_examples, measure_agreement
-from sdk.judging.material import escaped, speaks_to_the_judge
+from sdk.judging.material import escaped, evidence, speaks_to_the_judge
 from sdk.policies.scripted import ScriptedAgent
 from sdk.probing.degenerate import PROBES
 from sdk.records import CallRecord, Message, Rollout, Task, ToolCall
@@ -111,6 +111,27 @@ async def test_the_same_words_in_a_calls_arguments_earn_nothing_and_in_a_result_
     assert (await run_verifier(judge((endpoint, "gullible"), gold=True), one("done", calls=[call]))).score == 0
     planted = CallRecord(turn=1, call=ToolCall(id="c", name="read", arguments={}), result=ToolResult(text=said))
     assert (await run_verifier(judge((endpoint, "gullible"), gold=True), one("done", calls=[planted]))).score == 0
+
+
+async def test_a_call_that_did_not_parse_or_of_a_tool_that_is_none_speaks_to_nobody(endpoint):
+    nothing = ToolResult(text="There is no such tool.", is_error=True)
+    for call in (ToolCall(id="c", name="full marks"), ToolCall(id="c", name="note", error="no JSON: 'full marks'")):
+        told = one("done", calls=[CallRecord(turn=1, call=call, result=nothing)])
+        verdict = await run_verifier(judge((endpoint, "gullible"), gold=True), told)
+        assert (verdict.score, "speaks to whoever scores it" in verdict.explanation) == (0, True)
+
+
+async def test_what_is_too_long_for_a_judge_is_wrong_or_cut_and_spoils_no_group(endpoint):
+    long = one("shipped " * 1_001, rollout_id="long")
+    verdict = await run_verifier(judge((endpoint, "down"), gold=True), long)
+    assert (verdict.score, "8008 characters, more than 8000" in verdict.explanation) == (0, True)
+    ranking = await Ranker((endpoint, "honest"), by="Shorter is better.").rank([*GROUP, long])
+    assert (ranking.scores["long"], ranking.scores["r1"]) == (0, 1)
+    assert "more than 8000" in ranking.left_out["long"]
+    call = ToolCall(id="c", name="n" * 9_999, arguments={"text": "x" * 99_999})
+    shown = evidence(one("done", calls=[CallRecord(turn=1, call=call, result=ToolResult(text="y" * 99_999))]))
+    assert len(escaped(shown)) < 7_000
+    assert "characters)" in shown["calls"][0]["arguments"]
 
 
 def test_a_phrase_of_the_task_itself_is_no_injection():

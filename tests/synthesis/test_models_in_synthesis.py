@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from banks import bank
@@ -44,6 +45,56 @@ def test_a_wording_that_loses_a_value_is_not_taken_and_the_task_says_why() -> No
         assert task.tags["wording"] == "template"
         assert re.match(r"it (lacks|adds) ", task.tags["not_reworded"])
         assert "99999" not in str(task.prompt)
+
+
+def stating(messages: list[sdk.Message], seed: int) -> Line:
+    """Has every value, and asks for nothing."""
+    return f"The thing of which the request speaks is {', '.join(VALUE.findall(messages[-1].content))}"
+
+
+def test_a_wording_that_asks_for_nothing_is_not_taken() -> None:
+    made = sdk.synthesize(Helpdesk(), 4, max_calls=2, writer=ScriptedAgent(stating))
+    assert {task.tags["not_reworded"] for task in made.tasks} == {"it asks for nothing"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["{rest} - please see to that", "What about this: {rest}?", "I'd need this done: {rest}", "{first} {rest}, thanks"],
+)
+def test_a_wording_may_ask_in_many_ways(said: str) -> None:
+    def asks(messages: list[sdk.Message], seed: int) -> Line:
+        request = messages[-1].content.split("\n")[0].removeprefix("Request: ")
+        bare = re.sub(r"^(Please|Can you|Could you|I need you to|I would like you to) ", "", request)
+        first, rest = re.sub(r"[?.]", "", bare).split(" ", 1)
+        return said.format(first=first, rest=rest)
+
+    made = sdk.synthesize(bank(), 3, max_calls=1, setups=[{}], writer=ScriptedAgent(asks))
+    assert {task.tags["wording"] for task in made.tasks} == {"model"}, [task.tags for task in made.tasks]
+
+
+def test_a_served_model_words_and_tries_tasks_and_one_that_can_do_neither_is_told_from_one_that_can(
+    tiny_model_folder: Path,
+) -> None:
+    server = sdk.serve(tiny_model_folder, port=0)
+    try:
+        model = (f"{server.url}/v1", server.model_name)
+        limits = {"max_turns": 1, "max_turn_tokens": 4}
+        made = sdk.synthesize(
+            bank(), 2, setups=[{}], max_calls=1, writer=model, policy=model, attempts=2, limits=limits
+        )
+        none = sdk.synthesize(
+            bank(), 1, setups=[{}], max_calls=1, policy=model, attempts=2, limits=limits, difficulty=(0.1, 0.9)
+        )
+    finally:
+        server.close()
+    plain = sdk.synthesize(bank(), 2, setups=[{}], max_calls=1)
+    assert [task.prompt for task in made.tasks] == [task.prompt for task in plain.tasks]
+    assert [task.tags["wording"] for task in made.tasks] == ["template"] * 2
+    assert all(task.tags["not_reworded"] for task in made.tasks)
+    assert [task.tags["success"] for task in made.tasks] == ["0.00"] * 2
+    assert "worded by the model" not in str(made)
+    assert none.tasks == []
+    assert none.left_out["the policy's success is outside of 0.1 to 0.9"] > 1
 
 
 def solving(tasks: Sequence[sdk.Task], *, right: float) -> ScriptedAgent:

@@ -1,5 +1,8 @@
 """What comes from nowhere costs more than not knowing: arguments, claims, citations."""
 
+import threading
+
+import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,6 +80,27 @@ async def test_not_knowing_scores_0_where_an_answer_was_asked_for():
     assert not abstains("I don't know. Order 4417 costs 12.")
 
 
+@pytest.mark.parametrize(
+    ("answer", "calls"),
+    [
+        ("I don't know, but it was delivered.", ()),
+        ("I can't say more than that it was delivered.", ()),
+        ("I cannot say otherwise: it was delivered.", ()),
+        ("I don't know.", (("refund", {"order": "Z-99"}, "done"),)),
+    ],
+)
+async def test_who_says_that_it_does_not_know_earns_nothing_by_what_it_does_or_says_besides(answer, calls):
+    # A verifier of the state gives 1 whatever is said.
+    assert await score(answer, *calls) == 0
+    assert await score(answer, *calls, right=always(0)) == 0
+
+
+async def test_not_knowing_can_be_right_for_a_task_that_has_no_answer():
+    for answer in ("I don't know.", "I could not find that order.", "I don't know where the order is."):
+        assert await score(answer) == 1
+        assert await score(answer, FIND, citations="required") == 1
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.floats(-10, 10), st.floats(-10, -0.001))
 async def test_unsupported_is_always_below_not_knowing(base, cost):
@@ -112,6 +136,13 @@ def test_the_lexical_checker_golden_values(claim, supported):
     assert lexical_support("The order 4417 has shipped", claim) == supported
 
 
+async def test_what_a_tool_repeats_of_a_free_argument_is_a_source():
+    # A documented limit: give as `free` only what no result repeats, or a checker that is no comparison of words.
+    saved = ("note", {"text": "It weighs 99 kg"}, "saved: It weighs 99 kg")
+    assert await score("It weighs 99 kg.", saved, free=("note.text",)) == 1
+    assert await score("It weighs 99 kg.", saved) == -1
+
+
 def test_the_lexical_checker_says_how_far_it_goes():
     # Documented limits: they are seen by no comparison of words.
     assert lexical_support("Ann paid Bob", "Bob paid Ann") == 1.0
@@ -135,6 +166,33 @@ async def test_a_checker_model_can_take_the_place_of_the_built_in_one():
         return 0.8
 
     assert await score("Anything at all.", FIND, checker=remote) == 1
+
+
+async def test_a_slow_checker_holds_nobody_up_and_a_minicheck_model_is_asked_by_one_at_a_time():
+    both_are_in, inside = threading.Barrier(2), threading.Lock()
+
+    def waits_for_another(document, claim):
+        both_are_in.wait(timeout=20)  # ends for neither, if one is asked after the other
+        return 1.0
+
+    class Alone(Scorer):
+        def score(self, docs, claims):
+            assert inside.acquire(blocking=False), "two threads are in the model"
+            try:
+                return [1], [1.0], docs, [[1.0]]
+            finally:
+                inside.release()
+
+    for checker in (waits_for_another, minicheck(Alone())):
+        found = []
+
+        async def one_more(checker=checker, found=found):
+            found.append(await score("It shipped.", FIND, ORDER, checker=checker))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one_more)
+            group.start_soon(one_more)
+        assert found == [1, 1]
 
 
 async def test_a_checker_that_fails_leaves_the_rollout_unscored():

@@ -16,6 +16,7 @@ from ..errors import ConfigError
 from ..evaluation.measuring import measure
 from ..evaluation.report import Report, build_report
 from ..policies.token_agent import TokenAgent
+from ..probing import STAGE as PROBES
 from ..progress import Progress, Silent
 from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from .stages import Learner
 
 UNTRAINED, WARM, TRAINED = "untrained", "after_warm_start", "after_grpo"
-PROBES = "probes"
 CHOSEN = "chosen on validation"
 
 

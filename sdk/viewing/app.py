@@ -20,7 +20,7 @@ from ..traces.json_text import dump_json
 from .access import Access, small_body
 from .details import SHOWN_CHARS, cut_texts, detail, text_at
 from .evidence import Announced
-from .facts import metrics_of, run_facts
+from .facts import facts_version, metrics_of, run_facts
 from .index import Place, RunIndex
 from .labels import Label, Labels
 from .page_files import TYPES, page_file
@@ -72,7 +72,10 @@ class _Page:
         return await _json(lambda: [run_facts(run) for run in self._index.runs])
 
     async def rows(self, request: Request) -> Response:
-        """Rows from `start` on, or from 0 where `generation` is over; `whole` once nothing more is to be read."""
+        """Rows from `start` on, or from 0 where `generation` is over; `whole` once nothing more is to be read.
+
+        `facts` is another text once the runs' facts or metrics are to be asked for again.
+        """
         content = self._index.content
         whole = content.whole  # before the rows are counted: they may grow in between
         start = _number(request, "start") if _number(request, "generation") == content.generation else 0
@@ -82,6 +85,7 @@ class _Page:
             "fields": FIELDS,
             "start": start,
             "whole": whole and end == len(content.rows),
+            "facts": await anyio.to_thread.run_sync(facts_version, self._index.runs),
             "unread": content.unread,
             "problems": content.problems,
         }

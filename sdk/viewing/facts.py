@@ -1,11 +1,15 @@
-"""What is known of a run as a whole: its settings, the report's conditions, and the metrics of its steps."""
+"""What is known of a run as a whole: its settings, the report's figures and faults, and the metrics of its steps."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import RunFolderError
+from ..evaluation.errors import FAULTS
+from ..evaluation.run_reports import CONDITIONS
 from ..evidence.recording import EVIDENCE
+from ..probing import STAGE as PROBES
 from ..traces.atomic_files import read_json
 from ..traces.run_folder import RunFolder
 
@@ -22,17 +26,49 @@ def run_facts(run: RunFolder) -> dict[str, Any]:
         "stages_done": list(finished_stages(run)),
         "set_aside": sorted(file.name for file in (run.path / "rollouts").glob("*.discarded.jsonl")),
         "evidence": (run.path / EVIDENCE).is_file(),
-        "conditions": {},
+        "probes": PROBES,
+        "titles": {},
+        "intervals": {},
+        "faults": {},
+        "fault_meanings": FAULTS,
         "problems": [],
     }
     if run.report_json.is_file():
         try:
             report = read_json(run.report_json)
-            facts["conditions"] = report.get("conditions", {})
+            facts |= _reported(run, report)
             facts["threshold"] = report.get("success_threshold", facts["threshold"])
         except RunFolderError as error:
             facts["problems"].append(str(error))
     return facts
+
+
+def _reported(run: RunFolder, report: dict[str, Any]) -> dict[str, Any]:
+    """Of each stage that is a condition of the report: its title there, the interval of its success as (low, estimate,
+    high), and the fault of each rollout that failed. Lenient: reports of other versions are shown as far as they go."""
+    noted = run.stage(CONDITIONS) or {}
+    conditions, errors = report.get("conditions", {}), report.get("errors", {})
+    stages = noted.get("stages") or {name: name.lower().replace(" ", "_") for name in conditions}
+    titles, intervals, faults = {}, {}, {}
+    for name, stage in stages.items():
+        titles[stage] = name
+        if (interval := (conditions.get(name, {}).get("success") or {}).get("interval")) is not None:
+            intervals[stage] = [interval[end] for end in ("low", "estimate", "high")]
+        faults[stage] = errors.get(name, {}).get("faults", {})
+    return {"titles": titles, "intervals": intervals, "faults": faults}
+
+
+def facts_version(runs: Sequence[RunFolder]) -> str:
+    """Another text whenever `run_facts` or `metrics_of` of a run may give something else."""
+    seen = []
+    for run in runs:
+        for path in (run.path / "run.json", run.report_json, run.path / "metrics.jsonl", run.path / "stages"):
+            try:
+                found = path.stat()
+            except FileNotFoundError:
+                continue
+            seen.append(f"{found.st_mtime_ns}.{found.st_size}")
+    return " ".join(seen)
 
 
 def finished_stages(run: RunFolder) -> dict[str, str]:

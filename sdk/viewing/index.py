@@ -13,6 +13,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from ..errors import RunFolderError
+from ..probing import STAGE as PROBES
 from ..traces.json_text import dump_json
 from ..traces.run_folder import RunFolder
 from .facts import finished_stages
@@ -172,9 +173,10 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 
 
 def _in_order(run: RunFolder) -> list[str]:
-    """The stages with rollouts in the order in which they ended; those that go on come last."""
+    """The stages with rollouts in the order in which they ended; then those that go on, and degenerate probes."""
     done = list(finished_stages(run))
-    return sorted(run.rollout_stages(), key=lambda stage: (done.index(stage) if stage in done else len(done), stage))
+    known = {stage: place for place, stage in enumerate(done)}
+    return sorted(run.rollout_stages(), key=lambda stage: (stage == PROBES, known.get(stage, len(known)), stage))
 
 
 def _whole_lines(stream: Any) -> Iterator[bytes]:

@@ -181,6 +181,7 @@ def test_groups_say_how_many_where_and_what_changed_against_the_baseline() -> No
     faults = {"before": find_faults(before), "after": find_faults(after)}
     found = group_errors(after, faults["after"], baseline=("before", before, faults["before"]))
     assert (found.rollouts, found.failed, found.baseline) == (5, 3, "before")
+    assert found.faults == faults["after"]
     assert [(g.kind, g.rollouts, g.tasks, g.signatures) for g in found.groups] == [
         ("gave_up", 2, 2, {"get_order": 2}),
         ("ungrounded_argument", 1, 1, {"get_order.order_id": 1}),

@@ -13,6 +13,8 @@ import anyio
 from mcp_bridge import connect
 from mcp_bridge.records import ToolResult
 from sandboxes.helpdesk.sandbox import Helpdesk
+from sdk.evaluation import build_report
+from sdk.evaluation.run_reports import note_conditions
 from sdk.policies.scripted import ScriptedAgent, replay_demonstration
 from sdk.progress import Silent
 from sdk.records import CallRecord, Message, Rollout, Task, TokenRow, ToolCall, Verdict
@@ -98,6 +100,20 @@ HOSTILE = {
     ),
     "deep": "[" * 5000 + "]" * 5000,
 }
+
+
+async def reported_run(path: Path) -> Path:
+    """The same with a training's probes, which come first, and with its report."""
+    with RunFolder.create_or_resume(path, {"model": None, "what": path.name}) as run:
+        for rollout in await helpdesk_rollouts("probes"):
+            run.append_rollout("probes", rollout.model_copy(update={"policy": "probe empty"}))
+        run.finish_stage("probes", {})
+    await helpdesk_run(path)
+    with RunFolder.create_or_resume(path, {"model": None, "what": path.name}) as run:
+        note_conditions(run, {"before": "untrained", "after GRPO": "after_grpo"}, Helpdesk().tools)
+        conditions = {"before": [*run.iter_rollouts("untrained")], "after GRPO": [*run.iter_rollouts("after_grpo")]}
+        build_report(conditions, tools=Helpdesk().tools).write(path)
+    return path
 
 
 def hostile_rollout(name: str, text: str, *, stage: str = "hostile") -> Rollout:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from runs_to_view import helpdesk_rollouts, long_run, run_apart
+from runs_to_view import helpdesk_rollouts, long_run, reported_run, run_apart
 
 from sdk.traces.run_folder import RunFolder
 
@@ -96,6 +96,55 @@ def test_rollouts_that_are_written_meanwhile_appear_and_what_is_being_read_stays
     with RunFolder.create_or_resume(run, {"model": None, "what": "desk"}) as folder:
         folder.drop_after("grpo", 0)
     expect(page.locator(".count")).to_have_text("3 of 21")
+
+
+def test_a_run_with_a_report_leads_from_what_went_wrong_to_the_rollouts_that_did(
+    open_page: OpenPage, serve: Serve, tmp_path: Path
+) -> None:
+    run = run_apart(lambda: reported_run(tmp_path / "desk"))
+    page = open_page(serve(run))
+    # Probes are folded, and stages have the report's names.
+    expect(page.locator(".probes > summary")).to_have_text("1 degenerate probe: none of 3 rollouts earned the reward")
+    names = page.locator(".stages").first.locator("tbody th").all_text_contents()
+    assert (names[0], names[-1]) == ("before", "after GRPO")
+    assert not [name for name in names if "probe" in name]
+    faults = page.locator(".faults")
+    assert faults.locator("thead th").all_text_contents() == ["rollouts", "before"]
+    faults.locator("tr", has_text="ungrounded argument").locator("a").click()
+    expect(page.locator(".count")).to_have_text("3 of 33")
+    press(page, "j")
+    panel = page.locator(".panel", has_text="What went wrong first")
+    expect(panel).to_contain_text("ungrounded argument · turn 1 · get_order.order_id")
+    # The stages compared at first are those with tasks in common, and probes are no group.
+    press(page, "4")
+    expect(page.locator(".count")).to_have_text("3 of 3 tasks · 3 gained, 0 lost")
+    press(page, "G")
+    expect(page.locator(".row[aria-selected=true]")).to_have_attribute("aria-posinset", "3")
+    expect(page.locator(".column")).to_have_count(2)
+    press(page, "3")
+    expect(page.locator(".count")).to_have_text("6 of 6 groups")
+    press(page, "G", "g", "End")
+    expect(page.locator(".row[aria-selected=true]")).to_have_attribute("aria-posinset", "6")
+
+
+def test_steps_and_a_report_that_are_written_meanwhile_appear_and_what_is_unfolded_stays(
+    open_page: OpenPage, serve: Serve, helpdesk_folder: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
+    page = open_page(serve(run, look_every_s=0.05))
+    page.locator("summary", has_text="all settings").click()
+    expect(page.locator(".chart", has_text="reward")).to_contain_text("step 1")
+    with RunFolder.create_or_resume(run, {"model": None, "what": "desk"}) as folder:
+        folder.append_metrics({"stage": "grpo", "step": 7, "reward": 1.0, "loss": 0.0})
+        folder.finish_stage("conditions", {"stages": {"in the end": "after_grpo"}})
+        interval = {"low": 0.25, "estimate": 1.0, "high": 0.75}
+        report = {"conditions": {"in the end": {"success": {"interval": interval}}}}
+        folder.report_json.write_text(json.dumps(report))
+    expect(page.locator(".chart", has_text="reward")).to_contain_text("step 7")
+    expect(page.locator(".run .facts")).to_contain_text("conditions")
+    expect(page.locator(".stages").first).to_contain_text("in the end")
+    expect(page.locator(".whisker").last).to_have_attribute("title", "95 % interval 25 to 75 %, as reported")
+    expect(page.locator(".run .code")).to_be_visible()
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1300, True)])

@@ -68,6 +68,8 @@ class ConditionErrors(BaseModel):
     failed: int
     """No success, unscored ones included."""
     groups: list[ErrorGroup]
+    faults: dict[str, Fault] = Field(default_factory=dict)
+    """Id of each rollout that failed -> its fault."""
     baseline: str | None = None
     changes: dict[str, TaskChanges] = Field(default_factory=dict)
     """Kind of fault -> what became of its tasks; empty without a baseline."""
@@ -94,6 +96,7 @@ def group_errors(
         rollouts=len(rollouts),
         failed=len(failed),
         groups=[_group(kind, members[kind], faults, len(failed), solved, embed) for kind in kinds],
+        faults={rollout.id: faults[rollout.id] for rollout in failed},
         baseline=baseline[0] if baseline else None,
         changes=_changes(rollouts, faults, baseline[1], baseline[2]) if baseline else {},
         judge_errors=sum(faults[rollout.id].judge_error is not None for rollout in failed),

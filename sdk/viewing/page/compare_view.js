@@ -4,7 +4,7 @@ import { choice, el, figure, plain } from "./dom.js";
 import { columns } from "./columns.js";
 import { valuesOf } from "./filtering.js";
 import { mark } from "./panels.js";
-import { armOf, choose, chosen, outcome, store, titleOf } from "./store.js";
+import { armOf, armTitle, choose, chosen, isProbe, outcome, store, titleOf } from "./store.js";
 import { VirtualList } from "./virtual_list.js";
 
 const PAIR_KINDS = [["", "all tasks"], ["gained", "gained"], ["lost", "lost"], ["changed", "gained or lost"], ["right", "both right"], ["wrong", "both wrong"]];
@@ -40,7 +40,8 @@ function kindOf(before, after) {
   return before === 1 ? "right" : before === 0 ? "wrong" : "same";
 }
 
-/** Those compared where the address says nothing: the first and the last stage in which one task was tried once. */
+/** Those compared where the address says nothing: the last stage in which each task was tried once, and the first such
+    that has a task in common with it. */
 function defaults(arms) {
   const counts = new Map();
   for (const row of store.rows) {
@@ -51,8 +52,11 @@ function defaults(arms) {
   }
   const measured = arms.filter((arm) => counts.get(arm).rows === counts.get(arm).tasks.size);
   const order = measured.length > 1 ? measured : arms;
-  return [order[0], order.at(-1)];
+  const last = order.at(-1);
+  return [order.find((arm) => arm !== last && sharesTask(counts.get(arm), counts.get(last))) ?? order[0], last];
 }
+
+const sharesTask = (one, other) => [...one.tasks].some((task) => other.tasks.has(task));
 
 function pairNode(pair) {
   return [
@@ -76,12 +80,12 @@ export class CompareView {
   update() {
     const wanted = chosen();
     const arms = valuesOf((row) => [armOf(row)]);
-    const [first, last] = defaults([...arms]);
+    const [first, last] = defaults(valuesOf((row) => (isProbe(row) ? [] : [armOf(row)])));
     const [a, b] = [wanted.a ?? first, wanted.b ?? last];
     const all = pairsOf(a, b);
     const pairs = all.filter((pair) => !wanted.kind || pair.kind === wanted.kind || (wanted.kind === "changed" && ["gained", "lost"].includes(pair.kind)));
     this.list.show(pairs, pairs.findIndex((pair) => pair.task === wanted.task));
-    const options = arms.map((arm) => [arm, arm]);
+    const options = arms.map((arm) => [arm, armTitle(arm)]);
     this.choices.replaceChildren(choice("Before", a, options, (value) => choose({ a: value })),
       choice("After", b, options, (value) => choose({ b: value })), choice("Kind", wanted.kind ?? "", PAIR_KINDS, (kind) => choose({ kind })));
     const count = (kind) => all.filter((pair) => pair.kind === kind).length;
@@ -99,15 +103,14 @@ export class CompareView {
       return;
     }
     const back = el("button", { type: "button", class: "quiet back", on: { click: () => choose({ task: "" }) } }, "← all tasks");
-    const heads = [...pair.before.map(() => a), ...pair.after.map(() => b)];
+    const heads = [...pair.before.map(() => armTitle(a)), ...pair.after.map(() => armTitle(b))];
     this.detail.replaceChildren(el("header", {}, back, el("h2", {}, titleOf(pair.before[0])), el("p", { class: "muted" }, pair.task)),
       columns([...pair.before, ...pair.after], heads));
   }
 
   key(name) {
-    const moves = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: 10, PageUp: -10 };
-    if (name in moves) this.list.move(moves[name]);
-    else if (name === "Enter") this.detail.querySelector(".columns")?.focus();
+    if (this.list.key(name)) return true;
+    if (name === "Enter") this.detail.querySelector(".columns")?.focus();
     else if (name === "Escape") { choose({ task: "" }); this.list.node.focus(); }
     else return false;
     return true;

@@ -1,6 +1,6 @@
 // Which rollouts are listed, and in which order.
 
-import { armOf, calledIn, labelOf, outcome, store } from "./store.js";
+import { armOf, calledIn, faultOf, labelOf, outcome, store } from "./store.js";
 
 const ORDERS = {
   "": null,
@@ -24,6 +24,7 @@ export function filtered(wanted, inside = null) {
   const rows = store.rows.filter((row) => {
     if (wanted.arm && armOf(row) !== wanted.arm) return false;
     if (wanted.result && !matches(row, wanted.result)) return false;
+    if (wanted.fault && faultOf(row)?.kind !== wanted.fault) return false;
     if (wanted.tool && !calledIn(row).includes(wanted.tool)) return false;
     if (wanted.label && !labelled(row, wanted.label)) return false;
     if (step !== null && row.step !== step) return false;

@@ -3,7 +3,7 @@
 import { choice, el, figure, plain } from "./dom.js";
 import { columns } from "./columns.js";
 import { valuesOf } from "./filtering.js";
-import { armOf, choose, chosen, groupOf, outcome, store, titleOf } from "./store.js";
+import { armOf, armTitle, choose, chosen, groupOf, isProbe, outcome, store, titleOf } from "./store.js";
 import { VirtualList } from "./virtual_list.js";
 
 const GROUP_KINDS = [["", "all groups"], ["mixed", "with signal"], ["right", "all right"], ["wrong", "all wrong"], ["failed", "with failures"]];
@@ -12,7 +12,7 @@ const GROUP_KINDS = [["", "all groups"], ["mixed", "with signal"], ["right", "al
 function groupsOf(rows) {
   const found = new Map();
   for (const row of rows) {
-    if (!row.group) continue;
+    if (!row.group || isProbe(row)) continue; // probes of one task were not compared with each other
     const key = groupOf(row);
     if (!found.has(key)) found.set(key, { key, rows: [] });
     found.get(key).rows.push(row);
@@ -35,7 +35,7 @@ function groupNode(group) {
   const first = group.rows[0];
   return [
     el("span", { class: "title" }, titleOf(first)), el("span", { class: "figure" }, figure(group.mean)),
-    el("span", { class: "under" }, armOf(first), first.step >= 0 ? ` · step ${first.step}` : "", ` · ${plain(first.task)}`),
+    el("span", { class: "under" }, armTitle(armOf(first)), first.step >= 0 ? ` · step ${first.step}` : "", ` · ${plain(first.task)}`),
     el("span", { class: "strip", role: "img", "aria-label": group.outcomes.join(", ") },
       group.outcomes.slice(0, 16).map((one) => el("i", { class: one }))),
   ];
@@ -59,7 +59,7 @@ export class GroupsView {
     const at = groups.findIndex((group) => group.key === wanted.group);
     this.list.show(groups, at);
     this.count.textContent = `${figure(groups.length)} of ${figure(all.length)} groups`;
-    const arms = [["", "all stages"], ...valuesOf((row) => [armOf(row)]).map((arm) => [arm, arm])];
+    const arms = [["", "all stages"], ...valuesOf((row) => (isProbe(row) ? [] : [armOf(row)])).map((arm) => [arm, armTitle(arm)])];
     this.choices.replaceChildren(choice("Stage", wanted.arm ?? "", arms, (arm) => choose({ arm })), choice("Kind", wanted.kind ?? "", GROUP_KINDS, (kind) => choose({ kind })));
     this.#show(all.find((group) => group.key === wanted.group), all.length);
   }
@@ -82,9 +82,8 @@ export class GroupsView {
   }
 
   key(name) {
-    const moves = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: 10, PageUp: -10 };
-    if (name in moves) this.list.move(moves[name]);
-    else if (name === "Enter") this.detail.querySelector(".columns")?.focus();
+    if (this.list.key(name)) return true;
+    if (name === "Enter") this.detail.querySelector(".columns")?.focus();
     else if (name === "Escape") { choose({ group: "" }); this.list.node.focus(); }
     else return false;
     return true;

@@ -96,6 +96,7 @@ addEventListener("popstate", draw);
 addEventListener("hashchange", draw);
 changes.addEventListener("chosen", draw);
 changes.addEventListener("rows", () => { drawStatus(); drawSoon(); });
+changes.addEventListener("runs", drawSoon);
 changes.addEventListener("labels", drawSoon);
 changes.addEventListener("status", drawStatus);
 follow().catch((error) => place.replaceChildren(el("p", { class: "empty bad" }, plain(error.message))));

@@ -1,10 +1,11 @@
 // The runs as a whole: what they could do at each stage, and how training went.
 
-import { el, figure, plain } from "./dom.js";
+import { counted, el, figure, plain } from "./dom.js";
 import { chart } from "./chart.js";
 import { seconds } from "./conversation.js";
 import { jsonNodes } from "./texts.js";
-import { armOf, choose, outcome, source, store } from "./store.js";
+import { kindName } from "./panels.js";
+import { armOf, armTitle, choose, faultOf, isProbe, outcome, source, store } from "./store.js";
 
 const FIRST = ["reward", "groups_with_signal", "loss", "entropy", "kl", "sampler_gap/mean", "grad_norm", "learning_rate"];
 const Z = 1.959963984540054;
@@ -17,9 +18,11 @@ export function wilson(right, all) {
   return [Math.max(0, middle - half), Math.min(1, middle + half)];
 }
 
-function stages() {
+/** The arms with their rows: those of degenerate probes, or all others. */
+function stages(probes) {
   const found = new Map();
   for (const row of store.rows) {
+    if (isProbe(row) !== probes) continue;
     const arm = armOf(row);
     if (!found.has(arm)) found.set(arm, []);
     found.get(arm).push(row);
@@ -32,7 +35,7 @@ function stageRow([arm, rows]) {
   const right = scored.filter((row) => outcome(row) === "right").length;
   const mean = (value) => (rows.length ? rows.reduce((sum, row) => sum + value(row), 0) / rows.length : null);
   const tasks = new Set(rows.map((row) => row.task)).size;
-  const link = el("a", { href: `#${new URLSearchParams({ v: "rollouts", arm })}` }, plain(arm));
+  const link = el("a", { href: `#${new URLSearchParams({ v: "rollouts", arm })}` }, armTitle(arm));
   const once = tasks === rows.length && scored.length > 0;
   return el("tr", {},
     el("th", { scope: "row" }, link),
@@ -47,10 +50,8 @@ function stageRow([arm, rows]) {
 
 /** The interval of the run's report, which knows of families of tasks; null where it has none of this stage. */
 function reported(row) {
-  const conditions = Object.entries(store.runs[row.run].conditions);
-  const found = conditions.find(([name]) => name.toLowerCase().replaceAll(" ", "_") === row.stage);
-  const interval = found?.[1]?.success?.interval;
-  return interval ? whisker(interval.low, interval.estimate, interval.high, "as reported") : null;
+  const interval = store.runs[row.run].intervals[row.stage];
+  return interval ? whisker(...interval, "as reported") : null;
 }
 
 function unclustered(right, all) {
@@ -67,11 +68,51 @@ function whisker(low, middle, high, note) {
   return node;
 }
 
-function stageTable() {
+function stageTable(arms) {
   const heads = ["stage", "right", "95 % interval", "mean score", "rollouts", "tasks", "not scored", "turns", "tokens", "time"];
   return el("div", { class: "scroll" }, el("table", { class: "stages" },
     el("thead", {}, el("tr", {}, heads.map((head, place) => el("th", { scope: "col", class: place ? "figure" : "" }, head)))),
-    el("tbody", {}, stages().map(stageRow))));
+    el("tbody", {}, arms.map(stageRow))));
+}
+
+/** Whether doing nothing of use was paid for; each probe folded. */
+function probeNodes() {
+  const arms = stages(true);
+  const rows = arms.flatMap(([, of]) => of);
+  if (!rows.length) return null;
+  const paid = rows.filter((row) => outcome(row) === "right").length;
+  const words = paid ? `${figure(paid)} of ${figure(rows.length)} rollouts earned the reward` : `none of ${figure(rows.length)} rollouts earned the reward`;
+  return el("details", { class: "probes" }, el("summary", { class: paid ? "bad" : null }, `${counted(arms.length, "degenerate probe")}: ${words}`), stageTable(arms));
+}
+
+/** How many rollouts of each stage went wrong first in which way; a number leads to them. */
+function faultNodes() {
+  const counts = new Map();
+  const meanings = {};
+  for (const row of store.rows) {
+    const kind = faultOf(row)?.kind;
+    if (!kind) continue;
+    if (!counts.has(kind)) counts.set(kind, new Map());
+    counts.get(kind).set(armOf(row), (counts.get(kind).get(armOf(row)) ?? 0) + 1);
+    meanings[kind] = store.runs[row.run].fault_meanings[kind];
+  }
+  if (!counts.size) return [];
+  const arms = stages(false).map(([arm]) => arm).filter((arm) => [...counts.values()].some((of) => of.has(arm)));
+  const total = (of) => [...of.values()].reduce((sum, one) => sum + one, 0);
+  const cell = (kind, of, arm) => el("td", { class: "figure" }, of.has(arm)
+    ? el("a", { href: `#${new URLSearchParams({ v: "rollouts", arm, fault: kind })}` }, figure(of.get(arm))) : "0");
+  const rows = [...counts].sort(([, one], [, other]) => total(other) - total(one)).map(([kind, of]) => el("tr", {},
+    el("th", { scope: "row", title: meanings[kind] }, kindName(kind)), arms.map((arm) => cell(kind, of, arm))));
+  return [el("h2", {}, "What went wrong first"), el("div", { class: "scroll" }, el("table", { class: "stages faults" },
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "rollouts"), arms.map((arm) => el("th", { scope: "col", class: "figure" }, armTitle(arm))))),
+    el("tbody", {}, rows)))];
+}
+
+/** Put other nodes in; what was unfolded stays so. */
+function refill(place, ...nodes) {
+  const open = [...place.querySelectorAll("details")].map((one) => one.open);
+  place.replaceChildren(...nodes.flat().filter(Boolean));
+  [...place.querySelectorAll("details")].forEach((one, at) => { if (open[at]) one.open = true; });
 }
 
 /** Each measure of the metrics' lines that changes, the well-known ones first. */
@@ -128,19 +169,20 @@ export class Overview {
     this.runs = el("div", { class: "runs" });
     this.table = el("div");
     this.curves = el("div");
-    this.node.append(this.runs, this.table, this.curves);
+    this.faults = el("div");
+    this.node.append(this.runs, this.table, this.curves, this.faults);
   }
 
   async update() {
-    const drawn = `${store.generation} ${store.rows.length}`;
+    const drawn = `${store.generation} ${store.rows.length} ${store.facts} ${store.labels.size}`;
     if (drawn === this.drawn) return;
     this.drawn = drawn;
     const damaged = store.problems.map((problem) => el("p", { class: "warn" }, plain(problem)));
     if (store.unread > store.problems.length) damaged.push(el("p", { class: "warn" }, `and ${store.unread - store.problems.length} more`));
-    if (!this.runs.childNodes.length) this.runs.replaceChildren(...store.runs.map(runNode));
-    this.table.replaceChildren(el("h2", {}, "Rollouts"), ...damaged, store.rows.length ? stageTable() : el("p", { class: "muted" }, "none yet"), exportLine());
-    const nodes = curves(await source.metrics());
-    this.curves.replaceChildren(...nodes.flat().filter(Boolean));
+    refill(this.runs, store.runs.map(runNode));
+    refill(this.table, el("h2", {}, "Rollouts"), damaged, store.rows.length ? stageTable(stages(false)) : el("p", { class: "muted" }, "none yet"), probeNodes(), exportLine());
+    refill(this.faults, faultNodes());
+    refill(this.curves, curves(await source.metrics()));
   }
 
   key(name) {

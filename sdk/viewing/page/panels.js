@@ -2,7 +2,7 @@
 
 import { el, figure, limited, plain, shown } from "./dom.js";
 import { seconds } from "./conversation.js";
-import { armOf, labelOf, outcome, saveLabel, source, store } from "./store.js";
+import { armOf, armTitle, faultOf, labelOf, outcome, saveLabel, source, store } from "./store.js";
 import { jsonNodes, longText, placed } from "./texts.js";
 
 const MARKS = { right: "✓", wrong: "✗", failed: "!", unscored: "○" };
@@ -56,6 +56,19 @@ function component(name, value, most, reasons) {
   bar.style.setProperty("--share", String(Math.abs(value) / most));
   return [el("span", { class: inner ? "name inner" : "name" }, shown(inner ? name.slice(name.indexOf(".") + 1) : name)), bar,
     el("span", { class: "figure" }, figure(value, 3)), reason ? el("p", { class: "reason" }, shown(reason)) : null];
+}
+
+export const kindName = (kind) => plain(kind.replaceAll("_", " "));
+
+/** What went wrong first, by the run's report. */
+export function faultPanel(row) {
+  const fault = faultOf(row);
+  if (!fault) return null;
+  const where = [fault.turn ? `turn ${fault.turn}` : "", [fault.tool, fault.argument].filter(Boolean).join(".")];
+  return panel("What went wrong first",
+    el("p", {}, el("b", { class: "bad" }, kindName(fault.kind)), [...where, fault.by === "judge" ? "by a judge" : ""].filter(Boolean).map((part) => [" · ", shown(part)])),
+    fault.detail ? el("p", {}, shown(fault.detail)) : null,
+    el("p", { class: "reason muted" }, store.runs[row.run].fault_meanings[fault.kind] ?? ""));
 }
 
 /** What the rollout changed in its world. */
@@ -112,7 +125,7 @@ function labelForm(row, label, draw) {
 /** Everything else that is known, in two columns. */
 export function factsPanel(rollout, row) {
   const facts = [
-    ["stage", armOf(row)], ["policy", rollout.policy], ["task", rollout.task?.id], ["family", rollout.task?.family],
+    ["stage", armTitle(armOf(row))], ["policy", rollout.policy], ["task", rollout.task?.id], ["family", rollout.task?.family],
     ["group", rollout.group], ["step", row.step < 0 ? "" : row.step], ["ended", rollout.stop_reason?.replaceAll("_", " ")],
     ["turns", figure(rollout.turns)], ["tokens", figure(rollout.sampled_tokens)], ["time", seconds(rollout.duration_s ?? 0)],
     ["seed", rollout.seed], ...Object.entries(rollout.task?.tags ?? {}),

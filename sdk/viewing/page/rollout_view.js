@@ -3,8 +3,8 @@
 import { choice, counted, el, figure, plain } from "./dom.js";
 import { conversation, seconds } from "./conversation.js";
 import { filtered, ORDER_NAMES, valuesOf } from "./filtering.js";
-import { changesPanel, evidencePanel, factsPanel, labelPanel, ledgerPanel, mark, taskPanel, verdictPanel } from "./panels.js";
-import { armOf, calledIn, choose, chosen, groupOf, keyOf, labelOf, source, store, titleOf } from "./store.js";
+import { changesPanel, evidencePanel, factsPanel, faultPanel, kindName, labelPanel, ledgerPanel, mark, taskPanel, verdictPanel } from "./panels.js";
+import { armOf, armTitle, calledIn, choose, chosen, faultOf, groupOf, keyOf, labelOf, source, store, titleOf } from "./store.js";
 import { lengthsOf } from "./texts.js";
 import { tokensPanel } from "./tokens.js";
 import { VirtualList } from "./virtual_list.js";
@@ -32,7 +32,7 @@ export function rowNode(row) {
 }
 
 function underLine(row) {
-  const where = [chosen().arm ? null : armOf(row), row.step >= 0 && chosen().step === undefined ? `step ${row.step}` : null];
+  const where = [chosen().arm ? null : armTitle(armOf(row)), row.step >= 0 && chosen().step === undefined ? `step ${row.step}` : null];
   const what = [...row.tools, row.answer ? `“${row.answer}”` : null].filter(Boolean).join(" → ");
   return [...where, plain(what) || "no calls, no answer"].filter(Boolean).join(" · ");
 }
@@ -80,16 +80,18 @@ export class RolloutsView {
   }
 
   #drawChoices(wanted) {
-    const signature = JSON.stringify([store.rows.length, wanted.arm, wanted.result, wanted.tool, wanted.label, wanted.sort, wanted.step]);
+    const signature = JSON.stringify([store.rows.length, store.facts, wanted.arm, wanted.result, wanted.fault, wanted.tool, wanted.label, wanted.sort, wanted.step]);
     if (signature === this.drawn) return;
     this.drawn = signature;
     const set = (name) => (value) => choose({ [name]: value });
     const each = (values, all) => [["", all], ...values.map((value) => [value, value])];
+    const kinds = valuesOf((row) => faultOf(row)?.kind ?? []).sort();
     const step = wanted.step === undefined ? null
       : el("button", { type: "button", class: "chip", on: { click: () => choose({ step: "" }) } }, `step ${plain(wanted.step)} ×`);
     this.choices.replaceChildren(
-      choice("Stage", wanted.arm ?? "", each(valuesOf((row) => [armOf(row)]), "all stages"), set("arm")),
+      choice("Stage", wanted.arm ?? "", [["", "all stages"], ...valuesOf((row) => [armOf(row)]).map((arm) => [arm, armTitle(arm)])], set("arm")),
       choice("Result", wanted.result ?? "", RESULTS, set("result")),
+      ...(kinds.length || wanted.fault ? [choice("Went wrong first", wanted.fault ?? "", [["", "any fault"], ...kinds.map((kind) => [kind, kindName(kind)])], set("fault"))] : []),
       choice("Tool called", wanted.tool ?? "", each(valuesOf(calledIn).sort(), "any tool"), set("tool")),
       choice("Label", wanted.label ?? "", LABELS, set("label")),
       choice("Order", wanted.sort ?? "", ORDER_NAMES, set("sort")), ...(step ? [step] : []));
@@ -126,11 +128,8 @@ export class RolloutsView {
 
   /** What keys do here; returns whether this one did something. */
   key(name) {
-    const moves = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: 10, PageUp: -10 };
-    if (name in moves) this.list.move(moves[name]);
-    else if (name === "g" || name === "Home") this.list.go(0);
-    else if (name === "G" || name === "End") this.list.go(this.list.items.length - 1);
-    else if (name === "Enter") this.detail.focus();
+    if (this.list.key(name)) return true;
+    if (name === "Enter") this.detail.focus();
     else if (name === "Escape") { choose({ at: "" }); this.list.node.focus(); }
     else if (name === "/") { this.search.focus(); this.search.select(); }
     else if ("ynu".includes(name)) this.detail.querySelector(`[data-label="${{ y: "good", n: "bad", u: "unsure" }[name]}"]`)?.click();
@@ -150,8 +149,8 @@ export class RolloutsView {
 function rolloutNodes(rollout, row) {
   const back = el("button", { type: "button", class: "quiet back", on: { click: () => choose({ at: "" }) } }, "← all rollouts");
   const head = el("header", {}, back, el("h2", {}, mark(row), titleOf(row)),
-    el("p", { class: "muted" }, `${armOf(row)}${row.step >= 0 ? ` · step ${row.step}` : ""} · ${plain(row.id)} · ${counted(row.turns, "turn")} · ${counted(row.tokens, "token")} · ${seconds(row.seconds)}`));
-  const verdict = el("div", { class: "verdict" }, verdictPanel(rollout, row));
+    el("p", { class: "muted" }, `${armTitle(armOf(row))}${row.step >= 0 ? ` · step ${row.step}` : ""} · ${plain(row.id)} · ${counted(row.turns, "turn")} · ${counted(row.tokens, "token")} · ${seconds(row.seconds)}`));
+  const verdict = el("div", { class: "verdict" }, verdictPanel(rollout, row), faultPanel(row));
   const rest = [labelPanel(row), changesPanel(rollout), evidencePanel(rollout), taskPanel(rollout, row), factsPanel(rollout, row), ledgerPanel(rollout)];
   const talk = el("div", { class: "talk" }, conversation(rollout, row), tokensPanel(rollout, row));
   return [el("div", { class: "rollout" }, head, talk, verdict, el("div", { class: "beside" }, rest.filter(Boolean)))];

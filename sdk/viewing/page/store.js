@@ -1,11 +1,11 @@
-// Everything that is known of the runs, and what is chosen of it. Views listen for "rows", "labels" and "status".
+// Everything that is known of the runs, and what is chosen of it. Views listen for "rows", "runs", "labels" and "status".
 
 import { plain } from "./dom.js";
 import { openSource } from "./data.js";
 
 export const source = openSource();
 export const store = {
-  generation: 0, rows: [], runs: [], whole: false, unread: 0, problems: [], labels: new Map(), connected: true,
+  generation: 0, rows: [], runs: [], facts: null, whole: false, unread: 0, problems: [], labels: new Map(), connected: true,
 };
 export const changes = new EventTarget();
 
@@ -18,18 +18,33 @@ export const groupOf = (row) => plain(`${row.run}/${row.stage}/${row.group}`);
 /** The stage, with the run's name where there are several runs, and the policy where a stage has several. */
 export function armOf(row) {
   const known = `${row.run}/${row.stage}/${row.policy}`;
-  if (!arms.has(known)) arms.set(known, armName(row));
+  if (!arms.has(known)) arms.set(known, armName(row, row.stage));
   return arms.get(known);
 }
 
-function armName(row) {
+/** What an arm is called: once the run has a report its stage has the report's name, and addresses stay as they were. */
+export function armTitle(arm) {
+  for (const row of armTitles.size ? [] : store.rows) {
+    if (!armTitles.has(armOf(row))) armTitles.set(armOf(row), armName(row, store.runs[row.run].titles[row.stage] ?? row.stage));
+  }
+  return armTitles.get(arm) ?? arm;
+}
+
+function armName(row, stage) {
   const run = store.runs.length > 1 ? `${store.runs[row.run].name} · ` : "";
   const policies = policiesOf.get(`${row.run}/${row.stage}`);
-  return plain(run + row.stage + (policies && policies.size > 1 ? ` · ${row.policy}` : ""));
+  return plain(run + stage + (policies && policies.size > 1 ? ` · ${row.policy}` : ""));
 }
 
 let policiesOf = new Map();
 let arms = new Map();
+let armTitles = new Map();
+
+/** Whether a degenerate policy played it, to see if the verifier pays for nothing. */
+export const isProbe = (row) => row.stage === store.runs[row.run].probes;
+
+/** What went wrong first, where the run's report says so. */
+export const faultOf = (row) => store.runs[row.run].faults[row.stage]?.[row.id];
 const tools = new Map();
 
 /** The tools that a rollout called, each once, as they are shown. */
@@ -65,6 +80,8 @@ function rowFrom(fields, values, n) {
 /** Read what there is, and what is new. Returns after how many milliseconds to ask again. */
 async function readRows() {
   const found = await source.rows(store.generation, store.rows.length);
+  const other = (found.facts ?? "") !== store.facts;
+  if (other) Object.assign(store, { runs: await source.runs(), facts: found.facts ?? "" });
   const anew = found.generation !== store.generation;
   if (anew) Object.assign(store, { generation: found.generation, rows: [] });
   if (anew) policiesOf = new Map();
@@ -76,7 +93,8 @@ async function readRows() {
     if (!policiesOf.has(stage)) policiesOf.set(stage, new Set());
     policiesOf.get(stage).add(row.policy);
   });
-  arms = new Map();
+  [arms, armTitles] = [new Map(), new Map()];
+  if (other) say("runs");
   const news = anew || found.rows.length > 0 || found.whole !== store.whole;
   Object.assign(store, { whole: found.whole, unread: found.unread, problems: found.problems });
   if (news) say("rows");
@@ -93,7 +111,6 @@ const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, mil
 
 /** Read the runs, and go on reading while they are being written. */
 export async function follow() {
-  store.runs = await source.runs();
   let next = await readRows();
   await readLabels();
   while (source.live) {

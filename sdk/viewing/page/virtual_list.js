@@ -3,6 +3,7 @@
 import { el } from "./dom.js";
 
 const BEYOND = 8;
+const MOVES = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: 10, PageUp: -10 };
 
 export class VirtualList {
   /** `draw(item)` gives the content of a row; `chosen(item)` hears of each choice. */
@@ -40,6 +41,15 @@ export class VirtualList {
   }
 
   move(by) { this.go(this.at < 0 ? 0 : this.at + by); }
+
+  /** Move by a key; returns whether it was one for lists. */
+  key(name) {
+    if (name in MOVES) this.move(MOVES[name]);
+    else if (name === "g" || name === "Home") this.go(0);
+    else if (name === "G" || name === "End") this.go(this.items.length - 1);
+    else return false;
+    return true;
+  }
 
   reveal() {
     if (this.at < 0) return;

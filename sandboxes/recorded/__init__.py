@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .cassette import Cassette, RecordedSession
     from .proxy import serve_recorder
     from .recording import RecordingSource, record
+    from .replaying import serve_replay
     from .simulating import SimulatedAnswers
     from .twin import NotRecorded, RecordedTwin
 
@@ -26,6 +27,7 @@ _MODULES = {
     "SimulatedAnswers": "simulating",
     "record": "recording",
     "serve_recorder": "proxy",
+    "serve_replay": "replaying",
 }
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "SimulatedAnswers",
     "record",
     "serve_recorder",
+    "serve_replay",
 ]
 
 

@@ -13,6 +13,7 @@ from .commands.evaluate import evaluate
 from .commands.judge import check
 from .commands.quickstart import quickstart
 from .commands.record import record
+from .commands.replay import replay
 from .commands.report import report
 from .commands.rollout import rollout
 from .commands.serve import serve
@@ -44,7 +45,8 @@ def toolbake(
     look at your own tools (`tools`), watch a model use them once (`rollout`), measure it on your tasks (`evaluate`),
     train it (`train`), read what it did (`view`) and put it to use (`serve`). Where there are
     no tasks yet, make some (`synthesize`). Where the real tools may not be called so often, make a twin of them from a
-    recording (`record`) and see how near it is (`divergence`). `serve-tools` gives tools to other MCP clients; `verify`
+    recording (`record`), serve it (`replay`) and see how near it is (`divergence`). `serve-tools` gives tools to other
+    MCP clients; `verify`
     recomputes what a run's rewards rest on. Each command explains itself with --help.
 
     Results go to stdout and progress to stderr. Exit codes: 0 done, 1 an error, 2 a mistyped command, 130 Ctrl-C.
@@ -71,6 +73,7 @@ for _command in (
     tools,
     synthesize,
     record,
+    replay,
     divergence,
     verify,
 ):

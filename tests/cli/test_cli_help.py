@@ -14,7 +14,19 @@ from typer.main import get_command
 
 from sdk.cli.app import app
 
-COMMANDS = ("quickstart", "train", "evaluate", "report", "rollout", "view", "serve", "tools", "record", "divergence")
+COMMANDS = (
+    "quickstart",
+    "train",
+    "evaluate",
+    "report",
+    "rollout",
+    "view",
+    "serve",
+    "tools",
+    "record",
+    "replay",
+    "divergence",
+)
 HEAVY = ("torch", "mcp", "transformers", "datasets", "matplotlib", "trl", "uvicorn")
 
 

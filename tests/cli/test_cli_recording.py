@@ -1,4 +1,4 @@
-"""`toolbake record` and `toolbake divergence` as their users type them."""
+"""`toolbake record`, `toolbake replay` and `toolbake divergence` as their users type them."""
 
 from __future__ import annotations
 
@@ -69,6 +69,12 @@ def test_a_named_twin_that_agrees_ends_with_0_and_one_that_does_not_with_3(folde
         (["record", "twin.py:same", "--to", "x.jsonl"], "only an MCP server can be recorded from outside"),
         (["record", "--to", "x.jsonl"], "give exactly one of TOOLS and --command"),
         (["record", "--command", "cat", "--to", "x.jsonl", "--scrub", "("], "no regular expression"),
+        (["replay", "none.jsonl"], "there is no cassette 'none.jsonl'"),
+        (["replay", "desk.jsonl", "--unseen", "guess"], "--unseen is 'guess'; choose error, nearest or model"),
+        (["replay", "desk.jsonl", "--unseen", "model"], "needs --endpoint and --model"),
+        (["replay", "desk.jsonl", "--endpoint", "http://127.0.0.1:1/v1"], "do nothing without --unseen model"),
+        (["replay", "desk.jsonl", "--unseen", "model", "--endpoint", "http://127.0.0.1:1/v1"], "needs --model"),
+        (["replay", "desk.jsonl", "--reads", "gte_*"], "reads has 'gte_*', which is no tool"),
     ],
 )
 def test_mistakes_end_with_1_and_one_message(folder, words, complaint):

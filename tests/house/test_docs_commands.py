@@ -26,6 +26,7 @@ COMMANDS = {
     "synthesize",
     "tools",
     "record",
+    "replay",
     "divergence",
     "verify",
     "view",

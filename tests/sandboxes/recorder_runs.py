@@ -44,3 +44,9 @@ async def play(source: Any, *sessions: Sequence[Call]) -> list[list[ToolResult]]
             async with toolset.open_world(f"session-{number}") as world:
                 found.append([await world.call(*call) for call in calls])
     return found
+
+
+def hearing_ctrl_c(command: list[str]) -> list[str]:
+    """The command as a terminal starts it: tests in the background hand on that Ctrl-C is ignored."""
+    start = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
+    return [sys.executable, "-c", start, *command]

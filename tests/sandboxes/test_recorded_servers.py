@@ -15,7 +15,7 @@ import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
-from recorder_runs import Call, node_command, play, recorder
+from recorder_runs import Call, hearing_ctrl_c, node_command, play, recorder
 
 import mcp_bridge
 from mcp_bridge.errors import SourceError
@@ -159,12 +159,6 @@ async def test_over_http_each_client_session_is_a_session_of_the_cassette_and_of
     found = Cassette.read(cassette)
     assert len(found.sessions) == 2
     assert sorted(session.calls[0].arguments["content"] for session in found.sessions) == ["one", "two"]
-
-
-def hearing_ctrl_c(command: list[str]) -> list[str]:
-    """The command as a terminal starts it: tests in the background hand on that Ctrl-C is ignored."""
-    start = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
-    return [sys.executable, "-c", start, *command]
 
 
 async def _write_over_http(url: str, path: str, text: str) -> None:

@@ -1,4 +1,5 @@
-"""Names that tell tools apart: where two sources have one name, both get their source's name before it."""
+"""Names that tell tools apart and that model APIs take: where two sources have one name, both get their source's name
+before it; `files.read`, which MCP allows and those APIs do not, becomes `files_read`."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ LONGEST_NAME = 64
 """What model APIs take: `[a-zA-Z0-9_-]{1,64}`."""
 
 _LONGEST_PREFIX = 32
+_LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SUFFIX = re.compile(r"\.(py|js|mjs|cjs|ts|sh|exe)$")
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]+")
 
@@ -34,19 +36,19 @@ class Named:
 def told_apart(sources: Sequence[Named]) -> list[list[Tool]]:
     """The tools of each source under names that no other has; `Tool.name_at_source` keeps the source's own.
 
-    A name that only one source has stays as it is, unless the source has a namespace. Raises `SourceError` where one
-    source has a name twice, or the new names collide.
+    A name that only one source has stays as it is, unless the source has a namespace or model APIs do not take it.
+    Raises `SourceError` where one source has a name twice or a tool without one, or the new names collide.
     """
     for source in sources:
         _refuse_twice(source)
     counts = Counter(tool.name for source in sources if source.namespace is None for tool in source.tools)
     prefixes = _prefixes(sources)
 
-    def is_renamed(source: Named, tool: Tool) -> bool:
+    def is_prefixed(source: Named, tool: Tool) -> bool:
         return source.namespace is not None or counts[tool.name] > 1
 
     def plain_name(source: Named, prefix: str, tool: Tool) -> str:
-        return _prefixed(prefix, tool.name) if is_renamed(source, tool) else tool.name
+        return _prefixed(prefix, tool.name) if is_prefixed(source, tool) else _legal(prefix, tool.name)
 
     taken = Counter(
         plain_name(source, prefix, tool)
@@ -55,9 +57,9 @@ def told_apart(sources: Sequence[Named]) -> list[list[Tool]]:
     )
 
     def named(source: Named, prefix: str, tool: Tool) -> Tool:
-        if not is_renamed(source, tool):
+        name = plain_name(source, prefix, tool)
+        if name == tool.name:
             return tool
-        name = _prefixed(prefix, tool.name)
         # Two prefixes that the user chose alike are for the user to mend; all else is told apart here.
         if taken[name] > 1 and (source.namespace is None or _ILLEGAL.search(tool.name)):
             name = _with_digest(name, prefix, tool.name)
@@ -74,6 +76,14 @@ def told_apart(sources: Sequence[Named]) -> list[list[Tool]]:
             if tool.name_at_source:
                 logger.log(level, "tool %r of %s is called %r here", tool.name_at_source, tool.source, tool.name)
     return out
+
+
+def _legal(prefix: str, tool: str) -> str:
+    """The name itself where model APIs take it."""
+    if _LEGAL.fullmatch(tool):
+        return tool
+    name = _ILLEGAL.sub("_", tool)
+    return name if len(name) <= LONGEST_NAME else _with_digest(name, prefix, tool)
 
 
 def _prefixed(prefix: str, tool: str) -> str:
@@ -114,6 +124,8 @@ def _refuse_twice(source: Named) -> None:
     seen: dict[str, str] = {}
     for tool in source.tools:
         origin = tool.source or source.label
+        if not tool.name:
+            raise SourceError(f"{origin} has a tool without a name, which no model could call; give it one there")
         if tool.name in seen:
             raise SourceError(
                 f"two tools are called {tool.name!r}: one from {seen[tool.name]}, one from {origin}. "

@@ -235,12 +235,30 @@ def test_whatever_the_names_each_is_there_once_and_reaches_its_own_tool(sources:
             reached = {(await toolset.call(tool.name, {})).text for tool in toolset.tools}
             assert reached == {f"{place} {name}" for place, tools in enumerate(sources) for name in tools}
             for tool in toolset.tools:
-                if given_names.count(tool.name_at_source or tool.name) > 1:
-                    assert re.fullmatch("[a-zA-Z0-9_-]{1,64}", tool.name)
-                else:
-                    assert tool.name in given_names
+                assert re.fullmatch("[a-zA-Z0-9_-]{1,64}", tool.name)
+                own = tool.name_at_source or tool.name
+                if given_names.count(own) == 1 and re.fullmatch("[a-zA-Z0-9_-]{1,64}", own):
+                    assert tool.name == own
 
     anyio.run(play)
+
+
+async def test_a_name_that_model_apis_do_not_take_is_changed_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    given_names = ["files.read", "files/read", "files_read", "x" * 70]
+    async with mcp_bridge.connect(Named(0, given_names)) as toolset:
+        read, other, own, long = names(toolset)
+        assert own == "files_read"
+        assert re.fullmatch("files_read_[0-9a-f]{8}", read)
+        assert re.fullmatch("files_read_[0-9a-f]{8}", other)
+        assert re.fullmatch("x{55}_[0-9a-f]{8}", long)
+        for name, at_source in zip(names(toolset), given_names, strict=True):
+            assert (await toolset.call(name, {})).text == f"0 {at_source}"
+    assert f"tool 'files.read' of source 0 is called {read!r} here" in caplog.text
+    async with mcp_bridge.connect(Named(0, ["files.read"])) as toolset:
+        assert names(toolset) == ["files_read"]
+    with pytest.raises(SourceError, match="source 0 has a tool without a name"):
+        async with mcp_bridge.connect(Named(0, ["files.read", ""])):
+            pass
 
 
 # ---- pace and size

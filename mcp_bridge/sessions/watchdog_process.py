@@ -17,9 +17,13 @@ _GRACE_S = 1.0
 
 def main() -> None:
     parent, groups, rest = os.getppid(), set[int](), b""
-    while os.getppid() == parent:
-        if not select.select([0], [], [], _LOOK_S)[0]:
-            continue
+    while True:
+        has_parent = os.getppid() == parent
+        # What a parent said last is read also where it has died by now.
+        if not select.select([0], [], [], _LOOK_S if has_parent else 0)[0]:
+            if has_parent:
+                continue
+            break
         chunk = os.read(0, 65_536)
         if not chunk:
             break

@@ -1,5 +1,6 @@
 """No process of a server outlives the program that started it, however that ends."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mcp_bridge.sessions import watchdog
+
+WATCHDOG = Path(watchdog.__file__).with_name("watchdog_process.py")
 LOOP = Path(__file__).parent / "servers" / "rollout_loop.py"
 SOON_S = 20.0
 
@@ -105,3 +109,18 @@ def test_none_is_left_after_a_program_that_says_no_goodbye(file: Path) -> None:
     program.process.communicate(timeout=60)
     assert program.process.returncode == 7
     assert not left_soon(program)
+
+
+def test_a_group_that_a_program_named_last_before_it_was_killed_is_ended_too() -> None:
+    # The watching process comes to look for its parent only when that is gone; a fork of it holds the pipe open.
+    late = (
+        "import os, runpy, sys\nparents = [1, 2, 2, 2]\nos.getppid = lambda: parents.pop(0)\n"
+        "runpy.run_path(sys.argv[1], run_name='__main__')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as server:
+        told, tell = os.pipe()
+        os.write(tell, f"+{server.pid}\n".encode())
+        subprocess.run([sys.executable, "-c", late, str(WATCHDOG)], stdin=told, timeout=60, check=True)
+        for end in (told, tell):
+            os.close(end)
+        assert server.wait(60) == -signal.SIGTERM

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     first = {Path(__file__).parent / file: place for place, file in enumerate(LONG_FILES)}
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (first.get(item.path, len(first)), -tests[item.path]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Imports make much and throw little of it away: to look for that, again and again, takes a sixth of their time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

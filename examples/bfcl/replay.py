@@ -36,22 +36,24 @@ _NO_LIMITS = Limits(max_turns=1000, max_calls=1000, max_turn_tokens=10**9, max_t
 
 async def replay(played: Sequence[Task], *, over_mcp: bool = False, concurrency: int = 16) -> list[Rollout]:
     """One rollout for each task, in their order, each with its demonstration as the script."""
+    async with mcp_bridge.connect({"mcpServers": mcp_server()} if over_mcp else BfclTwin()) as toolset:
+        return await replay_with(toolset, played, concurrency=concurrency)
+
+
+async def replay_with(toolset: mcp_bridge.Toolset, played: Sequence[Task], *, concurrency: int = 16) -> list[Rollout]:
+    """As `replay`, with tools that are there already."""
     rollouts: dict[int, Rollout] = {}
     limiter = anyio.CapacityLimiter(concurrency)
-    source = {"mcpServers": mcp_server()} if over_mcp else BfclTwin()
-    async with mcp_bridge.connect(source) as toolset:
 
-        async def one(place: int, task: Task) -> None:
-            async with limiter:
-                engine = RolloutEngine(
-                    agent=replay_demonstration(task), source=toolset, verifier=verify, limits=_NO_LIMITS
-                )
-                job = Job(id=f"gold/{task.id}", task=task, seed=0)
-                rollouts[place] = (await engine.run([job], sampling=Sampling(max_tokens=10**9)))[0]
+    async def one(place: int, task: Task) -> None:
+        async with limiter:
+            engine = RolloutEngine(agent=replay_demonstration(task), source=toolset, verifier=verify, limits=_NO_LIMITS)
+            job = Job(id=f"gold/{task.id}", task=task, seed=0)
+            rollouts[place] = (await engine.run([job], sampling=Sampling(max_tokens=10**9)))[0]
 
-        async with anyio.create_task_group() as group:
-            for place, task in enumerate(played):
-                group.start_soon(one, place, task)
+    async with anyio.create_task_group() as group:
+        for place, task in enumerate(played):
+            group.start_soon(one, place, task)
     return [rollouts[place] for place in range(len(played))]
 
 

@@ -6,7 +6,10 @@ from __future__ import annotations
 def main() -> None:
     """Run the command line; ends the process with its exit code."""
     from ..freed_memory import keep_freed_memory
-    from .app import app
+    from ..rollouts.garbage import fewer_collections
 
     keep_freed_memory()
-    app(prog_name="toolbake")
+    with fewer_collections():  # importing torch makes much and throws little away
+        from .app import app
+
+        app(prog_name="toolbake")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 pytest.importorskip("bfcl_eval", reason="install it with: pip install --no-deps -r examples/bfcl/requirements.txt")
 
 from dataset import API_NAMES, CATEGORIES, all_entries
-from replay import MCP_JSON, mcp_server, replay
+from replay import MCP_JSON, mcp_server, replay, replay_with
 from sandbox_conformance import Call, SandboxConformance
 from tasks import MORE_FUNCTIONS, halves, tasks
 from verifier import verify, verify_the_end
@@ -47,10 +49,17 @@ class TestTwin(SandboxConformance):
         ]
 
 
+@pytest.fixture(scope="module")
+async def served(anyio_backend: str) -> AsyncIterator[mcp_bridge.Toolset]:
+    """The example's server, in a process of its own."""
+    async with mcp_bridge.connect({"mcpServers": mcp_server()}, connect_timeout_s=60) as toolset:
+        yield toolset
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("category", CATEGORIES)
-async def test_all_gold_calls_are_right_over_mcp(category: str) -> None:
-    rollouts = await replay(tasks((category,)), over_mcp=True)
+async def test_all_gold_calls_are_right_over_mcp(category: str, served: mcp_bridge.Toolset) -> None:
+    rollouts = await replay_with(served, tasks((category,)))
     assert [(one.task.id, one.failure) for one in rollouts if one.failure] == []
     assert sum(one.verdict is not None and one.verdict.score == 1 for one in rollouts) == 200
 
@@ -116,11 +125,14 @@ async def test_a_call_that_did_not_parse_is_no_call_of_the_turn() -> None:
 
 
 @pytest.mark.parametrize("over_mcp", [False, True])
-async def test_a_world_has_the_functions_of_its_entry_and_hides_those_that_come_later(over_mcp: bool) -> None:
+async def test_a_world_has_the_functions_of_its_entry_and_hides_those_that_come_later(
+    over_mcp: bool, served: mcp_bridge.Toolset
+) -> None:
     task = next(one for one in tasks(("miss_func",)) if one.id == "multi_turn_miss_func_0")
     entry = all_entries()[task.id]
     ((turn, (name,)),) = entry.held_out.items()
-    async with mcp_bridge.connect({"mcpServers": mcp_server()} if over_mcp else BfclTwin()) as toolset:
+    async with AsyncExitStack() as stack:
+        toolset = served if over_mcp else await stack.enter_async_context(mcp_bridge.connect(BfclTwin()))
         assert len(toolset.tools) == 128
         async with toolset.open_world("w", task.setup) as world:
             shown = {tool.name for tool in world.tools}

@@ -162,10 +162,9 @@ async def test_a_server_that_was_started_again_unseen_is_given_the_weights_withi
 ) -> None:
     async with opened(server, folder=tmp_path) as policy:
         await asyncio.to_thread(policy.publish, state(1.0), version=4)
+        assert server.loaded.acquire(blocking=False)
         published, server.weights, server.mark = server.weights, "as started", "default"
-        started = time.monotonic()
-        while server.weights != published and time.monotonic() < started + 10:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        assert await asyncio.to_thread(server.loaded.acquire, timeout=10)
         assert server.weights == published
 
 

@@ -42,6 +42,8 @@ class TokenServer:
         """What `/metrics` says; it is unknown where None."""
         self.waiting = threading.Semaphore(0)
         """Released by each completion that begins to wait."""
+        self.loaded = threading.Semaphore(0)
+        """Released each time it was given full weights."""
         self._changed = threading.Condition()
         self._aborts = 0
         self._paused = False
@@ -86,6 +88,7 @@ class TokenServer:
             return self._complete(body)
         if path == "/collective_rpc":
             self.weights = body["kwargs"]["weights_path"]
+            self.loaded.release()
         elif path == "/update_weight_version":
             self.mark = body["new_version"]
         elif path == "/reset_prefix_cache":

@@ -194,6 +194,12 @@ def check_fits(model: Any) -> None:
             f"{type(model).__name__} has attention_dropout={config.attention_dropout}, which the shared-prefix forward "
             "does not apply. Set it to 0 in the model's config.json, or pass config={'shared_prefix': False}."
         )
+    if hasattr(config, "output_router_logits") and getattr(config, "router_aux_loss_coef", 0.0):
+        raise ModelError(
+            f"{type(model).__name__} has experts whose load is balanced by a loss over every token "
+            f"(router_aux_loss_coef={config.router_aux_loss_coef}), which the shared-prefix forward does not compute. "
+            "Pass config={'shared_prefix': False} to train with the padded forward, or set it to 0 in config.json."
+        )
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier"):
         if getattr(config, name, None) not in (None, 1, 1.0):
             raise ModelError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mcp_bridge.access.redaction import HIDDEN
@@ -63,8 +63,12 @@ class _Comparison:
         call_timeout_s: float,
     ) -> None:
         self._cassette = cassette
-        self._twins = {tool.name: tool for tool in tools}
-        self._ignore = {name: Ignored(ignore, name) for name in {c.tool for c in cassette.calls}}
+        self._known = {tool.name for tool in cassette.header.tools}
+        recorded = {call.tool for call in cassette.calls}
+        self._twins = _by_recorded_name(self._known | recorded, tools)
+        met = {twin.name for name, twin in self._twins.items() if name in self._known}
+        self._extra_tools = [tool.name for tool in tools if tool.name not in met]
+        self._ignore = {name: Ignored(ignore, name) for name in recorded}
         self._ignore_text = ignore_text
         self._map_ids = map_ids
         self._timeout_s = call_timeout_s
@@ -73,7 +77,6 @@ class _Comparison:
         self._mapped = 0
         self._reading = {tool.name for tool in cassette.header.tools if tool.annotations.read_only}
         self._checker = ArgumentChecker(cassette.header.tools)
-        self._known = {tool.name for tool in cassette.header.tools}
 
     async def replay(self, session: RecordedSession, world: World) -> None:
         identifiers = Identifiers(session.calls, self._reading)
@@ -86,8 +89,11 @@ class _Comparison:
                 counted.without_answer += 1
                 continue
             try:
+                twin = self._twins.get(call.tool)
                 answer: ToolResult | ToolFailure = await world.call(
-                    call.tool, arguments if self._map_ids else call.arguments, timeout_s=self._timeout_s
+                    call.tool if twin is None else twin.name,
+                    arguments if self._map_ids else call.arguments,
+                    timeout_s=self._timeout_s,
                 )
             except ToolFailure as failure:
                 answer = failure
@@ -175,15 +181,29 @@ class _Comparison:
             counted.is_missing = theirs is None
             if theirs is not None:
                 counted.schema_differences = [*_schema_differences(tool, theirs)]
-        known = {tool.name for tool in self._cassette.header.tools}
         return DivergenceReport(
             cassette=self._cassette.header.source,
             sessions=len(self._cassette.sessions),
             tools=list(self._by_tool.values()),
-            extra_tools=[name for name in self._twins if name not in known],
+            extra_tools=self._extra_tools,
             calls=self._calls,
             mapped_identifiers=self._mapped,
         )
+
+
+def _by_recorded_name(recorded: Iterable[str], tools: Sequence[Tool]) -> dict[str, Tool]:
+    """The twin's tools by their names in the recording. Connected ones may be called otherwise than at their source
+    (see `mcp_bridge.guard.naming`), which the recording knows them by."""
+    by_name = {tool.name: tool for tool in tools}
+    at_source: dict[str, list[Tool]] = {}
+    for tool in tools:
+        at_source.setdefault(tool.name_at_source, []).append(tool)
+    found = {}
+    for name in recorded:
+        renamed = at_source.get(name, [])
+        if name in by_name or len(renamed) == 1:
+            found[name] = by_name.get(name) or renamed[0]
+    return found
 
 
 def _schema_differences(recorded: Tool, twin: Tool) -> Iterator[Difference]:

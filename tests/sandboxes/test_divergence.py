@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from noting import Notes, record_notes
 
+from mcp_bridge import connect
 from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import ToolResult
 from mcp_bridge.world import World
@@ -209,6 +210,33 @@ async def test_schemas_and_missing_and_extra_tools_are_reported(cassette: Path) 
     by_tool = {tool.tool: tool for tool in report.tools}
     assert by_tool["tick"].is_missing
     assert "input_schema.properties.text" in {one.path for one in by_tool["add_note"].schema_differences}
+
+
+class Dotted(Notes):
+    """The same under names that MCP takes and model APIs do not: `list.notes`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tools = [tool.model_copy(update={"name": tool.name.replace("_", ".")}) for tool in self.tools]
+
+    @contextlib.asynccontextmanager
+    async def open_world(self, world_id: str, setup: Any = None) -> AsyncIterator[Any]:
+        async with super().open_world(world_id, setup) as world:
+            inner = world.call
+            world.call = lambda name, *rest, **more: inner(name.replace(".", "_"), *rest, **more)  # type: ignore[method-assign]
+            yield world
+
+
+async def test_tools_that_are_called_otherwise_once_connected_are_compared_with_those_at_their_source(
+    tmp_path: Path,
+) -> None:
+    session = [(name.replace("_", "."), arguments) for name, arguments in SESSION]
+    await record_notes(tmp_path / "notes.jsonl", session, backend=Dotted())
+    async with connect(Dotted()) as toolset:
+        assert "list_notes" in [tool.name for tool in toolset.tools]
+        report = await compare(tmp_path / "notes.jsonl", toolset)
+    assert report.agrees, report.to_markdown()
+    assert (report.compared, report.extra_tools) == (6, [])
 
 
 async def test_results_against_the_recorded_output_schema_are_counted(cassette: Path) -> None:

@@ -78,6 +78,13 @@ CASES = {
     "a tool nobody needed": (
         played(("cancel_order", {"order_id": "4417"}, ToolResult(text="cancelled"))), "wrong_tool", 1, "cancel_order"
     ),
+    "a tool nobody needed that refused": (
+        played(("cancel_order", {"order_id": "4417"}, MISSING)), "wrong_tool", 1, "cancel_order"
+    ),
+    "reading in the wrong place": (played(("list_orders", {"of": "4417"}, MISSING)), "wrong_tool", 1, "list_orders"),
+    "reading in the wrong place with arguments it does not have": (
+        played(("list_orders", {}, INVALID)), "wrong_tool", 1, "list_orders"
+    ),
     "something done besides": (
         played(RIGHT, ("cancel_order", {"order_id": "4417"}, ToolResult(text="cancelled")), answer="It is shipped."),
         *("wrong_tool", 2, "cancel_order"),
@@ -126,6 +133,15 @@ def test_the_first_fault_is_found(rollout: Rollout, kind: str, turn: int, where:
 def test_a_mistake_that_was_mended_is_not_to_blame() -> None:
     mended = played(("get_order", {}, INVALID), ("find", {}, UNKNOWN), RIGHT)
     assert (find_fault(mended).kind, find_fault(mended).turn) == ("ignored_result", 4)
+
+
+def test_a_tool_nobody_needed_that_broke_is_a_broken_tool_and_one_tried_first_is_not_to_blame() -> None:
+    died = MISSING.model_copy(update={"notes": ("fault Outage: the server is away",)})
+    assert find_fault(played(("list_orders", {}, died)), tools=[READS]).kind == "broken_tool"
+    tried = played(("list_orders", {}, MISSING), RIGHT)
+    assert (find_fault(tried).kind, find_fault(tried).turn) == ("ignored_result", 3)
+    after = played(RIGHT, ("list_orders", {}, MISSING), RIGHT, answer="It is lost.")
+    assert (find_fault(after, tools=[READS]).kind, find_fault(after, tools=[READS]).turn) == ("ignored_result", 4)
 
 
 def test_reading_around_is_no_wrong_tool_where_the_tools_say_that_it_only_reads() -> None:

@@ -81,7 +81,7 @@ def _bad_calls(rollout: Rollout, gold: list[GoldCall] | None, tools: Mapping[str
             if _worked(rollout.calls[:place], record.call):
                 yield _fault("loop", record, f"{_written(record.call.name, record.call.arguments)}, which had worked")
             elif not _mended(rollout.calls[place + 1 :], record, gold):
-                yield _of_error(rollout, record, gold, tools)
+                yield _of_error(rollout, record, gold, missing, tools)
         elif any(note.startswith("fault ") and not note.startswith("fault Latency") for note in record.result.notes):
             yield _fault("broken_tool", record, "; ".join(record.result.notes))
         elif gold is None:
@@ -109,12 +109,23 @@ def _worked(earlier: Sequence[CallRecord], call: ToolCall) -> bool:
     return any(made.is_made_by(record.call) and not record.result.is_error for record in earlier)
 
 
-def _of_error(rollout: Rollout, record: CallRecord, gold: list[GoldCall] | None, tools: Mapping[str, Tool]) -> Fault:
+def _of_error(
+    rollout: Rollout,
+    record: CallRecord,
+    gold: list[GoldCall] | None,
+    missing: Sequence[GoldCall],
+    tools: Mapping[str, Tool],
+) -> Fault:
     """A call that came back as an error."""
     kind, said = record.result.error_kind, cut(record.result.text, 200)
     if kind == "unknown_tool":
         return _fault("wrong_tool", record, said)
     argument = ungrounded_argument(record.call.name, record.call.arguments, words_before(rollout, record.turn), tools)
+    needed = gold is None or any(call.name == record.call.name for call in gold)
+    if not needed and not record.result.notes and (missing or not _only_reads(record.call.name, tools)):
+        # No other argument would have made it right.
+        wanted = f"; needed were {', '.join(call.name for call in missing)}" if missing else ""
+        return _fault("wrong_tool", record, said + wanted)
     if kind == "invalid_arguments":
         return _fault("wrong_argument", record, said)
     if record.result.notes or (gold and any(call.is_made_by(record.call) for call in gold)):

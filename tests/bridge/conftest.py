@@ -1,42 +1,70 @@
-"""Servers that the bridge's tests start: real processes, each ended by the test that started it."""
+"""Servers that the bridge's tests start. A process is ended by the test, or by the module, that started it."""
 
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from listening_servers import serving
+from servers import notes as notes_server
 from servers.environments import python_of
+
+import mcp_bridge
 
 # A machine that others use too may take its time over any single example.
 settings.register_profile("bridge", deadline=None)
 settings.load_profile("bridge")
 
-NOTES = Path(__file__).parent / "servers" / "notes.py"
-ANY_RELEASE = Path(__file__).parent / "servers" / "any_release.py"
+SERVERS = Path(__file__).parent / "servers"
 NODE_MODULES = Path(__file__).parent.parent / "node" / "node_modules"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
+    """Of the whole session, so that fixtures of a module can be asynchronous."""
     return "asyncio"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def notes() -> list[str]:
     """The command of the notes server; every world needs a process of its own."""
-    return [sys.executable, str(NOTES)]
+    return [sys.executable, str(SERVERS / "notes.py")]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def controlled_notes(notes: list[str]) -> list[str]:
     """The command of the notes server with control tools: one process keeps all worlds."""
     return [*notes, "--control"]
+
+
+@pytest.fixture(scope="module")
+async def notebooks(controlled_notes: list[str]) -> AsyncIterator[mcp_bridge.Toolset]:
+    """The notes server with control tools over stdio, for all tests of a module that leave it alive and use worlds of
+    their own."""
+    async with mcp_bridge.connect(controlled_notes, connect_timeout_s=60) as toolset:
+        yield toolset
+
+
+@pytest.fixture(scope="session")
+def breaking() -> list[str]:
+    """The command of a server by hand that tells of its process and breaks; every world needs a process of its own."""
+    return [sys.executable, str(SERVERS / "breaking.py")]
+
+
+@pytest.fixture
+def notes_url() -> Iterator[Callable[..., str]]:
+    """Starts the notes server over HTTP, in a thread, with options of `servers.notes.app`; gives its URL."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> str:
+            return f"http://127.0.0.1:{stack.enter_context(serving(notes_server.app(**options)))}/mcp"
+
+        yield start
 
 
 @pytest.fixture
@@ -51,51 +79,10 @@ def script(tmp_path: Path) -> Callable[[str], list[str]]:
     return make
 
 
-class HttpNotes:
-    """The notes server over HTTP, in a process of its own."""
-
-    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
-        self.process = process
-        self.url = f"http://127.0.0.1:{port}/mcp"
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-
-@pytest.fixture
-def http_notes(notes: list[str], tmp_path: Path) -> Iterator[Callable[..., HttpNotes]]:
-    """Starts the notes server over HTTP; it listens by the time the call returns."""
-    started: list[HttpNotes] = []
-
-    def start(*arguments: str, env: dict[str, str] | None = None) -> HttpNotes:
-        fifo = tmp_path / f"port-{len(started)}"
-        os.mkfifo(fifo)
-        process = subprocess.Popen([*notes, *arguments, "--http", str(fifo)], env={**os.environ, **(env or {})})
-        # Opening the FIFO waits for the writer: a server that dies before it writes would hang the test.
-        threading.Thread(target=_unblock_at_death, args=(process, fifo), daemon=True).start()
-        port = fifo.read_text().strip()
-        assert port, "the notes server died at start; its stderr is above"
-        started.append(HttpNotes(process, int(port)))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.kill()
-
-
-def _unblock_at_death(process: subprocess.Popen[bytes], fifo: Path) -> None:
-    process.wait()
-    try:
-        os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
-    except OSError:
-        return  # Nobody is waiting: the port was read long ago, or the folder is gone.
-
-
 @pytest.fixture(scope="session")
 def release() -> Callable[..., list[str]]:
     """The command of a server on a release of the MCP SDK: "1.3", "1.26" or "2.3", in an environment of its own."""
-    return lambda release, *arguments: [str(python_of(release)), str(ANY_RELEASE), *arguments]
+    return lambda release, *arguments: [str(python_of(release)), str(SERVERS / "any_release.py"), *arguments]
 
 
 @pytest.fixture

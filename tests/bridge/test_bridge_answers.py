@@ -1,6 +1,7 @@
 """What the policy reads: errors it can act on, and results as text."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema
@@ -219,8 +220,8 @@ def test_the_cap_keeps_the_beginning_and_says_how_much_is_gone(text: str, limit:
         assert result.text == text
 
 
-async def test_a_long_result_of_a_server_is_capped(notes: list[str]) -> None:
-    async with mcp_bridge.connect(notes, max_result_chars=100) as toolset:
+async def test_a_long_result_of_a_server_is_capped(notes_url: Callable[[], str]) -> None:
+    async with mcp_bridge.connect(notes_url(), max_result_chars=100) as toolset:
         result = await toolset.call("long_text", {"characters": 100_000})
         assert result.truncated_chars == 99_900
         assert result.text.startswith("x" * 100 + "\n[99900 more characters were cut")

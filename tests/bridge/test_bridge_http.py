@@ -1,26 +1,35 @@
-"""Servers behind a URL: a real uvicorn in another process."""
+"""Servers behind a URL: a real uvicorn in a thread, and in another process where a test kills it."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
 import pytest
+from listening_servers import ServerProcess
+from servers import notes as notes_server
 
 import mcp_bridge
 from mcp_bridge import ServerDied, SourceError
 
-Start = Callable[..., Any]
+Start = Callable[..., str]
 
 
-async def test_a_call_over_http_returns_text_and_structured_content(http_notes: Start) -> None:
-    async with mcp_bridge.connect(http_notes().url) as toolset:
+@pytest.fixture
+def notes_process() -> Iterator[ServerProcess]:
+    process = ServerProcess(notes_server.app)
+    yield process
+    process.kill()
+
+
+async def test_a_call_over_http_returns_text_and_structured_content(notes_url: Start) -> None:
+    async with mcp_bridge.connect(notes_url()) as toolset:
         assert (await toolset.call("add_note", {"text": "milk"})).text == "noted, 1 in all"
         assert (await toolset.call("list_notes", {})).structured == {"notes": ["milk"]}
 
 
-async def test_eight_calls_over_one_http_session_are_in_flight_together(http_notes: Start) -> None:
-    async with mcp_bridge.connect(http_notes().url) as toolset:
+async def test_eight_calls_over_one_http_session_are_in_flight_together(notes_url: Start) -> None:
+    async with mcp_bridge.connect(notes_url()) as toolset:
         met: list[str] = []
 
         async def meet() -> None:
@@ -32,9 +41,8 @@ async def test_eight_calls_over_one_http_session_are_in_flight_together(http_not
         assert met == ["met 8"] * 8
 
 
-async def test_thirty_worlds_over_http_share_no_state_where_the_server_keeps_worlds(http_notes: Start) -> None:
-    server = http_notes("--control", env={"TOOLBAKE_CONTROL": "1"})
-    async with mcp_bridge.connect(server.url) as toolset:
+async def test_thirty_worlds_over_http_share_no_state_where_the_server_keeps_worlds(notes_url: Start) -> None:
+    async with mcp_bridge.connect(notes_url(control=True)) as toolset:
         read: dict[str, Any] = {}
 
         async def live(name: str) -> None:
@@ -49,19 +57,19 @@ async def test_thirty_worlds_over_http_share_no_state_where_the_server_keeps_wor
 
 
 async def test_headers_reach_the_server_and_stay_out_of_reprs(
-    http_notes: Start, monkeypatch: pytest.MonkeyPatch
+    notes_url: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = http_notes(env={"NOTES_TOKEN": "s3cret-token"})
+    url = notes_url(token="s3cret-token")
     monkeypatch.setenv("BRIDGE_TEST_TOKEN", "s3cret-token")
-    entry = {"url": server.url, "headers": {"Authorization": "Bearer ${BRIDGE_TEST_TOKEN}"}}
+    entry = {"url": url, "headers": {"Authorization": "Bearer ${BRIDGE_TEST_TOKEN}"}}
     async with mcp_bridge.connect({"mcpServers": {"notes": entry}}) as toolset:
         assert not (await toolset.call("list_notes", {})).is_error
         assert "s3cret" not in repr(toolset) + repr(toolset.tools) + repr(vars(toolset))
 
 
-async def test_a_server_that_refuses_the_headers_is_told_without_them(http_notes: Start) -> None:
-    server = http_notes(env={"NOTES_TOKEN": "the-right-one"})
-    entry = {"url": server.url, "headers": {"Authorization": "Bearer the-wrong-one"}}
+async def test_a_server_that_refuses_the_headers_is_told_without_them(notes_url: Start) -> None:
+    url = notes_url(token="the-right-one")
+    entry = {"url": url, "headers": {"Authorization": "Bearer the-wrong-one"}}
     with pytest.raises(SourceError, match=r"notes \(http://127.*set the right `headers`.*HTTP 401") as raised:
         async with mcp_bridge.connect({"mcpServers": {"notes": entry}}):
             pass
@@ -79,8 +87,8 @@ async def test_a_url_where_nobody_listens_is_named_without_its_secrets() -> None
     assert "t0ken" not in str(raised.value)
 
 
-async def test_a_url_that_is_no_mcp_endpoint_says_so(http_notes: Start) -> None:
-    url = http_notes().url.replace("/mcp", "/elsewhere")
+async def test_a_url_that_is_no_mcp_endpoint_says_so(notes_url: Start) -> None:
+    url = notes_url().replace("/mcp", "/elsewhere")
     with pytest.raises(SourceError, match=r"/elsewhere cannot be reached(.|\n)*HTTP 404"):
         async with mcp_bridge.connect(url):
             pass
@@ -95,9 +103,11 @@ async def test_a_url_that_accepts_and_never_answers_is_given_up() -> None:
                 pass
 
 
-async def test_a_server_killed_during_calls_fails_them_all_and_only_them(http_notes: Start) -> None:
-    server, other = http_notes(), http_notes()
-    async with mcp_bridge.connect(other.url) as healthy, mcp_bridge.connect(server.url, connect_timeout_s=2) as toolset:
+async def test_a_server_killed_during_calls_fails_them_all_and_only_them(
+    notes_process: ServerProcess, notes_url: Start
+) -> None:
+    url, other = notes_process.url, notes_url()
+    async with mcp_bridge.connect(other) as healthy, mcp_bridge.connect(url, connect_timeout_s=2) as toolset:
         died: list[str] = []
 
         async def hang() -> None:
@@ -110,7 +120,7 @@ async def test_a_server_killed_during_calls_fails_them_all_and_only_them(http_no
                 group.start_soon(hang)
             # Answered by the same session while the others hang: they are in flight by now.
             assert not (await toolset.call("list_notes", {})).is_error
-            await anyio.to_thread.run_sync(server.kill)
+            await anyio.to_thread.run_sync(notes_process.kill)
         assert len(died) == 4
         with pytest.raises(ServerDied):
             await toolset.call("list_notes", {})
@@ -118,11 +128,11 @@ async def test_a_server_killed_during_calls_fails_them_all_and_only_them(http_no
 
 
 async def test_worlds_of_a_handshake_era_server_have_sessions_that_end_though_it_ignores_the_goodbye(
-    http_notes: Start,
+    notes_url: Start,
 ) -> None:
-    server = http_notes(env={"NOTES_OLD": "1"})
+    url = notes_url(old=True)
     with anyio.fail_after(30):
-        async with mcp_bridge.connect(server.url) as toolset:
+        async with mcp_bridge.connect(url) as toolset:
             async with toolset.open_world("one") as one, toolset.open_world("two") as two:
                 assert (await one.call("add_note", {"text": "a"})).text == "noted, 1 in all"
                 assert not (await two.call("list_notes", {})).is_error

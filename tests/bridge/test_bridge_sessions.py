@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 import mcp_bridge
-from mcp_bridge import CallTimeout, ServerDied, SourceError, ToolFailure
+from mcp_bridge import CallTimeout, ServerDied, SourceError, ToolFailure, Toolset
 
 Script = Callable[[str], list[str]]
 
@@ -33,45 +33,46 @@ for line in sys.stdin:
 """
 
 
-async def test_a_call_over_stdio_returns_text_and_structured_content(notes: list[str]) -> None:
-    async with mcp_bridge.connect(notes) as toolset:
-        assert (await toolset.call("add_note", {"text": "milk"})).text == "noted, 1 in all"
-        result = await toolset.call("list_notes", {})
+async def test_a_call_over_stdio_returns_text_and_structured_content(notebooks: Toolset) -> None:
+    assert (await notebooks.call("meta", {})).text.startswith("[")
+    async with notebooks.open_world("milk") as world:
+        assert (await world.call("add_note", {"text": "milk"})).text == "noted, 1 in all"
+        result = await world.call("list_notes", {})
         assert result.structured == {"notes": ["milk"]}
         assert not result.is_error
         assert result.duration_s > 0
-        tool = next(tool for tool in toolset.tools if tool.name == "list_notes")
-        assert tool.annotations.read_only is True
-        assert tool.annotations.destructive is None
+    tool = next(tool for tool in notebooks.tools if tool.name == "list_notes")
+    assert tool.annotations.read_only is True
+    assert tool.annotations.destructive is None
 
 
-async def test_eight_calls_of_one_session_are_in_flight_together(notes: list[str]) -> None:
-    async with mcp_bridge.connect(notes) as toolset:
-        met: list[str] = []
+async def test_eight_calls_of_one_session_are_in_flight_together(notebooks: Toolset) -> None:
+    met: list[str] = []
 
-        async def meet() -> None:
-            met.append((await toolset.call("meet", {"count": 8})).text)
+    async def meet() -> None:
+        met.append((await notebooks.call("meet", {"count": 8})).text)
 
-        async with anyio.create_task_group() as group:
-            for _ in range(8):
-                group.start_soon(meet)
-        assert met == ["met 8"] * 8
-
-
-async def test_a_call_over_its_time_limit_raises_and_leaves_the_session_usable(notes: list[str]) -> None:
-    async with mcp_bridge.connect(notes) as toolset:
-        await toolset.call("add_note", {"text": "kept"})
-        with pytest.raises(CallTimeout, match=r"'hang' did not answer within 0\.1 s in world 'default'"):
-            await toolset.call("hang", {}, timeout_s=0.1)
-        assert (await toolset.call("list_notes", {})).structured == {"notes": ["kept"]}
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(meet)
+    assert met == ["met 8"] * 8
 
 
-async def test_a_cancelled_call_leaves_the_session_usable(notes: list[str]) -> None:
-    async with mcp_bridge.connect(notes) as toolset:
-        with anyio.move_on_after(0.1) as scope:
-            await toolset.call("hang", {})
-        assert scope.cancelled_caught
-        assert not (await toolset.call("list_notes", {})).is_error
+async def test_a_call_over_its_time_limit_raises_and_leaves_the_session_usable(notebooks: Toolset) -> None:
+    async with notebooks.open_world("late") as world:
+        await world.call("add_note", {"text": "kept"})
+        with pytest.raises(CallTimeout, match=r"'hang' did not answer within 0\.1 s in world 'late'"):
+            await world.call("hang", {}, timeout_s=0.1)
+        assert (await world.call("list_notes", {})).structured == {"notes": ["kept"]}
+    with pytest.raises(CallTimeout, match=r"'hang' did not answer within 0\.1 s in world 'default'"):
+        await notebooks.call("hang", {}, timeout_s=0.1)
+
+
+async def test_a_cancelled_call_leaves_the_session_usable(notebooks: Toolset) -> None:
+    with anyio.move_on_after(0.1) as scope:
+        await notebooks.call("hang", {})
+    assert scope.cancelled_caught
+    assert not (await notebooks.call("list_notes", {})).is_error
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), True])
@@ -89,8 +90,8 @@ async def test_a_server_that_dies_in_a_call_raises_with_the_end_of_its_stderr(no
             await toolset.call("list_notes", {})
 
 
-async def test_every_call_in_flight_learns_that_the_server_died(notes: list[str]) -> None:
-    async with mcp_bridge.connect(notes) as toolset, toolset.open_world("one") as world:
+async def test_every_call_in_flight_learns_that_the_server_died(breaking: list[str]) -> None:
+    async with mcp_bridge.connect(breaking) as toolset, toolset.open_world("one") as world:
         died: list[str] = []
 
         async def call(name: str) -> None:
@@ -99,43 +100,35 @@ async def test_every_call_in_flight_learns_that_the_server_died(notes: list[str]
             died.append(str(raised.value))
 
         async with anyio.create_task_group() as group:
-            for name in ["hang", "hang", "hang", "crash"]:
+            for name in ["hang", "hang", "hang", "die"]:
                 group.start_soon(call, name)
         assert len(died) == 4
 
 
-async def test_a_world_opened_after_a_crash_has_a_new_process(notes: list[str]) -> None:
-    async with mcp_bridge.connect(notes) as toolset:
+async def test_a_world_opened_after_a_crash_has_a_new_process(breaking: list[str]) -> None:
+    async with mcp_bridge.connect(breaking) as toolset:
         async with toolset.open_world("one") as world:
+            await world.call("echo", {})
             with pytest.raises(ServerDied):
-                await world.call("crash", {})
+                await world.call("die", {})
         async with toolset.open_world("two") as world:
-            assert (await world.call("list_notes", {})).structured == {"notes": []}
-
-
-async def test_a_crashed_shared_server_is_started_again_for_the_next_world(controlled_notes: list[str]) -> None:
-    async with mcp_bridge.connect(controlled_notes) as toolset:
-        async with toolset.open_world("one") as world:
-            with pytest.raises(ServerDied):
-                await world.call("crash", {})
-        async with toolset.open_world("two", {"notes": ["fresh"]}) as world:
-            assert await world.state() == {"notes": ["fresh"], "worlds_open": 1}
+            assert (await world.call("echo", {})).text == "1"
 
 
 async def test_no_process_is_left_when_the_block_is_left_and_when_it_raises(
-    notes: list[str], running: Callable[[int], bool]
+    breaking: list[str], running: Callable[[int], bool]
 ) -> None:
     pids: list[int] = []
 
     async def block() -> None:
-        async with mcp_bridge.connect(notes) as toolset:
+        async with mcp_bridge.connect(breaking) as toolset:
             async with toolset.open_world("one") as one, toolset.open_world("two") as two:
                 for world in (one, two):
-                    pids.append(int((await world.call("process", {})).text.split()[0]))
+                    pids.append(int((await world.call("pid", {})).text))
                 assert pids[0] != pids[1]
                 assert all(running(pid) for pid in pids)
             assert not any(running(pid) for pid in pids)
-            pids.append(int((await toolset.call("process", {})).text.split()[0]))
+            pids.append(int((await toolset.call("pid", {})).text))
             raise KeyError("from the block")
 
     with pytest.raises(KeyError, match="from the block"):
@@ -144,11 +137,13 @@ async def test_no_process_is_left_when_the_block_is_left_and_when_it_raises(
     assert not running(pids[2])
 
 
-async def test_no_process_is_left_when_the_block_is_cancelled(notes: list[str], running: Callable[[int], bool]) -> None:
+async def test_no_process_is_left_when_the_block_is_cancelled(
+    breaking: list[str], running: Callable[[int], bool]
+) -> None:
     pids: list[int] = []
     with anyio.CancelScope() as scope:
-        async with mcp_bridge.connect(notes) as toolset, toolset.open_world("one") as world:
-            pids.append(int((await world.call("process", {})).text.split()[0]))
+        async with mcp_bridge.connect(breaking) as toolset, toolset.open_world("one") as world:
+            pids.append(int((await world.call("pid", {})).text))
             scope.cancel()
             await anyio.sleep_forever()
     assert scope.cancelled_caught
@@ -260,12 +255,12 @@ async def test_all_servers_that_cannot_start_are_told_at_once() -> None:
             pass
 
 
-async def test_worlds_cannot_be_opened_or_called_once_they_are_closed(notes: list[str]) -> None:
-    async with mcp_bridge.connect(notes) as toolset:
+async def test_worlds_cannot_be_opened_or_called_once_they_are_closed(breaking: list[str]) -> None:
+    async with mcp_bridge.connect(breaking) as toolset:
         async with toolset.open_world("one") as world:
             pass
         with pytest.raises(ToolFailure, match="'one' is closed"):
-            await world.call("list_notes", {})
+            await world.call("echo", {})
     with pytest.raises(RuntimeError, match="the toolset is closed"):
         async with toolset.open_world("two"):
             pass

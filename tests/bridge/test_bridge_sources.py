@@ -24,18 +24,18 @@ def servers(**entries: Any) -> dict[str, Any]:
 
 
 async def test_an_mcp_json_is_read_with_env_and_a_cwd_relative_to_the_file(
-    notes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    breaking: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRIDGE_TEST_PLACE", "the harbour")
     folder = tmp_path / "project"
     folder.mkdir()
     env = {"PLACE": "at ${BRIDGE_TEST_PLACE}", "OTHER": "${BRIDGE_TEST_UNSET:-by default}"}
-    entry = {"command": notes[0], "args": notes[1:], "env": env, "cwd": "project"}
-    (tmp_path / "mcp.json").write_text(json.dumps(servers(notes=entry)))
+    entry = {"command": breaking[0], "args": breaking[1:], "env": env, "cwd": "project"}
+    (tmp_path / "mcp.json").write_text(json.dumps(servers(breaking=entry)))
     async with mcp_bridge.connect(str(tmp_path / "mcp.json")) as toolset:
         assert (await toolset.call("environment", {"name": "PLACE"})).text == "at the harbour"
         assert (await toolset.call("environment", {"name": "OTHER"})).text == "by default"
-        assert (await toolset.call("process", {})).text.endswith(f" {folder}")
+        assert (await toolset.call("folder", {})).text == str(folder)
 
 
 def test_a_home_folder_and_a_default_cwd_are_what_they_are_on_the_command_line() -> None:

@@ -44,11 +44,10 @@ async def check_fifty_worlds(toolset: mcp_bridge.Toolset) -> None:
     assert read == {f"w{number}": [f"w{number}"] for number in range(50)}
 
 
-async def test_fifty_worlds_of_one_controlled_process_share_no_state(controlled_notes: list[str]) -> None:
-    async with mcp_bridge.connect(controlled_notes) as toolset:
-        await check_fifty_worlds(toolset)
-        async with toolset.open_world("after") as world:
-            assert await world.state() == {"notes": [], "worlds_open": 1}
+async def test_fifty_worlds_of_one_controlled_process_share_no_state(notebooks: mcp_bridge.Toolset) -> None:
+    await check_fifty_worlds(notebooks)
+    async with notebooks.open_world("after") as world:
+        assert await world.state() == {"notes": [], "worlds_open": 1}
 
 
 async def test_fifty_worlds_of_a_server_factory_share_no_state() -> None:
@@ -86,8 +85,8 @@ async def test_a_lambda_that_makes_servers_is_a_factory() -> None:
             assert await note_and_read(two, "b") == ["b"]
 
 
-async def test_control_tools_are_neither_listed_nor_callable(controlled_notes: list[str]) -> None:
-    async with mcp_bridge.connect(controlled_notes) as toolset:
+async def test_control_tools_are_neither_listed_nor_callable(notes_url: Callable[..., str]) -> None:
+    async with mcp_bridge.connect(notes_url(control=True)) as toolset:
         assert toolset.has_state
         assert toolset.can_setup
         assert not [tool.name for tool in toolset.tools if "toolbake" in tool.name]
@@ -96,8 +95,8 @@ async def test_control_tools_are_neither_listed_nor_callable(controlled_notes: l
         assert not (await toolset.call("list_notes", {})).is_error
 
 
-async def test_calls_carry_their_world_their_id_a_key_and_their_rollout(controlled_notes: list[str]) -> None:
-    async with mcp_bridge.connect(controlled_notes) as toolset, toolset.open_world("w-7") as world:
+async def test_calls_carry_their_world_their_id_a_key_and_their_rollout(notebooks: mcp_bridge.Toolset) -> None:
+    async with notebooks.open_world("w-7") as world:
         result = await world.call("meta", {}, call_id="call-3")
         told = dict(ast.literal_eval(result.text))
         assert re.fullmatch("[0-9a-f]{16}/w-7", told["toolbake/world"])
@@ -105,8 +104,10 @@ async def test_calls_carry_their_world_their_id_a_key_and_their_rollout(controll
         assert told["toolbake/idempotency_key"] == world.ledger.lines[-1].key
 
 
-async def test_a_server_without_control_tools_hears_of_worlds_but_not_of_the_default_one(notes: list[str]) -> None:
-    async with mcp_bridge.connect(notes) as toolset, toolset.open_world("w-7") as world:
+async def test_a_server_without_control_tools_hears_of_worlds_but_not_of_the_default_one(
+    notes_url: Callable[..., str],
+) -> None:
+    async with mcp_bridge.connect(notes_url()) as toolset, toolset.open_world("w-7") as world:
         assert re.fullmatch(
             "[0-9a-f]{16}/w-7", dict(ast.literal_eval((await world.call("meta", {})).text))["toolbake/world"]
         )
@@ -114,31 +115,28 @@ async def test_a_server_without_control_tools_hears_of_worlds_but_not_of_the_def
         assert set(told) == {"toolbake/call", "toolbake/idempotency_key"}
 
 
-async def test_a_setup_reaches_the_server_and_the_state_comes_back(controlled_notes: list[str]) -> None:
-    async with mcp_bridge.connect(controlled_notes) as toolset:
-        async with toolset.open_world("one", {"notes": ["first"]}) as world:
-            assert await note_and_read(world, "second") == ["first", "second"]
-            assert await world.state() == {"notes": ["first", "second"], "worlds_open": 1}
+async def test_a_setup_reaches_the_server_and_the_state_comes_back(notebooks: mcp_bridge.Toolset) -> None:
+    async with notebooks.open_world("one", {"notes": ["first"]}) as world:
+        assert await note_and_read(world, "second") == ["first", "second"]
+        assert await world.state() == {"notes": ["first", "second"], "worlds_open": 1}
 
 
-async def test_a_setup_the_server_refuses_says_what_it_said(controlled_notes: list[str]) -> None:
-    async with mcp_bridge.connect(controlled_notes) as toolset:
-        with pytest.raises(SourceError, match=r"refused the setup.*unknown setup \['color'\]; known: notes"):
-            async with toolset.open_world("one", {"color": "red"}):
-                pass
+async def test_a_setup_the_server_refuses_says_what_it_said(notebooks: mcp_bridge.Toolset) -> None:
+    with pytest.raises(SourceError, match=r"refused the setup.*unknown setup \['color'\]; known: notes"):
+        async with notebooks.open_world("one", {"color": "red"}):
+            pass
 
 
-async def test_a_world_is_closed_in_the_server_when_its_rollout_is_cancelled(controlled_notes: list[str]) -> None:
-    async with mcp_bridge.connect(controlled_notes) as toolset:
-        with anyio.move_on_after(0.1):
-            async with toolset.open_world("one") as world:
-                await world.call("hang", {})
-        async with toolset.open_world("two") as world:
-            assert await world.state() == {"notes": [], "worlds_open": 1}
+async def test_a_world_is_closed_in_the_server_when_its_rollout_is_cancelled(notebooks: mcp_bridge.Toolset) -> None:
+    with anyio.move_on_after(0.1):
+        async with notebooks.open_world("one") as world:
+            await world.call("hang", {})
+    async with notebooks.open_world("two") as world:
+        assert await world.state() == {"notes": [], "worlds_open": 1}
 
 
-async def test_a_server_that_cannot_set_up_refuses_a_setup(notes: list[str]) -> None:
-    async with mcp_bridge.connect(notes) as toolset:
+async def test_a_server_that_cannot_set_up_refuses_a_setup(notes_url: Callable[..., str]) -> None:
+    async with mcp_bridge.connect(notes_url()) as toolset:
         assert not toolset.can_setup
         assert not toolset.has_state
         with pytest.raises(SourceError, match=r"cannot set up a world with \['seed'\]"):
@@ -149,23 +147,23 @@ async def test_a_server_that_cannot_set_up_refuses_a_setup(notes: list[str]) -> 
 
 
 async def test_each_world_of_a_plain_stdio_server_has_a_process_and_the_first_is_the_warm_one(
-    notes: list[str],
+    breaking: list[str],
 ) -> None:
-    async with mcp_bridge.connect(notes) as toolset:
+    async with mcp_bridge.connect(breaking) as toolset:
         async with toolset.open_world("one") as one, toolset.open_world("two") as two:
-            assert await note_and_read(one, "a") == ["a"]
-            assert await note_and_read(two, "b") == ["b"]
-            assert (await one.call("process", {})).text != (await two.call("process", {})).text
+            for world in (one, two):
+                assert (await world.call("echo", {})).text == "1"
+            assert (await one.call("pid", {})).text != (await two.call("pid", {})).text
 
 
 @pytest.mark.parametrize(("isolation", "shared"), [("shared", True), ("process", False), ("session", False)])
 async def test_isolation_in_the_configuration_decides_who_shares_a_process(
-    notes: list[str], isolation: str, shared: bool
+    breaking: list[str], isolation: str, shared: bool
 ) -> None:
-    entry = {"command": notes[0], "args": notes[1:], "toolbake": {"isolation": isolation}}
-    async with mcp_bridge.connect({"mcpServers": {"notes": entry}}) as toolset:
+    entry = {"command": breaking[0], "args": breaking[1:], "toolbake": {"isolation": isolation}}
+    async with mcp_bridge.connect({"mcpServers": {"breaking": entry}}) as toolset:
         async with toolset.open_world("one") as one, toolset.open_world("two") as two:
-            same = (await one.call("process", {})).text == (await two.call("process", {})).text
+            same = (await one.call("pid", {})).text == (await two.call("pid", {})).text
             assert same is shared
 
 
@@ -187,8 +185,8 @@ async def test_a_server_whose_tools_all_only_read_is_shared() -> None:
             assert (await one.call("tick", {})).text == (await two.call("tick", {})).text == "server 1"
 
 
-async def test_the_control_switch_is_set_for_servers_that_the_bridge_starts(notes: list[str]) -> None:
-    async with mcp_bridge.connect(notes) as toolset:
+async def test_the_control_switch_is_set_for_servers_that_the_bridge_starts(breaking: list[str]) -> None:
+    async with mcp_bridge.connect(breaking) as toolset:
         assert (await toolset.call("environment", {"name": CONTROL_ENV})).text == "1"
 
 
@@ -312,7 +310,7 @@ async def test_of_several_sources_with_setups_each_gets_its_own_by_label() -> No
 
 
 async def test_a_warm_process_that_died_while_waiting_is_replaced(
-    notes: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture, running: Callable[[int], bool]
+    breaking: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture, running: Callable[[int], bool]
 ) -> None:
     # A server that lists its tools and then ends, the first time only.
     flag = tmp_path / "started"
@@ -326,8 +324,8 @@ async def test_a_warm_process_that_died_while_waiting_is_replaced(
         f"    while not pathlib.Path({str(tmp_path / 'end')!r}).exists(): time.sleep(0.01)\n"
         "    os._exit(1)\n"
         "if first: threading.Thread(target=end, daemon=True).start()\n"
-        f"sys.argv = [{notes[1]!r}]\n"
-        f"runpy.run_path({notes[1]!r}, run_name='__main__')\n"
+        f"sys.argv, sys.path[0] = [{breaking[1]!r}], {str(Path(breaking[1]).parent)!r}\n"
+        f"runpy.run_path({breaking[1]!r}, run_name='__main__')\n"
     )
     async with mcp_bridge.connect([sys.executable, str(wrapper)]) as toolset:
         pid = int(flag.read_text())
@@ -336,5 +334,5 @@ async def test_a_warm_process_that_died_while_waiting_is_replaced(
             await anyio.sleep(0.01)
         with caplog.at_level(logging.WARNING):
             async with toolset.open_world("one") as world:
-                assert await note_and_read(world, "a") == ["a"]
+                assert (await world.call("echo", {})).text == "1"
     assert "another one takes its place" in caplog.text

@@ -1,11 +1,10 @@
 """A small stateful MCP server. Also the tests' server for faults, barriers and control tools.
 
-Over stdio: `python notes.py [--control]`. Over HTTP: `python notes.py --http PORT_FILE`.
+Over stdio: `python notes.py [--control]`. Over HTTP: `app` makes it.
 """
 
 import argparse
 import os
-import socket
 import sys
 from typing import Any
 
@@ -15,11 +14,6 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
-
-
-def world_of(context: Context) -> str:
-    meta = context.request_context.meta or {}
-    return str(meta.get("toolbake/world", "")) if controlled else "the only one"
 
 
 class Barrier:
@@ -37,15 +31,14 @@ class Barrier:
         return self.waiting
 
 
-controlled = False
-
-
 def build(*, control: bool) -> MCPServer:
-    global controlled
-    controlled = control
     server = MCPServer("notes", log_level="ERROR")
     worlds: dict[str, list[str]] = {} if control else {"the only one": []}
     barrier = Barrier()
+
+    def world_of(context: Context) -> str:
+        meta = context.request_context.meta or {}
+        return str(meta.get("toolbake/world", "")) if control else "the only one"
 
     @server.tool(structured_output=False)
     async def add_note(text: str, context: Context) -> str:
@@ -128,30 +121,22 @@ def add_control_tools(server: MCPServer, worlds: dict[str, list[str]]) -> None:
         return "closed"
 
 
-def serve_http(server: MCPServer, port_file: str) -> None:
-    import uvicorn
-
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    listening.listen(256)
-    app = server.streamable_http_app()
-    app.add_middleware(Gate)
-    config = uvicorn.Config(app, log_level="error", lifespan="on")
-    with open(port_file, "w") as file:
-        file.write(f"{listening.getsockname()[1]}\n")
-    uvicorn.Server(config).run(sockets=[listening])
+def app(*, control: bool = False, token: str | None = None, old: bool = False) -> Any:
+    """`token`: what requests must carry. `old`: of the era before 2026-07-28, and deaf to the end of a session."""
+    made = build(control=control).streamable_http_app()
+    made.add_middleware(Gate, token=token, old=old)
+    return made
 
 
 class Gate:
-    """Refuses requests without the token, where the environment names one; plays an old server on demand."""
+    """Refuses requests without the token, where there is one; plays an old server on demand."""
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
-        self.token = os.environ.get("NOTES_TOKEN")
+    def __init__(self, app: Any, token: str | None, old: bool) -> None:
+        self.app, self.token, self.old = app, token, old
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         headers = dict(scope.get("headers", []))
-        if scope["type"] == "http" and os.environ.get("NOTES_OLD") and await self.is_old(scope, headers, send):
+        if scope["type"] == "http" and self.old and await self.is_old(scope, headers, send):
             return
         if scope["type"] == "http" and self.token and headers.get(b"authorization") != f"Bearer {self.token}".encode():
             await send({"type": "http.response.start", "status": 401, "headers": []})
@@ -173,13 +158,8 @@ class Gate:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--control", action="store_true")
-    parser.add_argument("--http", metavar="PORT_FILE")
     options = parser.parse_args()
-    server = build(control=options.control and os.environ.get("TOOLBAKE_CONTROL") == "1")
-    if options.http:
-        serve_http(server, options.http)
-    else:
-        server.run("stdio")
+    build(control=options.control and os.environ.get("TOOLBAKE_CONTROL") == "1").run("stdio")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "evidence"))
 
-from evidence_runs import CONFIG, make_run, verified
-from tampering import KINDS, tamper
+from evidence_runs import CONFIG, verified
+from tampering import KINDS, make_signed_run, tamper
 
 from mcp_bridge.ledger.lines import LedgerLine, digest_arguments, digest_text
 from mcp_bridge.records import ToolResult
@@ -39,7 +39,7 @@ def tampered(kind: str, changes: int = CHANGES) -> tuple[int, int, int]:
     rng = random.Random(kind)
     made = found = named = 0
     with tempfile.TemporaryDirectory() as folder:
-        run = make_run(Path(folder) / "run")
+        run = make_signed_run(Path(folder))
         while made < changes:
             done = tamper(run, kind, rng)
             if done is None:

@@ -8,9 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evidence_runs import CHAINED_LINES, EVIDENCE_FILES
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from evidence_runs import CHAINED_LINES, EVIDENCE_FILES, make_run, verified
 
+from sdk.evidence.verifying import sign_run
 from sdk.traces.json_text import dump_json
+
+_FILES = (*EVIDENCE_FILES, "evidence.sig.json")
 
 Change = Callable[[bytes, random.Random], bytes]
 """The file's bytes before and after; equal bytes where the change is none, for example two equal bytes swapped."""
@@ -107,11 +112,11 @@ def _other(value: Any, rng: random.Random) -> Any:
 
 
 KINDS: dict[str, tuple[Change, tuple[str, ...]]] = {
-    "a byte changed": (byte_changed, EVIDENCE_FILES),
-    "a byte removed": (byte_removed, EVIDENCE_FILES),
-    "a byte added": (byte_added, EVIDENCE_FILES),
-    "two bytes swapped": (bytes_swapped, EVIDENCE_FILES),
-    "the end cut off": (end_cut_off, EVIDENCE_FILES),
+    "a byte changed": (byte_changed, _FILES),
+    "a byte removed": (byte_removed, _FILES),
+    "a byte added": (byte_added, _FILES),
+    "two bytes swapped": (bytes_swapped, _FILES),
+    "the end cut off": (end_cut_off, _FILES),
     "a value changed": (value_changed, CHAINED_LINES),
     "a line removed": (line_removed, CHAINED_LINES),
     "a line doubled": (line_doubled, CHAINED_LINES),
@@ -120,6 +125,14 @@ KINDS: dict[str, tuple[Change, tuple[str, ...]]] = {
     "a line made up": (line_made_up, CHAINED_LINES),
 }
 """Kind -> what it does, and the files it is done to."""
+
+
+def make_signed_run(folder: Path) -> Path:
+    """A small run with everything that a run can have, and a signature, in `folder/run`."""
+    run, key = make_run(folder / "run"), folder / "key.pem"
+    key.write_bytes(Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    sign_run(run, verified(run), key)
+    return run
 
 
 def tamper(run: Path, kind: str, rng: random.Random) -> tuple[str, Callable[[], None]] | None:

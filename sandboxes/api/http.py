@@ -16,8 +16,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .access import brought
 from .answering.requests import Problem, Reply
+from .http_bodies import body_value, typed
 from .inference.paths import names_of
-from .shapes import Shape, Shapes
+from .shapes import Shapes
 from .values.making import NOTHING
 
 if TYPE_CHECKING:
@@ -88,10 +89,10 @@ class HttpFace:
     ) -> Any:
         shape = self._shapes.of(parameter.schema)
         if parameter.location == "path":
-            return self._typed(shape, path[parameter.name])
+            return typed(self._shapes, parameter.schema, path[parameter.name])
         if parameter.location == "header":
             given = headers.get(parameter.name.lower())
-            return NOTHING if given is None else self._typed(shape, given)
+            return NOTHING if given is None else typed(self._shapes, parameter.schema, given)
         if parameter.location == "cookie":
             return NOTHING
         if shape.kind == "object":
@@ -102,37 +103,20 @@ class HttpFace:
         if not values:
             return NOTHING
         if shape.kind != "array":
-            return self._typed(shape, values[-1])
+            return typed(self._shapes, parameter.schema, values[-1])
         if not parameter.explode:
             separator = {"spaceDelimited": " ", "pipeDelimited": "|"}.get(parameter.style, ",")
             values = [one for value in values for one in value.split(separator)]
-        return [self._typed(self._shapes.of(shape.items), value) for value in values]
-
-    def _typed(self, shape: Shape, text: str) -> Any:
-        """A text as the type that the schema wants; as it is where it is none of it."""
-        if "string" in shape.kinds and shape.typed:
-            return text
-        if shape.kind == "array":
-            return [self._typed(self._shapes.of(shape.items), one) for one in text.split(",")]
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text
+        return [typed(self._shapes, shape.items, value) for value in values]
 
     def _body(self, tool: OperationTool, headers: Mapping[str, str], content: bytes) -> dict[str, Any]:
         """The arguments that the body holds. Raises `ValueError`."""
         plan = tool.plan.body
         if plan is None or not content:
             return {}
-        kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if plan.kind == "raw":
             return {str(plan.whole): content.decode()}
-        if kind == "application/x-www-form-urlencoded":
-            value: Any = {key: _loaded(text) for key, text in parse_qsl(content.decode(), keep_blank_values=True)}
-        elif kind.startswith("multipart/"):
-            raise ValueError("a twin does not take multipart bodies over HTTP; send JSON, or call its tool")
-        else:
-            value = json.loads(content)
+        value = body_value(self._shapes, tool, headers.get("content-type", "application/json"), content)
         if plan.whole is not None:
             return {plan.whole: value}
         if not isinstance(value, dict):
@@ -173,10 +157,3 @@ def _route(tool: OperationTool) -> _Route:
     parts = re.split(r"\{[^{}]+\}", tool.operation.path)
     pattern = re.compile("([^/]+)".join(re.escape(part) for part in parts))
     return _Route(pattern, tool.operation.method, tool, sum(len(part) for part in parts))
-
-
-def _loaded(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

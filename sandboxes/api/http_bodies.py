@@ -30,7 +30,10 @@ def body_value(shapes: Shapes, tool: OperationTool, content_type: str, content: 
         return _object(shapes, _media(tool, kind), pairs)
     if kind == _MULTIPART:
         return _object(shapes, _media(tool, kind), _parts(content_type, content))
-    return json.loads(content, parse_constant=_no_number)
+    try:
+        return json.loads(content, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def typed(shapes: Shapes, schema: Any, text: str) -> Any:

@@ -128,7 +128,7 @@ def _login(value: Mapping[str, Any], place: str, folder: Path) -> LoginSettings:
     client_auth = value.get("client_auth", "basic")
     if client_auth not in ("basic", "body"):
         raise SourceError(f'{where}.client_auth must be "basic" or "body"')
-    secret = _client_secret(value, where) if kind == "client_credentials" else _private_key(value, where, folder)
+    secret = _client_secret(value, where) if kind == "client_credentials" else signing_key(value, where, folder)
     return LoginSettings(
         type=kind,
         client_id=value["client_id"],
@@ -155,7 +155,11 @@ def _client_secret(value: Mapping[str, Any], where: str) -> str:
     return str(value["client_secret"])
 
 
-def _private_key(value: Mapping[str, Any], where: str, folder: Path) -> str:
+def signing_key(value: Mapping[str, Any], where: str, folder: Path) -> str:
+    """The private key of an entry, in PEM: what `private_key` says, or the file of `private_key_file`.
+
+    Raises `SourceError` where there is not exactly one of them, or it cannot sign with `algorithm` (`RS256`).
+    """
     if ("private_key" in value) == ("private_key_file" in value):
         raise SourceError(f"{where} needs exactly one of private_key (in PEM) and private_key_file")
     if "private_key" in value:
@@ -195,7 +199,12 @@ def _login_secrets(login: LoginSettings) -> Iterator[str]:
         ):
             yield base64.b64encode(f"{user}:{secret}".encode()).decode()
     else:
-        yield from (line for line in login.secret.splitlines() if line and not line.startswith("-----"))
+        yield from key_secrets(login.secret)
+
+
+def key_secrets(key: str) -> list[str]:
+    """The lines of a key in PEM that must not be shown."""
+    return [line for line in key.splitlines() if line and not line.startswith("-----")]
 
 
 def _tls(value: Mapping[str, Any], place: str, folder: Path) -> Tls:

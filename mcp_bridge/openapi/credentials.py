@@ -6,14 +6,18 @@ import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
+from ..access.settings import key_secrets, signing_key
 from ..errors import SourceError
 from .document import Document, Operation, SecurityScheme
 
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
-_CLIENT_KEYS = {"client_id", "client_secret", "token_url", "scopes", "client_auth"}
+_WITH_SECRET = {"client_secret", "client_auth"}
+_WITH_KEY = {"private_key", "private_key_file", "algorithm"}
+_CLIENT_KEYS = {"client_id", "token_url", "scopes"} | _WITH_SECRET | _WITH_KEY
 
 
 @dataclass(frozen=True)
@@ -27,13 +31,15 @@ class Fixed:
 
 @dataclass(frozen=True)
 class ClientCredentials:
-    """OAuth 2.0 client credentials. `client_auth`: how the client names itself, `basic` or `body`."""
+    """OAuth 2.0 client credentials. `client_auth`: how the client names itself, `basic`, `body` or `private_key_jwt`
+    (RFC 7523, section 2.2); then the secret is its key in PEM, which signs with `algorithm`."""
 
     client_id: str
     client_secret: str = field(repr=False)
     token_url: str
     scopes: tuple[str, ...] = ()
     client_auth: str = "basic"
+    algorithm: str = "RS256"
 
 
 Credential = Fixed | ClientCredentials
@@ -42,8 +48,11 @@ Credential = Fixed | ClientCredentials
 class Credentials:
     """What an operation may be called with."""
 
-    def __init__(self, document: Document, given: Mapping[str, Any], *, place: str) -> None:
-        """`given`: scheme to value, with secrets filled in. Raises `SourceError`, which shows no value."""
+    def __init__(
+        self, document: Document, given: Mapping[str, Any], *, place: str, has_certificate: bool = False
+    ) -> None:
+        """`given`: scheme to value, with secrets filled in. `has_certificate`: whether our own is shown to the server,
+        which is all that `mutualTLS` asks for. Raises `SourceError`, which shows no value."""
         self._schemes = document.security_schemes
         unknown = [name for name in given if name not in self._schemes]
         if unknown:
@@ -53,6 +62,8 @@ class Credentials:
             name: _credential(self._schemes[name], value, document, f"{place}: auth.{name}")
             for name, value in given.items()
         }
+        if has_certificate:
+            self._values |= {name: Fixed() for name, one in self._schemes.items() if one.kind == "mutualTLS"}
         self.secrets: tuple[str, ...] = tuple(
             dict.fromkeys(secret for one in self._values.values() for secret in _secrets(one))
         )
@@ -143,21 +154,32 @@ def _client(scheme: SecurityScheme, value: Mapping[str, Any], document: Document
     scopes = value.get("scopes", [])
     if not isinstance(scopes, list) or not all(isinstance(one, str) for one in scopes):
         raise SourceError(f"{place}: scopes must be a list of strings")
+    return ClientCredentials(
+        client_id=_text(value.get("client_id"), f"{place}.client_id"),
+        token_url=token_url,
+        scopes=tuple(scopes),
+        **_proof(value, place),
+    )
+
+
+def _proof(value: Mapping[str, Any], place: str) -> dict[str, str]:
+    """What the client shows to be itself: its secret, or what its key signs."""
+    by_key, by_secret = _WITH_KEY & set(value), _WITH_SECRET & set(value)
+    if by_key and by_secret:
+        raise SourceError(f"{place}: has both {min(by_secret)} and {min(by_key)}; a client has a secret or a key")
+    if by_key:
+        key = signing_key(value, place, Path())
+        return {"client_secret": key, "client_auth": "private_key_jwt", "algorithm": value.get("algorithm", "RS256")}
     client_auth = value.get("client_auth", "basic")
     if client_auth not in {"basic", "body"}:
         raise SourceError(f'{place}: client_auth must be "basic" or "body"')
-    return ClientCredentials(
-        client_id=_text(value.get("client_id"), f"{place}.client_id"),
-        client_secret=_text(value.get("client_secret"), f"{place}.client_secret"),
-        token_url=token_url,
-        scopes=tuple(scopes),
-        client_auth=client_auth,
-    )
+    return {"client_secret": _text(value.get("client_secret"), f"{place}.client_secret"), "client_auth": client_auth}
 
 
 def _secrets(credential: Credential) -> Sequence[str]:
     if isinstance(credential, ClientCredentials):
-        return [credential.client_secret]
+        has_key = credential.client_auth == "private_key_jwt"
+        return key_secrets(credential.client_secret) if has_key else [credential.client_secret]
     found: list[str] = []
     for value in (*credential.headers.values(), *credential.query.values(), *credential.cookies.values()):
         found += [value, quote(value, safe=""), *value.split()[1:]]

@@ -18,7 +18,8 @@
 | `follow_urls` | `true`: references in the document may lead to URLs |
 
 A value in `auth` is a key or token, `{"username", "password"}` for `basic`, or for `oauth2` and `openIdConnect` a token
-or `{"client_id", "client_secret"}` with, where wanted, `token_url`, `scopes` and `client_auth` (`basic` or `body`).
+or `{"client_id", "client_secret"}` with, where wanted, `token_url`, `scopes` and `client_auth` (`basic` or `body`);
+in place of the secret `private_key` or `private_key_file`, and `algorithm`.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path, op
         document=document,
         base_url=base_url,
         headers=headers,
-        auth=filled(_object(entry, "auth", place), "auth"),
+        auth=_with_files(filled(_object(entry, "auth", place), "auth"), folder),
         tags=tuple(tags),
         idempotency_header=idempotency_header,
         slashes_in_path=_flag(entry, "slashes_in_path", place),
@@ -105,6 +106,15 @@ def read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path, op
         secrets=(*secrets, *words, *access.secrets),
         access=access,
     )
+
+
+def _with_files(auth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The values with the paths of keys against the folder."""
+    done = dict(auth)
+    for name, value in auth.items():
+        if isinstance(value, Mapping) and isinstance(path := value.get("private_key_file"), str) and path:
+            done[name] = {**value, "private_key_file": str(folder / Path(path).expanduser())}
+    return done
 
 
 def _refuse_options_of_servers(options: ServerOptions, place: str) -> None:

@@ -40,7 +40,10 @@ class OpenApiSource:
     def __init__(self, spec: OpenApiSpec, document: Document) -> None:
         """Raises `SourceError` where there is no base URL, no operation, or `auth` does not fit the document."""
         self._spec = spec
-        self._credentials = Credentials(document, spec.auth, place=spec.label)
+        tls = spec.access.tls
+        self._credentials = Credentials(
+            document, spec.auth, place=spec.label, has_certificate=tls is not None and tls.cert is not None
+        )
         self._base = _base_url(spec, document)
         fixed = {("header", name.lower()) for name in spec.headers} | self._credentials.taken()
         self._maker = ToolMaker(document, source=spec.label, tags=spec.tags, fixed=fixed)

@@ -1,10 +1,12 @@
-"""Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4): fetched once, kept, renewed."""
+"""Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4), asked for with a secret or with an assertion that a
+private key signs (RFC 7523, section 2.2): fetched once, kept, renewed."""
 
 from __future__ import annotations
 
 import base64
 import json
 import time
+import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 from urllib.parse import quote_plus
@@ -20,6 +22,8 @@ _SPARE_S = 30.0
 """A token is renewed this long before it expires, so that it does not on its way."""
 
 _FETCH_TIMEOUT_S = 20.0
+_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+_ASSERTION_S = 300
 
 
 class Tokens(httpx.Auth):
@@ -62,10 +66,22 @@ class Tokens(httpx.Auth):
             pair = f"{quote_plus(client.client_id)}:{quote_plus(client.client_secret)}"
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
             self._learned(headers["Authorization"].removeprefix("Basic "))
+        elif client.client_auth == "private_key_jwt":
+            form |= {"client_id": client.client_id, **self._assertion()}
         else:
             form |= {"client_id": client.client_id, "client_secret": client.client_secret}
         timeouts = {"timeout": httpx.Timeout(_FETCH_TIMEOUT_S).as_dict()}
         return httpx.Request("POST", client.token_url, data=form, headers=headers, extensions=timeouts)
+
+    def _assertion(self) -> dict[str, str]:
+        import jwt
+
+        client, now = self._client, int(time.time())
+        claims: dict[str, Any] = {"iss": client.client_id, "sub": client.client_id, "aud": client.token_url, "jti": str(uuid.uuid4())}
+        claims |= {"iat": now, "exp": now + _ASSERTION_S}
+        signed = jwt.encode(claims, client.client_secret, algorithm=client.algorithm)
+        self._learned(signed)
+        return {"client_assertion_type": _ASSERTION_TYPE, "client_assertion": signed}
 
     def _keep(self, answer: tuple[int, Any]) -> None:
         status, value = answer

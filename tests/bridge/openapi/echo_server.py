@@ -18,12 +18,15 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl
 
+import jwt
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 
 COUNTS: Counter[str] = Counter()
 TOKENS: dict[str, int] = {}
+SEEN: set[str] = set()
+REQUIRED = ["iss", "sub", "aud", "exp", "jti"]
 
 
 async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -96,6 +99,8 @@ def plain_answer(path: str, query: dict[str, str]) -> Response | None:
 
 async def token(request: Request, uses: int) -> Response:
     form = dict(parse_qsl((await request.body()).decode()))
+    if "public" in request.query_params:
+        return signed_for(request, form)
     scheme, _, value = request.headers.get("authorization", "").partition(" ")
     pair = (
         base64.b64decode(value).decode()
@@ -104,6 +109,24 @@ async def token(request: Request, uses: int) -> Response:
     )
     if pair != "shop:s3cret-of-shop" or form.get("grant_type") != "client_credentials":
         return JSONResponse({"error": "invalid_client"}, 401)
+    return new_token(form, uses)
+
+
+def signed_for(request: Request, form: dict[str, str]) -> Response:
+    """A token for who signs with the key whose public half the URL has (RFC 7523, section 3)."""
+    public, where = request.query_params["public"], str(request.url)
+    try:
+        claims = jwt.decode(form["client_assertion"], public, ["ES256"], audience=where, options={"require": REQUIRED})
+    except jwt.PyJWTError:
+        return JSONResponse({"error": "invalid_client"}, 401)
+    kind = form["client_assertion_type"].rpartition(":")[2]
+    if (claims["iss"], claims["sub"], kind) != ("shop", "shop", "jwt-bearer") or claims["jti"] in SEEN:
+        return JSONResponse({"error": "invalid_client"}, 401)
+    SEEN.add(claims["jti"])
+    return new_token(form, 1)
+
+
+def new_token(form: dict[str, str], uses: int) -> Response:
     made = f"token-number-{len(TOKENS) + 1}"
     TOKENS[made] = uses
     return JSONResponse({"access_token": made, "token_type": "Bearer", "expires_in": 3600, "scope": form.get("scope")})

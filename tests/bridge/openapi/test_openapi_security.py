@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import hashlib
 import json
 import logging
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import NameOID
 
 import mcp_bridge
 from mcp_bridge import SourceError, ToolFailure, Toolset
@@ -175,6 +189,44 @@ async def test_a_client_names_itself_in_either_way(api: Connecting, echo: str, c
         assert not (await toolset.call("it", {})).is_error
 
 
+def written_key(path: Path) -> str:
+    """A private key in a file; its public half."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+async def test_a_client_with_a_key_signs_for_each_token_of_its_own(api: Connecting, echo: str, tmp_path: Path) -> None:
+    public = written_key(tmp_path / "shop.key")
+    written_key(tmp_path / "other.key")
+    paths = {"/guarded": {"get": {"operationId": "it", "security": [{"shop": []}]}}}
+    schemes = {"securitySchemes": oauth(f"{echo}/token?public={quote(public)}")}
+    client = {"client_id": "shop", "private_key_file": str(tmp_path / "shop.key"), "algorithm": "ES256"}
+    async with api(paths, components=schemes, auth={"shop": client}) as toolset:
+        for _ in range(2):  # each token is good for one call
+            assert (await toolset.call("it", {})).structured == {"given": "***"}
+        assert len([one for one in toolset.secrets if len(one) > 60]) >= 1, "the lines of the key are secrets"
+    client["private_key_file"] = str(tmp_path / "other.key")
+    async with api(paths, components=schemes, auth={"shop": client}) as toolset:
+        with pytest.raises(ToolFailure, match="status 401, error 'invalid_client'"):
+            await toolset.call("it", {})
+
+
+async def test_a_scheme_of_mutual_tls_is_met_by_a_certificate_of_ours(api: Connecting, tmp_path: Path) -> None:
+    written_key(tmp_path / "client.key")
+    key: Any = load_pem_private_key((tmp_path / "client.key").read_bytes(), None)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "client")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
+    (tmp_path / "client.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    own = {"cert": str(tmp_path / "client.pem"), "key": str(tmp_path / "client.key")}
+    schemes, given = {"securitySchemes": SCHEMES}, {"header": "k-123456"}
+    for tls, is_met in (({"tls": own}, True), ({}, False)):
+        async with api(secured({"mutual": [], "header": []}), components=schemes, auth=given, **tls) as toolset:
+            sent = (await toolset.call("it", {})).structured["digests"]
+        assert ("x-key" in sent) == is_met
+
+
 async def test_a_client_that_gets_no_token_says_so_without_its_secret(api: Connecting, echo: str) -> None:
     paths = {"/guarded": {"get": {"operationId": "it", "security": [{"shop": []}]}}}
     client = {"client_id": "shop", "client_secret": "a-wrong-secret"}
@@ -202,6 +254,14 @@ async def test_a_client_that_gets_no_token_says_so_without_its_secret(api: Conne
         ),
         ({"oidc": {"client_id": "a", "client_secret": "value-123", "url": "x"}}, "unknown key 'url'"),
         ({"oidc": {"client_id": "a", "token_url": "https://x.example"}}, "auth.oidc.client_secret: must be a string"),
+        (
+            {"oidc": {"client_id": "a", "client_secret": "value-123", "private_key": "b", "token_url": "https://x.a"}},
+            "has both client_secret and private_key",
+        ),
+        (
+            {"oidc": {"client_id": "a", "private_key": "value-123", "token_url": "https://x.example"}},
+            "the private key cannot sign with RS256",
+        ),
     ],
 )
 async def test_a_value_of_the_wrong_form_is_refused_without_being_shown(

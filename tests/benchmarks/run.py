@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import call_faults
+import end_to_end
 import engine_throughput  # its import sets what must be set before torch is loaded
 import evidence
 import lost_calls
@@ -51,6 +52,7 @@ def main() -> None:
         rollout_sampling.section(),
         vllm_engine.section(),
         training_step.section(),
+        end_to_end.section(),
         rollout_engine.section(),
         world_forks.section(),
         lost_calls.section(),

@@ -70,8 +70,10 @@ class ServerProcess:
         self.process.kill()
         self.process.join()
 
-    def restart(self) -> None:
+    def restart(self, **options: Any) -> None:
+        """`options`: other ones for `make` from now on."""
         self.kill()
+        self._options |= options
         self.start()
 
 

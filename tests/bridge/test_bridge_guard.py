@@ -6,13 +6,15 @@ import functools
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from listening_servers import serving
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ToolAnnotations
 from one_world import OneWorld
@@ -21,35 +23,41 @@ import mcp_bridge
 from mcp_bridge import CallTimeout, SourceError, Tool, ToolFailure, ToolResult
 from mcp_bridge.guard.turns import TokenBucket, Turns
 
-SHOP = """
-import sys
-from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import ToolAnnotations
+NotesUrl = Callable[..., str]
 
-server = MCPServer("shop", log_level="ERROR")
 
-def tool(name, **hints):
-    async def run() -> str:
-        return name + " of " + sys.argv[1]
-    annotations = ToolAnnotations(**hints) if hints else None
-    server.tool(name=name, annotations=annotations, structured_output=False)(run)
+def make_shop(name: str) -> MCPServer:
+    server = MCPServer("shop", log_level="ERROR")
 
-tool("get_order", read_only_hint=True)
-tool("delete_order", read_only_hint=False, destructive_hint=True)
-tool("rename_order")
-tool("update_order", read_only_hint=False, destructive_hint=False)
-server.run("stdio")
-"""
+    def tool(tool_name: str, **hints: bool) -> None:
+        async def run() -> str:
+            return f"{tool_name} of {name}"
+
+        annotations = ToolAnnotations.model_validate(hints) if hints else None
+        server.tool(name=tool_name, annotations=annotations, structured_output=False)(run)
+
+    tool("get_order", readOnlyHint=True)
+    tool("delete_order", readOnlyHint=False, destructiveHint=True)
+    tool("rename_order")
+    tool("update_order", readOnlyHint=False, destructiveHint=False)
+    return server
+
+
+@pytest.fixture(scope="module")
+def shops() -> Iterator[dict[str, str]]:
+    """The URLs of the same shop under three names."""
+    with ExitStack() as stack:
+        apps = {name: make_shop(name).streamable_http_app() for name in ("shop", "orders", "stock")}
+        yield {name: f"http://127.0.0.1:{stack.enter_context(serving(app))}/mcp" for name, app in apps.items()}
 
 
 @pytest.fixture
-def shop(script: Callable[[str], list[str]]) -> Callable[..., dict[str, Any]]:
+def shop(shops: dict[str, str]) -> Callable[..., dict[str, Any]]:
     """Makes an mcp.json of one server, `shop`, with these options, or of several named ones."""
-    command = script(SHOP)
 
     def make(*names: str, **options: Any) -> dict[str, Any]:
-        entry = {"command": command[0], "toolbake": {"isolation": "shared", **options}}
-        return {"mcpServers": {name: {**entry, "args": [*command[1:], name]} for name in names or ("shop",)}}
+        toolbake = {"isolation": "shared", **options}
+        return {"mcpServers": {name: {"url": shops[name], "toolbake": toolbake} for name in names or ("shop",)}}
 
     return make
 
@@ -124,12 +132,14 @@ async def test_the_users_word_about_a_tool_stands_in_place_of_the_servers(shop: 
         assert [tool.name for tool in toolset.live_destructive] == ["get_order"]
 
 
-async def test_a_server_whose_tools_only_read_by_the_users_word_is_shared_by_all_worlds(notes: list[str]) -> None:
+async def test_a_server_whose_tools_only_read_by_the_users_word_is_shared_by_all_worlds(
+    breaking: list[str],
+) -> None:
     for options, processes in (({"read_only": ["*"]}, 1), ({}, 2)):
-        entry = {"command": notes[0], "args": notes[1:], "toolbake": options}
-        async with mcp_bridge.connect({"mcpServers": {"notes": entry}}) as toolset:
+        entry = {"command": breaking[0], "args": breaking[1:], "toolbake": options}
+        async with mcp_bridge.connect({"mcpServers": {"breaking": entry}}) as toolset:
             async with toolset.open_world("one") as one, toolset.open_world("two") as two:
-                told = {(await world.call("process", {})).text for world in (one, two)}
+                told = {(await world.call("pid", {})).text for world in (one, two)}
         assert len(told) == processes
 
 
@@ -264,7 +274,7 @@ async def test_a_name_that_model_apis_do_not_take_is_changed_with_a_warning(capl
 # ---- pace and size
 
 
-async def test_no_more_calls_than_allowed_are_at_a_server_at_once(notes: list[str]) -> None:
+async def test_no_more_calls_than_allowed_are_at_a_server_at_once(notes_url: NotesUrl) -> None:
     async def meet(toolset: mcp_bridge.Toolset, results: list[str]) -> None:
         try:
             results.append((await toolset.call("meet", {"count": 3}, timeout_s=0.6)).text)
@@ -272,7 +282,7 @@ async def test_no_more_calls_than_allowed_are_at_a_server_at_once(notes: list[st
             results.append("never met")
 
     for limit, expected in ((3, ["met 3"] * 3), (2, ["met 3", "never met", "never met"])):
-        entry = {"command": notes[0], "args": notes[1:], "toolbake": {"max_concurrency": limit}}
+        entry = {"url": notes_url(), "toolbake": {"max_concurrency": limit}}
         results: list[str] = []
         async with mcp_bridge.connect({"mcpServers": {"notes": entry}}) as toolset:
             await toolset.call("list_notes", {})
@@ -282,8 +292,8 @@ async def test_no_more_calls_than_allowed_are_at_a_server_at_once(notes: list[st
         assert sorted(results) == expected
 
 
-async def test_calls_in_a_second_are_held_to_their_rate_after_the_first_burst(notes: list[str]) -> None:
-    entry = {"command": notes[0], "args": notes[1:], "toolbake": {"calls_per_second": 20, "isolation": "shared"}}
+async def test_calls_in_a_second_are_held_to_their_rate_after_the_first_burst(notes_url: NotesUrl) -> None:
+    entry = {"url": notes_url(), "toolbake": {"calls_per_second": 20, "isolation": "shared"}}
     async with mcp_bridge.connect({"mcpServers": {"notes": entry}}) as toolset:
         began = time.monotonic()
         async with anyio.create_task_group() as group:
@@ -293,8 +303,8 @@ async def test_calls_in_a_second_are_held_to_their_rate_after_the_first_burst(no
         assert time.monotonic() - began >= 0.45
 
 
-async def test_waiting_for_a_turn_is_not_counted_as_the_servers_time(notes: list[str]) -> None:
-    entry = {"command": notes[0], "args": notes[1:], "toolbake": {"calls_per_second": 2}}
+async def test_waiting_for_a_turn_is_not_counted_as_the_servers_time(notes_url: NotesUrl) -> None:
+    entry = {"url": notes_url(), "toolbake": {"calls_per_second": 2}}
     async with mcp_bridge.connect({"mcpServers": {"notes": entry}}, call_timeout_s=0.4) as toolset:
         for _ in range(3):
             await toolset.call("add_note", {"text": "x"})
@@ -320,8 +330,8 @@ async def test_a_slow_bucket_lets_one_through_at_a_time() -> None:
     assert time.monotonic() - began >= 0.45
 
 
-async def test_a_servers_results_can_be_cut_shorter_than_all_others(notes: list[str]) -> None:
-    entry = {"command": notes[0], "args": notes[1:], "toolbake": {"max_result_chars": 10}}
+async def test_a_servers_results_can_be_cut_shorter_than_all_others(notes_url: NotesUrl) -> None:
+    entry = {"url": notes_url(), "toolbake": {"max_result_chars": 10}}
     async with mcp_bridge.connect({"mcpServers": {"notes": entry}}) as toolset:
         result = await toolset.call("long_text", {"characters": 50})
         assert result.text.startswith("x" * 10 + "\n[40 more characters were cut")

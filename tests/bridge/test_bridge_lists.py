@@ -2,36 +2,50 @@
 
 import logging
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import mcp_types as types
 import pytest
-from listening_servers import free_port, listening
+from listening_servers import ServerProcess, serving
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
+from servers import pages, talkative
 
 import mcp_bridge
 from mcp_bridge import SourceError, ToolFailure, Toolset
 
-SERVERS = Path(__file__).parent / "servers"
+TALKATIVE = str(Path(__file__).parent / "servers" / "talkative.py")
 ERAS = ["2025-11-25", "2026-07-28"]
 
 
-def of(server: str, *names: str, **options: Any) -> dict[str, Any]:
-    entry = {"command": sys.executable, "args": [str(SERVERS / server)], "toolbake": options}
-    return {"mcpServers": dict.fromkeys(names or ("lists",), entry)}
+def of_url(url: str, *names: str, **options: Any) -> dict[str, Any]:
+    return {"mcpServers": {key: {"url": url, "toolbake": options} for key in names or ("lists",)}}
 
 
-async def test_tools_on_all_pages_are_there_in_their_order() -> None:
-    async with mcp_bridge.connect(of("pages.py")) as toolset:
+def over_stdio(protocol: str, **options: Any) -> dict[str, Any]:
+    entry = {"command": sys.executable, "args": [TALKATIVE], "toolbake": {"protocol": protocol, **options}}
+    return {"mcpServers": {"lists": entry}}
+
+
+@pytest.fixture(scope="module")
+def paged() -> Iterator[str]:
+    """The URL of the server whose lists come in pages."""
+    with serving(pages.server.streamable_http_app()) as port:
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+async def test_tools_on_all_pages_are_there_in_their_order(paged: str) -> None:
+    async with mcp_bridge.connect(of_url(paged)) as toolset:
         assert [tool.name for tool in toolset.tools] == [*(f"tool_{number}" for number in range(6)), "read_resource"]
         assert (await toolset.call("tool_5", {})).text.startswith("tool_5\n")
 
 
-async def test_resources_are_listed_page_by_page_and_read(caplog: pytest.LogCaptureFixture) -> None:
-    async with mcp_bridge.connect(of("pages.py", resources=True)) as toolset:
+async def test_resources_are_listed_page_by_page_and_read(paged: str) -> None:
+    async with mcp_bridge.connect(of_url(paged, resources=True)) as toolset:
         tools = {tool.name: tool for tool in toolset.tools}
         # The server has a tool of that name too.
         assert {"list_resources", "mcp_read_resource", "read_resource"} <= set(tools)
@@ -57,16 +71,16 @@ async def test_resources_are_listed_page_by_page_and_read(caplog: pytest.LogCapt
         assert (await toolset.call("mcp_read_resource", {})).error_kind == "invalid_arguments"
 
 
-async def test_a_link_says_which_tool_reads_it_where_there_is_one() -> None:
-    async with mcp_bridge.connect(of("pages.py", resources=True)) as toolset:
+async def test_a_link_says_which_tool_reads_it_where_there_is_one(paged: str) -> None:
+    async with mcp_bridge.connect(of_url(paged, resources=True)) as toolset:
         linked = (await toolset.call("tool_1", {})).text
         assert linked == "tool_1\n[link note://3, note 3, text/plain; read it with mcp_read_resource]"
-    async with mcp_bridge.connect(of("pages.py")) as toolset:
+    async with mcp_bridge.connect(of_url(paged)) as toolset:
         assert (await toolset.call("tool_1", {})).text == "tool_1\n[link note://3, note 3, text/plain]"
 
 
-async def test_prompts_are_listed_page_by_page_and_got() -> None:
-    async with mcp_bridge.connect(of("pages.py", prompts=True)) as toolset:
+async def test_prompts_are_listed_page_by_page_and_got(paged: str) -> None:
+    async with mcp_bridge.connect(of_url(paged, prompts=True)) as toolset:
         first = await toolset.call("list_prompts", {})
         assert first.text == "prompt_0(who)\nprompt_1(who)\n[the list goes on: call again with cursor '2']"
         assert (await toolset.call("list_prompts", {"cursor": "2"})).text == "prompt_2(who)"
@@ -76,43 +90,27 @@ async def test_prompts_are_listed_page_by_page_and_got() -> None:
         assert wrong.error_kind == "invalid_arguments"
 
 
-async def test_the_reading_tools_of_two_servers_are_told_apart() -> None:
-    async with mcp_bridge.connect(of("pages.py", "one", "two", prompts=True, allow=["list_prompts"])) as toolset:
+async def test_the_reading_tools_of_two_servers_are_told_apart(paged: str) -> None:
+    async with mcp_bridge.connect(of_url(paged, "one", "two", prompts=True, allow=["list_prompts"])) as toolset:
         assert [tool.name for tool in toolset.tools] == ["one__list_prompts", "two__list_prompts"]
         assert (await toolset.call("two__list_prompts", {"cursor": "2"})).text == "prompt_2(who)"
 
 
-async def test_resources_of_a_server_without_any_are_refused_at_connect(script: Callable[[str], list[str]]) -> None:
-    command, *args = script(TOOLS_ALONE)
-    entry = {"command": command, "args": args, "toolbake": {"resources": True}}
-    with pytest.raises(SourceError, match="`resources` is true for it, but it offers no resources"):
-        async with mcp_bridge.connect({"mcpServers": {"alone": entry}}):
-            pass
+async def test_resources_of_a_server_without_any_are_refused_at_connect() -> None:
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool(name="ask", input_schema={"type": "object"})])
 
-
-TOOLS_ALONE = """
-import anyio
-import mcp_types as types
-from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
-
-async def list_tools(context, params):
-    return types.ListToolsResult(tools=[types.Tool(name="ask", input_schema={"type": "object"})])
-
-async def main():
-    server = Server("alone", on_list_tools=list_tools)
-    async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
-
-anyio.run(main)
-"""
+    with serving(Server("alone", on_list_tools=list_tools).streamable_http_app()) as port:
+        with pytest.raises(SourceError, match="`resources` is true for it, but it offers no resources"):
+            async with mcp_bridge.connect(of_url(f"http://127.0.0.1:{port}/mcp", resources=True)):
+                pass
 
 
 @pytest.mark.parametrize("protocol", ERAS)
 async def test_new_worlds_see_a_servers_new_tools_and_old_ones_keep_theirs(
     protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with mcp_bridge.connect(of("talkative.py", protocol=protocol, isolation="shared")) as toolset:
+    async with mcp_bridge.connect(over_stdio(protocol, isolation="shared")) as toolset:
         async with toolset.open_world("old") as old:
             before = {tool.name for tool in old.tools}
             assert (await old.call("add_tool", {"name": "fresh"})).text == "added"
@@ -130,26 +128,21 @@ async def test_new_worlds_see_a_servers_new_tools_and_old_ones_keep_theirs(
 
 @pytest.mark.parametrize("protocol", ERAS)
 async def test_changed_tools_of_a_server_behind_a_url_are_heard_of(protocol: str) -> None:
-    port = free_port()
-    command = [sys.executable, str(SERVERS / "talkative.py"), "--http", str(port)]
-    with listening(command, "Uvicorn running on"):
-        entry = {"url": f"http://127.0.0.1:{port}/mcp", "toolbake": {"protocol": protocol, "isolation": "shared"}}
-        async with mcp_bridge.connect({"mcpServers": {"far": entry}}) as toolset:
+    with serving(talkative.app()) as port:
+        source = of_url(f"http://127.0.0.1:{port}/mcp", protocol=protocol, isolation="shared")
+        async with mcp_bridge.connect(source) as toolset:
             await hears_of_a_new_tool(toolset)
 
 
 @pytest.mark.parametrize("protocol", ERAS)
 async def test_a_server_that_comes_back_with_other_tools_has_them_in_new_worlds(protocol: str) -> None:
-    port = free_port()
-    command = [sys.executable, str(SERVERS / "talkative.py"), "--http", str(port)]
-    entry = {"url": f"http://127.0.0.1:{port}/mcp", "toolbake": {"protocol": protocol, "isolation": "shared"}}
-    with ExitStack() as first, ExitStack() as second:
-        first.enter_context(listening(command, "Uvicorn running on"))
-        async with mcp_bridge.connect({"mcpServers": {"far": entry}}) as toolset:
+    server = ServerProcess(talkative.app)
+    try:
+        source = of_url(server.url, protocol=protocol, isolation="shared")
+        async with mcp_bridge.connect(source) as toolset:
             async with toolset.open_world("one") as world:
                 assert (await world.call("count", {"to": 1})).text == "done"
-            first.close()
-            second.enter_context(listening([*command, "--more", "fresh"], "Uvicorn running on"))
+            server.restart(more="fresh")
             with anyio.fail_after(60):
                 while "fresh" not in {tool.name for tool in toolset.tools}:
                     async with toolset.open_world("two") as world:
@@ -158,6 +151,8 @@ async def test_a_server_that_comes_back_with_other_tools_has_them_in_new_worlds(
                             await world.call("count", {"to": 1})
             async with toolset.open_world("three") as world:
                 assert (await world.call("fresh", {})).text == "new"
+    finally:
+        server.kill()
 
 
 async def test_changed_tools_of_a_server_in_this_process_are_heard_of() -> None:
@@ -185,17 +180,17 @@ async def hears_of_a_new_tool(toolset: Toolset) -> None:
 
 
 @pytest.mark.parametrize("protocol", ERAS)
-@pytest.mark.parametrize("silently", [False, True])
-async def test_a_tool_that_vanished_is_a_failure_and_not_the_policys_mistake(protocol: str, silently: bool) -> None:
-    async with mcp_bridge.connect(of("talkative.py", protocol=protocol)) as toolset, toolset.open_world("one") as world:
-        assert (await world.call("remove_tool", {"name": "count", "silently": silently})).text == "removed"
-        with pytest.raises(
-            ToolFailure, match="no longer offers the tool 'count', which it had when this world"
-        ) as lost:
-            await world.call("count", {"to": 1})
-        assert lost.value.delivery == "not_sent"
-        assert (await world.call("add_tool", {"name": "count"})).text == "added"
-        assert (await world.call("count", {"to": 1})).text == "new"
+async def test_a_tool_that_vanished_is_a_failure_and_not_the_policys_mistake(protocol: str) -> None:
+    async with mcp_bridge.connect(over_stdio(protocol)) as toolset, toolset.open_world("one") as world:
+        for silently in (False, True):
+            assert (await world.call("remove_tool", {"name": "count", "silently": silently})).text == "removed"
+            with pytest.raises(
+                ToolFailure, match="no longer offers the tool 'count', which it had when this world"
+            ) as lost:
+                await world.call("count", {"to": 1})
+            assert lost.value.delivery == "not_sent"
+            assert (await world.call("add_tool", {"name": "count"})).text == "added"
+            assert (await world.call("count", {"to": 1})).text == "new"
 
 
 async def test_tools_that_changed_between_two_worlds_with_a_process_each_are_those_of_the_new_one(
@@ -203,10 +198,9 @@ async def test_tools_that_changed_between_two_worlds_with_a_process_each_are_tho
 ) -> None:
     flag = tmp_path / "flag"
     code = (
-        "import os, sys; from mcp.server.mcpserver import MCPServer; server = MCPServer('flagged')\n"
-        f"server.add_tool(lambda: 'one', name='first')\n"
-        f"if os.path.exists({str(flag)!r}): server.add_tool(lambda: 'two', name='second')\n"
-        "server.run()"
+        f"import os, sys; sys.path.insert(0, {str(Path(TALKATIVE).parent)!r}); from by_hand import serve, tool\n"
+        f"tools = [tool('first'), tool('second')] if os.path.exists({str(flag)!r}) else [tool('first')]\n"
+        "serve(tools, lambda name, arguments, meta: name)"
     )
     async with mcp_bridge.connect([sys.executable, "-c", code]) as toolset:
         async with toolset.open_world("one") as one:
@@ -214,4 +208,4 @@ async def test_tools_that_changed_between_two_worlds_with_a_process_each_are_tho
             await anyio.Path(flag).touch()
         async with toolset.open_world("two") as two:
             assert [tool.name for tool in two.tools] == ["first", "second"]
-            assert (await two.call("second", {})).text == "two"
+            assert (await two.call("second", {})).text == "second"

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import anyio
 import mcp_types as types
 from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
 
 PAGE = 2
 TOOLS = [types.Tool(name=f"tool_{number}", input_schema={"type": "object"}) for number in range(6)]
@@ -83,12 +81,3 @@ server = Server(
     on_list_prompts=list_prompts,
     on_get_prompt=get_prompt,
 )
-
-
-async def main() -> None:
-    async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
-
-
-if __name__ == "__main__":
-    anyio.run(main)

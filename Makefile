@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"); print(max(1, min(os.cpu_count() + 1, memory // (7 * 10**9))))')
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
+# The tests start hundreds of processes: what Python has compiled is kept for the next one.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install quickstart test servers vllm lint types bench clean
 

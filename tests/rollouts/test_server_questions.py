@@ -103,7 +103,9 @@ def test_a_training_run_answers_while_demonstrations_are_replayed(tiny_model_fol
     ]
     tasks = [{"prompt": f"Paint door {number}.", "demonstration": steps} for number in range(3)]
     handlers = Handlers(elicitation=user, sampling=word)
-    run = sdk.train(TALKATIVE, tasks, is_blue, str(tiny_model_folder), tmp_path / "run", TINY, handlers=handlers)
+    command = {"command": TALKATIVE[0], "args": TALKATIVE[1:], "toolbake": {"isolation": "shared"}}  # one process
+    tools = {"mcpServers": {"talkative": command}}
+    run = sdk.train(tools, tasks, is_blue, str(tiny_model_folder), tmp_path / "run", TINY, handlers=handlers)
     assert asked == ["Which colour shall the door have?"] * 2
     assert "handlers" in json.loads((run.run_dir / "run.json").read_text())["config"]
 

@@ -86,8 +86,8 @@ class Sandbox(ABC):
         """The whole state, clock included, for `restore` of the same kind of sandbox."""
 
     @abstractmethod
-    def restore(self, snapshot: bytes) -> None:
-        """Go back to a snapshot. Raises `SetupError` for bytes that are none, and then changes nothing."""
+    def _restore(self, snapshot: bytes) -> None:
+        """Raises `SetupError` for bytes that are no snapshot, and then changes nothing."""
 
     @abstractmethod
     def state(self) -> State:
@@ -110,6 +110,14 @@ class Sandbox(ABC):
         if scenario not in self.scenarios:
             raise SetupError(f"{self.name} has no scenario {scenario!r}; choose from {_shown(self.scenarios)}")
         self._reset(seed, scenario)
+
+    def restore(self, snapshot: bytes) -> None:
+        """Go back to a snapshot. Raises `SetupError` for what is none, and then changes nothing."""
+        if not isinstance(snapshot, bytes):
+            raise SetupError(
+                f"a {type(snapshot).__name__} is no snapshot of {self.name}; give the bytes that snapshot() returned"
+            )
+        self._restore(snapshot)
 
     def advance(self, by: timedelta) -> None:
         """Let time pass in the simulated world, with all that its rules make of it.
@@ -179,10 +187,10 @@ class Sandbox(ABC):
 
         Raises `SetupError` for other keys.
         """
-        if unknown := sorted({*(setup or {})} - {"seed", "scenario"}):
-            raise SetupError(
-                f"unknown setup {', '.join(map(repr, unknown))} for {self.name}; it takes seed and scenario"
-            )
+        if setup is not None and not isinstance(setup, Mapping):
+            raise SetupError(f"the setup for {self.name} is {setup!r:.80}; it must be an object with seed and scenario")
+        if unknown := sorted(map(repr, {*(setup or {})} - {"seed", "scenario"})):
+            raise SetupError(f"unknown setup {', '.join(unknown)} for {self.name}; it takes seed and scenario")
         world = self.fork()
         if setup:
             try:

@@ -127,7 +127,7 @@ class ApiTwin(Sandbox):
         content = json.dumps(saved, separators=(",", ":")).encode()
         return _MAGIC + hashlib.sha256(content).digest() + content
 
-    def restore(self, snapshot: bytes) -> None:
+    def _restore(self, snapshot: bytes) -> None:
         place = len(_MAGIC) + _DIGEST
         content = snapshot[place:]
         if snapshot[:place] != _MAGIC + hashlib.sha256(content).digest():

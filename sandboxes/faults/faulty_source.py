@@ -132,7 +132,7 @@ class FaultyWorld(WrappedWorld):
         self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
     ) -> ToolResult:
         """Call a tool. Raises `CallTimeout` and `ServerDied` where a fault says so, beside what the tool raises."""
-        plan = self._plan.get(name, ()) if isinstance(name, str) and isinstance(arguments, Mapping) else ()
+        plan = self._plan.get(name, ()) if isinstance(name, str) and _is_json(arguments) else ()
         if name not in self._reading:
             self._changes += 1
         if not plan:
@@ -276,6 +276,14 @@ async def _late(given: _Given, fault: Latency, call: _Call, result: ToolResult, 
     if fault.real:
         await anyio.sleep(seconds)
     return late
+
+
+def _is_json(arguments: Any) -> bool:
+    """Whether these may be the arguments of a call; of what else is given the tool itself says what is wrong."""
+    try:
+        return isinstance(arguments, Mapping) and bool(canonical(dict(arguments)))
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def _given(faults: Mapping[str, Fault | Sequence[Fault]]) -> list[_Given]:

@@ -133,7 +133,7 @@ class ObjectTwin(Sandbox):
     def snapshot(self) -> bytes:
         return to_bytes(self.name, self._now, {"hidden": self._hidden, "objects": self._world})
 
-    def restore(self, snapshot: bytes) -> None:
+    def _restore(self, snapshot: bytes) -> None:
         now, kept = from_bytes(self.name, snapshot)
         self._begin(kept["objects"], now, kept["hidden"])
 

@@ -118,6 +118,8 @@ class RecordedTwin(Sandbox):
 
     def prepare(self, setup: Setup | None) -> Self:
         """A fork that begins as `setup` says: a recorded setup, or a seed where none was recorded."""
+        if setup is not None and not isinstance(setup, Mapping):
+            return super().prepare(setup)
         wanted = canonical(dict(setup or {}))
         if setup and wanted in self._index.roots:
             world = self.fork()
@@ -140,7 +142,7 @@ class RecordedTwin(Sandbox):
     def snapshot(self) -> bytes:
         return self._at.as_bytes()
 
-    def restore(self, snapshot: bytes) -> None:
+    def _restore(self, snapshot: bytes) -> None:
         found = Progress.from_bytes(snapshot)
         if (found.history is None) != (self._at.history is None):
             raise SetupError("this snapshot is of a twin with another choice of `unseen`")
@@ -214,7 +216,12 @@ class RecordedTwin(Sandbox):
         """The recorded answer or what is wrong with the call; None for a call that only was never recorded."""
         at = self._at
         is_call = isinstance(name, str) and isinstance(arguments, Mapping)
-        found = self._index.find(at.place, name, arguments) if is_call else None
+        try:
+            found = self._index.find(at.place, name, arguments) if is_call else None
+        except (TypeError, ValueError, RecursionError):
+            self._tally.add(name, "mistake")
+            text = f"Invalid arguments for {name}; nothing was called: they are no JSON, or nested too deeply."
+            return ToolResult(text=text, is_error=True, error_kind="invalid_arguments")
         if found is not None:
             key, answers = found
             entry, how = at.next_answer(key, answers)

@@ -9,6 +9,7 @@ SQL is always a constant text with parameters; nothing is ever joined into it.
 from __future__ import annotations
 
 import copy
+import inspect
 import random
 import sqlite3
 import weakref
@@ -18,10 +19,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Self
 
-from mcp_bridge.records import Tool
+from mcp_bridge.records import ErrorKind, Tool
 
 from ..changes import State
-from ..sandbox import Sandbox, SetupError
+from ..sandbox import Refused, Sandbox, SetupError
 from .images import Images
 from .pages import HEADER, Pages, page_size
 
@@ -40,6 +41,12 @@ class SqlTool:
 
     tool: Tool
     run: Callable[..., Any]
+
+
+class UnknownArguments(Refused):
+    """Arguments that a tool's function does not take."""
+
+    kind: ErrorKind = "invalid_arguments"
 
 
 class SqlSandbox(Sandbox):
@@ -61,6 +68,7 @@ class SqlSandbox(Sandbox):
     def __init__(self, seed: int = 0, scenario: str = "default") -> None:
         self._tools = tuple(entry.tool for entry in self.sql_tools)
         self._handlers = {entry.tool.name: entry.run for entry in self.sql_tools}
+        self._taken = {entry.tool.name: _arguments_of(entry.run) for entry in self.sql_tools}
         super().__init__()
         self._own(_connect(), None)
         self.reset(seed, scenario)
@@ -98,7 +106,7 @@ class SqlSandbox(Sandbox):
         self._require_rest()
         return self.database.serialize() if self._pages is None else self._pages.image()
 
-    def restore(self, snapshot: bytes) -> None:
+    def _restore(self, snapshot: bytes) -> None:
         trial = _connect()
         try:
             if not snapshot.startswith(HEADER):
@@ -136,6 +144,13 @@ class SqlSandbox(Sandbox):
         return int(pages * size)
 
     def _run(self, name: str, arguments: dict[str, Any]) -> Any:
+        taken = self._taken[name]
+        if taken is not None and (more := sorted({*arguments} - taken)):
+            # The schema lets them pass unless it says "additionalProperties": false.
+            raise UnknownArguments(
+                f"Invalid arguments for {name}; nothing was called.\n- {', '.join(more)}: there is no such argument; "
+                f"it takes {', '.join(sorted(taken)) or 'none'}"
+            )
         with self.database:  # commits, or rolls back when the tool raises
             return self._handlers[name](self.database, **arguments)
 
@@ -218,3 +233,11 @@ def _can_share() -> bool:
     from .page_vfs import why_not
 
     return not why_not()
+
+
+def _arguments_of(run: Callable[..., Any]) -> set[str] | None:
+    """The names of what a tool's function takes beside the database; None where it takes any."""
+    others = [*inspect.signature(run).parameters.values()][1:]
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in others):
+        return None
+    return {one.name for one in others}

@@ -186,6 +186,22 @@ class SandboxConformance:
             assert all(name in wrong.text for name in needy.input_schema["required"])
         assert sandbox.state() == start
 
+    def test_what_is_no_call_at_all_is_a_mistake_of_the_caller_too(self, sandbox: Sandbox) -> None:
+        start, deep = sandbox.state(), []  # type: ignore[var-annotated]
+        for _ in range(3000):
+            deep = [deep]
+        name, arguments = self.change()
+        odd: list[Any] = [None, [], "x", {"x": deep}, {"x": object()}, {"x": b"bytes"}, {"x": {1}}, {1: 2}]
+        strange: list[tuple[Any, Any]] = [(name, one) for one in odd]
+        strange += [(None, {}), (3, {}), ([], {}), ("", {})]
+        for call in strange:
+            result = sandbox.call_now(*call)
+            assert result.is_error, call[0]
+            assert result.error_kind in ("unknown_tool", "invalid_arguments", "tool_error"), call[0]
+        assert sandbox.state() == start
+        # Whether more may be given than is asked for is for the schema to say; no tool breaks of it.
+        sandbox.call_now(name, {**arguments, "no_such_argument": 1})
+
     # -- forks and snapshots ------------------------------------------------------------------------------------------
 
     def test_forks_share_nothing_that_a_call_can_change(self, sandbox: Sandbox) -> None:
@@ -236,9 +252,9 @@ class SandboxConformance:
         saved = sandbox.snapshot()
         self._change(sandbox)
         changed = sandbox.state()
-        for damaged in (b"", b"no snapshot", saved[: len(saved) // 2], saved[:-1]):
+        for damaged in (b"", b"no snapshot", saved[: len(saved) // 2], saved[:-1], None, "text", 5, bytearray(saved)):
             with pytest.raises(SourceError):
-                sandbox.restore(damaged)
+                sandbox.restore(damaged)  # type: ignore[arg-type]
             assert sandbox.state() == changed
 
     # -- the clock ----------------------------------------------------------------------------------------------------
@@ -313,9 +329,11 @@ class SandboxConformance:
             assert await one.state() != start
 
     async def test_a_setup_that_it_does_not_know_is_refused(self, sandbox: Sandbox) -> None:
-        with pytest.raises(SourceError, match="sed"):
-            async with sandbox.open_world("c", {"sed": 1}):
-                pass
+        unknown: list[Any] = [{"sed": 1}, {3: 4, "sed": 1}, 3, "sed", [1]]
+        for setup in unknown:
+            with pytest.raises(SourceError, match="setup"):
+                async with sandbox.open_world("c", setup):
+                    pass
 
     async def test_without_a_setup_a_world_begins_where_the_sandbox_stands(self, sandbox: Sandbox) -> None:
         self._change(sandbox)

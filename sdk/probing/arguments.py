@@ -18,9 +18,11 @@ def values_in(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def fitting(schema: Mapping[str, Any], values: Sequence[str], depth: int = 0) -> Any:
+def fitting(schema: Any, values: Sequence[str], depth: int = 0) -> Any:
     """A value for `schema`: its first example, choice or default, or of its type, from `values` where it is a text or
-    a number."""
+    a number. A schema that is no object (`true` fits everything) says nothing."""
+    if not isinstance(schema, Mapping):
+        schema = {}
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
@@ -31,7 +33,7 @@ def fitting(schema: Mapping[str, Any], values: Sequence[str], depth: int = 0) ->
         if schema.get(key) and depth < _DEEPEST:
             return fitting(schema[key][0], values, depth + 1)
     kind = schema.get("type", "string")
-    kind = kind[0] if isinstance(kind, list) else kind
+    kind = next(iter(kind), "string") if isinstance(kind, list) else kind
     if kind == "object":
         properties = schema.get("properties", {})
         wanted = schema.get("required", []) if depth < _DEEPEST else []

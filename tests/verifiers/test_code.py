@@ -22,6 +22,16 @@ TESTS = [
 RIGHT = f"def solve(n):\n    if n < 0:\n        raise ValueError(n)\n    return n * n if n else {SECRET!r}\n"
 LIMITS = ConfinedLimits(seconds=30, cpu_seconds=1, memory_mb=256, file_mb=1)
 
+EVERYWHERE = """import os
+for fd in range(3, 32):
+    try:
+        os.lseek(fd, 0, 0)
+    except OSError:
+        pass
+    else:
+"""
+"""Code that does something with every descriptor that it finds open."""
+
 confined_machine = pytest.mark.skipif(
     sys.platform != "linux" or not (confinement().files and confinement().processes),
     reason="this kernel has no Landlock or seccomp; code_passes says so and scores nothing",
@@ -63,6 +73,13 @@ async def test_a_program_is_judged_by_what_it_prints():
         ("def solve(n:", "SyntaxError"),
         ("raise SystemExit(0)", "SystemExit"),
         ("import os\nos.write(4, b'{\"returned\": 9}')\nos._exit(0)", "test 1 of 1"),
+        # What is left in place of a result is a wrong answer, and nothing that leaves the rollout unscored.
+        (f"{EVERYWHERE}        os.ftruncate(fd, 0)\nos._exit(0)", "without a result"),
+        (f"{EVERYWHERE}        os.write(fd, b'[' * 10**6)\nos._exit(0)", "result that cannot be read"),
+        (f"{EVERYWHERE}        os.write(fd, b'5')\nos._exit(0)", "result that cannot be read"),
+        (f"{EVERYWHERE}        os.write(fd, b'{{\"raised\": 5}}')\nos._exit(0)", "it returned None"),
+        (f"{EVERYWHERE}        os.write(fd, b'\\xff\\n\\n')\nos._exit(0)", "result that cannot be read"),
+        ("import signal\nsignal.raise_signal(41)", "test 1 of 1"),
     ],
 )
 async def test_wrong_greedy_or_lying_code_does_not(code, reason):

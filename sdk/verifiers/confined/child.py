@@ -1,7 +1,9 @@
 """What runs in the child, after `kernel.py`: read the job, give everything up, run the code, say how it ended.
 
 Starts with the texts of both files, so it imports nothing of the project. The job is on the descriptor named in
-`argv[1]`, the outcome goes to that in `argv[2]`. The job holds inputs only: what is expected never comes here.
+`argv[1]`, the outcome goes to that in `argv[2]`. What the kernel agreed to goes to that in `argv[3]`, which is closed
+before the code runs: code may spoil its outcome, and cannot make it look as if it had never begun. The job holds
+inputs only: what is expected never comes here.
 """
 
 from __future__ import annotations
@@ -93,9 +95,9 @@ def _raised(error: BaseException) -> dict[str, Any]:
 def main() -> None:
     with open(int(sys.argv[1]), encoding="utf-8") as file:
         job = json.load(file)
+    with os.fdopen(int(sys.argv[3]), "w", encoding="utf-8") as begun:
+        begun.write(json.dumps({"held": confine(job)}))
     outcome = os.fdopen(int(sys.argv[2]), "w", encoding="utf-8")
-    outcome.write(json.dumps({"held": confine(job)}) + "\n")
-    outcome.flush()
     outcome.write(json.dumps(run(job)) + "\n")
     outcome.flush()
     sys.stdout.flush()

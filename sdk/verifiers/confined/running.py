@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ...errors import VerifierError
 
@@ -139,27 +139,31 @@ def _run(code: str, stdin: str, limits: ConfinedLimits, **job: Any) -> Outcome:
     }
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="confined-", ignore_cleanup_errors=True))
-        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(4)]
-        given, job_file, outcome, printed = files
+        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(5)]
+        given, job_file, outcome, begun, printed = files
         for file, text in ((given, stdin), (job_file, json.dumps(whole))):
             file.write(text.encode(errors="surrogatepass"))
             file.seek(0)
         # The child prints into a file, whose size is limited: nobody has to read while it runs.
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", "-c", _program(), str(job_file.fileno()), str(outcome.fileno())],
+            [sys.executable, "-I", "-S", "-B", "-c", _program(), *(str(file.fileno()) for file in files[1:4])],
             stdin=given,
             stdout=printed,
             stderr=subprocess.DEVNULL,
-            pass_fds=(job_file.fileno(), outcome.fileno()),
+            pass_fds=tuple(file.fileno() for file in files[1:4]),
             cwd=folder,
             env={},
             start_new_session=True,
         )
         in_time = _wait(process, limits.seconds)
-        for file in (outcome, printed):
+        for file in (outcome, begun, printed):
             file.seek(0)
-        said = outcome.read().decode(errors="replace").splitlines()
-        return _outcome(process.returncode, in_time, said, printed.read().decode(errors="replace"), limits)
+        if not begun.read():
+            when = "" if in_time else f" within {limits.seconds:g} s"
+            raise VerifierError(
+                f"a confined program could not be started{when} (exit code {process.returncode}); give it more time"
+            )
+        return _outcome(process.returncode, in_time, outcome.read(), printed.read().decode(errors="replace"), limits)
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
@@ -175,24 +179,25 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
         process.wait()
 
 
-def _outcome(code: int, in_time: bool, said: list[str], printed: str, limits: ConfinedLimits) -> Outcome:
-    if not said:
-        when = "" if in_time else f" within {limits.seconds:g} s"
-        raise VerifierError(f"a confined program could not be started{when} (exit code {code}); give it more time")
+def _outcome(code: int, in_time: bool, said: bytes, printed: str, limits: ConfinedLimits) -> Outcome:
+    """How it ended. What the code left may be anything: nothing of it may pass for a failure of ours."""
     if not in_time:
         return Outcome(stdout=printed, problem=f"it was not done after {limits.seconds:g} s")
-    if len(said) != 2:
-        by = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if not said:
+        by = f"signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exit code {code}"
         return Outcome(
             stdout=printed,
             problem=f"it ended by {by} without a result (limits: {limits.cpu_seconds} s of CPU, {limits.memory_mb} MB)",
         )
     try:
-        found: dict[Literal["returned", "raised", "message", "ended"], Any] = json.loads(said[1])
-    except ValueError:
+        found: Any = json.loads(said)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
         return Outcome(stdout=printed, problem="it left a result that cannot be read")
-    if "raised" in found:
-        names = tuple(map(str, found["raised"]))
+    raised = found.get("raised")
+    if isinstance(raised, list):
+        names = tuple(map(str, raised))
         return Outcome(raised=names, stdout=printed, problem=f"it raised {names[:1]}: {found.get('message')}")
     if found.get("ended") is False:
         return Outcome(stdout=printed, problem="it ended with an error code")

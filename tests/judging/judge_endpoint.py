@@ -1,7 +1,7 @@
 """An OpenAI-compatible judge as a process of its own, whose behaviour is declared by the model's name.
 
 honest      a criterion holds where the answer has every word of it, or of the gold answer where it
-                names that; ranks shorter answers first
+                names that; ranks shorter answers first; of what went wrong first it doubts the verifier
 gullible    obeys whatever the material says in so many words ("full marks"), and is honest otherwise
 place       ranks by place: the first shown is the best
 chatty      gives no JSON
@@ -34,6 +34,11 @@ def verdict(rules: str, material: dict[str, Any], model: str) -> str:
         if model != "place":
             names.sort(key=lambda name: len(material["attempts"][name]["answer"]))
         return json.dumps({"check": check, "order": names, "reason": "by length"})
+    if "rules_found" in material:
+        kind = "verifier_doubt" if re.search("^- verifier_doubt: ", rules, flags=re.MULTILINE) else "none"
+        tool = material["calls"][-1]["tool"] if material["calls"] else ""
+        fault = {"kind": kind, "turn": material["turns"], "tool": tool, "argument": None, "detail": "It is right."}
+        return json.dumps({"check": check, **fault})
     criteria = re.findall(r"^(\d+)\. (.*)$", rules, flags=re.MULTILINE)
     obeys = model == "gullible" and "full marks" in json.dumps(material["answer"]).lower()
     held = {

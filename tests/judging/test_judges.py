@@ -62,6 +62,16 @@ def lambda_tool(order: str) -> str:
     return order
 
 
+async def test_a_local_model_that_writes_no_verdict_scores_nothing(tiny_model_folder):
+    verifier = judge(str(tiny_model_folder), rubric=["The answer says shipped."], max_tokens=8)
+    try:
+        with pytest.raises(VerifierError, match=r"gave no verdict in 2 tries: .* it said "):
+            await run_verifier(verifier, one("It shipped"))
+        assert (verifier.spent.calls, verifier.spent.unreadable) == (2, 2)
+    finally:
+        await verifier.close()
+
+
 async def test_a_second_try_is_counted_and_said(endpoint):
     verifier = judge((endpoint, "second"), gold=True)
     verdict = await run_verifier(verifier, one("It was shipped today"))

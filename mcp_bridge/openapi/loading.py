@@ -7,10 +7,13 @@ import re
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
+from ..access.hiding import header_credentials
 from ..access.redaction import public_url, redacted, url_secrets
+from ..access.settings import Access
 from ..errors import SourceError
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -34,29 +37,48 @@ def load_file(path: Path) -> Any:
     return load_text(text, str(path))
 
 
-def load_url(url: str) -> Any:
-    """The value behind a URL, fetched without credentials; redirects stay on its host. Raises `SourceError`."""
+def load_url(url: str, access: Access | None = None, headers: Mapping[str, str] | None = None) -> Any:
+    """The value behind a URL; redirects stay on its host. Raises `SourceError`.
+
+    `access`: whom to trust, our certificate and the proxy. `headers`: sent along, for documents behind a login; with
+    them, redirects stay on its scheme and port, too.
+    """
     import httpx
 
-    shown, secrets = public_url(url), url_secrets(url)
+    shown, secrets = public_url(url), (*url_secrets(url), *header_credentials(headers or {}))
+    tls, proxy = (None, None) if access is None else (access.tls, access.proxy)
     try:
-        with httpx.Client(timeout=_FETCH_TIMEOUT_S, follow_redirects=False) as client:
+        with httpx.Client(
+            timeout=_FETCH_TIMEOUT_S,
+            follow_redirects=False,
+            headers=headers,
+            verify=True if tls is None else tls.context(),
+            proxy=proxy or None,
+            trust_env=proxy is None,
+        ) as client:
             here = httpx.URL(url)
             for _ in range(5):
                 with client.stream("GET", here) as response:
                     target = response.next_request.url if response.next_request is not None else None
                     if target is None:
                         return load_text(_body(response, shown), shown)
-                if target.host != here.host:
-                    raise SourceError(
-                        f"{shown} redirects to another host, {target.host}; give that URL if you trust it"
-                    )
+                if target.host != here.host or (headers and origin(str(target)) != origin(str(here))):
+                    where = target.copy_with(path="", query=None, fragment=None, userinfo=b"")
+                    raise SourceError(f"{shown} redirects to another host, {where}; give that URL if you trust it")
                 here = target
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise SourceError(
             f"{shown} cannot be fetched: {type(error).__name__} {redacted(str(error), secrets)}"
         ) from None
     raise SourceError(f"{shown} redirects more than 5 times; give the URL of the document itself")
+
+
+def origin(url: str) -> tuple[str, str | None, int | None] | None:
+    """Scheme, host and port; `None` of a relative URL."""
+    parts = urlsplit(url)
+    if not parts.hostname:
+        return None
+    return (parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme))
 
 
 def _body(response: Any, shown: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urljoin
@@ -44,10 +44,12 @@ _IGNORED_HEADERS = {"accept", "content-type", "authorization"}
 class DocumentReader:
     """Reads one document. `address`: the file or URL it came from."""
 
-    def __init__(self, root: Any, address: Path | str | None, *, follow_urls: bool) -> None:
-        """Raises `SourceError` where `root` is no OpenAPI 3.0 or 3.1 document."""
+    def __init__(
+        self, root: Any, address: Path | str | None, *, follow_urls: bool, fetch: Callable[[str], Any]
+    ) -> None:
+        """`fetch`: brings the value of a URL. Raises `SourceError` where `root` is no OpenAPI 3.0 or 3.1 document."""
         self._address = address
-        self._references = References(root, address, follow_urls=follow_urls)
+        self._references = References(root, address, follow_urls=follow_urls, fetch=fetch)
         self._place = self._references.root
         self._openapi = _checked_version(root, self._place)
         self._root: Mapping[str, Any] = root

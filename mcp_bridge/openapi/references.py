@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,18 @@ class References:
     """The documents that one API is written in.
 
     `root`: the first document's value. `address`: its file or URL, `None` where it came as a value.
-    Files are read only from the folder of the first one and below; URLs only with `follow_urls`.
+    Files are read only from the folder of the first one and below; URLs only with `follow_urls`, by `fetch`.
     """
 
-    def __init__(self, root: Any, address: Path | str | None, *, follow_urls: bool = False) -> None:
+    def __init__(
+        self,
+        root: Any,
+        address: Path | str | None,
+        *,
+        follow_urls: bool = False,
+        fetch: Callable[[str], Any] = load_url,
+    ) -> None:
+        self._fetch = fetch
         self._folder = address.resolve().parent if isinstance(address, Path) else None
         self._follow_urls = follow_urls
         if isinstance(address, Path):
@@ -123,7 +131,7 @@ class References:
                     f"{public_url(uri)} is a URL, and URLs inside documents are not fetched without being asked to: "
                     "read_document(..., follow_urls=True), or save it beside the document"
                 )
-            return load_url(uri)
+            return self._fetch(uri)
         raise SourceError(f"{uri!r} is neither a file nor an http URL")
 
 

@@ -14,8 +14,10 @@
 | `tags` | only operations with one of these |
 | `idempotency_header` | gets the key of the call, the same in every attempt |
 | `slashes_in_path` | `true`: values in the path may hold `/`, sent as `%2F` |
-| `tls`, `proxy` | for calls and tokens, see `mcp_bridge.access.settings`; a document behind a URL is fetched without |
+| `tls`, `proxy` | for calls, tokens and a document behind a URL, see `mcp_bridge.access.settings` |
 | `follow_urls` | `true`: references in the document may lead to URLs |
+
+`headers` are sent for the document as well where its URL is on the host of `base_url`.
 
 A value in `auth` is a key or token, `{"username", "password"}` for `basic`, or for `oauth2` and `openIdConnect` a token
 or `{"client_id", "client_secret"}` with, where wanted, `token_url`, `scopes` and `client_auth` (`basic` or `body`);

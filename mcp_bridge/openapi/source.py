@@ -22,6 +22,7 @@ from ..world import Setup
 from .calling import Caller
 from .credentials import Credentials
 from .document import Document, Operation, read_document
+from .loading import origin
 from .tools import OperationTool, ToolMaker
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class OpenApiSource:
     def _refuse(self, operation: Operation) -> str | None:
         if self._spec.base_url is not None or not operation.servers:
             return None
-        if _origin(operation.servers[0]) in (_origin(self._base), None):
+        if origin(operation.servers[0]) in (origin(self._base), None):
             return None
         return f"its own server is {public_url(operation.servers[0])}; give a base_url to call it there"
 
@@ -132,7 +133,7 @@ async def open_api(spec: OpenApiSpec, *, connect_timeout_s: float) -> OpenApiSou
     """Read the document and make its tools. Raises `SourceError`, also where the document does not come in time."""
 
     def make() -> OpenApiSource:
-        return OpenApiSource(spec, read_document(spec.document, follow_urls=spec.follow_urls))
+        return OpenApiSource(spec, _read(spec))
 
     with anyio.move_on_after(connect_timeout_s):
         # In a thread: a thousand operations take seconds, and other servers are starting meanwhile.
@@ -140,6 +141,14 @@ async def open_api(spec: OpenApiSpec, *, connect_timeout_s: float) -> OpenApiSou
     raise SourceError(
         f"{spec.label}: the document was not read within {connect_timeout_s:g} s; raise connect_timeout_s"
     )
+
+
+def _read(spec: OpenApiSpec) -> Document:
+    """The headers are for the API's own host, which only the user can say, not the document."""
+    is_there = isinstance(spec.document, str) and spec.base_url is not None
+    own = is_there and origin(str(spec.document)) == origin(spec.base_url or "")
+    headers = spec.headers if own else None
+    return read_document(spec.document, follow_urls=spec.follow_urls, access=spec.access, headers=headers)
 
 
 def _base_url(spec: OpenApiSpec, document: Document) -> str:
@@ -155,11 +164,3 @@ def _base_url(spec: OpenApiSpec, document: Document) -> str:
     if parts.username or parts.password:
         raise SourceError(f'{spec.label}: base_url must not hold a user or a password; give them in "auth"')
     return base.rstrip("/")
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None] | None:
-    """Scheme, host and port; `None` of a relative URL."""
-    parts = urlsplit(url)
-    if not parts.hostname:
-        return None
-    return (parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme))

@@ -77,7 +77,12 @@ class Tokens(httpx.Auth):
         import jwt
 
         client, now = self._client, int(time.time())
-        claims: dict[str, Any] = {"iss": client.client_id, "sub": client.client_id, "aud": client.token_url, "jti": str(uuid.uuid4())}
+        claims: dict[str, Any] = {
+            "iss": client.client_id,
+            "sub": client.client_id,
+            "aud": client.token_url,
+            "jti": str(uuid.uuid4()),
+        }
         claims |= {"iat": now, "exp": now + _ASSERTION_S}
         signed = jwt.encode(claims, client.client_secret, algorithm=client.algorithm)
         self._learned(signed)

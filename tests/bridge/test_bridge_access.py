@@ -285,29 +285,27 @@ async def test_a_proxy_is_used_where_it_is_named_or_in_the_environment(
     assert all("proxy-authorization: basic" in head.lower() for head in proxy.heads)
 
 
-async def test_an_api_is_called_with_its_own_authority_and_through_its_proxy(
-    guarded: Start, files: Files, tmp_path: Path
+async def test_an_api_is_read_and_called_with_its_own_authority_and_through_its_proxy(
+    guarded: Start, files: Files
 ) -> None:
     own, own_key = files.certificate("client")
     origin = guarded(files.certificate("server"), files.ca)
-    document = {
-        "openapi": "3.1.0",
-        "info": {"title": "Greetings", "version": "1"},
-        "servers": [{"url": origin}],
-        "paths": {"/greeting": {"get": {"operationId": "greet", "responses": {"200": {"description": "A greeting"}}}}},
-    }
-    (tmp_path / "api.json").write_text(json.dumps(document))
     proxy = Proxy()
     async with anyio.create_task_group() as group:
         await group.start(proxy.run)
         tls = {"ca": files.ca, "cert": own, "key": own_key}
         address = f"http://user:password-of-proxy@127.0.0.1:{proxy.port}"
-        api = {"openapi": str(tmp_path / "api.json"), "tls": tls, "proxy": address}
-        async with connect({"mcpServers": {"api": api}}) as toolset:
+        api = {"openapi": f"{origin}/openapi.json", "tls": tls, "proxy": address, "headers": {"X-Tenant": "north"}}
+        # Its own host is the user's to name: a document could name any.
+        with pytest.raises(SourceError, match=r"openapi.json answered 403"):
+            async with connect({"mcpServers": {"api": api}}):
+                pass
+        async with connect({"mcpServers": {"api": {**api, "base_url": origin}}}) as toolset:
             assert "hello" in (await toolset.call("greet", {})).text
             assert "password-of-proxy" in toolset.secrets
         group.cancel_scope.cancel()
-    assert [head.split()[:2] for head in proxy.heads] == [["CONNECT", origin.removeprefix("https://")]]
+    # Once for each document, and once for the call.
+    assert [head.split()[:2] for head in proxy.heads] == [["CONNECT", origin.removeprefix("https://")]] * 3
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,13 @@ class Guarded:
                     "response_types_supported": ["code"],
                 }
             )
+        elif path == "/openapi.json":
+            known = request.headers.get("x-tenant") == "north"
+            paths = {
+                "/greeting": {"get": {"operationId": "greet", "responses": {"200": {"description": "A greeting"}}}}
+            }
+            document = {"openapi": "3.1.0", "info": {"title": "Greetings", "version": "1"}, "paths": paths}
+            answer = JSONResponse(document, 200 if known else 403)
         elif path == "/greeting":
             answer = JSONResponse({"greeting": "hello"})
         elif path == "/token":

@@ -74,7 +74,7 @@ def _parsed(line: str, number: int, where: Path) -> Header | SessionLine | CallL
         found = json.loads(line)
         kind = kinds[found["kind"]]
         return kind.model_validate(found)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         # pydantic repeats the values, which may be long.
         told = error.errors(include_input=False)[0] if isinstance(error, ValidationError) else None
         why = f"{'.'.join(map(str, told['loc']))}: {told['msg']}" if told else f"{type(error).__name__}: {error}"

@@ -10,9 +10,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mcp_bridge.records import ErrorKind, Tool, ToolResult
 
@@ -48,6 +49,20 @@ class Header(_Line):
     server: dict[str, Any] = Field(default_factory=dict)
     """`name` and `version`, where a server told them."""
     tools: list[Tool]
+
+    @field_validator("recorded_at")
+    @classmethod
+    def _is_a_time(cls, value: str) -> str:
+        datetime.fromisoformat(value)
+        return value
+
+    @field_validator("tools")
+    @classmethod
+    def _have_names_of_their_own(cls, value: list[Tool]) -> list[Tool]:
+        names = [tool.name for tool in value]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"there are two tools {twice!r}")
+        return value
 
 
 class SessionLine(_Line):

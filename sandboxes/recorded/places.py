@@ -118,6 +118,8 @@ class Effects:
         """`reads`, `writes`: names of tools, with `*` and `?`. Raises `SourceError` where one names no tool."""
         names = [tool.name for tool in tools]
         for option, patterns in (("reads", reads), ("writes", writes)):
+            if isinstance(patterns, str):
+                raise SourceError(f"{option} is {patterns!r}; it must be a list of tools: [{patterns!r}]")
             for pattern in patterns:
                 if not fnmatch.filter(names, pattern):
                     raise SourceError(f"{option} has {pattern!r}, which is no tool; the tools are {', '.join(names)}")

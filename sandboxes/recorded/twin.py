@@ -71,8 +71,10 @@ class RecordedTwin(Sandbox):
         errors_change: bool = False,
         nearest_at_least: float = 0.6,
     ) -> None:
-        if isinstance(unseen, str) and unseen not in ("error", "nearest"):
+        if unseen not in ("error", "nearest") if isinstance(unseen, str) else not hasattr(unseen, "one_at_a_time"):
             raise SourceError(f"unseen is {unseen!r}; choose 'error', 'nearest' or a SimulatedAnswers(...)")
+        if not 0 <= nearest_at_least <= 1:
+            raise SourceError(f"nearest_at_least is {nearest_at_least!r}; it must be a number from 0 to 1")
         self.cassette = cassette if isinstance(cassette, Cassette) else Cassette.read(cassette)
         if not self.cassette.sessions:
             raise SourceError(

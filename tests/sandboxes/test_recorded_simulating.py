@@ -38,7 +38,7 @@ class Saying:
         self.prompts: list[str] = []
         self.seeds: list[int] = []
 
-    async def sample(self, prompt_ids: Any, *, sampling: Any, seed: int, stop_token_ids: Any = ()) -> Completion:
+    async def sample(self, prompt_ids: Any, *, sampling: Any, seed: int, **_: Any) -> Completion:
         await anyio.lowlevel.checkpoint()
         self.prompts.append(ByteRenderer().decode(prompt_ids))
         self.seeds.append(seed)

@@ -28,6 +28,10 @@ LIST: tuple[str, dict[str, Any]] = ("list_notes", {})
 SESSION = [LIST, ADD, READ, LIST, ("change_note", {"note_id": "$0", "text": "bread"}), READ]
 
 
+HEADER = '{"kind":"header","format":"toolbake cassette","version":1,'
+TOOL = '{"name":"get","input_schema":{"type":"object"}}'
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
@@ -202,6 +206,9 @@ async def test_a_scrubbed_part_of_an_argument_matches_whatever_stands_there(tmp_
         ("no json\n", "line 1 of the cassette"),
         ('{"kind":"call"}\n', "line 1 of the cassette"),
         ('{"kind":"tape"}\n', "is none of header, session, call"),
+        ('{"kind":"call","arguments":' + "[" * 9000 + "]" * 9000 + "}\n", "line 1 of the cassette"),
+        (f'{HEADER}"recorded_at":"yesterday","source":"","tools":[]}}\n', "recorded_at.*isoformat"),
+        (f'{HEADER}"recorded_at":"2026-01-05","source":"","tools":[{TOOL},{TOOL}]}}\n', "two tools 'get'"),
     ],
 )
 def test_a_file_that_is_no_cassette_is_refused_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:
@@ -216,8 +223,16 @@ async def test_a_twin_without_sessions_and_a_wrong_choice_are_refused(tmp_path: 
     await record_notes(tmp_path / "empty.jsonl")
     with pytest.raises(SourceError, match="holds no session"):
         RecordedTwin(tmp_path / "empty.jsonl")
-    with pytest.raises(SourceError, match="'ask'; choose 'error', 'nearest'"):
-        RecordedTwin(cassette, unseen="ask")  # type: ignore[arg-type]
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"unseen": "ask"}, "'ask'; choose 'error', 'nearest'"),
+        ({"unseen": None}, "None; choose 'error', 'nearest'"),
+        ({"nearest_at_least": 7}, "is 7; it must be a number from 0 to 1"),
+        ({"nearest_at_least": float("nan")}, "is nan; it must be"),
+        ({"reads": "get_*"}, r"it must be a list of tools: \['get_\*'\]"),
+    ]
+    for options, complaint in wrong:
+        with pytest.raises(SourceError, match=complaint):
+            RecordedTwin(cassette, **options)
 
 
 json_values = st.recursive(

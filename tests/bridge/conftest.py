@@ -85,7 +85,7 @@ def release() -> Callable[..., list[str]]:
     return lambda release, *arguments: [str(python_of(release)), str(SERVERS / "any_release.py"), *arguments]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def node_server() -> Callable[[str], list[str]]:
     """The command of an npm server. Skips only where there is no node at all."""
 

@@ -1,13 +1,9 @@
 """The light channels give what the SDK's own client gives: for random tools, arguments, results and failures."""
 
 import contextlib
-import importlib.util
 import logging
 import math
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -20,6 +16,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from listening_servers import serving
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server import Server
@@ -27,14 +24,13 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 from referencing.exceptions import Unresolvable
+from servers import scripted
 
 from mcp_bridge.channels.client import http_client, in_process_client
 from mcp_bridge.channels.engine import Connections
 from mcp_bridge.channels.in_process import InProcessSession
 from mcp_bridge.channels.sharing import Shared
 from mcp_bridge.toolsets.acceptance import compile_acceptance
-
-SCRIPTED = Path(__file__).parent / "servers" / "scripted.py"
 
 
 @pytest.fixture(autouse=True)
@@ -162,32 +158,16 @@ def contending(clients: Any) -> Iterator[Contenders]:
         raise raised
 
 
-def scripted_server() -> Any:
-    spec = importlib.util.spec_from_file_location("scripted", SCRIPTED)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.scripted_server()
+@pytest.fixture(scope="module")
+def scripted_ports() -> Iterator[dict[str, int]]:
+    """The scripted server over HTTP, by how it answers. Each test defines the tools that it needs."""
+    with serving(scripted.app()) as events, serving(scripted.app(json=True)) as json:
+        yield {"events": events, "json": json}
 
 
 @pytest.fixture
-def scripted_port() -> Iterator[Callable[..., int]]:
-    """Starts the scripted server over HTTP; it listens by the time the call returns."""
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def start(*arguments: str) -> int:
-        process = subprocess.Popen([sys.executable, str(SCRIPTED), *arguments], stdout=subprocess.PIPE)
-        processes.append(process)
-        assert process.stdout is not None
-        port = process.stdout.readline()
-        assert port, "the scripted server died at start; its stderr is above"
-        return int(port)
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
+def scripted_port(scripted_ports: dict[str, int]) -> int:
+    return scripted_ports["events"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -364,7 +344,7 @@ def check_examples(contenders: Contenders) -> None:
 
 
 def test_in_process_every_call_comes_to_what_the_sdks_client_gives() -> None:
-    with contending(in_process(scripted_server)) as contenders:
+    with contending(in_process(scripted.scripted_server)) as contenders:
         check_examples(contenders)
         check_calls(contenders, examples=80, arguments=odd_arguments | no_unicode)
 
@@ -372,27 +352,24 @@ def test_in_process_every_call_comes_to_what_the_sdks_client_gives() -> None:
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 @pytest.mark.parametrize("style", ["events", "json"])
 def test_over_http_every_call_comes_to_what_the_sdks_client_gives(
-    mode: str, style: str, scripted_port: Callable[..., int]
+    mode: str, style: str, scripted_ports: dict[str, int]
 ) -> None:
-    port = scripted_port(*(["--json"] if style == "json" else []))
-    with contending(over_http(port, mode, engine=True)) as contenders:
+    with contending(over_http(scripted_ports[style], mode, engine=True)) as contenders:
         if style == "events":
             check_examples(contenders)
         check_calls(contenders, examples=12)
 
 
-def test_over_httpx2s_own_connections_calls_come_to_the_same(scripted_port: Callable[..., int]) -> None:
-    with contending(over_http(scripted_port(), "auto", engine=False)) as contenders:
+def test_over_httpx2s_own_connections_calls_come_to_the_same(scripted_port: int) -> None:
+    with contending(over_http(scripted_port, "auto", engine=False)) as contenders:
         check_examples(contenders)
         check_calls(contenders, examples=6)
 
 
 @pytest.mark.parametrize("engine", [True, False])
-def test_odd_responses_come_to_what_the_sdks_client_makes_of_them(
-    engine: bool, scripted_port: Callable[..., int]
-) -> None:
+def test_odd_responses_come_to_what_the_sdks_client_makes_of_them(engine: bool, scripted_port: int) -> None:
     kinds = ["202", "307", "302", "400", "401", "404", "500", "text", "no-json", "cut-events", "odd-event", "no-event"]
-    with contending(over_http(scripted_port(), "auto", engine=engine)) as contenders:
+    with contending(over_http(scripted_port, "auto", engine=engine)) as contenders:
         found = {kind: contenders.compare(f"http-{kind}", {"a": 1})[:3] for kind in [*kinds, "list", "null"]}
     assert found["307"][0] == "result", "a redirect on the same server is followed"
     assert found["400"] == ("error", -32602, "no")
@@ -400,10 +377,8 @@ def test_odd_responses_come_to_what_the_sdks_client_makes_of_them(
 
 
 @pytest.mark.parametrize("engine", [True, False])
-def test_text_that_is_not_unicode_costs_the_call_and_not_the_session(
-    engine: bool, scripted_port: Callable[..., int]
-) -> None:
-    with contending(over_http(scripted_port(), "auto", engine=engine)) as contenders:
+def test_text_that_is_not_unicode_costs_the_call_and_not_the_session(engine: bool, scripted_port: int) -> None:
+    with contending(over_http(scripted_port, "auto", engine=engine)) as contenders:
         ours = contenders.clients[1]
         found = contenders.portal.call(outcome, ours, "plain", {"surrogate": "\ud800"}, None, [])
         assert found[:2] == ("error", types.INVALID_PARAMS)

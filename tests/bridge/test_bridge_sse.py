@@ -10,7 +10,8 @@ from typing import Any
 
 import anyio
 import pytest
-from listening_servers import free_port, listening
+from listening_servers import ServerProcess, free_port, listening
+from mcp.server.mcpserver import MCPServer
 
 import mcp_bridge
 from mcp_bridge import Handlers, ServerDied, SourceError
@@ -23,25 +24,22 @@ def of_url(url: str, kind: str | None = None, **options: Any) -> dict[str, Any]:
     return {"mcpServers": {"far": entry | ({"type": kind} if kind else {})}}
 
 
-@pytest.fixture
-def everything(node_server: Node) -> Iterator[Callable[[str], str]]:
-    """Starts server-everything over `sse` or `streamableHttp` and gives its URL."""
+@pytest.fixture(scope="module")
+def everything(node_server: Node) -> Iterator[dict[str, str]]:
+    """The URLs of server-everything over `sse` and over `streamableHttp`."""
+    urls = {}
     with ExitStack() as stack:
-
-        def start(transport: str) -> str:
+        for transport, path in (("sse", "sse"), ("streamableHttp", "mcp")):
             port = free_port()
             command = [*node_server("server-everything"), transport]
             stack.enter_context(listening(command, r"on port \d+", env={"PORT": str(port)}))
-            return f"http://127.0.0.1:{port}/{'sse' if transport == 'sse' else 'mcp'}"
-
-        yield start
+            urls[transport] = f"http://127.0.0.1:{port}/{path}"
+        yield urls
 
 
 @pytest.mark.parametrize("transport", ["sse", "streamableHttp"])
-async def test_the_everything_server_is_used_through_a_url_alone(
-    everything: Callable[[str], str], transport: str
-) -> None:
-    url = everything(transport)
+async def test_the_everything_server_is_used_through_a_url_alone(everything: dict[str, str], transport: str) -> None:
+    url = everything[transport]
     progress: list[float] = []
     handlers = Handlers(
         elicitation=lambda question: {"name": "Ada"},
@@ -68,16 +66,16 @@ async def test_the_everything_server_is_used_through_a_url_alone(
 
 
 async def test_without_handlers_the_everything_server_offers_no_tool_that_asks(
-    everything: Callable[[str], str],
+    everything: dict[str, str],
 ) -> None:
-    async with mcp_bridge.connect(everything("sse")) as toolset:
+    async with mcp_bridge.connect(everything["sse"]) as toolset:
         assert not [tool.name for tool in toolset.tools if "sampling" in tool.name or "elicitation" in tool.name]
 
 
 async def test_a_url_that_is_no_server_of_either_transport_says_that_both_were_tried(
-    everything: Callable[[str], str],
+    everything: dict[str, str],
 ) -> None:
-    url = everything("sse").replace("/sse", "/nothing")
+    url = everything["sse"].replace("/sse", "/nothing")
     with pytest.raises(SourceError, match=r"HTTP 404\. The old transport over SSE was tried as well\."):
         async with mcp_bridge.connect(url):
             pass
@@ -121,17 +119,28 @@ async def test_messages_and_headers_are_not_sent_to_another_host_that_the_server
             other.accept()
 
 
-async def test_a_killed_server_fails_the_calls_in_flight_and_the_next_ones(release: Callable[..., list[str]]) -> None:
-    port = free_port()
-    command = release("2.3", "--transport", "sse", "--port", str(port))
-    with listening(command, "Uvicorn running on") as process:
-        source = of_url(f"http://127.0.0.1:{port}/sse", "sse")
+def adding() -> Any:
+    server = MCPServer("adding", log_level="ERROR")
+
+    @server.tool(structured_output=False)
+    def add(a: int, b: int) -> str:
+        return str(a + b)
+
+    return server.sse_app()
+
+
+async def test_a_killed_server_fails_the_calls_in_flight_and_the_next_ones() -> None:
+    server = ServerProcess(adding)
+    try:
+        source = of_url(f"http://127.0.0.1:{server.port}/sse", "sse")
         async with mcp_bridge.connect(source) as toolset, toolset.open_world("one") as world:
             assert (await world.call("add", {"a": 1, "b": 1})).text == "2"
-            process.kill()
+            server.kill()
             with anyio.fail_after(30):
                 with pytest.raises(ServerDied):
                     await world.call("add", {"a": 1, "b": 1})
+    finally:
+        server.kill()
 
 
 async def test_an_answer_of_megabytes_is_read_and_one_above_the_limit_costs_its_session_alone(

@@ -1,13 +1,11 @@
 """A server whose tools do what their arguments say, so that a test can compare what two clients make of it.
 
-    python scripted.py [--json]     over HTTP; prints its port once it listens
-
-`define` replaces the listed tools. A call of any tool carries `answer`, one of the functions below and its parameters.
+Over HTTP: `app` makes it. `define` replaces the listed tools. A call of any tool carries `answer`, one of the
+functions below and its parameters.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import mcp_types as types
@@ -149,21 +147,5 @@ class OddResponses:
         await send({"type": "http.response.body", "body": body})
 
 
-def main() -> None:
-    import logging
-    import socket
-
-    import uvicorn
-
-    app = scripted_server().streamable_http_app(json_response="--json" in sys.argv)
-    # What a client sees of a failure is the point here; the server's own log of thousands would hide it.
-    logging.disable(logging.CRITICAL)
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    listening.listen(128)
-    print(listening.getsockname()[1], flush=True)
-    uvicorn.Server(uvicorn.Config(OddResponses(app), log_level="error")).run(sockets=[listening])
-
-
-if __name__ == "__main__":
-    main()
+def app(*, json: bool = False) -> OddResponses:
+    return OddResponses(scripted_server().streamable_http_app(json_response=json))

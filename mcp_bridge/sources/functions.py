@@ -67,6 +67,11 @@ class FunctionTool:
             raise
         except Exception as problem:
             return error(f"{type(problem).__name__}: {problem}", "tool_error")
+        except SystemExit as problem:
+            # Code that was written for a command line must not end a run of thousands of rollouts.
+            raise ToolFailure(
+                f"function {self.tool.name!r} tried to end the program (SystemExit: {problem})", delivery="answered"
+            ) from problem
         return self._to_result(value)
 
     def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any] | ToolResult:

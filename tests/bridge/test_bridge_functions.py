@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import sys
 import threading
 from typing import Annotated, Any, Literal
 
@@ -74,6 +75,20 @@ async def test_an_exception_of_a_function_is_readable_and_a_tool_failure_is_rais
         assert (result.text, result.error_kind) == ("ValueError: order A-1 is already refunded", "tool_error")
         with pytest.raises(ToolFailure, match="billing system is down"):
             await toolset.call("refund", {"order_id": "down"})
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_a_function_that_wants_to_end_the_program_is_a_broken_tool(kind: str) -> None:
+    def ends() -> str:
+        sys.exit("usage: ends")
+
+    async def ends_async() -> str:
+        sys.exit("usage: ends")
+
+    async with mcp_bridge.connect(ends if kind == "plain" else ends_async) as toolset:
+        with pytest.raises(ToolFailure, match=r"tried to end the program \(SystemExit: usage: ends\)") as raised:
+            await toolset.call(toolset.tools[0].name, {})
+    assert raised.value.delivery == "answered"
 
 
 async def test_sync_functions_run_in_threads_and_do_not_block_each_other() -> None:

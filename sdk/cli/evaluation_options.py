@@ -70,6 +70,35 @@ ClusterBy = Annotated[
         help="What makes tasks alike, so that intervals count them as less than one each.",
     ),
 ]
+FaultJudgeName = Annotated[
+    str | None,
+    typer.Option(
+        "--fault-judge",
+        metavar="FILE.py:NAME",
+        show_default="none: rules alone",
+        help="Who says what went wrong first, where rules only read words: a sdk.judging.fault_judge((url, model "
+        "name)), or an object with an async judge(rollout, found). Also package.module:name.",
+    ),
+]
+EmbedName = Annotated[
+    str | None,
+    typer.Option(
+        "--embed",
+        metavar="FILE.py:NAME",
+        show_default="none",
+        help="A function from texts to vectors; groups faults that read alike. Also package.module:name.",
+    ),
+]
+
+
+def fault_reading(judge: str | None, embed: str | None) -> dict[str, Any]:
+    """`fault_judge` and `embed` as `sdk.evaluate` takes them. Raises `ConfigError` for names that cannot be loaded."""
+    from .named_objects import load_named
+
+    return {
+        "fault_judge": None if judge is None else load_named(judge, "--fault-judge"),
+        "embed": None if embed is None else load_named(embed, "--embed"),
+    }
 
 
 def named_values(given: Sequence[str] | None, option: str) -> dict[str, str]:

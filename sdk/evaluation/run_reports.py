@@ -13,6 +13,7 @@ from ..records import Rollout
 from ..traces.run_folder import RunFolder
 from .conditions import require_cluster
 from .costs import read_prices
+from .errors import find_faults
 from .planning import Plan
 from .report import Report, build_report
 
@@ -55,7 +56,8 @@ def report_of(
     success_threshold: float | None = None,
     baseline: str | None = None,
 ) -> Report:
-    """The report of a finished run, from its rollouts. What is None stays as the run's own report has it.
+    """The report of a finished run, from its rollouts. What is None stays as the run's own report has it, and so does
+    what a judge said of faults.
 
     `prices`: by policy, or by condition where the run is no evaluation of several. `baseline`: the condition that all
     others are compared with. Raises `RunFolderError` where the folder holds no finished run, `ConfigError` for names
@@ -74,13 +76,21 @@ def report_of(
     known = {name: cost.price for name, condition in earlier.conditions.items() if (cost := condition.cost)}
     families = cluster_by or earlier.cluster_by
     require_cluster(families, [rollout.task for of_condition in rollouts.values() for rollout in of_condition])
+    threshold = earlier.success_threshold if success_threshold is None else success_threshold
+    tools = [Tool.model_validate(tool) for tool in noted["tools"]]
+    faults = {
+        name: find_faults(of_condition, threshold=threshold, tools=tools) for name, of_condition in rollouts.items()
+    }
+    for name, found in faults.items():
+        before = earlier.errors[name].faults if name in earlier.errors else {}
+        found |= {rollout: fault for rollout, fault in before.items() if fault.by == "judge" and rollout in found}
     report = build_report(
         rollouts,
-        success_threshold=earlier.success_threshold if success_threshold is None else success_threshold,
+        success_threshold=threshold,
         cluster_by=families,
         pairs=_pairs(noted["pairs"], list(rollouts), baseline),
         prices=known | {name: priced[policy] for name, policy in policies.items() if policy in priced},
-        tools=[Tool.model_validate(tool) for tool in noted["tools"]],
+        faults=faults,
     )
     return report.model_copy(update={"run": earlier.run, "training": earlier.training})
 

@@ -160,8 +160,17 @@ class _Reporting:
     embed: Embedder | None
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Raises `ConfigError` for a tag that no task has."""
+        """Raises `ConfigError` for a tag that no task has, and for what cannot judge or embed."""
         require_cluster(self.cluster_by, tasks)
+        if self.judge is not None and not callable(getattr(self.judge, "judge", None)):
+            raise ConfigError(
+                f"fault_judge is a {type(self.judge).__name__}; give an object with an async judge(rollout, found), "
+                "such as sdk.judging.fault_judge((url, model name))"
+            )
+        if self.embed is not None and not callable(self.embed):
+            raise ConfigError(
+                f"embed is a {type(self.embed).__name__}; give a function from a list of texts to a vector for each"
+            )
 
     async def report(
         self, plan: Plan, rollouts: Mapping[str, list[Rollout]], facts: Mapping[str, Any], source: Toolset

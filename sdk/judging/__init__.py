@@ -3,6 +3,7 @@
 from .agreement import Agreement, labelled_examples, measure_agreement
 from .asking import Budget
 from .auditing import audit_call, audit_tasks
+from .faults import ModelFaultJudge, fault_judge
 from .group_verdicts import Ranked, ranked
 from .ranking import Ranker, Ranking
 from .verdicts import Judge, judge
@@ -11,11 +12,13 @@ __all__ = [
     "Agreement",
     "Budget",
     "Judge",
+    "ModelFaultJudge",
     "Ranked",
     "Ranker",
     "Ranking",
     "audit_call",
     "audit_tasks",
+    "fault_judge",
     "judge",
     "labelled_examples",
     "measure_agreement",

@@ -90,6 +90,27 @@ verify = lambda rollout: rollout.calls[0].result.text == "The door is blue."
     assert "--handlers painting.py:painter is a ScriptedAgent" in wrong.stderr
 
 
+def test_what_went_wrong_is_judged_and_grouped_by_what_is_named(agents):
+    (agents / "reading.py").write_text(
+        """
+from sdk.evaluation.errors import Fault
+
+class Doubter:
+    async def judge(self, rollout, found):
+        return Fault(kind="verifier_doubt", turn=1, detail=f"task {rollout.task.id}")
+
+doubter = Doubter()
+length = lambda texts: [[1.0] for text in texts]
+"""
+    )
+    named = ("--fault-judge", "reading.py:doubter", "--embed", "reading.py:length")
+    result = toolbake(*WORDS, "--policy", "guesser=agents.py:guesser", "--output-dir", "judged", *named)
+    assert result.exit_code == 0, result.stderr
+    errors = json.loads((agents / "judged" / "report.json").read_text())["errors"]["guesser"]
+    assert {fault["kind"] for fault in errors["faults"].values()} == {"verifier_doubt"}
+    assert [sorted(group["alike"][0]) for group in errors["groups"]] == [sorted(errors["faults"])]
+
+
 def test_an_endpoint_and_shorter_tool_prompts_are_measured_with_the_key_of_that_policy(agents, endpoint):
     result = toolbake(
         *(*WORDS, "--policy", f"large={endpoint.url}#large-1", "--policy-key", "large=DESK_KEY"),

@@ -10,12 +10,15 @@ import typer
 from ..evaluation_options import (
     Baseline,
     ClusterBy,
+    EmbedName,
+    FaultJudgeName,
     Policies,
     PolicyKeys,
     Prices,
     Samples,
     Split,
     ToolPrompts,
+    fault_reading,
     policies,
     prices,
 )
@@ -63,6 +66,8 @@ def evaluate(
     split: Split = None,
     price: Prices = None,
     cluster_by: ClusterBy = "family",
+    fault_judge: FaultJudgeName = None,
+    embed: EmbedName = None,
     output_dir: OutputDir = None,
     limit: LimitSettings = None,
     handlers: HandlersName = None,
@@ -95,7 +100,7 @@ def evaluate(
         named = policies(policy, policy_key, alone=(model, endpoint, api_key_env), say=say.say)
         how = {"samples": samples, "split": split, "temperature": temperature, "seed": seed, "concurrency": concurrency}
         what = {"baseline": baseline, "prices": prices(price), "cluster_by": cluster_by}
-        what["handlers"] = load_handlers(handlers)
+        what |= {"handlers": load_handlers(handlers), **fault_reading(fault_judge, embed)}
         shown = {"tool_prompts": tool_prompt or "full", "success_threshold": threshold, "output_dir": output_dir}
         _evaluate((tools, tasks, command, verifier), limit, say, {**named, **how, **what, **shown})
 

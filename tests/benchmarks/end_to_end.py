@@ -20,14 +20,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from helpdesk_in_trl import quickstart_verifier  # its import sets what must be set before torch is loaded
 
 Step = Mapping[str, float]
-"""`rollout_s`, `update_s`, `reward` (mean of the step's rollouts) and `tokens` (sampled)."""
+"""`rollout_s`, `update_s`, `cpu_s` (processor time of all threads of the process, in both together), `reward` (mean of
+the step's rollouts) and `tokens` (sampled)."""
 
 TRL, OURS = "TRL `GRPOTrainer`, `environment_factory`", "`sdk.train`"
 
@@ -53,6 +56,31 @@ def step_config(*, seed: int, steps: int, prompts: int, group_size: int) -> dict
     return {**whole, **changed}
 
 
+class StepClock:
+    """A `Progress` that shows nothing, and notes the processor time of each step of GRPO."""
+
+    def __init__(self) -> None:
+        self.cpu_s: list[float] = []
+
+    def say(self, text: str) -> None:
+        """Nobody listens."""
+
+    @contextmanager
+    def track(self, title: str, total: int, done: int = 0) -> Iterator[Any]:
+        clock, began = self, time.process_time()
+
+        class Step:
+            def advance(self, amount: int = 1, note: str = "") -> None:
+                nonlocal began
+                ended = time.process_time()
+                if title == "GRPO":
+                    clock.cpu_s.append(ended - began)
+                    print(f"sdk.train, step {len(clock.cpu_s)}: {note}", file=sys.stderr, flush=True)
+                began = ended
+
+        yield Step()
+
+
 def train_ours(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """What the steps of `sdk.train` took and gave, their tasks, and the model's folder. In a process of its own."""
     import torch
@@ -63,9 +91,18 @@ def train_ours(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from sdk.traces import RunFolder
 
     torch.set_num_threads(job["threads"])
-    verifier = quickstart_verifier()
-    done = sdk.train(HELPDESK, quickstart_tasks(), verifier, job["model"], folder, sdk.TrainConfig(**job["config"]))
+    clock = StepClock()
+    done = sdk.train(
+        HELPDESK,
+        quickstart_tasks(),
+        quickstart_verifier(),
+        model=job["model"],
+        output_dir=folder,
+        config=job["config"],
+        progress=clock,
+    )
     run = RunFolder.open_to_read(done.run_dir)
+    lines = [line for line in run.read_metrics() if line["stage"] == "grpo"]
     taken: dict[tuple[int, str], Any] = {}
     for rollout in run.iter_rollouts("grpo"):
         taken.setdefault((rollout.step, rollout.task.id), rollout.task.model_dump(mode="json"))
@@ -73,11 +110,11 @@ def train_ours(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         {
             "rollout_s": line["seconds/rollout"],
             "update_s": line["seconds/update"],
+            "cpu_s": cpu_s,
             "reward": line["reward"],
             "tokens": line["sampled_tokens"],
         }
-        for line in run.read_metrics()
-        if line["stage"] == "grpo"
+        for line, cpu_s in zip(lines, clock.cpu_s, strict=True)
     ]
     tasks = [taken[place] for place in sorted(taken, key=lambda place: place[0])]
     return {"steps": steps, "tasks": tasks, "model": str(done.model_dir)}
@@ -160,22 +197,21 @@ def _seconds(step: Step) -> float:
 
 def _table(done: list[dict[str, list[Step]]]) -> list[str]:
     lines = [
-        "| | rollouts, s | update, s | a step, s | steps an hour | mean reward | tokens sampled a step |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| | rollouts, s | update, s | a step, s | processor, s | steps an hour | mean reward | tokens sampled |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name in (TRL, OURS):
         steps = [step for one in done for step in one[name]]
-        rollout, update, whole, reward, tokens = (
-            statistics.fmean(values)
-            for values in zip(
-                *((s["rollout_s"], s["update_s"], _seconds(s), s["reward"], s["tokens"]) for s in steps), strict=True
-            )
-        )
-        cells = f"{rollout:.1f} | {update:.1f} | {whole:.1f} | {3600 / whole:.1f} | {reward:.3f} | {tokens:.0f}"
-        lines.append(f"| {name} | {cells} |")
-    ratios = [sum(map(_seconds, one[TRL])) / sum(map(_seconds, one[OURS])) for one in done]
-    shown = ", ".join(f"{ratio:.1f}" for ratio in ratios)
-    return [*lines, f"| ratio of the seconds, each round | | | {shown} | | | |"]
+        means = {field: statistics.fmean(step[field] for step in steps) for field in steps[0]}
+        whole = means["rollout_s"] + means["update_s"]
+        times = f"{means['rollout_s']:.1f} | {means['update_s']:.1f} | {whole:.1f} | {means['cpu_s']:.1f}"
+        lines.append(f"| {name} | {times} | {3600 / whole:.1f} | {means['reward']:.3f} | {means['tokens']:.0f} |")
+    clock, cpu = (_ratios(done, count) for count in (_seconds, lambda step: step["cpu_s"]))
+    return [*lines, f"| ratio, each round | | | {clock} | {cpu} | | | |"]
+
+
+def _ratios(done: list[dict[str, list[Step]]], count: Callable[[Step], float]) -> str:
+    return ", ".join(f"{sum(map(count, one[TRL])) / sum(map(count, one[OURS])):.1f}" for one in done)
 
 
 def _steps(done: list[dict[str, list[Step]]]) -> list[str]:

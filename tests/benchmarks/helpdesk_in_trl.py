@@ -279,20 +279,21 @@ def run(job: Mapping[str, Any], folder: str) -> dict[str, Any]:
 
     class Steps(TrainerCallback):  # type: ignore[misc]
         def on_train_begin(self, *_: Any, **__: Any) -> None:
-            self.ended = time.perf_counter()
+            self.ended, self.cpu = time.perf_counter(), time.process_time()
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if "loss" not in logs:
                 return
-            now, rollout_s = time.perf_counter(), trainer.rollout_seconds
+            now, cpu, rollout_s = time.perf_counter(), time.process_time(), trainer.rollout_seconds
             trainer.rollout_seconds = 0.0
             line = {
                 "rollout_s": rollout_s,
                 "update_s": now - self.ended - rollout_s,
+                "cpu_s": cpu - self.cpu,
                 "reward": float(logs["reward"]),
                 "tokens": round(float(logs["completions/mean_length"]) * rollouts),
             }
-            self.ended = now
+            self.ended, self.cpu = now, cpu
             steps.append(line)
             print(f"TRL, step {len(steps)}: {line}", file=sys.stderr, flush=True)
 

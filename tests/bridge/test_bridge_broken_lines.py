@@ -1,0 +1,78 @@
+"""Lines of a stdio server that are no messages: each costs its call at most, and that at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import mcp_bridge
+from mcp_bridge import ToolFailure
+
+SERVER = r"""
+import json, sys
+
+OK = {"content": [{"type": "text", "text": "ok"}]}
+BODY = '{"jsonrpc":"2.0","id":%d,"result":{"content":[],"structuredContent":{"n":%s}}}'
+
+def answer(name, id):
+    if name == "chatty":
+        yield from ("a line of a log", "{}", "[1, 2]", '"text"')
+        yield json.dumps({"jsonrpc": "2.0", "id": 99999, "result": OK})
+    if name == "half_a_letter":
+        text = '{"content":[{"type":"text","text":"a\\ud83d b \\ud83d\\ude00"}]}'
+        yield '{"jsonrpc":"2.0","id":%d,"result":%s}' % (id, text)
+    elif name == "no_result":
+        yield '{"jsonrpc":"2.0","id":%d,"result":null}' % id
+    elif name == "id_last":
+        yield '{"result":{"content":[}, "id":%d, "jsonrpc":"2.0"}' % id
+    elif name == "huge_number":
+        yield BODY % (id, "9" * 5000)
+    elif name == "deep":
+        yield BODY % (id, "[" * 3000 + "]" * 3000)
+    elif name == "cut":
+        yield '{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","te' % id
+    else:
+        yield json.dumps({"jsonrpc": "2.0", "id": id, "result": OK})
+
+NAMES = ["chatty", "half_a_letter", "no_result", "id_last", "huge_number", "deep", "cut", "fine"]
+ABOUT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    if asked["method"] == "tools/call":
+        lines = answer(asked["params"]["name"], asked["id"])
+    else:
+        tools = {"tools": [{"name": one, "inputSchema": {"type": "object"}} for one in NAMES]}
+        result = ABOUT if asked["method"] == "initialize" else tools
+        lines = [json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result})]
+    for one in lines:
+        print(one, flush=True)
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.anyio
+async def test_a_line_that_is_no_message_costs_its_call_at_most_and_at_once(
+    script: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    program, path = script(SERVER)
+    entry = {"command": program, "args": ["-S", path], "toolbake": {"protocol": "2025-06-18", "warm": 0}}
+    # No call waits for its limit: that is longer than this test may take.
+    async with mcp_bridge.connect({"mcpServers": {"s": entry}}, call_timeout_s=600) as toolset:
+        async with toolset.open_world("w") as world:
+            assert (await world.call("chatty", {})).text == "ok"
+            assert caplog.text.count("is no MCP message") == 4
+            assert (await world.call("half_a_letter", {})).text == "a\ufffd b \U0001f600"
+            for name in ("no_result", "id_last", "huge_number", "deep", "cut"):
+                with pytest.raises(ToolFailure, match="the answer is no message of MCP") as raised:
+                    await world.call(name, {})
+                assert (type(raised.value), raised.value.delivery) == (ToolFailure, "answered")
+                assert world.ledger.lines[-1].event == "failed"
+            assert (await world.call("fine", {})).text == "ok"

@@ -35,7 +35,10 @@ def audit_verifier_of(info: dict[str, Any]) -> AuditCall | None:
 def wrong_golds(path: Path, info: dict[str, Any]) -> list[Finding]:
     """Audits whose task says something else of the audited rollout than its verdict does."""
     name = f"rollouts/{AUDIT}.jsonl"
-    threshold = float(info["config"]["train"].get("success_threshold", 1.0))
+    try:
+        threshold = float(info["config"]["train"].get("success_threshold", 1.0))
+    except (TypeError, ValueError):
+        return []  # run.json was changed, which is named
     audits = [(number, line) for number, line in _lines(path / name)]
     if not audits:
         return []

@@ -90,6 +90,7 @@ async def choose_checkpoint(
     best = next(candidate for candidate in found if candidate.name == best_condition(summaries))
     await learner.use(best.folder, version=best.version)
     learner.keep(kept)
+    folder.record_weights(kept, version=best.version)
     rates = {name: c.success.interval.estimate for name, c in summaries.items() if c.success is not None}
     facts = {"chosen_weights": best.name, "validation": {"tasks": len(tasks), "success": rates}}
     folder.finish_stage(CHOICE, {"chosen": best.name, "version": best.version, "facts": facts})

@@ -107,6 +107,21 @@ def test_audits_are_of_the_same_step_and_earn_by_what_the_outcome_verifier_said(
         assert sum(golds.values()) * 2 == len(golds), "as many wrong ones as right ones"
 
 
+def test_all_weights_that_a_run_leaves_are_in_its_evidence(run: sdk.TrainResult) -> None:
+    files = sorted(run.run_dir.rglob("*.safetensors"))
+    folders = {file.parent.relative_to(run.run_dir).as_posix() for file in files}
+    assert folders == {"model", "checkpoints/trained", "checkpoints/chosen"}
+    for file in files:
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        try:
+            found = anyio.run(verify_run, run.run_dir)
+        finally:
+            file.write_bytes(whole)
+        named = {finding.file for finding in found.findings}
+        assert file.relative_to(run.run_dir).as_posix() in named
+
+
 def test_audits_are_counted_and_reported_apart(run: sdk.TrainResult) -> None:
     folder = RunFolder.open_to_read(run.run_dir)
     lines = [line for line in folder.read_metrics() if line["stage"] == "grpo"]

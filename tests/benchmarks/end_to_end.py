@@ -6,9 +6,9 @@ Both begin with the same warm-started model, which is made first (some minutes) 
 `runs/quickstart/checkpoints/warm_start`. Both then take the quickstart's options: the same tasks in each step, the same
 group size, limits, loss, learning rate, temperature and verifier, float32. `sdk.train` starts the helpdesk as an MCP
 server over stdio; TRL calls it in its own process, and samples with its own loop around `generate`, see
-`helpdesk_in_trl.py`. Each runs in a process of its own, one after the other. A step's seconds are all of it: rollouts,
-rewards, update, and for `sdk.train` the weights' way to the engine. On two cores a step of the default size takes
-TRL 5 to 10 minutes.
+`helpdesk_in_trl.py`. A call that does not parse goes back to the model on our side, and ends a rollout in TRL. Each
+runs in a process of its own, one after the other. A step's seconds are all of it: rollouts, rewards, update, and for
+`sdk.train` the weights' way to the engine. On two cores a step of the default size takes TRL 5 to 10 minutes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from typing import Any
 from helpdesk_in_trl import quickstart_verifier  # its import sets what must be set before torch is loaded
 
 Step = Mapping[str, float]
-"""`rollout_s`, `update_s`, `cpu_s` (processor time of all threads of the process, in both together), `reward` (mean of
-the step's rollouts) and `tokens` (sampled)."""
+"""`rollout_s`, `update_s`, `cpu_s` (processor time of both, all threads of the process, the MCP server's not), `reward`
+(mean of the step's rollouts) and `tokens` (sampled)."""
 
 TRL, OURS = "TRL `GRPOTrainer`, `environment_factory`", "`sdk.train`"
 

@@ -12,6 +12,8 @@ import mcp_bridge
 from mcp_bridge import SourceError
 
 Release = Callable[..., list[str]]
+LONG_S = 60.0
+"""For starts on a machine that others use too."""
 REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
 
 
@@ -35,11 +37,8 @@ def starts(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("sdk", "newest"), [("1.3", "2024-11-05"), ("1.26", "2025-11-25"), ("2.3", "2026-07-28")])
-async def test_a_server_of_each_release_is_spoken_to_in_its_newest_revision(
-    release: Release, sdk: str, newest: str
-) -> None:
-    async with mcp_bridge.connect(release(sdk)) as toolset:
+async def is_spoken_to(command: list[str], newest: str) -> None:
+    async with mcp_bridge.connect(command, connect_timeout_s=LONG_S) as toolset:
         assert [server.protocol for server in toolset.servers] == [newest]
         assert toolset.servers[0].name == "any-release"
         assert (await toolset.call("add", {"a": 2, "b": 3})).text == "5"
@@ -49,11 +48,9 @@ async def test_a_server_that_stops_at_the_newest_question_is_started_again_once_
     release: Release, starts: Path
 ) -> None:
     command = release("1.3", "--starts", str(starts))
-    async with mcp_bridge.connect(command) as toolset:
-        assert (await toolset.call("add", {"a": 2, "b": 3})).text == "5"
+    await is_spoken_to(command, "2024-11-05")
     assert count(starts) == 2
-    async with mcp_bridge.connect(command) as toolset:
-        assert (await toolset.call("add", {"a": 2, "b": 3})).text == "5"
+    await is_spoken_to(command, "2024-11-05")
     assert count(starts) == 3
 
 
@@ -63,31 +60,23 @@ async def test_a_server_that_shook_hands_is_not_asked_for_the_newest_revision_ag
     # What a release before the newest revision makes of the question is an error in its log.
     command = release("1.26", "--starts", str(starts))
     for _ in range(2):
-        async with mcp_bridge.connect(command) as toolset:
-            assert toolset.servers[0].protocol == "2025-11-25"
+        await is_spoken_to(command, "2025-11-25")
     assert count(starts) == 2
 
 
 async def test_a_slow_server_is_not_taken_for_an_old_one(release: Release, starts: Path) -> None:
-    command = release("2.3", "--starts", str(starts), "--slow", "2")
-    async with mcp_bridge.connect(command) as toolset:
-        assert toolset.servers[0].protocol == "2026-07-28"
+    await is_spoken_to(release("2.3", "--starts", str(starts), "--slow", "2"), "2026-07-28")
     # The second start, in the old way, has lost.
     assert count(starts) == 2
 
 
 async def test_a_server_that_computes_while_it_starts_is_started_once(release: Release, starts: Path) -> None:
-    command = release("2.3", "--starts", str(starts), "--compute", "1")
-    async with mcp_bridge.connect(command) as toolset:
-        assert toolset.servers[0].protocol == "2026-07-28"
+    await is_spoken_to(release("2.3", "--starts", str(starts), "--compute", "1"), "2026-07-28")
     assert count(starts) == 1
 
 
 async def test_a_slow_server_that_can_run_only_once_is_waited_for(release: Release, starts: Path) -> None:
-    command = release("2.3", "--starts", str(starts), "--slow", "2", "--alone")
-    async with mcp_bridge.connect(command) as toolset:
-        assert toolset.servers[0].protocol == "2026-07-28"
-        assert (await toolset.call("add", {"a": 2, "b": 3})).text == "5"
+    await is_spoken_to(release("2.3", "--starts", str(starts), "--slow", "2", "--alone"), "2026-07-28")
 
 
 async def test_a_command_that_ends_at_once_says_so_in_both_ways(script: Callable[[str], list[str]]) -> None:
@@ -123,8 +112,8 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_each_revision_is_spoken_where_it_is_asked_for(release: Release, revision: str) -> None:
+@pytest.mark.parametrize("revision", [REVISIONS[0], REVISIONS[-1]])
+async def test_a_revision_is_spoken_where_it_is_asked_for(release: Release, revision: str) -> None:
     async with mcp_bridge.connect(of_command(release("2.3"), protocol=revision)) as toolset:
         assert toolset.servers[0].protocol == revision
         assert (await toolset.call("spoken", {})).text == revision
@@ -176,17 +165,21 @@ def over_http(release: Release) -> Iterator[Callable[[str, str], str]]:
         yield start
 
 
-@pytest.mark.parametrize(("sdk", "newest"), [("1.26", "2025-11-25"), ("2.3", "2026-07-28")])
 async def test_a_server_behind_a_url_is_spoken_to_in_its_newest_revision(
-    over_http: Callable[[str, str], str], sdk: str, newest: str
+    over_http: Callable[[str, str], str],
 ) -> None:
-    async with mcp_bridge.connect(over_http(sdk, "streamable-http")) as toolset:
-        assert toolset.servers[0].protocol == newest
+    async with mcp_bridge.connect(over_http("1.26", "streamable-http")) as toolset:
+        assert toolset.servers[0].protocol == "2025-11-25"
         assert (await toolset.call("add", {"a": 2, "b": 3})).text == "5"
 
 
-async def test_each_revision_is_spoken_over_http_where_it_is_asked_for(over_http: Callable[[str, str], str]) -> None:
+async def test_each_revision_is_spoken_over_http_where_it_is_asked_for_and_else_the_newest(
+    over_http: Callable[[str, str], str],
+) -> None:
     url = over_http("2.3", "streamable-http")
+    async with mcp_bridge.connect(url) as toolset:
+        assert toolset.servers[0].protocol == "2026-07-28"
+        assert (await toolset.call("add", {"a": 2, "b": 3})).text == "5"
     for revision in REVISIONS:
         async with mcp_bridge.connect(config({"url": url}, protocol=revision)) as toolset:
             assert toolset.servers[0].protocol == revision
@@ -194,13 +187,13 @@ async def test_each_revision_is_spoken_over_http_where_it_is_asked_for(over_http
 
 
 @pytest.mark.parametrize("sdk", ["1.3", "1.26", "2.3"])
-@pytest.mark.parametrize("kind", [{"type": "sse"}, {}])
 async def test_a_server_of_the_old_http_transport_is_reached_with_and_without_being_told(
-    over_http: Callable[[str, str], str], sdk: str, kind: dict[str, str]
+    over_http: Callable[[str, str], str], sdk: str
 ) -> None:
     url = over_http(sdk, "sse")
-    async with mcp_bridge.connect(config({"url": url, **kind})) as toolset:
-        assert (await toolset.call("add", {"a": 2, "b": 3})).text == "5"
-        async with toolset.open_world("one") as one, toolset.open_world("two") as two:
-            assert (await one.call("add", {"a": 1, "b": 1})).text == "2"
-            assert (await two.call("add", {"a": 2, "b": 2})).text == "4"
+    for kind in ({"type": "sse"}, {}):
+        async with mcp_bridge.connect(config({"url": url, **kind})) as toolset:
+            assert (await toolset.call("add", {"a": 2, "b": 3})).text == "5"
+            async with toolset.open_world("one") as one, toolset.open_world("two") as two:
+                assert (await one.call("add", {"a": 1, "b": 1})).text == "2"
+                assert (await two.call("add", {"a": 2, "b": 2})).text == "4"

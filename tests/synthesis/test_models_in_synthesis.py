@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from banks import bank
@@ -70,31 +69,6 @@ def test_a_wording_may_ask_in_many_ways(said: str) -> None:
 
     made = sdk.synthesize(bank(), 3, max_calls=1, setups=[{}], writer=ScriptedAgent(asks))
     assert {task.tags["wording"] for task in made.tasks} == {"model"}, [task.tags for task in made.tasks]
-
-
-def test_a_served_model_words_and_tries_tasks_and_one_that_can_do_neither_is_told_from_one_that_can(
-    tiny_model_folder: Path,
-) -> None:
-    server = sdk.serve(tiny_model_folder, port=0)
-    try:
-        model = (f"{server.url}/v1", server.model_name)
-        limits = {"max_turns": 1, "max_turn_tokens": 4}
-        made = sdk.synthesize(
-            bank(), 2, setups=[{}], max_calls=1, writer=model, policy=model, attempts=2, limits=limits
-        )
-        none = sdk.synthesize(
-            bank(), 1, setups=[{}], max_calls=1, policy=model, attempts=2, limits=limits, difficulty=(0.1, 0.9)
-        )
-    finally:
-        server.close()
-    plain = sdk.synthesize(bank(), 2, setups=[{}], max_calls=1)
-    assert [task.prompt for task in made.tasks] == [task.prompt for task in plain.tasks]
-    assert [task.tags["wording"] for task in made.tasks] == ["template"] * 2
-    assert all(task.tags["not_reworded"] for task in made.tasks)
-    assert [task.tags["success"] for task in made.tasks] == ["0.00"] * 2
-    assert "worded by the model" not in str(made)
-    assert none.tasks == []
-    assert none.left_out["the policy's success is outside of 0.1 to 0.9"] > 1
 
 
 def solving(tasks: Sequence[sdk.Task], *, right: float) -> ScriptedAgent:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import sdk
 from sdk.cli.app import app
 from sdk.tasks import load_tasks
 
@@ -36,6 +38,41 @@ def test_tasks_are_made_checked_and_named_where_an_edit_broke_them(desk: str, tm
     broken = synthesize(desk, "--check", path)
     assert broken.exit_code == 1
     assert "line 1 (task" in broken.stderr
+
+
+@pytest.fixture(scope="module")
+def served(tiny_model_folder: Path) -> Iterator[str]:
+    """A random model behind an endpoint that wants a key, as `--writer` and `--policy` take it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DESK_KEY", "s3cret-of-the-desk")
+        patch.setenv("OTHER_KEY", "another")
+        server = sdk.serve(tiny_model_folder, port=0, api_key="s3cret-of-the-desk")
+        try:
+            yield f"{server.url}/v1#{server.model_name}"
+        finally:
+            server.close()
+
+
+def test_a_served_model_that_can_neither_word_nor_solve_is_said_to_do_neither(
+    served: str, desk: str, tmp_path: Path
+) -> None:
+    path, plain = tmp_path / "tasks.jsonl", tmp_path / "plain.jsonl"
+    asked = ["-n", 2, "--max-calls", 1, "--setup", '{"seed": 7}']
+    models = ["--writer", served, "--writer-key", "DESK_KEY", "--policy", served, "--policy-key", "DESK_KEY"]
+    short = ["--attempts", 2, "--limit", "max_turns=1", "--limit", "max_turn_tokens=4"]
+    made = synthesize(desk, "--to", path, *asked, *models, *short)
+    assert made.exit_code == 0, made.output
+    assert "worded by the model" not in made.stdout
+    assert synthesize(desk, "--to", plain, *asked).exit_code == 0
+    tasks = load_tasks(path)
+    assert [task.prompt for task in tasks] == [task.prompt for task in load_tasks(plain)]
+    assert [(task.tags["wording"], task.tags["success"]) for task in tasks] == [("template", "0.00")] * 2
+    assert all(task.tags["not_reworded"] for task in tasks)
+    assert not any("s3cret" in file.read_text(encoding="utf-8") for file in tmp_path.iterdir() if file.is_file())
+    wrong = synthesize(desk, "--to", tmp_path / "no.jsonl", *asked, "--writer", served, "--writer-key", "OTHER_KEY")
+    assert wrong.exit_code == 1
+    assert "401" in wrong.stderr
+    assert "another" not in wrong.stderr
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def _imperative(step: Step, describer: Describer) -> str:
         thing = f"a new {about}" if verb in MAKING else f"the {about}"
     if target is not None and verb in MAKING:
         thing = f"{thing} as a new one"
-    return f"{verb} {thing}{_further(verb, rest, describer)}"
+    return f"{verb} {thing}{_further(verb, rest, describer, described=' with the ' in thing)}"
 
 
 def _is_target(name: str, source: Told | Found, about: str, describer: Describer) -> bool:
@@ -193,8 +193,9 @@ def _set_one(verb: str, about: str, rest: dict[str, Told | Found], describer: De
     return f"{verb} the {about} of {' and '.join(of)} {'to' if verb in SETTING else 'as'} {said}"
 
 
-def _further(verb: str, rest: dict[str, Told | Found], describer: Describer) -> str:
-    """The arguments beside what is acted on: " for customer C11, with the quantity 3"."""
+def _further(verb: str, rest: dict[str, Told | Found], describer: Describer, *, described: bool) -> str:
+    """The arguments beside what is acted on: " for customer C11, with the quantity 3". `described`: what is acted on
+    is named by what it is like, so that a comma must keep the rest from being read as more of that."""
     things = [name for name, source in rest.items() if describer.names_a_thing(name, source)]
     said = "".join(f" for {describer.argument(name, rest[name])}" for name in things)
     joint = "to" if verb in SETTING else ""
@@ -204,7 +205,7 @@ def _further(verb: str, rest: dict[str, Told | Found], describer: Describer) -> 
     if sum(" with the " in part for part in parts) > 1:
         raise NoWalk("two of its values take long descriptions, and what belongs to which would not be clear")
     if parts:
-        said += (": set " if joint else ", with " if things else " with ") + _joined(parts)
+        said += (": set " if joint else ", with " if things or described else " with ") + _joined(parts)
     return said
 
 

@@ -20,6 +20,7 @@ import pydantic
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 
+from ..control import CONTROL_META
 from ..errors import Delivery, ServerDied, ToolFailure
 from ..records import ErrorKind, ToolResult
 from ..sources.specs import HttpSpec, ServerObjectSpec, StdioSpec
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from .listing import Catalogue
 
 _CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError)
+_UNUSABLE = ("The server sent something else", "Unexpected content type")
+"""How the errors begin that a client makes of an answer that is none."""
 _REAP_S = 10.0
 """Longer than the SDK takes to stop a process: closing stdin, SIGTERM and SIGKILL, two seconds each."""
 _GOODBYE_S = 2.0
@@ -150,7 +153,7 @@ class Session:
         catalogue = self._transport.open_here(self._era)
         if catalogue is None:
             return False
-        deadlines = self._transport.deadlines.of(self._transport.connect_timeout_s)
+        deadlines = self._transport.deadlines[self._transport.connect_timeout_s]
         limit = deadlines.begin()
         try:
             with limit:
@@ -323,15 +326,26 @@ class Session:
             return self._died(f"during {name!r}", "unknown")
         told = self._notes.redact(str(error))
         code = error.code if isinstance(error, MCPError) else None
-        if code == INVALID_REQUEST and "session" in told.lower():
+        if code == INVALID_REQUEST and self._notes.has_session_id and "session" in told.lower():
+            # Those that say so by HTTP's status did not take the call. Here it may be the tool that speaks of one.
             self._notes.note_end("")
-            return ServerDied(f"{label} no longer knows the session, during {name!r}: {told}", delivery="refused")
+            return ServerDied(f"{label} no longer knows the session, during {name!r}: {told}", delivery="answered")
         if code == CONNECTION_CLOSED and told.startswith("SSE stream"):
             self.doubtful = True
             return ServerDied(f"the connection to {label} ended, during {name!r}: {told}")
         shown = f" (code {code})" if code is not None else ""
-        delivery: Delivery = "refused" if code in (INVALID_REQUEST, METHOD_NOT_FOUND) else "answered"
+        delivery: Delivery = "refused" if self._does_not_know_the_world(code, told) else "answered"
         return ToolFailure(f"{label} failed on {name!r}: {type(error).__name__}{shown}: {told}", delivery=delivery)
+
+    def _does_not_know_the_world(self, code: int | None, told: str) -> bool:
+        """Whether an answer may mean that a server with control tools has lost a world, and so did not call the tool.
+
+        From any other server the same codes are no sign of that: a tool may raise such an error after it did its work,
+        and the SDK's client gives it to answers that it cannot use.
+        """
+        if code not in (INVALID_REQUEST, METHOD_NOT_FOUND) or told.startswith(_UNUSABLE):
+            return False
+        return any(CONTROL_META in (tool.meta or {}) for tool in self.listed)
 
     def _died(self, when: str, delivery: Delivery) -> ServerDied:
         failure = innermost(self._failure)

@@ -1,0 +1,139 @@
+"""Answers over HTTP that cannot be used: the call may have done its work, so it is not made again."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+import mcp_types as types
+import pytest
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+
+import mcp_bridge
+from mcp_bridge import OutcomeUnknown, ToolFailure
+
+ABOUT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
+FINE: dict[str, Any] = {"content": [{"type": "text", "text": "charged"}]}
+
+
+def message(request_id: Any, **rest: Any) -> str:
+    return json.dumps({"jsonrpc": "2.0", "id": request_id, **rest})
+
+
+def error(request_id: Any, code: int, told: str = "raised after the work was done") -> str:
+    return message(request_id, error={"code": code, "message": told})
+
+
+# Name of a tool -> status, content type and body of the answer to a call of it.
+ANSWERS: dict[str, Any] = {
+    "fine": lambda it: (200, "application/json", message(it, result=FINE)),
+    "another_id": lambda it: (200, "application/json", message(777, result=FINE)),
+    "plain_text": lambda it: (200, "text/plain", "charged"),
+    "a_page": lambda it: (200, "application/json", "<html>"),
+    "nothing": lambda it: (200, "application/json", ""),
+    "no_result": lambda it: (200, "application/json", message(it, result=None)),
+    "no_content": lambda it: (200, "application/json", message(it, result={"content": "charged"})),
+    "no_event": lambda it: (200, "text/event-stream", "\n"),
+    "an_event_of_text": lambda it: (200, "text/event-stream", "data: charged\n\n"),
+    "invalid_request": lambda it: (200, "application/json", error(it, -32600)),
+    "method_not_found": lambda it: (200, "application/json", error(it, -32601)),
+    "no_such_session": lambda it: (200, "application/json", error(it, -32600, "no session at the bank")),
+    "internal_error": lambda it: (200, "application/json", error(it, -32603)),
+    "a_failing_gateway": lambda it: (502, "text/html", "<h1>Bad Gateway</h1>"),
+}
+
+
+class Charging(BaseHTTPRequestHandler):
+    """An MCP server over streamable HTTP that counts the calls which reach it."""
+
+    protocol_version = "HTTP/1.1"
+    calls: ClassVar[Counter[str]] = Counter()
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        it, method = asked.get("id"), asked["method"]
+        if it is None:
+            self.answer(202, "application/json", "")
+        elif method == "initialize":
+            self.answer(200, "application/json", message(it, result=ABOUT))
+        elif method == "tools/list":
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ANSWERS]
+            self.answer(200, "application/json", message(it, result={"tools": tools}))
+        else:
+            name = asked["params"]["name"]
+            self.calls[name] += 1
+            self.answer(*ANSWERS[name](it))
+
+    def answer(self, status: int, kind: str, body: str) -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body.encode())))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def do_GET(self) -> None:
+        self.answer(405, "text/plain", "")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def charging() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Charging)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/mcp"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.anyio
+async def test_an_answer_that_cannot_be_used_ends_its_call_and_nobody_calls_again(charging: str) -> None:
+    entry = {"url": charging, "toolbake": {"protocol": "2025-06-18"}}
+    async with mcp_bridge.connect({"mcpServers": {"s": entry}}) as toolset, toolset.open_world("w") as world:
+        for name in ANSWERS:
+            before = Charging.calls[name]
+            if name == "fine":
+                assert (await world.call(name, {})).text == "charged"
+            else:
+                with pytest.raises(ToolFailure) as raised:
+                    await world.call(name, {})
+                # A status of a server error tells nothing of the call; all else came from whoever was called.
+                unknown = name in {"no_event", "a_failing_gateway"}
+                assert isinstance(raised.value, OutcomeUnknown) == unknown
+                assert world.ledger.lines[-1].event == ("unknown" if unknown else "failed")
+            assert Charging.calls[name] - before == 1
+        assert (await world.call("fine", {})).text == "charged"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("code", [types.INVALID_REQUEST, types.METHOD_NOT_FOUND, types.INTERNAL_ERROR])
+async def test_a_tool_that_raises_an_error_of_the_protocol_after_its_work_is_not_called_again(code: int) -> None:
+    """Nor is its world lost: a session that a tool speaks of is not MCP's."""
+    charged = 0
+
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool(name="charge", input_schema={"type": "object"})])
+
+    async def call_tool(context: Any, params: Any) -> types.CallToolResult:
+        nonlocal charged
+        charged += 1
+        raise MCPError(code, "the session of the printer has expired")
+
+    async with mcp_bridge.connect(Server("bank", on_list_tools=list_tools, on_call_tool=call_tool)) as toolset:
+        with pytest.raises(ToolFailure, match="the session of the printer has expired"):
+            await toolset.call("charge", {})
+        assert charged == 1
+        with pytest.raises(ToolFailure, match="the session of the printer has expired") as raised:
+            await toolset.call("charge", {})
+        assert not raised.value.world_lost

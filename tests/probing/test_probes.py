@@ -54,19 +54,21 @@ def test_no_probe_earns_anything_of_the_helpdesks_verifier() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verifier", "caught_by"),
+    ("verifier", "among", "caught_by"),
     [
-        (mentions_the_answer, {"copies_prompt", "injects", "injects_verdict", "echoes", "every_value"}),
+        # Only among many tasks are there some whose answers are short.
+        (mentions_the_answer, 48, {"copies_prompt", "injects", "injects_verdict", "echoes", "every_value"}),
         (
             nothing_went_wrong,
+            12,
             {"empty", "constant", "unknowing", "claims_success", "copies_prompt", "injects", "injects_verdict"},
         ),
-        (says_it_succeeded, {"claims_success", "injects", "injects_verdict"}),
-        (made_the_calls, {"every_tool", "echoes", "every_value"}),
+        (says_it_succeeded, 12, {"claims_success", "injects", "injects_verdict"}),
+        (made_the_calls, 12, {"every_tool", "echoes", "every_value"}),
     ],
 )
-def test_a_broken_verifier_is_caught_and_the_rollout_is_shown(verifier: Any, caught_by: set[str]) -> None:
-    report = sdk.probe(Helpdesk(), tasks(tiers=("1",)), verifier, most_tasks=48)
+def test_a_broken_verifier_is_caught_and_the_rollout_is_shown(verifier: Any, among: int, caught_by: set[str]) -> None:
+    report = sdk.probe(Helpdesk(), tasks(tiers=("1",)), verifier, most_tasks=among)
     assert {finding.probe.name for finding in report.findings} == caught_by
     with pytest.raises(sdk.ConfigError, match="rewards policies that do not do the task") as raised:
         report.require_none()

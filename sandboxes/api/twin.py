@@ -24,6 +24,7 @@ from .blueprint import EMPTY, Blueprint
 from .inference.paths import names_of
 from .report import Report, report_of
 from .rules import Refused, RowStore, Rule, Rules, When
+from .values.fitting import LINK, holds_link
 from .values.making import NOTHING
 from .world.seeding import beginning
 from .world.store import Store, copied
@@ -174,6 +175,9 @@ class ApiTwin(Sandbox):
         place = None if prepared.body is None else self.blueprint.only_the_server_sets(tool, prepared.value)
         if place is not None:
             text = f"- {place}: only the server sets this; leave it out"
+            raise _Unfit(f"Invalid arguments for {tool.tool.name}; nothing was called.\n{text}")
+        if prepared.body is not None and holds_link(prepared.value):
+            text = f"- an object whose only property is {LINK!r} stands for another row here; send another name"
             raise _Unfit(f"Invalid arguments for {tool.tool.name}; nothing was called.\n{text}")
         given: dict[str, dict[str, Any]] = {
             "path": {},

@@ -12,7 +12,7 @@ from mcp_bridge.errors import ToolFailure
 
 from ..inference.model import Envelope, Table
 from ..shapes import Shapes
-from ..values.fitting import LINK, Fitter
+from ..values.fitting import LINK, Fitter, WholeRow
 from ..values.making import NOTHING, Maker, kind_fits
 from ..values.realistic import Realistic, words_of
 from ..world.store import Row, Store
@@ -32,10 +32,11 @@ class Renderer:
 
     def one(self, envelope: Envelope, value: Mapping[str, Any], key: str) -> Any:
         """An answer about one row, or about any other object."""
-        body: Any = dict(value)
+        body: Any = WholeRow(value)
         for step in reversed(envelope.path):
             body = {step: body}
-        return self._fitted(envelope.schema, _affirmed(self._shapes, envelope.schema, body), key)
+        told = _affirmed(self._shapes, envelope.schema, body)
+        return self._fitted(envelope.schema, told if envelope.path else WholeRow(told), key)
 
     def many(
         self,
@@ -46,7 +47,7 @@ class Renderer:
     ) -> Any:
         """An answer that lists rows. `facts`: see `listing.page_facts`."""
         # Each row is made whole for itself, so that it reads the same in every list.
-        items = [self._fitted(envelope.item, row, own) for own, row in rows]
+        items = [self._fitted(envelope.item, WholeRow(row), own) for own, row in rows]
         whole = self._shapes.of(self._inside(envelope.schema, envelope.path))
         items = items[: whole.says.get("maxItems", len(items))]
         if not envelope.path:
@@ -65,7 +66,7 @@ class Renderer:
     def made(self, schema: Any, key: str, value: Any = NOTHING, *, rich: bool) -> Any:
         """An answer that no row says anything about, always the same for a key."""
         if isinstance(value, dict) and value:
-            return self._fitted(schema, _affirmed(self._shapes, schema, value), key)
+            return self._fitted(schema, WholeRow(_affirmed(self._shapes, schema, value)), key)
         made = self._maker(key, rich=rich).make(schema)
         return self._checked(schema, made, key)
 
@@ -122,7 +123,7 @@ class Renderer:
             return NOTHING
         table, key = link[LINK]
         row = self._store.get(table, key)
-        return NOTHING if row is None else row
+        return NOTHING if row is None else WholeRow(row)
 
 
 def _affirmed(shapes: Shapes, schema: Any, body: Any) -> Any:

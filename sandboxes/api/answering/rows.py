@@ -7,7 +7,7 @@ from typing import Any
 
 from ..inference.model import HIDDEN, WITHIN, Item, Plan, Table
 from ..inference.paths import names_of
-from ..values.fitting import LINK
+from ..values.fitting import LINK, is_link
 from ..world.keys import ONLY, column_value, row_key
 from ..world.store import Row, Store
 from .requests import MISSING, Problem, Request
@@ -104,10 +104,7 @@ class Rows:
     def _names(self, value: Any, above: str, key: str) -> bool:
         values = value if isinstance(value, list) else [value]
         mine = column_value(self.store, self.tables, {LINK: [above, key]})
-        return any(
-            one[LINK] == [above, key] if isinstance(one, dict) and LINK in one else one is not None and one == mine
-            for one in values
-        )
+        return any(one[LINK] == [above, key] if is_link(one) else one is not None and one == mine for one in values)
 
     def ancestor(self, table: Table, row: Row, above: str) -> str | None:
         """The key of the row of `above` that a row stands under, `None` where it stands under none."""

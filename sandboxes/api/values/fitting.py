@@ -17,8 +17,23 @@ Follow = Callable[[Mapping[str, Any], int], Any]
 
 
 def is_link(value: Any) -> bool:
-    """Whether a value stands for another row."""
-    return isinstance(value, dict) and LINK in value
+    """Whether a value stands for another row. No caller can send one: see `holds_link`."""
+    if not isinstance(value, dict) or value.keys() != {LINK}:
+        return False
+    target = value[LINK]
+    return isinstance(target, list) and len(target) == 2 and all(isinstance(one, str) for one in target)
+
+
+def holds_link(value: Any) -> bool:
+    """Whether a value is a link, or holds one at any depth."""
+    if is_link(value):
+        return True
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(holds_link(one) for one in inner)
+
+
+class WholeRow(dict[str, Any]):
+    """A row as it stands in its table. Its columns that begin with `@` are the twin's own, and in no open answer."""
 
 
 class Fitter:
@@ -85,7 +100,7 @@ class Fitter:
                 return NOTHING
         if not shape.properties and shape.open is not False:
             for key, given in value.items():
-                if not key.startswith("@"):
+                if not (isinstance(value, WholeRow) and key.startswith("@")):
                     fitted[key] = self.fit(shape.open, given, key, links, depth + 1)
         for key in sorted(shape.required - set(fitted)):
             fitted[key] = self.fit(shape.open, value.get(key, NOTHING), key, links, depth + 1)

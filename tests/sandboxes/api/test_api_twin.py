@@ -378,3 +378,43 @@ async def test_a_policy_reaches_the_twin_through_the_bridge_and_as_an_mcp_server
             assert state is not None
             assert state["orders"][str(order)]["status"] == "cancelled"
     assert rows(shop, "orders")[str(order)]["status"] == "paid"
+
+
+def open_objects(**more: Any) -> dict[str, Any]:
+    """An API whose rows hold an object of any form, and whatever else is asked for."""
+    row = {
+        "type": "object",
+        "required": ["id"],
+        "properties": {"id": {"type": "integer"}, "meta": {"type": "object"}, "secret": {"type": "string"}, **more},
+    }
+    said = {"description": "It.", "content": {"application/json": {"schema": row}}}
+    by_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}}
+    post = {"operationId": "create", "requestBody": {"content": said["content"]}, "responses": {"201": said}}
+    get = {"operationId": "read", "responses": {"200": said, "404": {"description": "None."}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Notes", "version": "1"},
+        "paths": {"/notes": {"post": post}, "/notes/{id}": {"parameters": [by_id], "get": get}},
+    }
+
+
+def test_what_stands_for_a_row_in_the_state_cannot_be_sent() -> None:
+    twin = ApiTwin(open_objects())
+    other = next(iter(twin.state()["notes"]))
+    before = twin.state()
+    link = {"@link": ["notes", other]}
+    for meta in (link, {"deep": [{"inside": link}]}):
+        refused = twin.call_now("create", {"id": 7, "meta": meta})
+        assert (refused.is_error, refused.error_kind) == (True, "invalid_arguments")
+        assert "'@link' stands for another row" in refused.text
+    assert twin.state() == before
+
+
+def test_names_of_linked_data_come_back_as_they_were_sent() -> None:
+    twin = ApiTwin(open_objects(**{"@type": {"type": "string"}, "@link": {"type": "string"}}), scenario="empty")
+    names = {tool.name: tool.input_schema["properties"] for tool in twin.tools}["create"]
+    assert {"type", "link"} <= set(names), "arguments have no @"
+    sent = {"id": 7, "meta": {"@id": "a", "@link": 3, "in": [{"@context": "b"}]}, "type": "Note", "link": "c"}
+    made = twin.call_now("create", sent)
+    assert made.structured == {"id": 7, "meta": sent["meta"], "@type": "Note", "@link": "c"}
+    assert twin.call_now("read", {"id": 7}).structured == made.structured

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..traces.atomic_files import write_bytes
-from .errors import FAULTS
+from .errors import FAULTS, FaultKind
 from .plots import INK, QUIET, STYLE
 from .safe_text import cut, one_line
 from .tries import PassRate
@@ -38,7 +38,22 @@ _COLOURS = (
     "#d4a72c",
     "#bf3989",
 )
-_HATCHES = ("", "//", "..", "xx")
+_FAULT_COLOURS: dict[FaultKind, str] = {
+    "broken_tool": "#57606a",
+    "broken_policy": "#8c959f",
+    "unreadable_call": "#54319e",
+    "wrong_tool": "#cf222e",
+    "ungrounded_argument": "#bf8700",
+    "wrong_argument": "#e16f24",
+    "loop": "#0a7ea4",
+    "ran_out": "#0969da",
+    "gave_up": "#bf3989",
+    "ignored_result": "#8250df",
+    "wrong_answer": "#82421f",
+    "verifier_doubt": "#24292f",
+    "unexplained": "#afb8c1",
+}
+"""The same in every picture. None is green, which says that all is well."""
 _SLIDE = {**STYLE, "font.size": 13, "axes.titlesize": 17, "axes.titleweight": "bold", "legend.fontsize": 12}
 
 
@@ -64,12 +79,14 @@ def _drawn(report: Report, path: Path, draw: Callable[[Report, Any], None]) -> P
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     # Without pyplot: no global state, no display, safe in any thread. 16:9, sharp at the width of a slide.
     with matplotlib.rc_context(_SLIDE):
         rows = len(report.conditions)
         height = max(6.75, 1.5 + 0.55 * rows)
-        figure = Figure(figsize=(12, height), dpi=130, facecolor="white", layout="constrained")
+        inside = ConstrainedLayoutEngine(w_pad=0.2, h_pad=0.2)  # inches
+        figure = Figure(figsize=(12, height), dpi=130, facecolor="white", layout=inside)
         canvas = FigureCanvasAgg(figure)
         draw(report, figure.add_subplot())
         picture = io.BytesIO()
@@ -181,7 +198,7 @@ def _errors(report: Report, axes: Any) -> None:
     names = list(report.errors)
     kinds = [kind for kind in FAULTS if any(g.kind == kind for c in report.errors.values() for g in c.groups)]
     left = [0.0] * len(names)
-    for number, kind in enumerate(kinds):
+    for kind in kinds:
         shares = []
         for name in names:
             condition = report.errors[name]
@@ -192,13 +209,12 @@ def _errors(report: Report, axes: Any) -> None:
             shares,
             left=left,
             height=0.6,
-            color=_COLOURS[number % len(_COLOURS)],
-            hatch=_HATCHES[number // len(_COLOURS) % len(_HATCHES)],
+            color=_FAULT_COLOURS[kind],
             edgecolor="white",
             label=kind.replace("_", " "),
         )
         for place, share in enumerate(shares):
-            if share >= 5:
+            if share >= 3:
                 axes.text(
                     left[place] + share / 2,
                     place,

@@ -56,6 +56,26 @@ def typed(text: str) -> str:
     )
 
 
+def longest_frame(page: Page, act: str, times: int) -> float:
+    """Milliseconds of the longest frame while `act` is done once in each of `times` frames; `i` is its number."""
+    return float(
+        page.evaluate(
+            f"""async () => {{
+                const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+                let last = await frame();
+                let longest = 0;
+                for (let i = 0; i < {times}; i += 1) {{
+                    {act}
+                    const now = await frame();
+                    longest = Math.max(longest, now - last);
+                    last = now;
+                }}
+                return longest;
+            }}"""
+        )
+    )
+
+
 def first_view(page: Page, url: str, count: str) -> tuple[float, float]:
     """Milliseconds from the navigation until the list is painted, and until every rollout is in it."""
     page.goto(f"{url}#v=rollouts", wait_until="commit")
@@ -101,6 +121,8 @@ def section(*, rollouts: int = 10_000, rounds: int = 15) -> str:
             ]
             after_frame(page, typed(""), counts(f"{rollouts:,} of"))
             opened = [after_frame(page, click(place), is_open(place)) for place in range(1, rounds + 1)]
+            frames = [longest_frame(page, SCROLL, 120) for _ in range(max(3, rounds // 5))]
+            switched = [after_frame(page, go(name), settled) for name, settled in VIEWS.items()]
             browser.close()
     lines = [
         f"## The page: {rollouts:,} rollouts",
@@ -115,9 +137,25 @@ def section(*, rollouts: int = 10_000, rounds: int = 15) -> str:
         f"| first rows on the screen after `toolbake view` has begun to read the run | {from_nothing * 1000:,.0f} |",
         f"| filter: from a keystroke to the painted list | {shown(filters)} |",
         f"| opening a rollout: from a click to the painted conversation | {shown(opened)} |",
+        f"| scrolling through all rows, 120 frames: the longest frame | {shown(frames)} |",
+        f"| changing to groups, compare, overview and back | {shown(switched)} |",
         f"| reading the run once, in the background | {indexed * 1000:,.0f} |",
     ]
     return "\n".join(lines)
+
+
+SCROLL = "const list = document.querySelector('.list'); list.scrollTop = (i / 120) * list.scrollHeight;"
+VIEWS = {
+    "groups": "/groups$/.test(document.querySelector('.count')?.textContent ?? '')",
+    "compare": "/lost$/.test(document.querySelector('.count')?.textContent ?? '')",
+    "overview": "document.querySelector('.overview .stages')",
+    "rollouts": "/^[0-9,]+ of [0-9,]+$/.test(document.querySelector('.count')?.textContent ?? '')",
+}
+"""What is there once a view is drawn."""
+
+
+def go(view_name: str) -> str:
+    return f"location.hash = 'v={view_name}';"
 
 
 def click(place: int) -> str:

@@ -9,6 +9,7 @@ import { armOf, armTitle, choose, faultOf, isProbe, outcome, source, store } fro
 
 const FIRST = ["reward", "groups_with_signal", "loss", "entropy", "kl", "sampler_gap/mean", "grad_norm", "learning_rate"];
 const Z = 1.959963984540054;
+const EMBEDDED = "SmolLM2-135M-Instruct, embedded";
 
 /** Wilson's interval of a share, 95 %. */
 export function wilson(right, all) {
@@ -151,9 +152,14 @@ function curves(metrics) {
   return [el("h2", {}, "Training"), legend, el("div", { class: "charts" }, main.map(draw)), others.length ? more : null];
 }
 
+/** Each condition of an evaluation with its model. */
+function measuredIn(conditions) {
+  return conditions.map(([name, , model]) => `${name} (${model ?? EMBEDDED})`).join("; ");
+}
+
 function runNode(run) {
   const config = run.config ?? {};
-  const model = config.model ?? config.evaluate ?? "SmolLM2-135M-Instruct (embedded)";
+  const model = Array.isArray(config.evaluate) ? measuredIn(config.evaluate) : config.model ?? config.evaluate ?? EMBEDDED;
   const facts = [["model", model], ["verifier", config.verifier?.name], ["begun", (run.created_at ?? "").replace("T", " ").replace("+00:00", " UTC")],
     ["done", run.stages_done.join(", ") || "nothing yet"], ["set aside", run.set_aside.join(", ")],
     ["evidence", run.evidence ? "recorded; toolbake verify recomputes it" : ""]];

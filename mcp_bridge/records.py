@@ -88,6 +88,8 @@ class ToolResult(BaseModel):
     truncated_chars: int = 0
     """How many characters the cap cut from `text`; the text itself says so at its end."""
     duration_s: float = 0.0
+    """How long the call took. A source that leaves it at 0 has it filled in by the toolset; what one says itself is
+    believed, because a delay may only be simulated."""
     notes: tuple[str, ...] = ()
     """How the answer came about, where no tool gave it as it stands: a twin's nearest one, or one with a fault in it
     that was put there on purpose. For people and verifiers; the policy never reads it."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 from mcp import Client
@@ -23,14 +23,18 @@ from mcp_types import HEADER_MISMATCH, CallToolResult, DiscoverResult, InputRequ
 from mcp_types.version import LATEST_MODERN_VERSION
 from pydantic import ValidationError
 
-from .engine import Connections, QuickPost
 from .http import HttpDispatcher, HttpSession
 from .in_process import InProcessSession
 from .pair import Pair
 from .session import CallAnswer, LightSession, PlainAnswer
 from .sharing import Shared
 
-CallPlain = Callable[[str, dict[str, Any], ProgressFnT | None, Any], Awaitable[PlainAnswer | CallAnswer | None]]
+if TYPE_CHECKING:
+    from .engine import Connections
+
+CallPlain = Callable[
+    [str, dict[str, Any], ProgressFnT | None, dict[str, str]], Awaitable[PlainAnswer | CallAnswer | None]
+]
 BuildSession = Callable[[Client, AsyncExitStack], Awaitable[ClientSession]]
 
 logger = logging.getLogger(__name__)
@@ -141,6 +145,8 @@ def http_client(
     async def build(client: Client, exit_stack: AsyncExitStack) -> ClientSession:
         quick = None
         if connections is not None:
+            from .engine import QuickPost  # loads aiohttp, which other servers do without
+
             quick = QuickPost(url, http, connections, max_answer_bytes=max_answer_bytes)
         dispatcher = HttpDispatcher(url, http, max_sse_event_size=size, quick=quick)
         exit_stack.push_async_callback(dispatcher.end_session)

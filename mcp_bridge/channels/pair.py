@@ -26,7 +26,7 @@ class Pair:
         self._lifespan = lifespan
         self._session: ClientSession | None = None
         self._made: tuple[_End, _End] | None = None
-        self._is_closed = False
+        self.is_closed = False
         self._last_id = 0
 
     def attach(self, session: ClientSession, group: anyio.abc.TaskGroup | None) -> None:  # noqa: ARG002 - see above
@@ -35,7 +35,7 @@ class Pair:
 
     def close(self) -> None:
         """See `Attached`."""
-        self._is_closed = True
+        self.is_closed = True
         for end in self._made or ():
             end.close()
 
@@ -48,7 +48,7 @@ class Pair:
         return self._made[1]._next_id
 
     def require_open(self) -> None:
-        if self._is_closed:
+        if self.is_closed:
             raise MCPError(code=types.CONNECTION_CLOSED, message="Connection closed")
 
     async def send_raw_request(
@@ -78,7 +78,7 @@ class Pair:
             if self._session is not None:
                 session = self._session
                 client.start(session._on_request, session._on_notify, session._intercept_notification)
-            if self._is_closed:
+            if self.is_closed:
                 client.close()
                 server.close()
             self._made = client, server

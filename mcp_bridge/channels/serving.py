@@ -28,19 +28,17 @@ logger = logging.getLogger(__name__)
 _NO_REQUESTS = TransportContext(kind=DIRECT_TRANSPORT_KIND, can_send_request=False)
 _new, _set = object.__new__, object.__setattr__
 _CALL_FIELDS = types.CallToolRequestParams(name="", arguments={}, _meta={}).__dict__
-_CALL_FIELDS_SET = frozenset({"name", "arguments", "meta"})
 
 
-def call_params(params: Mapping[str, Any], meta: dict[str, Any]) -> types.CallToolRequestParams:
+def call_params(params: Mapping[str, Any]) -> types.CallToolRequestParams:
     """What validation makes of a plain call's parameters: nothing in them can be wrong.
 
-    `params`: name, arguments and `_meta` alone, made of JSON's types. `meta`: a copy of the last for the record.
+    `params`: name, arguments and `_meta` alone, made of JSON's types.
     """
-    fields = _CALL_FIELDS.copy()
-    fields["name"], fields["arguments"], fields["meta"] = params["name"], params["arguments"].copy(), meta
+    given = {"name": params["name"], "arguments": params["arguments"].copy(), "meta": params["_meta"].copy()}
     made: types.CallToolRequestParams = _new(types.CallToolRequestParams)
-    _set(made, "__dict__", fields)
-    _set(made, "__pydantic_fields_set__", set(_CALL_FIELDS_SET))
+    _set(made, "__dict__", {**_CALL_FIELDS, **given})
+    _set(made, "__pydantic_fields_set__", set(given))
     _set(made, "__pydantic_extra__", None)
     _set(made, "__pydantic_private__", None)
     return made
@@ -88,10 +86,11 @@ class RequestConnection(Connection):
 class RequestSession(ServerSession):
     """The session of one request. Its connection is made when a handler first looks at it, which few do."""
 
+    _made: RequestConnection | None = None
+
     def __init__(self, request: RequestContext, caller: Caller) -> None:
         self._request_outbound = request
         self._caller = caller
-        self._made: RequestConnection | None = None
         self._log_is_request_scoped = caller.log_is_request_scoped
         self._allowed_log_levels = caller.allowed_log_levels
 
@@ -113,12 +112,12 @@ class RequestContext:
     transport = _NO_REQUESTS
     can_send_request = False
     message_metadata = None
+    _cancel_requested: anyio.Event | None = None
 
     def __init__(self, pair: Pair, progress: ProgressFnT | None) -> None:
         self.request_id = pair.next_id()
         self._pair = pair
         self._progress = progress
-        self._cancel_requested: anyio.Event | None = None
 
     @property
     def cancel_requested(self) -> anyio.Event:

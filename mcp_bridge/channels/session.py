@@ -15,6 +15,7 @@ from mcp.shared.dispatcher import Dispatcher, ProgressFnT
 from ..toolsets.plain import NotPlain, is_plain, plain_copy
 from .sharing import QuickChecks, Shared
 
+_CALL = "tools/call"
 _RESERVED = "io.modelcontextprotocol/"
 _PROGRESS_KEYS = frozenset({"progressToken", "progress_token"})
 PlainAnswer = dict[str, Any]
@@ -109,15 +110,19 @@ class LightSession(ClientSession):
         return result
 
     async def call_plain(
-        self, name: str, arguments: Any, progress: ProgressFnT | None, meta: Any
+        self, name: str, arguments: Any, progress: ProgressFnT | None, meta: dict[str, str]
     ) -> PlainAnswer | CallAnswer | None:
         """A plain call, as `call_tool` makes it with its result not made into a record where that is plain too.
 
-        None where the call is not plain: nothing was sent then.
+        `meta`: under keys of ours (`mcp_bridge.control`) alone. None where the call is not plain: nothing was sent
+        then.
         """
-        params = plain_params(name, arguments, meta) if self._can_be_short() else None
+        if not self._can_be_short() or not "".join(meta.values()).isascii():
+            return None
+        params = plain_params(name, arguments, None)
         if params is None:
             return None
+        params["_meta"] = meta.copy()
         answer = await self._call(params, progress)
         if not isinstance(answer, dict):
             if isinstance(answer, types.CallToolResult) and not answer.is_error:
@@ -164,7 +169,12 @@ class LightSession(ClientSession):
             self._session_read_timeout_seconds is None
             and self._negotiated_version is not None
             and self._call_tool_adapter is _CallToolResultAdapter
+            and self._is_plain_server(_CALL)
         )
+
+    def _is_plain_server(self, method: str) -> bool:  # noqa: ARG002 - for subclasses
+        """Whether the server does nothing about such a request but answer it, as far as is known here."""
+        return True
 
     async def _call(self, params: dict[str, Any], progress: ProgressFnT | None) -> PlainAnswer | CallAnswer:
         """Send a plain call. `params` is the caller's no more: name, arguments and, where given, `_meta`.
@@ -181,15 +191,16 @@ def plain_params(name: Any, arguments: Any, meta: Any) -> dict[str, Any] | None:
     try:
         params = {"name": name, "arguments": plain_copy(arguments)}
         if meta is not None:
-            if type(meta) is not dict:
+            if type(meta) is not dict or not all(_is_handed_on(key, value) for key, value in meta.items()):
                 return None
-            sent = params["_meta"] = {}
-            for key, value in meta.items():
-                if value is None or type(key) is not str or key.startswith(_RESERVED) or key in _PROGRESS_KEYS:
-                    return None  # the SDK does something with its own keys, and with nothing in place of a value
-                if not key.isascii():
-                    plain_copy(key)
-                sent[key] = value if type(value) is str and value.isascii() else plain_copy(value)
+            params["_meta"] = plain_copy(meta)
     except NotPlain:
         return None
     return params
+
+
+def _is_handed_on(key: Any, value: Any) -> bool:
+    """Whether the SDK does nothing with an entry of `_meta`: it does with its own keys, and with those without one."""
+    if value is None or type(key) is not str:
+        return False
+    return not key.startswith(_RESERVED) and key not in _PROGRESS_KEYS

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 
 import anyio
 
 from ..event_loop import on_asyncio
 
 
-class Deadlines:
-    """The time limits of the calls of one toolset."""
+class Deadlines(dict[float, "DeadlineQueue"]):
+    """The time limits of the calls of one toolset: by the limit in seconds, where the calls with it wait. To be looked
+    up for each call, which begins at once."""
 
-    def __init__(self) -> None:
-        self._queues: dict[float, DeadlineQueue] = {}
-
-    def of(self, limit_s: float) -> DeadlineQueue:
-        """Where the calls with this limit wait; begin at once."""
-        queue = self._queues.get(limit_s)
-        if queue is None:
-            queue = self._queues[limit_s] = DeadlineQueue(limit_s, self._queues)
+    def __missing__(self, limit_s: float) -> DeadlineQueue:
+        queue = self[limit_s] = DeadlineQueue(limit_s, self)
         return queue
 
 
@@ -31,7 +27,7 @@ class DeadlineQueue:
         self._limit_s = limit_s
         self._queues = queues
         self._ends: dict[anyio.CancelScope, float] = {}
-        """By the loop's clock. A dict keeps the order, and a call that has ended takes no place in it."""
+        """In seconds of `monotonic`. A dict keeps the order, and a call that has ended takes no place in it."""
         self._scope_type: type[anyio.CancelScope] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -49,7 +45,7 @@ class DeadlineQueue:
         else:
             scope = self._scope_type()
         assert self._loop is not None
-        self._ends[scope] = self._loop.time() + self._limit_s
+        self._ends[scope] = monotonic() + self._limit_s
         if self._timer is None:
             self._timer = self._loop.call_later(self._limit_s, self._ring)
         return scope
@@ -60,11 +56,11 @@ class DeadlineQueue:
     def _ring(self) -> None:
         assert self._loop is not None
         self._timer = None
-        now = self._loop.time()
+        now = monotonic()
         while self._ends:
             scope, end = next(iter(self._ends.items()))
             if end > now:
-                self._timer = self._loop.call_at(end, self._ring)
+                self._timer = self._loop.call_later(end - now, self._ring)
                 return
             del self._ends[scope]
             scope.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import marshal
 import secrets
 import time
 from collections import deque
@@ -62,17 +63,17 @@ class LedgerLine(BaseModel):
     """What went wrong, in one line."""
 
 
-_Digested = str | dict[str, Any] | bytes
-"""A digest, or what it is made of when the line is read: small arguments, or a short text as UTF-8."""
+_Digested = str | bytes
+"""A digest, or what it is made of when the line is read: small arguments as `marshal` packs them, or a short text as
+UTF-8."""
 
 _Record = tuple[str, str, str, Event, str, int, float, _Digested, _Digested, str]
 """A line as it is written: the fields of `LedgerLine` in their order. Nobody reads most lines of a training run, and a
 record with two digests takes ten times as long as a tuple."""
 
-_MOST_KEPT = 16
 _LONGEST_KEPT = 1_000
-"""Characters. What is longer is digested at once: a ledger must not hold on to whole answers."""
-_ATOMS = frozenset({int, float, bool, type(None)})
+"""Characters of a text, bytes of arguments. What is longer is digested at once: a ledger must not hold on to whole
+answers."""
 
 
 def digest_arguments(arguments: object) -> str:
@@ -88,27 +89,17 @@ def digest_text(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def _kept_arguments(arguments: object) -> _Digested:
-    """A copy of small, flat arguments, which nobody can change any more; else the digest."""
-    if type(arguments) is not dict or len(arguments) > _MOST_KEPT:
+def _kept_arguments(arguments: Any) -> _Digested:
+    """Small arguments packed, so that nobody can change them any more; else the digest."""
+    try:
+        packed = marshal.dumps(arguments)
+    except ValueError:  # what is not made of Python's own types alone
         return digest_arguments(arguments)
-    size = 0
-    for key, value in arguments.items():
-        kind = type(value)
-        if type(key) is not str or (kind is not str and kind not in _ATOMS):
-            return digest_arguments(arguments)
-        size += len(key) + (len(value) if kind is str else 0)
-    return arguments.copy() if size <= _LONGEST_KEPT else digest_arguments(arguments)
+    return packed if len(packed) <= _LONGEST_KEPT else digest_arguments(arguments)
 
 
 def _kept_text(text: str) -> _Digested:
     return text.encode(errors="surrogatepass") if len(text) <= _LONGEST_KEPT else digest_text(text)
-
-
-def _digest(kept: _Digested) -> str:
-    if isinstance(kept, str):
-        return kept
-    return digest_arguments(kept) if isinstance(kept, dict) else hashlib.sha256(kept).hexdigest()
 
 
 def _line(record: _Record | LedgerLine) -> LedgerLine:
@@ -123,8 +114,8 @@ def _line(record: _Record | LedgerLine) -> LedgerLine:
         tool=tool,
         attempt=attempt,
         time=when,
-        arguments=_digest(arguments),
-        result=_digest(result),
+        arguments=digest_arguments(marshal.loads(arguments)) if isinstance(arguments, bytes) else arguments,
+        result=hashlib.sha256(result).hexdigest() if isinstance(result, bytes) else result,
         note=note,
     )
 
@@ -158,10 +149,17 @@ class Ledger:
         call = call_id if call_id is not None else f"{self.rollout}/call-{self._calls}"
         return Entry(self, call, f"{self._nonce}-{self._calls}", str(tool), arguments)
 
-    def write(self, record: _Record) -> None:
-        kept: _Record | LedgerLine = record
+    def write(
+        self, of: Entry, event: Event, *, arguments: _Digested = "", result: _Digested = "", note: str = ""
+    ) -> None:
+        """A line of one of its calls."""
+        if event in ENDS:
+            # Also where the listener raises: the call must not end twice.
+            of.ended = True
+        kept: _Record | LedgerLine
+        kept = (self.rollout, of.call, of.key, event, of.tool, of.attempt, time.time(), arguments, result, note)
         if self.listener is not None:
-            kept = _line(record)
+            kept = _line(kept)
             self.listener(kept)
         if len(self._lines) == self._lines.maxlen:
             self.dropped += 1
@@ -171,11 +169,11 @@ class Ledger:
 class Entry:
     """One call's lines."""
 
-    __slots__ = ("_arguments", "_ledger", "_tool", "attempt", "call", "ended", "key", "rollout")
+    __slots__ = ("_arguments", "_ledger", "attempt", "call", "ended", "key", "rollout", "tool")
 
     def __init__(self, ledger: Ledger, call: str, key: str, tool: str, arguments: object) -> None:
         self._ledger = ledger
-        self._tool = tool
+        self.tool = tool
         self._arguments = arguments
         self.call = call
         self.key = key
@@ -192,49 +190,32 @@ class Entry:
         """The next attempt is sent from here on."""
         self.attempt += 1
         try:
-            self._write("started", arguments=_kept_arguments(self._arguments) if self.attempt == 1 else "")
+            self._ledger.write(self, "started", arguments=_kept_arguments(self._arguments) if self.attempt == 1 else "")
         except BaseException:
             self.ended = True  # nothing is sent, and what cannot be written has no end either
             raise
 
     def accepted(self, note: str) -> None:
-        self._write("accepted", note=note)
+        self._ledger.write(self, "accepted", note=note)
 
     def lost(self, note: str) -> None:
-        self._write("lost", note=note)
+        self._ledger.write(self, "lost", note=note)
 
     def answered(self, result: ToolResult) -> None:
-        self._write("answered", result=_kept_text(result.text))
+        self._ledger.write(self, "answered", result=_kept_text(result.text))
 
     def refused(self, result: ToolResult) -> None:
         """Nothing was sent; the call's only line."""
         arguments = _kept_arguments(self._arguments)
-        self._write("refused", arguments=arguments, result=_kept_text(result.text), note=result.error_kind or "")
+        self._ledger.write(
+            self, "refused", arguments=arguments, result=_kept_text(result.text), note=result.error_kind or ""
+        )
 
     def failed(self, note: str) -> None:
-        self._write("failed", note=note)
+        self._ledger.write(self, "failed", note=note)
 
     def unknown(self, note: str) -> None:
-        self._write("unknown", note=note)
-
-    def _write(self, event: Event, *, arguments: _Digested = "", result: _Digested = "", note: str = "") -> None:
-        if event in ENDS:
-            # Also where the listener raises: the call must not end twice.
-            self.ended = True
-        self._ledger.write(
-            (
-                self.rollout,
-                self.call,
-                self.key,
-                event,
-                self._tool,
-                self.attempt,
-                time.time(),
-                arguments,
-                result,
-                note,
-            )
-        )
+        self._ledger.write(self, "unknown", note=note)
 
 
 def one_line(error: Any) -> str:

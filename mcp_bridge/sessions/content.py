@@ -41,16 +41,19 @@ def from_mcp(result: CallToolResult, *, reader: str | None = None) -> ToolResult
     return ToolResult(text=text or EMPTY, structured=structured)
 
 
-def from_plain(answer: dict[str, Any]) -> ToolResult:
+def from_plain(answer: dict[str, Any], *, duration_s: float = 0.0) -> ToolResult:
     """As `from_mcp`, of an answer as it is on the wire that holds texts and structured content alone."""
     content, structured = answer["content"], answer.get("structuredContent")
-    own = content[0]["text"] if len(content) == 1 else "\n".join(block["text"] for block in content)
-    text = own if len(content) == 1 else "\n".join(block["text"] for block in content if block["text"])
+    if len(content) == 1:
+        own = text = content[0]["text"]
+    else:
+        texts = [block["text"] for block in content]
+        own, text = "\n".join(texts), "\n".join(filter(None, texts))
     if structured is not None and not _tells(own, structured):
         text = "\n".join(part for part in (text, compact_json(structured)) if part)
     if answer.get("isError"):
         return error(text or EMPTY_ERROR, "tool_error", structured=structured)
-    return quick_result({**_DEFAULTS, "text": text or EMPTY, "structured": structured})
+    return quick_result({**_DEFAULTS, "text": text or EMPTY, "structured": structured, "duration_s": duration_s})
 
 
 def text_of(content: Iterable[ContentBlock], *, reader: str | None = None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,7 @@ class Catalogue:
         # Opened by now; where the SDK's own is used instead, there is no short way.
         self._call_plain = client.call_plain if isinstance(client, LightClient) else None
         self._extra = ReadingTools(client, resources=options.resources, prompts=options.prompts)
+        self._reading: frozenset[str] = frozenset()
         self._tasks = TaskCalls(client, label)
         self._as_tasks: frozenset[str] = frozenset()
         self._relisting: anyio.Lock | None = None
@@ -137,7 +139,8 @@ class Catalogue:
         listed = await _list_tools(self.client)
         before, names = {tool.name for tool in self.tools}, {tool.name for tool in listed}
         extra = self._extra.tools(taken=names)
-        self._vanished = (self._vanished | before) - names - {tool.name for tool in extra}
+        self._reading = frozenset(tool.name for tool in extra)
+        self._vanished = (self._vanished | before) - names - self._reading
         self.tools = [*listed, *extra]
         self._as_tasks = frozenset(tool.name for tool in listed if wants_task(tool))
         self._seen = seen
@@ -160,11 +163,12 @@ class Catalogue:
         if name in self._vanished:
             raise self._gone(name, "not_sent")
         answers = self._answers
-        if name in self._extra:
+        if name in self._reading:
             result = await self._extra.call(name, arguments, meta)
         else:
             progress = answers.progress_for(name, meta.get(CALL_META))
             plain = None if name in self._as_tasks else self._call_plain
+            began = time.perf_counter()
             try:
                 try:
                     answer = None if plain is None else await plain(name, arguments, progress, meta)
@@ -173,7 +177,7 @@ class Catalogue:
                         raise
                     answer = None
                 if type(answer) is dict:
-                    result = from_plain(answer)
+                    result = from_plain(answer, duration_s=time.perf_counter() - began)
                 else:
                     result = await self._finish(answer, name, arguments, progress, meta)
             except MCPError as error:

@@ -74,10 +74,6 @@ class ReadingTools:
             tools.append(tool.model_copy(update={"name": name}))
         return tools
 
-    def __contains__(self, name: str) -> bool:
-        """Whether this is one of these tools, as `tools` last named them."""
-        return name in self._handlers
-
     async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult:
         """The result of one of these tools. Raises the SDK's errors."""
         try:

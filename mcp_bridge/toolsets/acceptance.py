@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .plain import is_plain
+from .plain import check_plain, is_plain
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
@@ -31,7 +31,11 @@ class Acceptance:
         self._is_valid = is_valid
 
     def __call__(self, value: Any) -> bool:
-        return is_plain(value) and self.of_plain(value)
+        try:
+            check_plain(value)
+            return self._is_valid(value)
+        except (ValueError, OverflowError, RecursionError):
+            return False
 
     def of_plain(self, value: Any) -> bool:
         """The same of a value that is known to be plain, such as a copy that `plain_copy` made."""

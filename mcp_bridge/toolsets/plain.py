@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from math import isfinite
 from typing import Any
 
 _DEEPEST = 64
@@ -16,7 +16,7 @@ class NotPlain(ValueError):
 def is_plain(value: Any) -> bool:
     """Whether `value` is made of JSON's types alone: exact types, finite numbers, text without lone surrogates."""
     try:
-        _check(value, 0)
+        check_plain(value)
     except NotPlain:
         return False
     return True
@@ -27,7 +27,8 @@ def plain_copy(value: Any) -> Any:
     return _copied(value, 0)
 
 
-def _check(value: Any, depth: int) -> None:
+def check_plain(value: Any, depth: int = 0) -> None:
+    """Raises `NotPlain` where `is_plain` is false. `depth`: how deep `value` is in a larger one."""
     kind = type(value)
     if kind is str:
         if not value.isascii():
@@ -42,15 +43,15 @@ def _check(value: Any, depth: int) -> None:
                 _check_text(key)
             kind = type(inner)
             if (kind is not str or not inner.isascii()) and kind not in _AS_THEY_ARE:
-                _check(inner, depth + 1)
+                check_plain(inner, depth + 1)
     elif kind is list:
         if depth > _DEEPEST:
             raise NotPlain
         for inner in value:
             if type(inner) is not str or not inner.isascii():
-                _check(inner, depth + 1)
+                check_plain(inner, depth + 1)
     elif kind is float:
-        if not math.isfinite(value):
+        if not isfinite(value):
             raise NotPlain
     elif kind not in _AS_THEY_ARE:
         raise NotPlain
@@ -69,7 +70,7 @@ def _copied(value: Any, depth: int) -> Any:
                 _check_text(key)
             # The most frequent kinds, without a call for each.
             kind = type(inner)
-            if (kind is str and inner.isascii()) or kind in _AS_THEY_ARE:
+            if (kind is str and inner.isascii()) or kind in _AS_THEY_ARE or (kind is float and isfinite(inner)):
                 made[key] = inner
             else:
                 made[key] = _copied(inner, depth + 1)
@@ -78,7 +79,7 @@ def _copied(value: Any, depth: int) -> Any:
         if depth > _DEEPEST:
             raise NotPlain
         return [inner if type(inner) is str and inner.isascii() else _copied(inner, depth + 1) for inner in value]
-    _check(value, depth)
+    check_plain(value, depth)
     return value
 
 

@@ -7,9 +7,10 @@ schema, the time limit, the cap on the text.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -302,41 +303,38 @@ class CheckedWorld:
             return self._refused(entry, error(unknown_tool(name, [tool.name for tool in self._tools]), "unknown_tool"))
         if (problem := self._checker.problem(name, arguments)) is not None:
             return self._refused(entry, error(problem, "invalid_arguments"))
-        return await self._call(entry, *found, name, arguments, limit_s)
-
-    def _call(
-        self,
-        entry: Entry,
-        route: _Route,
-        world: World,
-        name: str,
-        arguments: Mapping[str, Any],
-        limit_s: float | None,
-    ) -> Coroutine[Any, Any, ToolResult]:
+        route, world = found
         tool = route.tools[name]
-        name_there = tool.name_at_source or name
+        return await call_once(
+            entry,
+            functools.partial(self._send, entry, route, world, tool.name_at_source or name, arguments),
+            tool=tool,
+            retries=route.retries,
+            limit_s=route.call_timeout_s if limit_s is None else limit_s,
+            turns=route.turns,
+        )
 
-        async def send(left_s: float) -> ToolResult:
-            began = time.perf_counter()
-            deadlines = route.deadlines.of(left_s)
-            scope = deadlines.begin()
-            try:
-                with scope:
-                    result = await world.call(name_there, arguments, call_id=entry.call, timeout_s=left_s)
-                    # A source may say that it took longer: a delay that is only simulated.
-                    took_s = max(result.duration_s, time.perf_counter() - began)
-                    return capped(result, route.max_result_chars, duration_s=took_s)
-            except BaseExceptionGroup as group:
-                raise_as_itself(group)
-            finally:
-                deadlines.end(scope)
-            raise CallTimeout(
-                f"{name!r} did not answer within {left_s:g} s in world {self._world_id!r}; whether it took effect is "
-                "unknown. Raise call_timeout_s if it is only slow."
-            )
-
-        limit_s = route.call_timeout_s if limit_s is None else limit_s
-        return call_once(entry, send, tool=tool, retries=route.retries, limit_s=limit_s, turns=route.turns)
+    async def _send(
+        self, entry: Entry, route: _Route, world: World, name: str, arguments: Mapping[str, Any], left_s: float
+    ) -> ToolResult:
+        """One attempt. `name`: what the source calls the tool. Raises `CallTimeout` after `left_s`."""
+        began = time.perf_counter()
+        deadlines = route.deadlines[left_s]
+        scope = deadlines.begin()
+        try:
+            with scope:
+                result = await world.call(name, arguments, call_id=entry.call, timeout_s=left_s)
+                # A source that says how long it took knows better: a delay may only be simulated.
+                took_s = result.duration_s or time.perf_counter() - began
+                return capped(result, route.max_result_chars, duration_s=took_s)
+        except BaseExceptionGroup as group:
+            raise_as_itself(group)
+        finally:
+            deadlines.end(scope)
+        raise CallTimeout(
+            f"{entry.tool!r} did not answer within {left_s:g} s in world {self._world_id!r}; whether it took effect is "
+            "unknown. Raise call_timeout_s if it is only slow."
+        )
 
     def _refused(self, entry: Entry, result: ToolResult) -> ToolResult:
         entry.refused(result)

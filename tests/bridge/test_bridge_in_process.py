@@ -20,6 +20,7 @@ from mcp_bridge import ServerDied, ToolResult
 from mcp_bridge.channels.client import in_process_client
 from mcp_bridge.channels.serving import call_params
 from mcp_bridge.channels.sharing import Shared
+from mcp_bridge.control import CALL_META, ROLLOUT_META
 from mcp_bridge.toolsets.results import capped
 
 TOOL = types.Tool(name="act", input_schema={"type": "object"})
@@ -173,12 +174,13 @@ objects = st.dictionaries(texts, values, max_size=4)
 def test_parameters_are_what_validation_makes_of_them(name: str, arguments: Any, meta: Any) -> None:
     given_params = {"name": name, "arguments": arguments, "_meta": meta}
     validated = types.CallToolRequestParams.model_validate(given_params, by_name=False)
-    quick = call_params(given_params, dict(meta))
+    quick = call_params(given_params)
     assert quick == validated
     assert quick.model_fields_set == validated.model_fields_set
     assert list(quick.__dict__) == list(validated.__dict__)
     assert quick.model_dump(by_alias=True) == validated.model_dump(by_alias=True)
     assert quick.arguments is not arguments
+    assert quick.meta is not meta
 
 
 @settings(max_examples=60, deadline=None)
@@ -248,6 +250,48 @@ def test_sessions_that_share_say_each_what_holds_for_itself() -> None:
 
     anyio.run(call)
     assert seen == [False, True, False]
+
+
+@pytest.mark.parametrize("world_id", ["plain", "日本", "half \ud800 pair"])
+async def test_a_server_is_told_of_the_rollout_whatever_its_letters(world_id: str) -> None:
+    told: list[Any] = []
+
+    async def look(context: Any, params: Any) -> types.CallToolResult:
+        told.append(dict(context.meta))
+        return types.CallToolResult(content=[types.TextContent(text="done")])
+
+    async with (
+        mcp_bridge.connect(quick_server(on_call_tool=look)) as toolset,
+        toolset.open_world(world_id) as world,
+    ):
+        assert (await world.call("act", {}, call_id="c1")).text == "done"
+    (meta,) = told
+    assert meta[ROLLOUT_META] == world_id
+    assert meta[CALL_META] == "c1"
+
+
+class Timed:
+    """A source whose calls say how long they took."""
+
+    tools = (mcp_bridge.Tool(name="act"),)
+
+    @contextlib.asynccontextmanager
+    async def open_world(self, world_id: str, setup: Any = None) -> AsyncIterator[Timed]:
+        yield self
+
+    async def call(self, name: str, arguments: Any, **_: Any) -> ToolResult:
+        return ToolResult(text="done", duration_s=arguments["seconds"])
+
+    async def state(self) -> None:
+        return None
+
+
+async def test_a_source_that_says_how_long_a_call_took_is_believed_and_else_it_is_measured() -> None:
+    async with mcp_bridge.connect(Timed()) as toolset:
+        assert (await toolset.call("act", {"seconds": 7.5})).duration_s == 7.5
+        assert 0 < (await toolset.call("act", {"seconds": 0.0})).duration_s < 7
+    async with mcp_bridge.connect(quick_server()) as toolset:
+        assert 0 < (await toolset.call("act", {})).duration_s < 7
 
 
 @settings(max_examples=100, deadline=None)

@@ -6,6 +6,7 @@ from .auditing import audit_call, audit_tasks
 from .faults import ModelFaultJudge, fault_judge
 from .group_verdicts import Ranked, ranked
 from .ranking import Ranker, Ranking
+from .ranking_agreement import RankingAgreement, measure_ranking
 from .verdicts import Judge, judge
 
 __all__ = [
@@ -16,11 +17,13 @@ __all__ = [
     "Ranked",
     "Ranker",
     "Ranking",
+    "RankingAgreement",
     "audit_call",
     "audit_tasks",
     "fault_judge",
     "judge",
     "labelled_examples",
     "measure_agreement",
+    "measure_ranking",
     "ranked",
 ]

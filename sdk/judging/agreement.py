@@ -121,7 +121,8 @@ async def measure_agreement(
     verifier: VerifierLike, examples: Sequence[Labelled], *, threshold: float = 1.0, concurrency: int = 8
 ) -> Agreement:
     """Judge every example and count. Any verifier can be measured; a `Judge` with a cache keeps what was measured,
-    which `min_kappa` asks for."""
+    which `min_kappa` asks for. Of one that judges groups it measures what it says of each rollout alone: of `ranked`
+    the gates; `measure_ranking` measures the rest."""
     limiter = anyio.CapacityLimiter(concurrency)
     judged: list[bool | str] = [""] * len(examples)
 

@@ -194,7 +194,7 @@ def check_fits(model: Any) -> None:
             f"{type(model).__name__} has attention_dropout={config.attention_dropout}, which the shared-prefix forward "
             "does not apply. Set it to 0 in the model's config.json, or pass config={'shared_prefix': False}."
         )
-    if hasattr(config, "output_router_logits") and getattr(config, "router_aux_loss_coef", 0.0):
+    if getattr(config, "router_aux_loss_coef", None) and hasattr(config, "output_router_logits"):
         raise ModelError(
             f"{type(model).__name__} has experts whose load is balanced by a loss over every token "
             f"(router_aux_loss_coef={config.router_aux_loss_coef}), which the shared-prefix forward does not compute. "

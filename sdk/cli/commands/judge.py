@@ -34,7 +34,8 @@ def check(
     """Measure how far a judge, or any other verifier, agrees with labelled examples.
 
     Prints accuracy with its interval, Cohen's kappa, the confusion and every disagreement. A judge with a cache keeps
-    what was measured, and one with min_kappa scores nothing before.
+    what was measured, and one with min_kappa scores nothing before. Of ranked(...) it says first how far its gates
+    agree, then how often the ranking puts a right example above a wrong one of the same task.
 
     Examples:
       toolbake judge check labels.jsonl --verifier judges.py:polite
@@ -43,22 +44,27 @@ def check(
         import anyio
 
         from ...errors import ToolbakeError
-        from ...judging import Agreement, Judge, labelled_examples, measure_agreement
+        from ...judging import Judge, Ranked, labelled_examples, measure_agreement, measure_ranking
         from ..quiet import quiet_libraries
         from ..sources import load_verifier
 
         quiet_libraries()
         judge, labelled = load_verifier(verifier), labelled_examples(examples)
 
-        async def measure() -> Agreement:
+        async def measure() -> list[float | None]:
             try:
-                return await measure_agreement(judge, labelled, threshold=threshold, concurrency=concurrency)
+                found = await measure_agreement(judge, labelled, threshold=threshold, concurrency=concurrency)
+                typer.echo(str(found))
+                if not isinstance(judge, Ranked):
+                    return [found.kappa]
+                ranking = await measure_ranking(judge, labelled, concurrency=concurrency)
+                typer.echo(f"\nthe ranking among them\n{ranking}")
+                return [found.kappa, ranking.kappa]
             finally:
-                if isinstance(judge, Judge):
+                if isinstance(judge, Judge | Ranked):
                     await judge.close()
 
-        found = anyio.run(measure)
-        typer.echo(str(found))
-        if found.kappa is None or found.kappa < min_kappa:
-            shown = "not defined" if found.kappa is None else f"{found.kappa:.2f}"
-            raise ToolbakeError(f"the agreement (kappa {shown}) is below --min-kappa {min_kappa:g}")
+        for kappa in anyio.run(measure):
+            if kappa is None or kappa < min_kappa:
+                shown = "not defined" if kappa is None else f"{kappa:.2f}"
+                raise ToolbakeError(f"the agreement (kappa {shown}) is below --min-kappa {min_kappa:g}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
@@ -37,10 +37,12 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry.trace import SpanKind, StatusCode
 from pydantic_core import PydanticSerializationError, from_json
 
-from .engine import QuickPost
 from .session import CallAnswer, LightSession, PlainAnswer
 from .sharing import Shared
 from .tracing import is_traced
+
+if TYPE_CHECKING:
+    from .engine import QuickPost
 
 logger = logging.getLogger(__name__)
 

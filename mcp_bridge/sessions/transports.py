@@ -8,7 +8,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import httpx2
@@ -19,7 +19,6 @@ from mcp_types import CONNECTION_CLOSED, Implementation
 
 from ..access.auth import Login
 from ..channels.client import http_client, in_process_client, opened_client
-from ..channels.engine import Connections, uses_proxy
 from ..channels.sharing import Shared
 from ..control import CONTROL_ENV
 from ..event_loop import on_asyncio
@@ -35,6 +34,9 @@ from .processes import ServerProcess
 from .sse import SseStreams
 from .stderr import StderrTail
 from .stdio import StdioStreams
+
+if TYPE_CHECKING:
+    from ..channels.engine import Connections
 
 _eras: dict[tuple[str, ...], Era] = {}
 """How to begin with the server of a command; found out once for each process of ours."""
@@ -218,6 +220,8 @@ class Transport:
     @contextlib.asynccontextmanager
     async def _connected(self, spec: HttpSpec) -> AsyncIterator[Connections | None]:
         """The connections of all sessions, or None where each session makes its own: through a proxy, and in trio."""
+        from ..channels.engine import Connections, uses_proxy  # loads aiohttp, which other servers do without
+
         proxy = spec.access.proxy
         if proxy or (proxy is None and uses_proxy(spec.url)) or not on_asyncio():
             yield None

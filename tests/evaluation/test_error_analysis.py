@@ -82,6 +82,9 @@ CASES = {
         played(("cancel_order", {"order_id": "4417"}, MISSING)), "wrong_tool", 1, "cancel_order"
     ),
     "reading in the wrong place": (played(("list_orders", {"of": "4417"}, MISSING)), "wrong_tool", 1, "list_orders"),
+    "reading elsewhere with an invented order": (
+        played(("list_orders", {"of": "9999"}, MISSING)), "ungrounded_argument", 1, "list_orders.of"
+    ),
     "reading in the wrong place with arguments it does not have": (
         played(("list_orders", {}, INVALID)), "wrong_tool", 1, "list_orders"
     ),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Page, expect
 from runs_to_view import helpdesk_rollouts, long_run, reported_run, run_apart
 
@@ -167,6 +168,45 @@ def test_it_is_readable_on_a_phone_and_in_the_dark(
         expect(page.locator(".list")).to_be_visible()
 
 
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1300])
+def test_every_view_fits_its_screen_and_is_painted(
+    open_page: OpenPage, helpdesk_url: str, width: int, dark: bool, tmp_path: Path
+) -> None:
+    page = open_page(helpdesk_url, width=width, height=844, dark=dark)
+    for number, (key, there) in enumerate({"1": ".chart", "2": ".rollout", "3": ".column", "4": ".column"}.items()):
+        press(page, key)
+        if key != "1":
+            press(page, "j")
+        expect(page.locator(there).first).to_be_visible()
+        expect(page.locator(".columns .muted", has_text="…")).to_have_count(0)
+        assert page.evaluate(BEYOND_THE_SCREEN) == []
+        picture = tmp_path / f"{number}.png"
+        page.screenshot(path=picture)
+        shades, brightness = painted(picture)
+        assert shades > 100  # letters have many, an empty page few
+        assert (brightness < 0.4) == dark
+        press(page, "Escape")
+
+
+def painted(picture: Path) -> tuple[int, float]:
+    """How many colours a screenshot has, and how bright it is, from 0 to 1."""
+    with Image.open(picture) as image:
+        colours = image.convert("RGB").getcolors(image.width * image.height)
+        grey = image.convert("L").histogram()
+    assert colours is not None
+    return len(colours), sum(value * count for value, count in enumerate(grey)) / sum(grey) / 255
+
+
+BEYOND_THE_SCREEN = """() => [...document.querySelectorAll("main *")].filter((node) => {
+    const box = node.getBoundingClientRect();
+    if (!box.width || !box.height) return false;
+    for (let around = node.parentElement; around; around = around.parentElement) {
+        if (/auto|scroll|hidden/.test(getComputedStyle(around).overflowX)) return false;
+    }
+    return box.right > innerWidth + 1 || box.left < -1;
+}).map((node) => node.className)"""
+"""What sticks out sideways, and cannot be scrolled to in a part of its own."""
 BRIGHTNESS = """() => {
     const parts = getComputedStyle(document.body).backgroundColor.match(/[\\d.]+/g).map(Number);
     return parts.slice(0, 3).reduce((sum, one) => sum + one, 0) / 3 / 255;

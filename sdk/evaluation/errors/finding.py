@@ -122,8 +122,9 @@ def _of_error(
         return _fault("wrong_tool", record, said)
     argument = ungrounded_argument(record.call.name, record.call.arguments, words_before(rollout, record.turn), tools)
     needed = gold is None or any(call.name == record.call.name for call in gold)
-    if not needed and not record.result.notes and (missing or not _only_reads(record.call.name, tools)):
-        # No other argument would have made it right.
+    reads = _only_reads(record.call.name, tools)
+    # Looking elsewhere first is allowed, with arguments that are not made up; beyond that no argument makes it right.
+    if not needed and not record.result.notes and not (reads and (argument or not missing)):
         wanted = f"; needed were {', '.join(call.name for call in missing)}" if missing else ""
         return _fault("wrong_tool", record, said + wanted)
     if kind == "invalid_arguments":

@@ -20,6 +20,7 @@ function current() {
 }
 
 function draw() {
+  if (store.facts === null) return; // nothing is known yet; what was chosen meanwhile is in the address
   const { name, view } = current();
   if (view.node.parentNode !== place) {
     place.replaceChildren(view.node);

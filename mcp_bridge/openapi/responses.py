@@ -18,6 +18,8 @@ from .arguments import bare_type, is_json
 
 _TEXTS = ("application/xml", "application/yaml", "application/javascript", "application/x-www-form-urlencoded")
 
+_LOST_BEHIND_A_GATEWAY = frozenset({502, 504})
+"""A gateway got no answer, or none that it could use, from the API, which may have done its work (RFC 9110, 15.6)."""
 # The document, the credentials or this bridge made the request wrong, and no other arguments would make it right.
 _NOT_THE_MODELS = {405, 406, 407, 411, 415, 421, 426, 431, 511}
 
@@ -97,7 +99,8 @@ def _refuse_failures(answer: Answer, operation: str, needs: str) -> None:
     if answer.status < 400 or answer.status in _NOT_THE_MODELS:
         raise ToolFailure(f"{where}, which no other arguments can mend: {_start(answer)}", delivery="answered")
     if answer.status >= 500:
-        raise ToolFailure(f"{where}: {_start(answer)}", delivery="answered")
+        lost = answer.status in _LOST_BEHIND_A_GATEWAY
+        raise ToolFailure(f"{where}: {_start(answer)}", delivery="unknown" if lost else "answered")
 
 
 def _start(answer: Answer) -> str:

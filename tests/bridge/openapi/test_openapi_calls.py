@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 import mcp_bridge
-from mcp_bridge import CallTimeout, SourceError, ToolFailure, Toolset
+from mcp_bridge import CallTimeout, OutcomeUnknown, SourceError, ToolFailure, Toolset
 
 Connecting = Callable[..., AbstractAsyncContextManager[Toolset]]
 
@@ -66,12 +67,32 @@ async def test_what_the_policy_did_wrong_comes_back_to_it(api: Connecting, code:
     assert result.structured == {"problem": "as asked"}
 
 
-@pytest.mark.parametrize("code", ["401", "405", "415", "500", "501", "502", "503", "504", "304", "300"])
+@pytest.mark.parametrize("code", ["401", "405", "415", "500", "501", "503", "304", "300"])
 async def test_a_broken_tool_is_no_answer(api: Connecting, code: str) -> None:
     async with api(STATUS) as toolset:
         with pytest.raises(ToolFailure, match=rf"GET /status/\{{code\}} of echo .*{code}") as caught:
             await toolset.call("it", {"code": code})
     assert caught.value.delivery == "answered"
+
+
+@pytest.mark.parametrize("code", [502, 504])
+async def test_what_a_gateway_lost_is_asked_for_again_only_where_that_does_no_harm(
+    api: Connecting, echo: str, code: int
+) -> None:
+    async def asked() -> int:
+        async with httpx.AsyncClient() as http:
+            count: int = (await http.get(f"{echo}/count/{code}")).json()["count"]
+            return count
+
+    operations = {"get": {"operationId": "read"}, "post": {"operationId": "charge"}}
+    async with api({f"/status/{code}": operations}) as toolset, toolset.open_world("w") as world:
+        before = await asked()
+        with pytest.raises(OutcomeUnknown):
+            await world.call("charge", {})
+        assert (await asked() - before, world.ledger.lines[-1].event) == (1, "unknown")
+        with pytest.raises(ToolFailure, match=str(code)):
+            await world.call("read", {})
+        assert (await asked() - before, world.ledger.lines[-1].event) == (4, "failed")
 
 
 @pytest.mark.parametrize(("code", "wait"), [("429", "90"), ("503", "70")])

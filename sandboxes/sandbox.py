@@ -170,7 +170,7 @@ class Sandbox(ABC):
             return _mistake(refusal.kind, str(refusal))
         except ToolFailure:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a tool that ends the program ends its call alone
             raise ToolFailure(
                 f"{self.name}.{name} broke: {type(error).__name__}: {error}",
                 delivery="answered",

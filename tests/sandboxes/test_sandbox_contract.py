@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import sys
 import time
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -21,6 +22,8 @@ def _add(database: sqlite3.Connection, by: int) -> dict[str, int]:
     database.execute("UPDATE counters SET value = value + ?", (by,))
     if by == 13:
         raise Refused("13 is not allowed.")
+    if by == 98:
+        sys.exit(3)
     if by == 99:
         raise RuntimeError("a bug")
     return {"value": database.execute("SELECT value FROM counters").fetchone()[0]}
@@ -135,11 +138,21 @@ def test_a_refusal_undoes_what_the_tool_had_changed() -> None:
     assert sandbox.state() == before
 
 
-def test_a_broken_tool_is_a_failure_of_the_infrastructure_and_changes_nothing() -> None:
+@pytest.mark.parametrize(("by", "told"), [(99, "RuntimeError: a bug"), (98, "SystemExit: 3")])
+def test_a_broken_tool_is_a_failure_of_the_infrastructure_and_changes_nothing(by: int, told: str) -> None:
     sandbox = Counter()
     before = sandbox.state()
-    with pytest.raises(ToolFailure, match=r"counter\.add broke: RuntimeError: a bug"):
-        sandbox.call_now("add", {"by": 99})
+    with pytest.raises(ToolFailure, match=rf"counter\.add broke: {told}"):
+        sandbox.call_now("add", {"by": by})
+    assert sandbox.state() == before
+
+
+def test_an_argument_that_the_function_does_not_take_is_the_callers_mistake() -> None:
+    sandbox = Counter()
+    before = sandbox.state()
+    result = sandbox.call_now("add", {"by": 1, "unit": "kg"})
+    assert (result.is_error, result.error_kind) == (True, "invalid_arguments")
+    assert "unit: there is no such argument; it takes by" in result.text
     assert sandbox.state() == before
 
 

@@ -22,6 +22,7 @@ from mcp.shared.message import SessionMessage
 from ..access.redaction import redacted
 from .faults import Fault
 from .http_client import lost
+from .messages import instead_of, message_in
 
 logger = logging.getLogger(__name__)
 
@@ -104,12 +105,12 @@ class SseStreams:
         return endpoint
 
     def _message(self, data: str) -> SessionMessage | None:
-        try:
-            return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(data, by_name=False))
-        except ValueError:
+        message = message_in(data)
+        if message is None:
             shown = redacted(data[:_SHOWN], self._secrets)
             logger.warning("%s sent an event that is no MCP message: %s", self._label, shown)
-            return None
+            return instead_of(data.encode(errors="replace"))
+        return message
 
     async def _write(
         self,

@@ -7,9 +7,7 @@ started where the wrapper itself ends in time, and lets a server that reads noth
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import anyio
@@ -21,14 +19,13 @@ from mcp.shared.message import SessionMessage
 from ..access.redaction import redacted
 from .faults import too_large
 from .lines import LineSplitter, LongLine
+from .messages import instead_of, message_in
 from .processes import EOF_GRACE_S, ServerProcess
 
 logger = logging.getLogger(__name__)
 
 _FLUSH_S = 0.5
 _SHOWN = 200
-_ENDS = 4096
-_HALVES = re.compile("[\ud800-\udfff]")
 
 Reading = MemoryObjectSendStream[SessionMessage | Exception]
 
@@ -114,22 +111,13 @@ class StdioStreams:
             return self._instead_of(line)
         if not line.strip():
             return None
-        try:
-            # Not strict: one broken letter in a text is no reason to lose an answer.
-            message = mcp_types.jsonrpc_message_adapter.validate_json(line.decode(errors="replace"), by_name=False)
-        except ValueError:
-            return _with_whole_letters(line) or self._instead_of_unreadable(line)
-        return SessionMessage(message)
-
-    def _instead_of_unreadable(self, line: bytes) -> SessionMessage | None:
-        """An error for the request that the line answers, which would otherwise wait for its time limit."""
-        shown = redacted(line[:_SHOWN].decode(errors="replace"), self._secrets)
-        logger.warning("%s wrote a line to stdout that is no MCP message: %s", self._label, shown)
-        answers = LongLine(len(line), ended=True, head=line[:_ENDS], tail=line[-_ENDS:]).answers()
-        if answers is None:
-            return None
-        error = mcp_types.ErrorData(code=mcp_types.PARSE_ERROR, message="the answer is no message of MCP")
-        return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=answers, error=error))
+        # Not strict: one broken letter in a text is no reason to lose an answer.
+        message = message_in(line.decode(errors="replace"))
+        if message is None:
+            shown = redacted(line[:_SHOWN].decode(errors="replace"), self._secrets)
+            logger.warning("%s wrote a line to stdout that is no MCP message: %s", self._label, shown)
+            return instead_of(line)
+        return message
 
     def _instead_of(self, line: LongLine) -> SessionMessage | None:
         """An error for the request that the line answers. The whole session ends where that cannot be told."""
@@ -144,12 +132,3 @@ class StdioStreams:
         if answers is None:
             return None
         return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=answers, error=fault.as_error()))
-
-
-def _with_whole_letters(line: bytes) -> SessionMessage | None:
-    """The message where all that is wrong with it are halves of surrogate pairs: servers cut texts between them."""
-    try:
-        text = _HALVES.sub("\ufffd", json.dumps(json.loads(line), ensure_ascii=False))
-        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False))
-    except (ValueError, RecursionError):
-        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ ANSWERS: dict[str, Any] = {
     "plain_text": lambda it: (200, "text/plain", "charged"),
     "a_page": lambda it: (200, "application/json", "<html>"),
     "nothing": lambda it: (200, "application/json", ""),
+    "half_a_letter": lambda it: (200, "application/json", message(it, result=FINE).replace("charged", "\\ud83d")),
     "no_result": lambda it: (200, "application/json", message(it, result=None)),
     "no_content": lambda it: (200, "application/json", message(it, result={"content": "charged"})),
     "no_event": lambda it: (200, "text/event-stream", "\n"),
@@ -83,6 +85,47 @@ class Charging(BaseHTTPRequestHandler):
         pass
 
 
+class Events(BaseHTTPRequestHandler):
+    """The same tools over HTTP with SSE: answers are events of the one stream that a session has."""
+
+    protocol_version = "HTTP/1.1"
+    waiting: ClassVar[queue.Queue[str]] = queue.Queue()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        self.wfile.write(b"event: endpoint\ndata: /messages\n\n")
+        while (body := self.waiting.get()) != "":
+            self.wfile.write(f"event: message\ndata: {body}\n\n".encode())
+        self.close_connection = True
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        it, method = asked.get("id"), asked["method"]
+        if method == "tools/call":
+            self.waiting.put(ANSWERS[asked["params"]["name"]](it)[2])
+        elif it is not None:
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ANSWERS]
+            self.waiting.put(message(it, result=ABOUT if method == "initialize" else {"tools": tools}))
+        self.send_response(202)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def events() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Events)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/sse"
+    Events.waiting.put("")
+    server.shutdown()
+    server.server_close()
+
+
 @pytest.fixture(scope="module")
 def charging() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Charging)
@@ -114,6 +157,18 @@ async def test_an_answer_that_cannot_be_used_ends_its_call_and_nobody_calls_agai
                 assert world.ledger.lines[-1].event == ("unknown" if unknown else "failed")
             assert Charging.calls[name] - before == 1
         assert (await world.call("fine", {})).text == "charged"
+
+
+@pytest.mark.anyio
+async def test_an_event_that_is_no_message_ends_its_call_at_once(events: str) -> None:
+    entry = {"url": events, "type": "sse"}
+    # No call waits for its limit: that is longer than this test may take.
+    async with mcp_bridge.connect({"mcpServers": {"s": entry}}, call_timeout_s=600) as toolset:
+        assert (await toolset.call("half_a_letter", {})).text == "\ufffd"
+        with pytest.raises(ToolFailure, match="the answer is no message of MCP") as raised:
+            await toolset.call("no_result", {})
+        assert raised.value.delivery == "answered"
+        assert (await toolset.call("fine", {})).text == "charged"
 
 
 @pytest.mark.anyio

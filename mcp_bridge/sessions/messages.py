@@ -1,0 +1,39 @@
+"""From a line of standard output, or an event, to a message of MCP."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import mcp_types
+from mcp.shared.message import SessionMessage
+
+from .lines import LongLine
+
+_ENDS = 4096
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def message_in(text: str) -> SessionMessage | None:
+    """The message; None where there is none.
+
+    Halves of surrogate pairs are no reason to lose one: servers cut texts between them.
+    """
+    try:
+        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False))
+    except ValueError:
+        pass
+    try:
+        whole = _HALVES.sub("\ufffd", json.dumps(json.loads(text), ensure_ascii=False))
+        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False))
+    except (ValueError, RecursionError):
+        return None
+
+
+def instead_of(line: bytes) -> SessionMessage | None:
+    """An error for the request that an unreadable line answers, which would otherwise wait for its time limit."""
+    answers = LongLine(len(line), ended=True, head=line[:_ENDS], tail=line[-_ENDS:]).answers()
+    if answers is None:
+        return None
+    error = mcp_types.ErrorData(code=mcp_types.PARSE_ERROR, message="the answer is no message of MCP")
+    return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=answers, error=error))

@@ -13,7 +13,8 @@ State = dict[str, dict[str, dict[str, Any]]]
 
 
 class Change(TypedDict):
-    """One value that changed. A new row has `before` None in every column, a deleted one `after` None.
+    """One value that changed. A new row has `before` None in every column, a deleted one `after` None. Of a row that
+    has no value but its key, the column is "", and what is there of it `{}`.
 
     Example: `{"table": "orders", "key": "4417", "column": "status", "before": "processing", "after": "cancelled"}`
     """
@@ -34,9 +35,22 @@ def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
     for table in sorted({*before, *after}):
         old_rows, new_rows = before.get(table, {}), after.get(table, {})
         for key in sorted({*old_rows, *new_rows}):
-            old, new = old_rows.get(key, {}), new_rows.get(key, {})
-            for column in sorted({*old, *new}):
-                was, now = old.get(column), new.get(column)
-                if was != now or type(was) is not type(now):
-                    changes.append({"table": table, "key": key, "column": column, "before": was, "after": now})
+            old, new = old_rows.get(key), new_rows.get(key)
+            found = _in_row(table, key, old or {}, new or {})
+            if not found and (old is None) != (new is None):
+                found = [{"table": table, "key": key, "column": "", "before": _there(old), "after": _there(new)}]
+            changes += found
+    return changes
+
+
+def _there(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if row is None else {}
+
+
+def _in_row(table: str, key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    changes: list[Change] = []
+    for column in sorted({*old, *new}):
+        was, now = old.get(column), new.get(column)
+        if was != now or type(was) is not type(now):
+            changes.append({"table": table, "key": key, "column": column, "before": was, "after": now})
     return changes

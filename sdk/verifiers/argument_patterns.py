@@ -11,6 +11,8 @@ from .comparing import same_json, shortened
 from .patterns import matches
 from .tokens import positions, tokenize
 
+_MOST = 2**1023
+"""A policy may write whole numbers of any length; what no double holds is near to nothing."""
 ABSENT = object()
 """In place of the value of an argument that was not given."""
 
@@ -65,8 +67,10 @@ def _near(gold: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool
     within = pattern.get("within")
     if not _is_number(gold) or within is None or not _is_number(within) or within < 0:
         raise VerifierError(f"{where} holds {shortened(pattern)}; write {{'$near': 12.5, 'within': 0.01}}")
+    if not _is_number(value) or abs(value) > _MOST:
+        return False
     # A little more than `within`, since 0.3 - 0.2 is not 0.1 in binary.
-    return _is_number(value) and abs(value - gold) <= within + 1e-9 * max(1.0, abs(gold))
+    return bool(abs(value - gold) <= within + 1e-9 * max(1.0, abs(gold)))
 
 
 def _one_of(choices: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
@@ -135,4 +139,6 @@ def unmatched(wanted: list[Any], found: list[Any], fit: Callable[[Any, Any], boo
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -73,6 +73,10 @@ class FinalState:
         state = rollout.final_state
         if state is None:
             raise _no_state("final_state", rollout)
+        if self.state == "contains" and gold == {}:
+            raise VerifierError(
+                f"task {rollout.task.id!r}: expected['state'] is {{}}, which every state contains; name what must be"
+            )
         right = same_json(state, gold) if self.state == "equals" else holds_json(state, gold)
         return None if right else f"the final state does not {self.state.removesuffix('s')} {shortened(gold)}"
 
@@ -137,4 +141,4 @@ def _place(change: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _name(place: tuple[str, str, str]) -> str:
-    return f"{place[0]}[{place[1]!r}].{place[2]}"
+    return f"{place[0]}[{place[1]!r}]" + f".{place[2]}" * bool(place[2])

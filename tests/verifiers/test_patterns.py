@@ -74,6 +74,7 @@ async def test_patterns_that_overlap_are_paired_so_that_each_has_a_call():
     ("pattern", "right", "wrong"),
     [
         ({"$one_of": ["a", {"$near": 1, "within": 0}]}, ["a", 1, 1.0], ["b", 2, True]),
+        ({"$near": 12.5, "within": 0.5}, [12, 13.0], [12 - 10**400, 10**400, -(10**4000), True]),
         ({"$text": "Late parcel"}, ["late  PARCEL."], ["late", "late parcel today", 5]),
         ({"$pattern": "[A-Z]-[0-9]+"}, ["A-17"], ["A-17x", "a-17", 17]),
         ({"$set": [1, {"$any": True}]}, [[1, 2], [2, 1]], [[2, 3], [1], [1, 2, 3], "12"]),

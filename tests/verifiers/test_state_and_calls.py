@@ -50,6 +50,20 @@ async def test_no_changes_expected_means_that_nothing_may_change():
     assert (await judge(final_state(), expected={"changes": []}, before=BEFORE, after=CANCELLED)).score == 0
 
 
+async def test_a_row_with_no_value_but_its_key_is_a_change_too():
+    before = {"blocked": {"C1": {}}, "notes": {}}
+    for after, said in (
+        ({"blocked": {"C1": {}, "C2": {}}, "notes": {}}, "not asked for: blocked['C2'] to {}"),
+        ({"blocked": {}, "notes": {}}, "not asked for: blocked['C1'] to None"),
+        ({"blocked": {"C1": {}}, "notes": {"1": {"text": None}}}, "not asked for: notes['1'] to {}"),
+    ):
+        verdict = await judge(final_state(), expected={"changes": []}, before=before, after=after)
+        assert (verdict.score, verdict.explanation) == (0, said)
+        gold = {"changes": [dict(change) for change in diff(before, after)]}
+        assert (await judge(final_state(), expected=gold, before=before, after=after)).score == 1
+        assert (await judge(final_state(), expected=gold, before=before, after=before)).score == 0
+
+
 async def test_ignored_tables_and_columns_do_not_matter():
     after = {"orders": CANCELLED["orders"], "log": {"1": {"text": "cancelled"}}}
     after["orders"] = {**after["orders"], "1": {**after["orders"]["1"], "seen": "now"}}
@@ -87,6 +101,11 @@ async def test_the_final_state_equals_or_contains_the_expected_one():
 async def test_what_cannot_be_known_is_an_error_and_no_verdict(fields, message):
     with pytest.raises(VerifierError, match=message):
         await judge(final_state(), **fields)
+
+
+async def test_an_expected_state_that_every_state_contains_is_an_error():
+    with pytest.raises(VerifierError, match="which every state contains"):
+        await judge(final_state(state="contains"), expected={"state": {}}, before=BEFORE, after=BEFORE)
 
 
 states = st.dictionaries(

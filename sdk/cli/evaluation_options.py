@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +28,15 @@ PolicyKeys = Annotated[
         metavar="NAME=VARIABLE",
         show_default="none: no key is sent",
         help="The environment variable that holds the key of that policy's endpoint.",
+    ),
+]
+PolicyPrompts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy-prompt",
+        metavar="NAME=FILE",
+        show_default="none: what the tasks say",
+        help="A text file with the system prompt of that policy's endpoint, sent before all that a task says.",
     ),
 ]
 Baseline = Annotated[
@@ -117,6 +127,7 @@ def named_values(given: Sequence[str] | None, option: str) -> dict[str, str]:
 _EXAMPLES = {
     "--policy": "tuned=runs/first/model",
     "--policy-key": "large=HOST_KEY",
+    "--policy-prompt": "large=prompt.txt",
     "--price": "large=0.4,1.6",
 }
 
@@ -136,20 +147,27 @@ def prices(given: Sequence[str] | None) -> dict[str, tuple[float, float]]:
 
 
 def policies(
-    given: Sequence[str] | None, keys: Sequence[str] | None, *, alone: Any, say: Callable[[str], None]
+    given: Sequence[str] | None,
+    keys: Sequence[str] | None,
+    prompts: Sequence[str] | None = None,
+    *,
+    alone: Any,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """What `sdk.evaluate` takes as model or models.
 
     `alone`: the words of --model, --endpoint and --api-key-env. Raises `ConfigError` where both kinds are given, or a
-    key has no endpoint.
+    key or prompt has no endpoint.
     """
     from .sources import key_from, model_source
 
     model, endpoint, key_variable = alone
-    variables = named_values(keys, "--policy-key")
+    variables, files = named_values(keys, "--policy-key"), named_values(prompts, "--policy-prompt")
     if not given:
         if variables:
             raise ConfigError("--policy-key does nothing without --policy; with --endpoint use --api-key-env")
+        if files:
+            raise ConfigError("--policy-prompt does nothing without --policy; name the endpoint as a policy")
         return {"model": model_source(model, endpoint, key_variable, say=say)}
     if model is not None or endpoint is not None or key_variable is not None:
         raise ConfigError(
@@ -158,13 +176,27 @@ def policies(
         )
     named = {name: _policy(value) for name, value in named_values(given, "--policy").items()}
     for name, variable in variables.items():
-        if not isinstance(named.get(name), dict):
-            endpoints = [n for n, source in named.items() if isinstance(source, dict)]
-            raise ConfigError(
-                f"--policy-key names {name!r}, which is no endpoint; the endpoints are {', '.join(endpoints) or 'none'}"
-            )
-        named[name]["api_key"] = key_from(variable)
+        source = _endpoint(named, name, "--policy-key")
+        source["api_key"] = key_from(variable)
+    for name, file in files.items():
+        source = _endpoint(named, name, "--policy-prompt")
+        source["system"] = _text_of(file)
     return {"models": named}
+
+
+def _endpoint(named: Mapping[str, Any], name: str, option: str) -> dict[str, Any]:
+    source = named.get(name)
+    if not isinstance(source, dict):
+        endpoints = ", ".join(n for n, other in named.items() if isinstance(other, dict)) or "none"
+        raise ConfigError(f"{option} names {name!r}, which is no endpoint; the endpoints are {endpoints}")
+    return source
+
+
+def _text_of(file: str) -> str:
+    try:
+        return Path(file).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--policy-prompt: {file} cannot be read: {error}; give a text file in UTF-8") from None
 
 
 def _policy(value: str) -> Any:

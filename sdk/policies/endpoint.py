@@ -48,12 +48,15 @@ class EndpointAgent:
         max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
         extra_body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        system: str | None = None,
     ) -> None:
         """
         `max_retries`: how often a request is repeated after 429, 502, 503 or a connection that broke before any
         answer. The wait is the server's Retry-After, else `backoff_s`, doubled every time; a wait above
         `max_wait_s` seconds is a failure. `extra_body` is merged into every request; a value of None takes a field
         out (`{"seed": None}` for endpoints that refuse it). `headers` are sent as given and never shown.
+        `system`: instructions of this model's own, sent before all that a task says and in no record of a
+        rollout.
 
         Raises `ConfigError` for a URL or key that cannot work.
         """
@@ -64,6 +67,7 @@ class EndpointAgent:
         self._max_tokens_field = max_tokens_field
         self._extra_body = dict(extra_body or {})
         self._headers = _Secret({**(headers or {}), **_authorization(api_key)})
+        self._system = checked_system(system)
         self._client: httpx.AsyncClient | None = None
 
     def __repr__(self) -> str:
@@ -93,7 +97,7 @@ class EndpointAgent:
         """The JSON of one request. Reasoning is not sent back: endpoints keep or refuse it, each in its own way."""
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [message.model_copy(update={"reasoning": None}).as_openai() for message in messages],
+            "messages": [m.model_copy(update={"reasoning": None}).as_openai() for m in self._instructed(messages)],
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             self._max_tokens_field: max_tokens,
@@ -103,6 +107,15 @@ class EndpointAgent:
             body["tools"] = [tool.as_openai() for tool in tools]
         merged = {**body, **self._extra_body}
         return {key: value for key, value in merged.items() if value is not None}
+
+    def _instructed(self, messages: Sequence[Message]) -> list[Message]:
+        """With this model's own instructions first; one system message, as many chat templates allow no second."""
+        if self._system is None:
+            return list(messages)
+        if messages and messages[0].role == "system":
+            both = f"{self._system}\n\n{messages[0].content}"
+            return [messages[0].model_copy(update={"content": both}), *messages[1:]]
+        return [Message(role="system", content=self._system), *messages]
 
     async def post(self, body: dict[str, Any]) -> tuple[int, str, list[str]]:
         """Send until an answer came: its status and text, and why earlier tries were repeated.
@@ -243,6 +256,13 @@ def _checked_url(base_url: str) -> str:
             "give a key as api_key or in headers"
         )
     return base_url.rstrip("/").removesuffix("/chat/completions")
+
+
+def checked_system(system: Any) -> str | None:
+    """Raises `ConfigError` for what is no text, and for an empty one."""
+    if system is not None and (not isinstance(system, str) or not system.strip()):
+        raise ConfigError("an endpoint's system prompt is empty or no text; give a text, or leave it out")
+    return system
 
 
 def _authorization(api_key: str | None) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,16 +14,16 @@ from pydantic import ValidationError
 from mcp_bridge.access.redaction import public_url
 
 from ..errors import ConfigError
-from .endpoint import EndpointAgent
+from .endpoint import EndpointAgent, checked_system
 from .protocol import Agent
 from .vllm.options import VllmOptions
 
 ModelSource = str | Path | tuple[str, str] | Mapping[str, Any] | Agent | None
 """A folder or hub name (None: the embedded model); an endpoint as `(url, model name)` or as a mapping with
-`base_url`, `model` and optionally `api_key`; vLLM with token ids, as a mapping with `engine` ("vllm"), `model` and
-options of `VllmOptions`; or an agent."""
+`base_url`, `model` and optionally `api_key` and `system` (instructions of its own); vLLM with token ids, as a mapping
+with `engine` ("vllm"), `model` and options of `VllmOptions`; or an agent."""
 
-_ENDPOINT_KEYS = {"base_url", "model", "api_key", "timeout_s", "extra_body", "headers"}
+_ENDPOINT_KEYS = {"base_url", "model", "api_key", "timeout_s", "extra_body", "headers", "system"}
 
 
 @asynccontextmanager
@@ -72,7 +73,8 @@ def model_label(model: ModelSource) -> str | None:
         return f"{_vllm_options(model)[0] or 'the embedded model'} by vLLM"
     if isinstance(model, tuple | Mapping):
         options = _endpoint_options(model)
-        return f"{public_url(str(options['base_url']))}#{options['model']}"
+        label = f"{public_url(str(options['base_url']))}#{options['model']}"
+        return label if (system := options.get("system")) is None else f"{label} prompted {_short_digest(system)}"
     return str(model) if isinstance(model, str | Path) else getattr(model, "name", None)
 
 
@@ -131,4 +133,9 @@ def _endpoint_options(model: Any) -> dict[str, Any]:
             f"an endpoint is a mapping with base_url and model; missing: {', '.join(missing) or 'nothing'}; "
             f"unknown: {', '.join(unknown) or 'nothing'}; possible keys: {', '.join(sorted(_ENDPOINT_KEYS))}"
         )
+    checked_system(model.get("system"))
     return dict(model)
+
+
+def _short_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

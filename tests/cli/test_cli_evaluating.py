@@ -112,9 +112,11 @@ length = lambda texts: [[1.0] for text in texts]
 
 
 def test_an_endpoint_and_shorter_tool_prompts_are_measured_with_the_key_of_that_policy(agents, endpoint):
+    (agents / "prompt.txt").write_text("You answer for the order desk.")
     result = toolbake(
         *(*WORDS, "--policy", f"large={endpoint.url}#large-1", "--policy-key", "large=DESK_KEY"),
         *("--policy", "guesser=agents.py:guesser", "--tool-prompt", "full", "--tool-prompt", "names"),
+        *("--policy-prompt", "large=prompt.txt"),
         DESK_KEY="sk-desk",
     )
     assert result.exit_code == 0, result.stderr
@@ -122,6 +124,8 @@ def test_an_endpoint_and_shorter_tool_prompts_are_measured_with_the_key_of_that_
     assert "large, full schemas → large, names only: +0.0 points" in result.stdout
     assert "large, full schemas → guesser, full schemas: -100.0 points" in result.stdout
     assert set(endpoint.keys) == {"Bearer sk-desk"}
+    first = {json.dumps(request["messages"][0]) for request in endpoint.requests}
+    assert first == {'{"role": "system", "content": "You answer for the order desk."}'}
     shown = [request["tools"][0]["function"] for request in endpoint.requests]
     assert {tool["description"] for tool in shown} == {"Read an order.", ""}
 
@@ -136,6 +140,9 @@ def test_an_endpoint_and_shorter_tool_prompts_are_measured_with_the_key_of_that_
         (["--policy", "a=embedded", "--policy-key", "a=KEY"], "'a', which is no endpoint; the endpoints are none"),
         (["--policy-key", "a=KEY"], "--policy-key does nothing without --policy"),
         (["--policy", "a=https://host/v1#m", "--policy-key", "a=NO_SUCH"], "that environment variable is not set"),
+        (["--policy-prompt", "a=prompt.txt"], "--policy-prompt does nothing without --policy"),
+        (["--policy", "a=embedded", "--policy-prompt", "a=p.txt"], "'a', which is no endpoint; the endpoints are none"),
+        (["--policy", "a=https://host/v1#m", "--policy-prompt", "a=no.txt"], "--policy-prompt: no.txt cannot be read"),
         (["--price", "a=cheap"], "--price a=cheap: give two numbers"),
         (["--tool-prompt", "short"], "give one or more of full, names, none"),
         (["--samples", "2"], "at temperature 0 the model 'embedded' says the same every time"),

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from mcp_bridge.records import Tool
 from sdk.errors import ConfigError, PolicyFailure
 from sdk.policies.endpoint import EndpointAgent
+from sdk.policies.opening import check_model_source, model_label
 from sdk.policies.protocol import Sampling
 from sdk.policies.token_agent import turn_seed
 from sdk.records import Message
@@ -34,6 +35,33 @@ def called(*calls: tuple[str, str, str]) -> JSONResponse:
 def talk(url: str, tools: tuple[Tool, ...] = (), **options: Any) -> Any:
     agent = EndpointAgent(url, "small", KEY, backoff_s=0, **options)
     return agent.start(tools, sampling=Sampling(temperature=0.5, top_p=0.9, max_tokens=64), seed=3)
+
+
+async def test_a_models_own_instructions_come_before_what_the_task_says_in_one_system_message(
+    chat_server: ChatServer,
+) -> None:
+    opening = [Message(role="system", content="Be brief."), *ASK]
+    for messages, sent in ((ASK, "You are the desk."), (opening, "You are the desk.\n\nBe brief.")):
+        chat_server.will(says("Shipped."), says("Yes."))
+        conversation = talk(chat_server.url, system="You are the desk.")
+        await conversation.reply(messages)
+        await conversation.reply([Message(role="user", content="Sure?")])
+        for body in chat_server.bodies:
+            assert [m["content"] for m in body["messages"] if m["role"] == "system"] == [sent]
+            assert body["messages"][0]["role"] == "system"
+
+
+@pytest.mark.parametrize("system", ["", " \n", 7])
+def test_an_empty_system_prompt_is_refused(system: Any) -> None:
+    with pytest.raises(ConfigError, match="system prompt is empty"):
+        check_model_source({"base_url": "http://host/v1", "model": "large", "system": system})
+
+
+def test_another_system_prompt_makes_another_run() -> None:
+    source = {"base_url": "http://host/v1", "model": "large"}
+    labels = [model_label({**source, **extra}) for extra in ({}, {"system": "a"}, {"system": "b"})]
+    assert labels[0] == "http://host/v1#large"
+    assert len({*labels}) == 3
 
 
 async def test_a_conversation_with_parallel_calls_sends_what_openai_expects(

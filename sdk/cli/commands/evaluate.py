@@ -14,6 +14,7 @@ from ..evaluation_options import (
     FaultJudgeName,
     Policies,
     PolicyKeys,
+    PolicyPrompts,
     Prices,
     Samples,
     Split,
@@ -60,6 +61,7 @@ def evaluate(
     api_key_env: EndpointKey = None,
     policy: Policies = None,
     policy_key: PolicyKeys = None,
+    policy_prompt: PolicyPrompts = None,
     baseline: Baseline = None,
     tool_prompt: ToolPrompts = None,
     samples: Samples = 1,
@@ -97,7 +99,7 @@ def evaluate(
 
         quiet_libraries()
         say = Console()
-        named = policies(policy, policy_key, alone=(model, endpoint, api_key_env), say=say.say)
+        named = policies(policy, policy_key, policy_prompt, alone=(model, endpoint, api_key_env), say=say.say)
         how = {"samples": samples, "split": split, "temperature": temperature, "seed": seed, "concurrency": concurrency}
         what = {"baseline": baseline, "prices": prices(price), "cluster_by": cluster_by}
         what |= {"handlers": load_handlers(handlers), **fault_reading(fault_judge, embed)}

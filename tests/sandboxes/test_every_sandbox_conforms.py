@@ -25,7 +25,7 @@ def concrete_sandboxes() -> list[type[Sandbox]]:
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     found: list[type[Sandbox]] = []
-    waiting: list[type[Sandbox]] = [Sandbox]
+    waiting: list[Any] = [Sandbox]
     while waiting:
         kinds = [one for one in waiting.pop().__subclasses__() if one.__module__.startswith("sandboxes.")]
         waiting += kinds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import mcp_bridge
 from mcp_bridge import SourceError
-from sandboxes.faults import ErrorAnswer, Faulty, Latency, StaleRead
+from sandboxes.faults import ErrorAnswer, Fault, Faulty, Latency, StaleRead
 from sandboxes.helpdesk import Helpdesk
 from sandboxes.recorded import serve_recorder
 from sdk.traces.digests import tools_identity
@@ -36,7 +37,10 @@ async def notes_of(source: Any) -> list[tuple[str, ...]]:
 
 
 async def test_a_server_of_an_mcp_json_has_the_faults_that_python_would_give_it() -> None:
-    given = {"get_*": [Latency(seconds=(0.2, 2.0)), ErrorAnswer(p=0.5, texts=["500"])], "list_orders": StaleRead()}
+    given: dict[str, Fault | Sequence[Fault]] = {
+        "get_*": [Latency(seconds=(0.2, 2.0)), ErrorAnswer(p=0.5, texts=["500"])],
+        "list_orders": StaleRead(),
+    }
     expected = await notes_of(Faulty(Helpdesk(), given, seed=3))
     assert len(set(expected)) > 4
     faults = {"seed": 3, "tools": {"get_*": BOTH, "list_orders": {"fault": "StaleRead"}}}

@@ -1,6 +1,6 @@
 """Tool calls a second, over HTTP and in process, beside raw POSTs and the SDK's own client; opening; concurrency.
 
-    python tests/benchmarks/tool_calls.py [--rounds 3] [--seconds 2] [--sessions 256 1024]
+    python tests/benchmarks/tool_calls.py [--rounds 3] [--seconds 2] [--sessions 256 1024] [--parts in-process]
 
 The server is an `MCPServer` whose one tool returns a structured result with an output schema; over HTTP it runs in a
 process of its own, the same for all. Every contender's sessions are open before the first is measured; then they take
@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from pydantic import BaseModel
 
 ARGUMENTS = {"order_id": "A-1"}
 MODERN = "2026-07-28"
+PARTS = ("http", "in-process", "openings", "concurrency")
 Call = Callable[[], Awaitable[Any]]
 
 
@@ -403,16 +404,19 @@ async def concurrency(rounds: int) -> list[str]:
     return [*lines, ""]
 
 
-def section(*, rounds: int = 3, seconds: float = 2.0, sessions: tuple[int, ...] = (256, 1024)) -> str:
+def section(
+    *, rounds: int = 3, seconds: float = 2.0, sessions: tuple[int, ...] = (256, 1024), parts: Sequence[str] = PARTS
+) -> str:
     """The result as Markdown."""
 
     async def all_of_it() -> list[str]:
-        return [
-            *await over_http(rounds, seconds, list(sessions)),
-            *await in_process(rounds, seconds),
-            *await openings(rounds),
-            *await concurrency(rounds),
-        ]
+        measured = {
+            "http": lambda: over_http(rounds, seconds, list(sessions)),
+            "in-process": lambda: in_process(rounds, seconds),
+            "openings": lambda: openings(rounds),
+            "concurrency": lambda: concurrency(rounds),
+        }
+        return [line for part in PARTS if part in parts for line in await measured[part]()]
 
     head = [
         "## Tool calls: the bridge beside the SDK's client and raw POSTs",
@@ -430,12 +434,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--sessions", type=int, nargs="+", default=[256, 1024])
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure; all of it if not given"
+    )
     parser.add_argument("--serve", action="store_true", help="serve over HTTP instead; for the program itself")
     options = parser.parse_args()
     if options.serve:
         serve()
     else:
-        print(section(rounds=options.rounds, seconds=options.seconds, sessions=tuple(options.sessions)))
+        print(
+            section(
+                rounds=options.rounds, seconds=options.seconds, sessions=tuple(options.sessions), parts=options.parts
+            )
+        )
 
 
 if __name__ == "__main__":

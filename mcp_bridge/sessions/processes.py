@@ -21,6 +21,7 @@ TERM_GRACE_S = 2.0
 """From SIGTERM to SIGKILL."""
 _REAP_S = 2.0
 _POLL_S = 0.01
+_LONGEST_POLL_S = 0.1
 _CHUNK = 262_144
 _MUCH = 16_384
 _WANTS_A_PROCESSOR = "RD"
@@ -114,9 +115,12 @@ class ServerProcess:
         return False
 
     async def _group_gone(self, limit_s: float) -> bool:
+        pause = _POLL_S
         with anyio.move_on_after(limit_s):
-            while self._popen.poll() is None or _lives(self.pid):  # noqa: ASYNC110
-                await anyio.sleep(_POLL_S)
+            while self._popen.poll() is None or _lives(self.pid):
+                await anyio.sleep(pause)
+                # A look reads a file for each process of the machine: not a hundred times a second.
+                pause = min(2 * pause, _LONGEST_POLL_S)
             return True
         return False
 

@@ -2,7 +2,7 @@
 
 The server is started by a shell, as npx starts one, and starts a process itself that ignores the end of its input and
 SIGTERM. FILE gets the ids of all of them. HOW it ends: `return`, `raise`, `exit` (without any goodbye), or `wait` for a
-signal. `up` on stdout says that every rollout has its process.
+signal. `up` on stdout says that every rollout and every spare session has its process.
 """
 
 import os
@@ -24,21 +24,22 @@ from sdk.rollouts.episode import Job
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FILE, HOW = Path(sys.argv[1]), sys.argv[2]
-ROLLOUTS = 2
+ROLLOUTS, SPARES = 2, 2
 SERVER = [sys.executable, str(Path(__file__).with_name("breaking.py")), "--grandchild", str(FILE)]
 
 
 def all_started() -> bool:
-    return FILE.exists() and len(FILE.read_text().split()) >= 2 * ROLLOUTS
+    return FILE.exists() and len(FILE.read_text().split()) >= 2 * (ROLLOUTS + SPARES)
 
 
 async def main() -> None:
     # `; true` keeps the shell from becoming the server.
-    command = ["sh", "-c", f"{shlex.join(SERVER)}; true"]
+    entry = {"command": "sh", "args": ["-c", f"{shlex.join(SERVER)}; true"]}
+    config = {"mcpServers": {"breaking": {**entry, "toolbake": {"warm": SPARES, "protocol": "2026-07-28"}}}}
     calls = [
         Message(role="assistant", tool_calls=[ToolCall(id="", name=name, arguments={})]) for name in ("read", "hang")
     ]
-    async with connect(command) as toolset:
+    async with connect(config) as toolset:
         engine = RolloutEngine(agent=ScriptedAgent([*calls, "done"]), source=toolset, verifier=lambda rollout: 1.0)
         async with anyio.create_task_group() as group:
             jobs = [Job(id=f"r{number}", task=Task(prompt="go"), seed=number) for number in range(ROLLOUTS)]

@@ -146,10 +146,13 @@ def hostile_rollout(name: str, text: str, *, stage: str = "hostile") -> Rollout:
 
 
 def hostile_run(path: Path) -> Path:
-    """Every hostile text in a rollout of its own, and a result of 20 MB."""
+    """Every hostile text in a rollout of its own, with a report of them, and a result of 20 MB."""
     with RunFolder.create_or_resume(path, {"model": "none", "what": MARKUP}) as run:
-        for name, text in HOSTILE.items():
-            run.append_rollout("hostile", hostile_rollout(name, text))
+        rollouts = [hostile_rollout(name, text) for name, text in HOSTILE.items()]
+        for rollout in rollouts:
+            run.append_rollout("hostile", rollout)
+        note_conditions(run, {MARKUP: "hostile"}, [])
+        build_report({MARKUP: rollouts}).write(path)
         huge = "<i>0123456789</i>\n" * (20_000_000 // 18)
         run.append_rollout("hostile", hostile_rollout("huge", huge))
     return path

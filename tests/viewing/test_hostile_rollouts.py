@@ -39,6 +39,7 @@ def test_no_text_of_a_rollout_becomes_markup_or_runs(open_page: OpenPage, addres
     scripts = page.locator("script").count()
     for name in HOSTILE:
         open_rollout(page, name)
+        expect(page.locator(".panel", has_text="What went wrong first")).to_be_visible()
         for details in page.locator(".detail details > summary").all():
             details.click()
         expect(page.locator(".piece").first).to_be_visible()

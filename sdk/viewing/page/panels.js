@@ -66,7 +66,7 @@ export function faultPanel(row) {
   if (!fault) return null;
   const where = [fault.turn ? `turn ${fault.turn}` : "", [fault.tool, fault.argument].filter(Boolean).join(".")];
   return panel("What went wrong first",
-    el("p", {}, el("b", { class: "bad" }, kindName(fault.kind)), [...where, fault.by === "judge" ? "by a judge" : ""].filter(Boolean).map((part) => [" · ", shown(part)])),
+    el("p", {}, el("strong", { class: "bad" }, kindName(fault.kind)), [...where, fault.by === "judge" ? "by a judge" : ""].filter(Boolean).map((part) => [" · ", shown(part)])),
     fault.detail ? el("p", {}, shown(fault.detail)) : null,
     el("p", { class: "reason muted" }, store.runs[row.run].fault_meanings[fault.kind] ?? ""));
 }

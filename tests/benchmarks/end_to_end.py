@@ -184,10 +184,11 @@ def _head(load: float, threads: int, *, steps: int, prompts: int, group_size: in
     return [
         "## A step from end to end: `sdk.train` beside TRL's `GRPOTrainer` with tools",
         "",
-        f"The helpdesk, {steps} step{'s' * (steps > 1)} of {prompts} tasks x {group_size} rollouts from the quickstart's warm start, at "
-        f"most {LIMITS.max_turns} turns of {LIMITS.max_turn_tokens} tokens, float32, {threads} threads; rollouts, "
-        "rewards, update, publication. The same tasks, verifier, limits, loss and rate; `sdk.train` calls the tools "
-        f"over MCP, TRL in its own process. Load average at the start {load:.1f}.",
+        f"The helpdesk, {steps} step{'s' * (steps > 1)} of {prompts} tasks x {group_size} rollouts from the "
+        f"quickstart's warm start, at most {LIMITS.max_turns} turns of {LIMITS.max_turn_tokens} tokens, float32, "
+        f"{threads} threads; rollouts, rewards, update, publication. The same tasks, verifier, limits, loss and rate; "
+        "`sdk.train` calls the tools over MCP, TRL in its own process. "
+        f"Load average at the start {load:.1f}.",
     ]
 
 

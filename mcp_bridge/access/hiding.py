@@ -2,7 +2,7 @@
 
 Fewer values than `mcp_bridge.access.redaction` keeps out of errors and logs, where every value of an environment is
 replaced. Here that would change what a tool says of `production` or of a folder, so only what is surely a credential
-is: a value under the name of a secret, an argument after such a flag, a header, the user of a URL, what a login gave.
+is: a value under the name of a secret, an argument after such a flag, the user of a URL, what a login gave.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from urllib.parse import quote
 from ..records import Tool, ToolResult
 from .redaction import SHORTEST_SECRET, is_secret_name, redacted, text_secrets
 
+_LOGIN_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie"})
 _PROSE = frozenset({"description", "title", "default", "examples"})
 """Keys of a schema under which a server may write anything; elsewhere a word is the schema's own."""
 
@@ -30,9 +31,13 @@ def environment_credentials(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def header_credentials(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """All values, the token in `Bearer token`, and the password in `Basic ...`."""
+    """The values of headers that log in or have names of secrets, the token in `Bearer token`, the password in
+    `Basic ...`; of other headers, such as a version, the secrets inside them."""
     found: list[str] = []
-    for value in headers.values():
+    for name, value in headers.items():
+        if name.lower() not in _LOGIN_HEADERS and not is_secret_name(name):
+            found += text_secrets(value)
+            continue
         scheme, _, token = value.strip().partition(" ")
         found += [value, *token.split()]
         if scheme.lower() == "basic":

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from ..records import ToolResult
+from ..toolsets.plain import is_plain
 
 Event = Literal["started", "accepted", "lost", "answered", "refused", "failed", "unknown"]
 """What a line says of a call.
@@ -91,10 +92,9 @@ def digest_text(text: str) -> str:
 
 def _kept_arguments(arguments: Any) -> _Digested:
     """Small arguments packed, so that nobody can change them any more; else the digest."""
-    try:
-        packed = marshal.dumps(arguments)
-    except ValueError:  # what is not made of Python's own types alone
+    if not is_plain(arguments):  # `marshal` would take the bytes of a number of numpy's for a text
         return digest_arguments(arguments)
+    packed = marshal.dumps(arguments)
     return packed if len(packed) <= _LONGEST_KEPT else digest_arguments(arguments)
 
 

@@ -16,8 +16,13 @@ from .schemas import PREFIX, Schema
 _DEEPEST = 8
 
 
-def told_apart(schema: Schema, discriminator: Any, resolved: Callable[[Any], Any]) -> Schema:
-    """`schema`, whose `oneOf` has the discriminator, with its values in each choice. `resolved`: follows `$ref`."""
+def told_apart(
+    schema: Schema, discriminator: Any, resolved: Callable[[Any], Any], hidden: Callable[[Any], set[str]]
+) -> Schema:
+    """`schema`, whose `oneOf` has the discriminator, with its values in each choice.
+
+    `resolved` follows `$ref`. `hidden` names the properties of a choice that nobody sends: it gets no values then.
+    """
     choices = schema.get("oneOf")
     name = discriminator.get("propertyName") if isinstance(discriminator, Mapping) else None
     if not choices or not isinstance(name, str) or "anyOf" in schema:
@@ -25,7 +30,10 @@ def told_apart(schema: Schema, discriminator: Any, resolved: Callable[[Any], Any
     mapping = discriminator.get("mapping")
     named = _by_target(mapping if isinstance(mapping, Mapping) else {})
     rest = {key: value for key, value in schema.items() if key != "oneOf"}
-    return {**rest, "anyOf": [_with_values(one, name, named, resolved) for one in choices]}
+    return {
+        **rest,
+        "anyOf": [one if name in hidden(one) else _with_values(one, name, named, resolved) for one in choices],
+    }
 
 
 def _by_target(mapping: Mapping[Any, Any]) -> dict[str, list[str]]:

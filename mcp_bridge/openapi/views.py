@@ -39,7 +39,7 @@ class View:
 
     def of(self, schema: Schema) -> Schema:
         """`schema` in this view, with references as they were."""
-        copy = told_apart(replaced(schema, self.of), schema.get("discriminator"), self._resolved)
+        copy = told_apart(replaced(schema, self.of), schema.get("discriminator"), self._resolved, self.hidden)
         if "properties" in copy:
             copy["properties"] = {name: without_echo(name, one) for name, one in copy["properties"].items()}
         hidden = self.hidden(schema)

@@ -78,6 +78,7 @@ class _Race:
 
     def __init__(self, transport: Transport, group: anyio.abc.TaskGroup, deadline: float) -> None:
         self._group = group
+        self._deadline = deadline
         self._new = Session(transport, "auto", deadline)
         self._old = Session(transport, "legacy", deadline)
         self._started: list[Session] = []
@@ -131,7 +132,9 @@ class _Race:
         """Until the one that was asked first has ended, or has neither answered nor computed for a while."""
         with anyio.move_on_after(_SILENCE_S):
             await self._new_ended.wait()
-        with anyio.move_on_after(_LONGEST_START_S - _SILENCE_S):
+        # The old way needs most of the time that there is, where it is what the server speaks.
+        longest_s = min(_LONGEST_START_S, (self._deadline - anyio.current_time()) / 3)
+        with anyio.move_on_after(longest_s - _SILENCE_S):
             while not self._new_ended.is_set() and self._new.has_computed():
                 with anyio.move_on_after(_LOOK_S):
                     await self._new_ended.wait()

@@ -93,7 +93,7 @@ def _check_schema(validator_class: Any, schema: Mapping[str, Any]) -> None:
         validator_class.check_schema(schema)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=512)
 def _check_text(validator_class: Any, text: str) -> None:
     validator_class.check_schema(json.loads(text))
 

@@ -30,10 +30,7 @@ def body_value(shapes: Shapes, tool: OperationTool, content_type: str, content: 
         return _object(shapes, _media(tool, kind), pairs)
     if kind == _MULTIPART:
         return _object(shapes, _media(tool, kind), _parts(content_type, content))
-    try:
-        return json.loads(content, parse_constant=_no_number)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    return _loaded(content)
 
 
 def typed(shapes: Shapes, schema: Any, text: str) -> Any:
@@ -44,8 +41,8 @@ def typed(shapes: Shapes, schema: Any, text: str) -> Any:
     if shape.kind == "array":
         return [typed(shapes, shape.items, one) for one in text.split(",")]
     try:
-        found = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError):
+        found = _loaded(text)
+    except ValueError:
         return text
     return text if shape.choices and not shapes.valid(schema, found) and shapes.valid(schema, text) else found
 
@@ -78,7 +75,7 @@ def _object(shapes: Shapes, media: MediaType | None, fields: Sequence[Field]) ->
 def _unquoted(shapes: Shapes, schema: Any, text: str, media: MediaType | None, name: str) -> Any:
     encoding = media.encoding.get(name) if media is not None else None
     if encoding is not None and "json" in (encoding.content_type or ""):
-        return json.loads(text, parse_constant=_no_number)
+        return _loaded(text)
     return typed(shapes, schema, text)
 
 
@@ -119,9 +116,17 @@ def _file_text(content: bytes) -> str:
 
 def _as_json(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError):
+        return _loaded(text)
+    except ValueError:
         return None
+
+
+def _loaded(text: str | bytes) -> Any:
+    """JSON. Raises `ValueError`."""
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _no_number(word: str) -> Any:

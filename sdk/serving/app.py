@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import logging
 import time
 
 from starlette.applications import Starlette
@@ -14,13 +13,12 @@ from starlette.routing import Route
 
 from ..policies.protocol import StreamingPolicy
 from ..policies.rendering import ChatRenderer
-from .errors import ApiError
+from .errors import ApiError, as_api_error
 from .generation import Generator
 from .replies import whole_reply
 from .requests import read_request
 from .streaming import StreamedReply, unless_disconnected
 
-log = logging.getLogger(__name__)
 _MOST_BYTES = 16 * 2**20
 _CLIENT_CLOSED = 499
 
@@ -69,6 +67,8 @@ class _Endpoint:
         return Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
 
     async def health(self, _: Request) -> Response:
+        if not self._generator.alive:
+            return JSONResponse({"status": "the engine failed", "model": self._model_name}, status_code=503)
         return JSONResponse({"status": "ok", "model": self._model_name})
 
     async def models(self, request: Request) -> Response:
@@ -144,6 +144,4 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 async def _server_error(_: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         return Response(status_code=_CLIENT_CLOSED)
-    log.error("the endpoint failed", exc_info=error)
-    body = ApiError(500, f"the server failed: {type(error).__name__}; its log says more", kind="server_error").body
-    return JSONResponse(body, status_code=500)
+    return JSONResponse(as_api_error(error).body, status_code=500)

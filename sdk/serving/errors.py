@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 
 class ApiError(Exception):
@@ -20,6 +23,14 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """An error that nobody thought of goes to the log, and the client learns its kind."""
+    if isinstance(error, ApiError):
+        return error
+    log.error("the endpoint failed", exc_info=error)
+    return ApiError(500, f"the server failed: {type(error).__name__}; its log says more", kind="server_error")
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:

@@ -69,6 +69,11 @@ class Generator:
         self._renderer = renderer
         self._default_max_tokens = default_max_tokens
 
+    @property
+    def alive(self) -> bool:
+        """False where the policy has ended and every request would fail."""
+        return bool(getattr(self._policy, "alive", True))
+
     async def generate(self, request: ChatRequest, listener: Listener | None = None) -> Generated:
         """All answers, of which `listener` hears while they are sampled.
 
@@ -81,7 +86,7 @@ class Generator:
         sampling = self._sampling(request, len(prompt_ids), len(forced_ids))
         seed = secrets.randbits(31) if request.seed is None else request.seed
         choices: dict[int, Choice] = {}
-        failures: list[ApiError] = []
+        failures: list[Exception] = []
 
         def parse(ids: Sequence[int]) -> ParsedReply:
             return self._renderer.parse(ids, tools, prompt_ids=prompt_ids)
@@ -93,7 +98,9 @@ class Generator:
                     sampling=sampling,
                     seed=derive_seed("serving", seed, index),
                     stop_token_ids=self._renderer.stop_token_ids,
-                    on_token=_teller(listener, index, SettledReply(parse, forced_ids, request.stops)),
+                    on_token=_teller(
+                        listener, index, SettledReply(parse, forced_ids, request.stops, with_tools=bool(tools))
+                    ),
                 )
                 ids = [*forced_ids, *completion.token_ids]
                 said = parse(ids) if tools else _calls_as_text(parse(ids))
@@ -103,7 +110,7 @@ class Generator:
             except PolicyFailure as error:
                 failures.append(ApiError(500, f"the engine failed: {error}", kind="server_error", code="engine_failed"))
                 group.cancel_scope.cancel()
-            except ApiError as error:
+            except Exception as error:  # carried out of the task group, which would wrap it
                 failures.append(error)
                 group.cancel_scope.cancel()
 
@@ -152,14 +159,18 @@ class Generator:
         """
         if names is None:
             return []
-        written = [
-            self._renderer.encode_reply(
-                Message(role="assistant", tool_calls=[ToolCall(id="call_1", name=name, arguments=arguments)]), tools
-            )
-            for name in names
-            for arguments in ({}, {"a": "x"}, {"Z": 1})
-        ]
-        plain = self._renderer.encode_reply(Message(role="assistant", content="Said"), tools)
+        try:
+            written = [
+                self._renderer.encode_reply(
+                    Message(role="assistant", tool_calls=[ToolCall(id="call_1", name=name, arguments=arguments)]), tools
+                )
+                for name in names
+                for arguments in ({}, {"a": "x"}, {"Z": 1})
+            ]
+            plain = self._renderer.encode_reply(Message(role="assistant", content="Said"), tools)
+        except ModelError as error:
+            problem = f"a call cannot be forced with this model: {error}; use tool_choice 'auto'"
+            raise bad_request(problem, "tool_choice", "unsupported_value") from error
         shared = _common_start(written)
         if len(shared) <= len(_common_start([shared, plain])):
             raise bad_request(

@@ -30,7 +30,8 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 
 def _message(message: Mapping[str, Any], at: str) -> Message:
-    role = _ROLES.get(message.get("role"))  # type: ignore[arg-type]
+    named = message.get("role")
+    role = _ROLES.get(named) if isinstance(named, str) else None
     if role is None:
         raise bad_request(f"{at}.role is {message.get('role')!r}; choose from {', '.join(_ROLES)}", f"{at}.role")
     given = {name: value for name, value in message.items() if value is not None}

@@ -123,4 +123,4 @@ def _call_deltas(number: int, call: ToolCall) -> Iterator[dict[str, Any]]:
 
 
 def _event(data: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+    return f"data: {json.dumps(data)}\n\n".encode()

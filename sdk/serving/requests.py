@@ -118,6 +118,12 @@ def read_request(raw: bytes) -> ChatRequest:
         body = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is not JSON: {error}") from error
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise bad_request(
+            "the body holds half of a surrogate pair (a lone \\ud8xx escape), which is no text"
+        ) from error
     if not isinstance(body, dict):
         raise bad_request(f"the body is a JSON {type(body).__name__}; send an object")
     try:

@@ -20,6 +20,9 @@ from ..errors import ConfigError, ToolbakeError
 _GRACE_S = 5
 """How long requests in flight may take when the server closes; then they are cancelled."""
 
+_ENGINE_RESTARTS = 3
+"""How often in all the engine goes on after a failure; then `/health` says that it cannot answer."""
+
 
 class Server:
     """A running endpoint. Use it as a context manager, or `close()` it.
@@ -143,7 +146,7 @@ def serve(
         from .app import build_app
 
         renderer = make_renderer(loaded.tokenizer, family=family or loaded.family)
-        engine = on_failure.enter_context(EmbeddedEngine(loaded.model))
+        engine = on_failure.enter_context(EmbeddedEngine(loaded.model, max_restarts=_ENGINE_RESTARTS))
         name = model_name or _served_name(model_dir, loaded.name)
         app = build_app(engine, renderer, name, api_key, default_max_tokens=default_max_tokens)
         server = Server(app, listener, model_name=name, on_close=engine.close)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 from ..policies.rendering import ParsedReply
 
+_READS = 64
+"""How often a reply is read while it doubles: each token would make long replies cost the square of their length."""
 _LOOK_BACK = 12
 """Tokens. A mark that changes what text before it means (`<tool_call>`, `<think>`) is read only when it is whole; the
 longest has 11 characters, and no token has less than one."""
@@ -21,26 +23,47 @@ class SettledReply:
     may become one.
     """
 
-    def __init__(self, parse: Callable[[Sequence[int]], ParsedReply], start_ids: Sequence[int], stops: Sequence[str]):
-        """`parse` reads the reply's tokens, which begin with `start_ids`; `stops` end the content before them."""
+    def __init__(
+        self,
+        parse: Callable[[Sequence[int]], ParsedReply],
+        start_ids: Sequence[int],
+        stops: Sequence[str],
+        *,
+        with_tools: bool = False,
+    ) -> None:
+        """`parse` reads the reply's tokens, which begin with `start_ids`; `stops` end the content before them.
+
+        `with_tools`: content that begins as JSON does waits for its end, since some families write calls without marks.
+        """
+        self._with_tools = with_tools
         self._parse = parse
         self._ids = list(start_ids)
         self._stops = stops
-        self._readings: deque[ParsedReply] = deque(maxlen=_LOOK_BACK + 1)
+        self._readings: deque[tuple[int, ParsedReply]] = deque()
+        """With how many tokens each was read; the first is the latest that lies far enough back, if any does."""
+        self._next_reading = 0
         self.reasoning = ""
         self.content = ""
 
     def hear(self, token: int) -> bool:
         """Take one more token; True when there is more to say."""
         self._ids.append(token)
-        new = self._parse(self._ids)
-        self._readings.append(new)
-        if len(self._readings) <= _LOOK_BACK:
+        count = len(self._ids)
+        if count < self._next_reading:
             return False
-        old = self._readings[0]
+        self._next_reading = count + max(1, count // _READS)
+        new = self._parse(self._ids)
+        self._readings.append((count, new))
+        while len(self._readings) > 1 and self._readings[1][0] <= count - _LOOK_BACK:
+            self._readings.popleft()
+        read_with, old = self._readings[0]
+        if read_with > count - _LOOK_BACK:
+            return False
         before = self.reasoning, self.content
-        self.reasoning = _grown(self.reasoning, _common(old.reasoning or "", new.reasoning or ""))
-        self.content = _grown(self.content, before_stops(_common(old.content, new.content), self._stops))
+        self.reasoning = _grown(self.reasoning, _common(old.reasoning or "", new.reasoning or "", self.reasoning))
+        settled = before_stops(_common(old.content, new.content, self.content), self._stops)
+        if not (self._with_tools and settled.lstrip().startswith(("{", "["))):
+            self.content = _grown(self.content, settled)
         return (self.reasoning, self.content) != before
 
 
@@ -57,9 +80,12 @@ def before_stops(content: str, stops: Sequence[str]) -> str:
     return content[: min(ends, default=len(content))]
 
 
-def _common(old: str, new: str) -> str:
-    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
-    return new[:same].rstrip()
+def _common(old: str, new: str, said: str) -> str:
+    """The beginning that both have, without white space at its end; from what was `said` on where both have that."""
+    start = len(said) if old.startswith(said) and new.startswith(said) else 0
+    pairs = zip(old[start:], new[start:], strict=False)
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return new[: start + same].rstrip()
 
 
 def _grown(said: str, now: str) -> str:

@@ -10,7 +10,7 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .errors import ApiError
+from .errors import as_api_error
 from .generation import Generator
 from .replies import ReplyStream, error_event
 from .requests import ChatRequest
@@ -40,14 +40,14 @@ class StreamedReply(Response):
         events, to_send = anyio.create_memory_object_stream[bytes](math.inf)
         include_usage = bool(self._request.stream_options and self._request.stream_options.include_usage)
         stream = ReplyStream(self._model_name, include_usage=include_usage, send=events.send_nowait)
-        failed: list[ApiError] = []
+        failed: list[Exception] = []
 
         async def generate() -> None:
             with events:
                 try:
                     generated = await self._generator.generate(self._request, stream)
                     stream.end(generated.usage())
-                except ApiError as error:  # carried out of the task group, which would wrap it
+                except Exception as error:  # carried out of the task group, which would wrap it
                     failed.append(error)
 
         begun = False
@@ -61,13 +61,13 @@ class StreamedReply(Response):
                     await send({"type": "http.response.body", "body": event, "more_body": True})
         if failed and not begun:
             raise failed[0]
-        await send({"type": "http.response.body", "body": error_event(failed[0]) if failed else b""})
+        await send({"type": "http.response.body", "body": error_event(as_api_error(failed[0])) if failed else b""})
 
 
 async def unless_disconnected(receive: Receive, work: Callable[[], Awaitable[Found]]) -> Found | None:
     """What `work` returns; None when the client went away first, which cancels it."""
     found: list[Found] = []
-    failed: list[ApiError] = []
+    failed: list[Exception] = []
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -78,7 +78,7 @@ async def unless_disconnected(receive: Receive, work: Callable[[], Awaitable[Fou
         group.start_soon(watch)
         try:
             found.append(await work())
-        except ApiError as error:  # carried out of the task group, which would wrap it
+        except Exception as error:  # carried out of the task group, which would wrap it
             failed.append(error)
         group.cancel_scope.cancel()
     if failed:

@@ -25,6 +25,16 @@ DENIALS = frozenset(_DENIALS.split())
 _NONE = DENIALS | {"no", "none", "neither", "nor", "without", "except", "but"}
 
 
+def words_asked(rollout: Rollout) -> set[Any]:
+    """The words of what the user asked: an answer may repeat their denials ("Which have not left?")."""
+    return {word for text in user_texts(rollout) for word in tokenize(text)}
+
+
+def user_texts(rollout: Rollout) -> list[str]:
+    """What the user says, later turns included."""
+    return [one.content for one in rollout.task.opening() if one.role == "user"] + rollout.task.later_turns
+
+
 def judged_answer(rollout: Rollout, problem: Callable[[str], str | None]) -> Verdict:
     """1 where the rollout ended with an answer of which `problem` finds nothing wrong, 0 with the reason otherwise."""
     said = rollout.answer.strip()
@@ -82,10 +92,11 @@ class AnswerSet:
                 f"task {rollout.task.id!r}: expected['answer'] is {shortened(items)}; it must be {form}"
             )
         wanted = [tokenize(str(item)) for item in items]
+        denials = _NONE - words_asked(rollout)
 
         def problem(said: str) -> str | None:
             texts = [str(item) for item in items]
-            if denial := next((word for word in tokenize(_lead(said, texts)) if word in _NONE), None):
+            if denial := next((word for word in tokenize(_lead(said, texts)) if word in denials), None):
                 return f"the list is denied: {denial!r}"
             found = _listed(said, texts)
             missing = [item for item, words in zip(items, wanted, strict=True) if words not in found]

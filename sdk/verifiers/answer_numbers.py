@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
-from .answer_forms import DENIALS, gold, judged_answer
+from .answer_forms import DENIALS, gold, judged_answer, user_texts, words_asked
 from .comparing import shortened
 from .quantities import UNITS, Quantity, quantities
 from .tokens import tokenize
@@ -53,12 +53,13 @@ class AnswerNumber:
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the answer says the expected amount and no other."""
         wanted = _wanted(rollout)
-        task = rollout.task
-        prompt = [message.content for message in task.opening() if message.role == "user"] + task.later_turns
-        asked = {(one.amount, one.dimension) for text in prompt for one in quantities(text)}
-        return judged_answer(rollout, lambda said: self._problem(said, wanted, asked))
+        asked = {(one.amount, one.dimension) for text in user_texts(rollout) for one in quantities(text)}
+        denials = DENIALS - words_asked(rollout)
+        return judged_answer(rollout, lambda said: self._problem(said, wanted, asked, denials))
 
-    def _problem(self, said: str, wanted: Quantity, asked: set[tuple[Decimal, str]]) -> str | None:
+    def _problem(
+        self, said: str, wanted: Quantity, asked: set[tuple[Decimal, str]], denials: frozenset[str]
+    ) -> str | None:
         words = tokenize(said)
         if len(words) > self.max_words:
             return f"the answer has {len(words)} words, more than max_words={self.max_words}"
@@ -70,7 +71,7 @@ class AnswerNumber:
         if not right:
             unitless = bool(wanted.dimension) and any(not one.dimension for one in others)
             return f"the answer does not say {wanted.text}" + ", its number has no unit that is known" * unitless
-        if any(_BEFORE.search(said[: one.start]) or _denied(said, one) for one in right):
+        if any(_BEFORE.search(said[: one.start]) or _denied(said, one, denials) for one in right):
             return "the answer denies or only bounds the number"
         return f"the answer also says {others[0].text!r}" if others else None
 
@@ -101,11 +102,11 @@ def answer_number(*, within: float = 0.0, relative: float = 0.0, max_words: int 
     return AnswerNumber(within=within, relative=relative, max_words=max_words)
 
 
-def _denied(said: str, one: Quantity) -> bool:
-    """Whether the clause in which a number stands denies something."""
+def _denied(said: str, one: Quantity, denials: frozenset[str]) -> bool:
+    """Whether the clause in which a number stands denies something that the prompt does not."""
     start = max([0, *(found.end() for found in _CLAUSE.finditer(said, 0, one.start))])
     after = _CLAUSE.search(said, one.start + len(one.text))
-    return any(word in DENIALS for word in tokenize(said[start : after.start() if after else len(said)]))
+    return any(word in denials for word in tokenize(said[start : after.start() if after else len(said)]))
 
 
 def _wanted(rollout: Rollout) -> Quantity:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
+from .answer_forms import user_texts
 from .comparing import shortened
 from .returned import returned_values
 from .tokens import Token, is_number, positions, tokenize
@@ -66,7 +67,7 @@ class AnswerMatch:
         answer = tokenize(rollout.answer)
         if not answer:
             return "the answer is empty"
-        prompt = [tokenize(text) for text in _asked(rollout)]
+        prompt = [tokenize(text) for text in user_texts(rollout)]
         known = [token for said in prompt for token in said]
         golds = [[_gold_tokens(choice) for choice in choices] for choices in required]
         if _TO_THE_JUDGE.search(rollout.answer) and not _TO_THE_JUDGE.search(" ".join(map(str, _flat(required)))):
@@ -200,11 +201,6 @@ def _gold_tokens(choice: Any) -> list[list[Token]]:
     if isinstance(choice, float):
         return [[Decimal(repr(choice)).normalize()]]
     return [tokenize(str(choice))]
-
-
-def _asked(rollout: Rollout) -> list[str]:
-    task = rollout.task
-    return [message.content for message in task.opening() if message.role == "user"] + task.later_turns
 
 
 def _without(prompts: list[list[Token]], answer: list[Token]) -> list[Token]:

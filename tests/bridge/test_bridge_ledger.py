@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -168,6 +169,12 @@ async def test_an_unknown_outcome_says_why_and_what_could_be_said_of_the_tool() 
     assert "whether 'charge' took effect is unknown: it was not called again" in str(raised)
     assert '"toolbake": {"idempotent": ["its name"]}' in str(raised)
     assert str(raised).endswith("connection lost")
+
+
+def test_a_number_of_another_library_is_digested_as_the_number_that_is_sent() -> None:
+    ledger = Ledger("r")
+    ledger.open("charge", {"amount": np.float64(12.5)}, None).started()
+    assert ledger.lines[0].arguments == digest_arguments({"amount": 12.5})
 
 
 async def test_a_line_holds_digests_that_anyone_can_compute_again() -> None:

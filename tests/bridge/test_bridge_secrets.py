@@ -204,9 +204,11 @@ def test_no_value_however_deep_keeps_a_credential_and_all_else_stays(value: Any,
 
 def test_the_credentials_of_a_url_are_its_headers_its_user_and_what_the_login_gave() -> None:
     url = "https://ann:pass-67890@host/mcp?api_key=key-13579&page=seventeen"
-    headers = {"Authorization": "Basic YW5uOnBhc3MtYmFzaWM=", "X-Tenant": "northern"}
+    login = {"Authorization": "Basic YW5uOnBhc3MtYmFzaWM=", "X-Api-Key": "key-86420"}
+    headers = {**login, "X-Tenant": "northern", "Accept": "application/json"}
     [spec] = identify({"mcpServers": {"a": {"url": url, "headers": headers}}})
     spec.learn("tok-24680")  # type: ignore[union-attr]
     hiding = Hiding(lambda: spec.credentials)  # type: ignore[union-attr]
-    said = "pass-67890 key-13579 YW5uOnBhc3MtYmFzaWM= pass-basic northern tok-24680 seventeen host"
-    assert hiding.result(ToolResult(text=said)).text == "*** *** *** *** *** *** seventeen host"
+    hidden = "pass-67890 key-13579 YW5uOnBhc3MtYmFzaWM= pass-basic key-86420 tok-24680"
+    shown = "northern application/json seventeen host"
+    assert hiding.result(ToolResult(text=f"{hidden} {shown}")).text == f"*** *** *** *** *** *** {shown}"

@@ -355,6 +355,8 @@ def test_bodies_that_are_no_request_get_openais_form(client):
         (b"[1]", json_type, 400, "send an object"),
         (b'{"model": "desk"}', json_type, 400, "messages: field required"),
         (b'{"model": "desk", "messages": [], "temperature": NaN}', json_type, 400, "NaN"),
+        (b'{"model": "desk", "messages": [{"role": "user", "content": "a\\ud800"}]}', json_type, 400, "surrogate"),
+        (b'{"model": "desk", "messages": [{"role": ["user"], "content": "a"}]}', json_type, 400, "messages.0.role"),
         (b"{}", {"content-type": "text/plain"}, 415, "send application/json"),
         (b"[" * 100_000, json_type, 400, "not JSON"),
         (b" " * (17 * 2**20), json_type, 413, "shorter conversation"),
@@ -373,6 +375,14 @@ def test_a_broken_engine_is_a_server_error_streamed_or_not():
             with pytest.raises(openai.InternalServerError, match="out of memory") as caught:
                 ask(client, stream=stream)
             assert caught.value.type == "server_error"
+
+
+def test_an_engine_that_has_ended_is_not_healthy():
+    policy = FakePolicy(talk)
+    with running(policy) as server:
+        assert httpx.get(f"{server.url}/health").status_code == 200
+        policy.alive = False
+        assert httpx.get(f"{server.url}/health").status_code == 503
 
 
 def test_an_error_nobody_thought_of_says_no_more_than_its_kind(caplog):

@@ -95,16 +95,27 @@ def test_the_beginning_is_heard_while_the_policy_has_not_finished(asked):
     assert begun + "".join(chunk.choices[0].delta.content or "" for chunk in stream) == SAID
 
 
-def test_an_engine_that_breaks_in_the_midst_ends_the_stream_with_its_error(asked):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(PolicyFailure("out of memory"), "out of memory"), (KeyError("x"), "KeyError; its log says more")],
+)
+def test_what_breaks_in_the_midst_ends_the_stream_with_an_error(asked, error, said):
     def fail():
-        raise PolicyFailure("out of memory")
+        raise error
 
     policy = Pausing(then=fail)
     stream = asked(policy)
     first_said(stream)
     policy.may_go_on.set()
-    with pytest.raises(openai.APIError, match="out of memory"):
+    with pytest.raises(openai.APIError, match=said):
         list(stream)
+
+
+def test_content_that_may_be_a_call_without_marks_waits_where_there_are_tools():
+    settled = SettledReply(lambda ids: RENDERER.parse(ids, []), [], [], with_tools=True)
+    for token in b'{"name": "get_order", "parameters": {}} and more':
+        settled.hear(token)
+    assert settled.content == ""
 
 
 def test_a_client_that_leaves_in_the_midst_cancels_its_request(asked):

@@ -50,6 +50,23 @@ async def test_a_right_answer_counts_in_each_of_its_forms(verifier, answer, expe
 
 
 @pytest.mark.parametrize(
+    ("verifier", "prompt", "answer", "expected"),
+    [
+        (answer_number(), "How many orders have not shipped?", "12 orders have not shipped.", 12),
+        (
+            answer_set(),
+            "Which customers have no open tickets?",
+            "Customers with no open tickets: Ann, Bo",
+            ["Ann", "Bo"],
+        ),
+    ],
+)
+async def test_an_answer_may_repeat_what_the_question_denies(verifier, prompt, answer, expected):
+    assert await judge(verifier, answer, {"answer": expected}, prompt=prompt) == 1
+    assert await judge(verifier, answer, {"answer": expected}, prompt="How many are there, and which?") == 0
+
+
+@pytest.mark.parametrize(
     ("verifier", "answer", "expected"),
     [
         (answer_exact(), "tx-9", {"answer": "TX-9"}),

@@ -26,10 +26,13 @@ def is_link(value: Any) -> bool:
 
 def holds_link(value: Any) -> bool:
     """Whether a value is a link, or holds one at any depth."""
-    if is_link(value):
-        return True
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(holds_link(one) for one in inner)
+    left = [value]  # not by recursion: a policy may nest deeper than that goes
+    while left:
+        one = left.pop()
+        if is_link(one):
+            return True
+        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    return False
 
 
 class WholeRow(dict[str, Any]):

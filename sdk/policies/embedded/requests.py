@@ -48,8 +48,14 @@ class Request:
         self._deliver(error)
 
     def _tell(self, token: int) -> None:
-        if self.on_token is not None and not self.cancelled:
+        if self.on_token is None or self.cancelled:
+            return
+        try:
             self.on_token(token)
+        except Exception as error:
+            self.cancelled = True  # frees the row
+            if not self.future.done():
+                self.future.set_exception(error)
 
     def _deliver(self, outcome: Completion | Exception) -> None:
         def deliver() -> None:

@@ -469,3 +469,13 @@ async def test_a_discriminator_says_which_choice_a_value_is(
         # Only a Dog's id is the server's to set; a Cat may have one by the letter.
         assert "only the server sets this" in (await toolset.call("it", {"body": {"kind": dog, "id": "x"}})).text
         assert not (await toolset.call("it", {"body": {"kind": cat, "id": "x"}})).is_error
+
+
+@pytest.mark.anyio
+async def test_a_discriminator_that_only_the_server_sets_is_not_asked_for(api: Connecting) -> None:
+    made = pets()
+    for schema in made["components"]["schemas"].values():
+        schema["properties"]["kind"] = {"type": "string", "readOnly": True}
+    async with api(made["paths"], components=made["components"]) as toolset:
+        sent = await toolset.call("it", {"body": {"lives": 9}})
+        assert json.loads(sent.structured["body"]) == {"lives": 9}

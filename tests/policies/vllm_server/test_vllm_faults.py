@@ -213,8 +213,9 @@ async def test_full_weights_wait_for_requests_under_way(server: TokenServer, tmp
         await asyncio.to_thread(server.waiting.acquire)
         publishing = asyncio.create_task(asyncio.to_thread(policy.publish, state(1.0), version=1))
         # Nothing that can be seen from outside says that it has begun to wait for the request.
-        while not policy._fleet._exchanging:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            while not policy._fleet._exchanging:  # noqa: ASYNC110
+                await asyncio.sleep(0)
         late = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
         assert server.weights == "as started"
         server.release()

@@ -120,6 +120,7 @@ async def test_files_are_text_where_they_are_and_data_urls_otherwise() -> None:
         ("application/x-www-form-urlencoded", b"label=A&weight=heavy"),
         ("application/json", b'{"label": "A", "weight": NaN}'),
         ("application/json", b"[" * 100_000),
+        ("application/x-www-form-urlencoded", b"label=A&weight=1&sender=" + b"[" * 100_000),
         ("text/plain", b"hello"),
     ],
 )

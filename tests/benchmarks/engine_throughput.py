@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sdk.freed_memory import keep_freed_memory
@@ -99,8 +100,16 @@ def run_engine(engine: Any, rows: list[list[int]], new_tokens: int) -> float:
     return taken
 
 
-def measure(*, rounds: int = 3, new_tokens: int = 48, threads: int = 2) -> tuple[list[float], list[float]]:
-    """Seconds of `generate` and of the engine in each round."""
+def alternate(
+    prepare: Callable[[Any], list[Any]],
+    on_engine: Callable[[Any, list[Any]], float],
+    on_generate: Callable[[Any, list[Any]], float],
+    *,
+    rounds: int,
+    threads: int,
+) -> tuple[list[Any], list[float], list[float]]:
+    """What `prepare` makes with the tokenizer, and the seconds that `generate` and the engine take for it in each
+    round."""
     import torch
 
     from sdk.policies.embedded import EmbeddedEngine
@@ -111,40 +120,47 @@ def measure(*, rounds: int = 3, new_tokens: int = 48, threads: int = 2) -> tuple
     model = loaded.model.to("cpu")
     model.config.eos_token_id = None
     model.generation_config.eos_token_id = None
-    rows = [prompt for prompt in prompts(loaded.tokenizer) for _ in range(GROUP_SIZE)]
+    work = prepare(loaded.tokenizer)
     generate_s: list[float] = []
     engine_s: list[float] = []
     with EmbeddedEngine(model) as engine:
-        run_engine(engine, rows[:2], 2)
-        run_generate(model, rows[:2], 2)
+        on_engine(engine, work[:2])
+        on_generate(model, work[:2])
         for version in range(rounds):
             engine.publish(model.state_dict(), version=version)  # forgets what is stored
-            engine_s.append(run_engine(engine, rows, new_tokens))
-            generate_s.append(run_generate(model, rows, new_tokens))
+            engine_s.append(on_engine(engine, work))
+            generate_s.append(on_generate(model, work))
             print(f"round {version}: engine {engine_s[-1]:.1f} s, generate {generate_s[-1]:.1f} s", flush=True)
-    return generate_s, engine_s
+    return work, generate_s, engine_s
 
 
-def section(*, rounds: int = 3, new_tokens: int = 48, threads: int = 2) -> str:
-    """The result as Markdown."""
-    generate_s, engine_s = measure(rounds=rounds, new_tokens=new_tokens, threads=threads)
-    tokens = GROUPS * GROUP_SIZE * new_tokens
+def table(title: str, about: str, tokens: int, generate_s: Sequence[float], engine_s: Sequence[float]) -> str:
+    """A section: what was done, and `tokens` sampled in the seconds of each contender."""
     ratios = [g / e for g, e in zip(generate_s, engine_s, strict=True)]
-    lines = [
-        "## Sampling: the embedded engine beside `generate`",
-        "",
-        f"{GROUPS * GROUP_SIZE} rollouts in {GROUPS} groups, prompts of about {PROMPT_TOKENS} tokens, {new_tokens} new "
-        f"tokens each, float32, {threads} threads.",
-        "",
-        "| | seconds, median | tokens a second |",
-        "| --- | --- | --- |",
-    ]
+    lines = [f"## {title}", "", about, "", "| | seconds, median | tokens a second |", "| --- | --- | --- |"]
     for name, seconds in (("transformers `generate`", generate_s), ("embedded engine", engine_s)):
         median = statistics.median(seconds)
         lines.append(f"| {name} | {median:.1f} | {tokens / median:.0f} |")
     lines.append(f"| ratio, median of {len(ratios)} | {statistics.median(ratios):.1f} | |")
     lines += ["", "The ratio of each round: " + ", ".join(f"{ratio:.1f}" for ratio in ratios) + "."]
     return "\n".join(lines)
+
+
+def section(*, rounds: int = 3, new_tokens: int = 48, threads: int = 2) -> str:
+    """The result as Markdown."""
+    rows, generate_s, engine_s = alternate(
+        lambda tokenizer: [prompt for prompt in prompts(tokenizer) for _ in range(GROUP_SIZE)],
+        lambda engine, rows: run_engine(engine, rows, new_tokens),
+        lambda model, rows: run_generate(model, rows, new_tokens),
+        rounds=rounds,
+        threads=threads,
+    )
+    about = (
+        f"{len(rows)} rollouts in {GROUPS} groups, prompts of about {PROMPT_TOKENS} tokens, {new_tokens} new tokens "
+        f"each, float32, {threads} threads."
+    )
+    title = "Sampling: the embedded engine beside `generate`"
+    return table(title, about, len(rows) * new_tokens, generate_s, engine_s)
 
 
 def main() -> None:

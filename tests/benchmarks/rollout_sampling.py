@@ -15,14 +15,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import statistics
 import time
 from typing import Any
 
-from sdk.freed_memory import keep_freed_memory
-
-# Before torch is imported, for both contenders: what `import sdk` and `sdk.train` set for threads and memory.
-keep_freed_memory()
+from engine_throughput import alternate, table  # its import sets what must be set before torch is loaded
 
 Turn = tuple[list[int], int]
 """The tokens that come before the policy speaks (the prompt, later a tool result), and how many it then samples."""
@@ -122,43 +118,17 @@ def run_generate(model: Any, rollouts: list[list[Turn]]) -> float:
 
 def section(*, rounds: int = 3, threads: int = 2) -> str:
     """The result as Markdown."""
-    import torch
-
-    from sdk.policies.embedded import EmbeddedEngine
-    from sdk.policies.models import load_model
-
-    torch.set_num_threads(threads)
-    loaded = load_model(dtype=torch.float32)
-    model = loaded.model.to("cpu")
-    rollouts = quickstart_step(loaded.tokenizer)
-    model.config.eos_token_id = None
-    model.generation_config.eos_token_id = None
-    generate_s: list[float] = []
-    engine_s: list[float] = []
-    with EmbeddedEngine(model) as engine:
-        for version in range(rounds):
-            engine.publish(model.state_dict(), version=version)  # forgets what is stored
-            engine_s.append(run_engine(engine, rollouts))
-            generate_s.append(run_generate(model, rollouts))
-            print(f"round {version}: engine {engine_s[-1]:.1f} s, generate {generate_s[-1]:.1f} s", flush=True)
+    rollouts, generate_s, engine_s = alternate(
+        quickstart_step, run_engine, run_generate, rounds=rounds, threads=threads
+    )
     sampled = sum(count for turns in rollouts for _, count in turns)
-    prompts = [len(turns[0][0]) for turns in rollouts]
-    ratios = [g / e for g, e in zip(generate_s, engine_s, strict=True)]
-    lines = [
-        "## Sampling in the quickstart's rollouts: the embedded engine beside `generate`",
-        "",
-        f"{len(rollouts)} rollouts of one step with {sum(map(len, rollouts))} turns, prompts of {min(prompts)} to "
-        f"{max(prompts)} tokens, {sampled} tokens sampled, float32, {threads} threads.",
-        "",
-        "| | seconds, median | tokens a second |",
-        "| --- | --- | --- |",
-    ]
-    for name, seconds in (("transformers `generate`, turn by turn", generate_s), ("embedded engine", engine_s)):
-        median = statistics.median(seconds)
-        lines.append(f"| {name} | {median:.1f} | {sampled / median:.0f} |")
-    lines.append(f"| ratio, median of {len(ratios)} | {statistics.median(ratios):.1f} | |")
-    lines += ["", "The ratio of each round: " + ", ".join(f"{ratio:.1f}" for ratio in ratios) + "."]
-    return "\n".join(lines)
+    lengths = [len(turns[0][0]) for turns in rollouts]
+    about = (
+        f"{len(rollouts)} rollouts of one step with {sum(map(len, rollouts))} turns, prompts of {min(lengths)} to "
+        f"{max(lengths)} tokens, {sampled} tokens sampled, float32, {threads} threads. `generate` goes turn by turn."
+    )
+    title = "Sampling in the quickstart's rollouts: the embedded engine beside `generate`"
+    return table(title, about, sampled, generate_s, engine_s)
 
 
 def main() -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from ..errors import ConfigError, VerifierError
+from ..evaluation.safe_text import visible
 from ..evaluation.statistics import Interval, wilson
 from ..records import Rollout, Task
 from ..verifiers import VerifierLike, run_verifier
@@ -46,28 +47,45 @@ class Agreement(BaseModel):
 
     @property
     def kappa(self) -> float | None:
-        count = self.examples
-        if not count:
+        accuracy, chance = self.accuracy, self._chance
+        return None if accuracy is None or chance == 1 else (accuracy.estimate - chance) / (1 - chance)
+
+    @property
+    def kappa_interval(self) -> Interval | None:
+        """The interval of `accuracy` on kappa's scale, chance taken as known: how little few labels say."""
+        accuracy, chance = self.accuracy, self._chance
+        if accuracy is None or chance == 1:
             return None
+        low, middle, high = ((p - chance) / (1 - chance) for p in (accuracy.low, accuracy.estimate, accuracy.high))
+        return Interval(estimate=middle, low=low, high=high)
+
+    @property
+    def _chance(self) -> float:
+        """The share of agreement expected of two who judge as often right, each by chance."""
+        count = self.examples
         judged, labelled = self.both_right + self.too_lenient, self.both_right + self.too_strict
-        chance = (judged * labelled + (count - judged) * (count - labelled)) / count**2
-        observed = (self.both_right + self.both_wrong) / count
-        return None if chance == 1 else (observed - chance) / (1 - chance)
+        return (judged * labelled + (count - judged) * (count - labelled)) / count**2 if count else 1.0
 
     def __str__(self) -> str:
-        accuracy, kappa = self.accuracy, self.kappa
+        accuracy, kappa = self.accuracy, self.kappa_interval
         lines = [
             f"examples    {self.examples} judged, {len(self.unscored)} without a verdict",
             "agreement   "
             + (f"{accuracy.estimate:.1%} [{accuracy.low:.1%}, {accuracy.high:.1%}]" if accuracy else "-"),
-            "kappa       " + (f"{kappa:.2f}" if kappa is not None else "not defined: only one answer was ever given"),
+            "kappa       "
+            + (
+                f"{kappa.estimate:.2f} [{kappa.low:.2f}, {kappa.high:.2f}]"
+                if kappa
+                else "not defined: only one answer was ever given"
+            ),
             "",
             "                judge: right  judge: wrong",
             f"label: right    {self.both_right:12}  {self.too_strict:12}",
             f"label: wrong    {self.too_lenient:12}  {self.both_wrong:12}",
         ]
         lines += ["", *self.disagreements] if self.disagreements else []
-        return "\n".join(lines + [f"no verdict on example {number}: {why}" for number, why in self.unscored.items()])
+        lines += [f"no verdict on example {number}: {why}" for number, why in self.unscored.items()]
+        return visible("\n".join(lines))
 
 
 Labelled = tuple[Rollout, bool]
@@ -82,10 +100,12 @@ def labelled_examples(path: Path | str) -> list[Labelled]:
     """
     path = Path(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines(): that also breaks at characters such as U+2028, which JSON allows inside strings.
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"examples {str(path)!r} cannot be read: {error}") from error
-    found = [_example(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if _is_example(line)]
+    read = [_example(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    found = [example for example in read if example is not None]
     if not found:
         raise ConfigError(f"examples {str(path)!r} holds none; give a line of JSON for each")
     return found
@@ -94,16 +114,14 @@ def labelled_examples(path: Path | str) -> list[Labelled]:
 _LABELS = {"good": True, "bad": False}
 
 
-def _is_example(line: str) -> bool:
-    """Whether a line holds anything that a judge can be held to."""
-    return bool(line.strip()) and '"label": "unsure"' not in line.replace('":"', '": "')
-
-
-def _example(line: str, where: str) -> Labelled:
+def _example(line: str, where: str) -> Labelled | None:
+    """What a line holds; None where somebody was unsure, which no judge can be held to."""
     form = '{"label": true, "rollout": {...}} or {"label": true, "prompt": ..., "answer": ..., "expected": {...}}'
     try:
         row: Any = json.loads(line)
         label = row.get("label") if isinstance(row, dict) else None
+        if label == "unsure":
+            return None
         label = _LABELS.get(label) if isinstance(label, str) else label
         if not isinstance(label, bool):
             raise ValueError("it has no label that is true or false, good or bad")
@@ -113,7 +131,7 @@ def _example(line: str, where: str) -> Labelled:
             raise ValueError(f"there is no field {unknown[0]!r}")
         task = Task(prompt=row["prompt"], expected=row.get("expected", {}))
         return Rollout(id=where, task=task, answer=row["answer"]), label
-    except (ValueError, KeyError, ValidationError) as error:
+    except (ValueError, KeyError, RecursionError) as error:  # pydantic's are among them
         raise ConfigError(f"{where}: {error}; a line is {form}") from error
 
 

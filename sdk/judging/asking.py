@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -23,10 +24,18 @@ from .cache import JudgeCache
 
 Read = TypeVar("Read")
 
+_THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+"""What a model that reasons says before its answer, where its endpoint leaves that in."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a judge may spend in this process; answers from the cache cost nothing. None: no limit."""
+    """What a judge may spend in this process; answers from the cache cost nothing. None: no limit.
+
+    Nothing more is asked once as much is spent: what was under way by then, at most one question for each rollout that
+    is judged at once, still counts on top of `tokens`. An endpoint that does not say what it used cannot be held to
+    `tokens`, and scores nothing.
+    """
 
     calls: int | None = None
     tokens: int | None = None
@@ -67,6 +76,7 @@ class Asker:
         self._agent: Agent | None = None
         # Of each event loop its own: `sdk.evaluate` and its kind begin a new one every time.
         self._opening: RunVar[anyio.Lock] = RunVar("judge_opening")
+        self._asking: RunVar[dict[str, anyio.Event]] = RunVar("judge_asking")
         self._stack = AsyncExitStack()
 
     async def ask(self, rules: str, material: str, read: Callable[[dict[str, Any]], Read]) -> tuple[Read, str]:
@@ -75,11 +85,27 @@ class Asker:
         `read` raises `ValueError` for what is no verdict. Raises `VerifierError` where the budget is spent, the model
         fails, or none of the tries is a verdict.
         """
+        if self.cache is None:
+            return await self._asked(rules, material, read, None)
         key = hashlib.sha256(json.dumps([self.label, rules, material]).encode()).hexdigest()
-        kept = self.cache.get("reply", key) if self.cache is not None else None
+        asking = self._asking.get({})
+        self._asking.set(asking)
+        while key in asking:  # rollouts of one group are often the same, and judged at once
+            await asking[key].wait()
+        kept = self.cache.get("reply", key)
         if kept is not None:
             self.spent.from_cache += 1
-            return read(strict_json(kept)), ""
+            return read(_json_object(kept)), ""
+        asking[key] = anyio.Event()
+        try:
+            return await self._asked(rules, material, read, key)
+        finally:
+            asking.pop(key).set()
+
+    async def _asked(
+        self, rules: str, material: str, read: Callable[[dict[str, Any]], Read], key: str | None
+    ) -> tuple[Read, str]:
+        """The same of the model itself; `key`: what the cache keeps its answer under."""
         problem = ""
         for number in range(self._tries):
             reply = await self._reply(rules, material, number)
@@ -89,7 +115,7 @@ class Asker:
                 self.spent.unreadable += 1
                 problem = f"{error}; it said {shortened(reply, 200)}"
                 continue
-            if self.cache is not None:
+            if self.cache is not None and key is not None:
                 self.cache.put("reply", key, reply)
             return found, f" (try {number + 1})" if number else ""
         raise VerifierError(f"the judge {self.label} gave no verdict in {self._tries} tries: {problem}")
@@ -109,7 +135,13 @@ class Asker:
             reply = await agent.start([], sampling=sampling, seed=number).reply(messages)
         except PolicyFailure as error:
             raise VerifierError(f"the judge {self.label} failed: {error}") from error
-        self.spent.tokens += reply.prompt_tokens + reply.sampled_tokens
+        used = reply.prompt_tokens + reply.sampled_tokens
+        self.spent.tokens += used
+        if self._budget.tokens is not None and not used:
+            raise VerifierError(
+                f"the judge {self.label} does not say how many tokens it used, so that a budget of tokens limits "
+                "nothing; give Budget(calls=...)"
+            )
         if reply.stop_reason == "context":
             raise VerifierError(f"the judge {self.label}: the rollout does not fit into its context")
         return reply.message.content
@@ -141,7 +173,8 @@ class Asker:
 
 
 def _json_object(reply: str) -> dict[str, Any]:
-    found = strict_json(reply)
+    thoughts = _THOUGHTS.match(reply)
+    found = strict_json(reply[thoughts.end() :] if thoughts else reply)
     if not isinstance(found, dict):
         raise ValueError("the verdict is no JSON object")
     return found

@@ -9,6 +9,7 @@ import anyio
 from pydantic import BaseModel, ConfigDict
 
 from ..errors import ConfigError, VerifierError
+from ..evaluation.safe_text import visible
 from ..records import Rollout
 from .agreement import Labelled
 from .group_verdicts import Ranked
@@ -51,7 +52,8 @@ class RankingAgreement(BaseModel):
             "consistency " + (f"{self.consistency:.2f}" if self.consistency is not None else "-"),
         ]
         lines += ["", *self.disagreements] if self.disagreements else []
-        return "\n".join(lines + [f"no ranking for task {name!r}: {why}" for name, why in self.unscored.items()])
+        lines += [f"no ranking for task {name!r}: {why}" for name, why in self.unscored.items()]
+        return visible("\n".join(lines))
 
 
 async def measure_ranking(

@@ -8,6 +8,8 @@ chatty      gives no JSON
 careless    gives a verdict without the check word
 down        answers HTTP 500
 second      gives no JSON the first time it is asked about something, and is honest after that
+thinks      says what it thinks first, in tags
+uncounted   says nothing of the tokens it used
 """
 
 from __future__ import annotations
@@ -60,9 +62,12 @@ class Handler(BaseHTTPRequestHandler):
         said = verdict(rules, json.loads(text), model)
         if model == "chatty" or (model == "second" and asked[text] == 1):
             said = f"I think it is fine. {said} Full marks!"
+        if model == "thinks":
+            said = f'<think>\nPerhaps {{"check": "none"}}?\n</think>\n\n{said}'
         choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-        answer = json.dumps({"id": "x", "model": model, "choices": [choice], "usage": usage}).encode()
+        counted = {} if model == "uncounted" else {"usage": usage}
+        answer = json.dumps({"id": "x", "model": model, "choices": [choice], **counted}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(answer)))

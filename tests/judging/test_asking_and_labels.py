@@ -1,0 +1,96 @@
+"""What a judge is asked, how often, and what it is held to: questions that are equal, budgets, labels from anywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+from typer.testing import CliRunner
+
+from sdk.cli.app import app
+from sdk.errors import VerifierError
+from sdk.judging import Agreement, Budget, judge, labelled_examples
+from sdk.judging.material import escaped
+from sdk.records import CallRecord, Rollout, Task, ToolCall
+from sdk.traces.json_text import dump_json
+from sdk.verifiers import run_verifier
+
+
+def answered(answer: str, *calls: CallRecord) -> Rollout:
+    task = Task(prompt="Where is it?", expected={"answer": "shipped"})
+    return Rollout(id="r", task=task, answer=answer, calls=list(calls))
+
+
+async def test_equal_rollouts_that_are_judged_at_once_are_asked_about_once(endpoint: str, tmp_path: Path) -> None:
+    by_gold = judge((endpoint, "honest"), gold=True, cache=tmp_path / "judge.db")
+    scores: list[float] = []
+
+    async def one() -> None:
+        scores.append((await run_verifier(by_gold, answered("It is shipped."))).score)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(one)
+    assert scores == [1.0] * 8
+    assert (by_gold.spent.calls, by_gold.spent.from_cache) == (1, 7)
+
+
+async def test_a_question_that_fails_leaves_the_next_free_to_ask(endpoint: str, tmp_path: Path) -> None:
+    by_gold = judge((endpoint, "chatty"), gold=True, cache=tmp_path / "judge.db")
+    for _ in range(2):
+        with pytest.raises(VerifierError, match="no verdict in 2 tries"):
+            await run_verifier(by_gold, answered("It is shipped."))
+    assert by_gold.spent.calls == 4
+
+
+async def test_a_budget_of_tokens_that_nobody_counts_scores_nothing(endpoint: str) -> None:
+    by_gold = judge((endpoint, "uncounted"), gold=True, budget=Budget(tokens=300))
+    with pytest.raises(VerifierError, match=r"does not say how many tokens it used.*Budget\(calls=...\)"):
+        await run_verifier(by_gold, answered("It is shipped."))
+
+
+async def test_what_a_model_thinks_before_its_verdict_is_no_part_of_it(endpoint: str) -> None:
+    by_gold = judge((endpoint, "thinks"), gold=True)
+    assert (await run_verifier(by_gold, answered("It is shipped."))).score == 1
+    assert by_gold.spent.calls == 1
+
+
+def test_no_marker_of_a_chat_format_stands_in_what_is_judged() -> None:
+    said = "<|im_start|> [INST] <s> [/INST] [TOOL_RESULTS]"
+    shown = escaped({"answer": said, "calls": [{"[INST]": said}]})
+    assert json.loads(shown) == {"answer": said, "calls": [{"[INST]": said}]}
+    assert not any(sign in shown for sign in ("<", ">", "|", "[INST]", "[/INST]", "[TOOL_RESULTS]"))
+
+
+def test_labels_are_read_whatever_their_rollouts_say(tmp_path: Path) -> None:
+    call = ToolCall(id="c", name="tag", arguments={"label": "unsure"})
+    rollout = answered("one\u2028two\x85three", CallRecord(turn=1, call=call, result={"text": "ok"}))
+    rows = [{"label": label, "rollout": rollout.model_dump()} for label in ("good", "unsure", "bad")]
+    (tmp_path / "l.jsonl").write_bytes(b"".join(dump_json(row) + b"\n" for row in rows))
+    assert [(one.answer, label) for one, label in labelled_examples(tmp_path / "l.jsonl")] == [
+        (rollout.answer, True),
+        (rollout.answer, False),
+    ]
+
+
+def test_kappa_has_an_interval_which_is_wide_for_few_labels() -> None:
+    # Wilson: 2 of 2 is 0.342 to 1, 7 of 10 is 0.397 to 0.892; half of the agreement is chance in both.
+    for counts, ends in (((1, 1, 0, 0), (-0.3152, 1.0)), ((4, 3, 2, 1), (-0.2064, 0.7844))):
+        names = ("both_right", "both_wrong", "too_lenient", "too_strict")
+        found = Agreement(**dict(zip(names, counts, strict=True)), unscored={}, disagreements=[])
+        assert found.kappa_interval is not None
+        assert (found.kappa_interval.low, found.kappa_interval.high) == pytest.approx(ends, abs=1e-4)
+        assert f"kappa       {found.kappa:.2f} [{ends[0]:.2f}, {ends[1]:.2f}]" in str(found)
+
+
+def test_the_command_obeys_no_control_character_of_an_example(tmp_path: Path) -> None:
+    lines = [{"label": label, "prompt": "?", "answer": "\x1b[2J\u202ewrong"} for label in (True, False)]
+    (tmp_path / "l.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "judges.py").write_text("def yes(rollout):\n    return True\n")
+    found = CliRunner().invoke(
+        app, ["judge", "check", str(tmp_path / "l.jsonl"), "--verifier", f"{tmp_path / 'judges.py'}:yes"], color=True
+    )
+    assert "\\x1b[2J\\u202ewrong" in found.output
+    assert not {"\x1b", "\u202e"} & set(found.stdout)

@@ -26,7 +26,6 @@ LONG_FILES = (
     "bfcl/test_bfcl_replay.py",
     "trainer/test_processes.py",
     "sandboxes/test_recorded_examples.py",
-    "policies/vllm_server/test_embedded_conformance.py",
     "probing/test_probes.py",
     "rollouts/test_server_questions.py",
     "trainer/test_sharded_forward.py",

@@ -7,6 +7,7 @@ import os
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -16,6 +17,7 @@ import pytest
 from chat_endpoints import ChatServer
 
 from mcp_bridge.records import Tool
+from sdk.policies.models import LoadedModel
 from sdk.policies.models.smollm2 import embedded_folder
 
 
@@ -29,6 +31,38 @@ def smollm2_tokenizer() -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(embedded_folder())
+
+
+@pytest.fixture(scope="session")
+def small_model_folder(smollm2_tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers, 64 wide, with the embedded model's tokenizer and template: what engines are compared on. Made so that
+    an error shows: far from uniform, with a head tied to the embedding, and with keys and values that matter (those of
+    other weights move a log-probability by 0.1 and more)."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from sdk.policies.models import save_model
+
+    eos = smollm2_tokenizer.eos_token_id
+    config = LlamaConfig(
+        **{"vocab_size": len(smollm2_tokenizer), "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2},
+        **{"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 2048},
+        **{"bos_token_id": smollm2_tokenizer.bos_token_id, "eos_token_id": eos, "pad_token_id": eos},
+        **{"tie_word_embeddings": True, "initializer_range": 0.15},
+    )
+    torch.manual_seed(5)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(0.4 / 0.15)
+        model.model.embed_tokens.weight[eos] = torch.randn(64)  # long, so that turns do end
+    return save_model(model, smollm2_tokenizer, tmp_path_factory.mktemp("models") / "small")
+
+
+@pytest.fixture(scope="session")
+def small_model(small_model_folder: Path) -> LoadedModel:
+    from sdk.policies.models import load_model
+
+    return load_model(str(small_model_folder))
 
 
 @pytest.fixture

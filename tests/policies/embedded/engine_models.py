@@ -1,14 +1,11 @@
-"""Tiny random models that answer in milliseconds, and what a plain forward pass says of a text."""
+"""Tiny random models that answer in milliseconds."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 import transformers
-
-from sdk.policies.protocol import Completion
 
 VOCABULARY = 97
 EOS = 2
@@ -35,20 +32,6 @@ def tiny_model(family: str = "Llama", seed: int = 0, **settings: Any) -> Any:
             if parameter.dim() > 1:
                 parameter.mul_(5)
     return model
-
-
-def plain_logprobs(model: Any, prompt: list[int], token_ids: list[int], temperature: float = 1.0) -> list[float]:
-    """The log-probabilities of `token_ids` after `prompt` by one plain forward pass of the whole text."""
-    with torch.no_grad():
-        logits = model(torch.tensor([prompt + token_ids])).logits[0].float() / temperature
-    logprobs = torch.log_softmax(logits, dim=-1)
-    return [float(logprobs[len(prompt) + i - 1, token]) for i, token in enumerate(token_ids)]
-
-
-def assert_exact(model: Any, prompt: list[int], completion: Completion, temperature: float = 1.0) -> None:
-    """The completion's log-probabilities are those of a plain forward pass, within 1e-4."""
-    expected = plain_logprobs(model, prompt, completion.token_ids, temperature)
-    assert completion.logprobs == pytest.approx(expected, abs=1e-4)
 
 
 def random_tokens(count: int, seed: int) -> list[int]:

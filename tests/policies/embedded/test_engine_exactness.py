@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from engine_models import EOS, assert_exact, plain_logprobs, random_tokens, tiny_model
+from engine_models import EOS, random_tokens, tiny_model
+from plain_forward import assert_exact, plain_logprobs
 
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.protocol import Completion, Sampling

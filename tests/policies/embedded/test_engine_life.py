@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from engine_models import assert_exact, random_tokens, tiny_model
+from engine_models import random_tokens, tiny_model
+from plain_forward import assert_exact
 
 from sdk.errors import ModelError, PolicyFailure
 from sdk.policies.embedded import EmbeddedEngine

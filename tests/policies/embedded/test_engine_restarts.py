@@ -8,7 +8,8 @@ import threading
 from typing import Any
 
 import pytest
-from engine_models import assert_exact, tiny_model
+from engine_models import tiny_model
+from plain_forward import assert_exact
 
 import sdk
 from sdk.errors import PolicyFailure

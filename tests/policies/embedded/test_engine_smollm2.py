@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from engine_models import assert_exact
+from plain_forward import assert_exact
 
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.models import LoadedModel

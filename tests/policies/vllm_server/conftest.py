@@ -11,14 +11,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import pytest
 from vllm_environment import installed_python
 
-from sdk.policies.models import LoadedModel, load_model
-
 REQUIRED = "TOOLBAKE_VLLM_TESTS"
-
-
-@pytest.fixture(scope="session")
-def embedded_model() -> LoadedModel:
-    return load_model()
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,6 @@
 """Real vLLM: what every engine must do, new weights of both kinds, training, a crash, no orphans.
 
-One server for all of it, started by the first test and ended by the last: starting takes most of the time. Its model
-is small, and made so that an error would show: far from uniform, with a head tied to the embedding, and with keys and
-values that matter (those of other weights move a log-probability by 0.1 and more, where 2e-4 is tolerated).
+One server for all of it, started by the first test and ended by the last: starting takes most of the time.
 """
 
 from __future__ import annotations
@@ -17,17 +15,17 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import peft
 import pytest
 import torch
-from engine_conformance import EngineConformance, assert_exact
-from transformers import LlamaConfig, LlamaForCausalLM
+from changed_weights import changed_copy
+from engine_conformance import EngineConformance
+from plain_forward import assert_exact
 from vllm_training import TRAINING, assert_trained_on_what_was_published, trained_on
 
 import sdk
-from sdk.policies.models import LoadedModel, load_model, save_model
+from sdk.policies.models import LoadedModel, load_model
 from sdk.policies.protocol import Sampling
 from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from sdk.policies.vllm.weights import untied
@@ -38,6 +36,8 @@ TWELVE = Sampling(max_tokens=12)
 LONG = Sampling(max_tokens=500)
 """Long enough that something happens to it on its way."""
 PROMPT = [1, 4093, 198, 22234, 338, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
+LONG_PROMPT = PROMPT * 20
+"""Two and a half blocks of vLLM's cache on CPUs: only whole ones are kept and found again."""
 RANK = 4
 
 
@@ -48,26 +48,8 @@ ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobi
 
 
 @pytest.fixture(scope="module")
-def model_folder(smollm2_tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two layers, 64 wide, with the embedded model's tokenizer and template."""
-    eos = smollm2_tokenizer.eos_token_id
-    config = LlamaConfig(
-        **{"vocab_size": len(smollm2_tokenizer), "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2},
-        **{"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 2048},
-        **{"bos_token_id": smollm2_tokenizer.bos_token_id, "eos_token_id": eos, "pad_token_id": eos},
-        **{"tie_word_embeddings": True, "initializer_range": 0.15},
-    )
-    torch.manual_seed(5)
-    model = LlamaForCausalLM(config)
-    with torch.no_grad():
-        model.model.embed_tokens.weight.mul_(0.4 / 0.15)
-        model.model.embed_tokens.weight[eos] = torch.randn(64)  # long, so that turns do end
-    return save_model(model, smollm2_tokenizer, tmp_path_factory.mktemp("models") / "small")
-
-
-@pytest.fixture(scope="module")
-def loaded(model_folder: Path) -> LoadedModel:
-    return load_model(str(model_folder))
+def loaded(small_model: LoadedModel) -> LoadedModel:
+    return small_model
 
 
 @pytest.fixture(scope="module")
@@ -83,30 +65,18 @@ async def engine(
 
 
 class TestVllm(EngineConformance):
-    """Comes first: these tests are of the weights that the server started with."""
-
-
-def changed_copy(model: Any, seed: int = 1, *, endless: bool = False) -> Any:
-    """Every weight a little different, head and norms included. `endless`: and it ends no turn of its own accord."""
-    changed = copy.deepcopy(model)
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for weight in changed.parameters():
-            weight.mul_(1 + 0.02 * torch.randn_like(weight))
-        if endless:
-            changed.lm_head.weight[model.config.eos_token_id] = 0.0
-    return changed
+    """Comes first: its tests begin with the weights that the server started with."""
 
 
 async def test_published_weights_are_sampled_from_in_full(engine: VllmPolicy, loaded: LoadedModel) -> None:
-    before = await engine.sample(PROMPT * 4, sampling=TWELVE, seed=3)
+    before = await engine.sample(LONG_PROMPT, sampling=TWELVE, seed=3)
     changed = changed_copy(loaded.model)
     await asyncio.to_thread(engine.publish, changed.state_dict(), version=7)
     # The same long prompt again: keys and values of the old weights must not be found.
-    after = await engine.sample(PROMPT * 4, sampling=TWELVE, seed=3)
+    after = await engine.sample(LONG_PROMPT, sampling=TWELVE, seed=3)
     assert (before.version, after.version) == (0, 7)
-    assert_exact(loaded.model, PROMPT * 4, before)
-    assert_exact(changed, PROMPT * 4, after)
+    assert_exact(loaded.model, LONG_PROMPT, before)
+    assert_exact(changed, LONG_PROMPT, after)
 
 
 async def test_weights_in_flight_interrupt_and_every_token_is_of_the_version_that_it_names(
@@ -140,7 +110,7 @@ async def running(engine: VllmPolicy) -> list[float]:
 async def test_it_tells_how_full_its_cache_is_while_it_samples_and_after(engine: VllmPolicy) -> None:
     async def go_on_sampling(seed: int) -> None:
         while True:
-            await engine.sample(PROMPT * 20, sampling=LONG, seed=seed)
+            await engine.sample(LONG_PROMPT, sampling=LONG, seed=seed)
 
     busy = [asyncio.create_task(go_on_sampling(seed)) for seed in range(8)]
     # 256 blocks of 128 tokens; eight requests hold 8 blocks at most each. vLLM is looked at each second.
@@ -169,18 +139,18 @@ async def test_an_adapter_is_published_under_a_name_of_its_own_and_sampled_from(
         started = time.monotonic()
         await asyncio.to_thread(engine.publish_adapter, adapted, version=version)
         print(f"an adapter in {time.monotonic() - started:.2f} s")
-        completion = await engine.sample(PROMPT * 4, sampling=TWELVE, seed=3)
+        completion = await engine.sample(LONG_PROMPT, sampling=TWELVE, seed=3)
         assert completion.version == version
-        assert_exact(adapted, PROMPT * 4, completion)
+        assert_exact(adapted, LONG_PROMPT, completion)
 
 
 @pytest.mark.parametrize("lora_rank", [0, RANK])
 async def test_training_samples_from_vllm_what_the_trainer_computes_after_each_publication(
-    engine: VllmPolicy, model_folder: Path, tmp_path: Path, lora_rank: int
+    engine: VllmPolicy, small_model_folder: Path, tmp_path: Path, lora_rank: int
 ) -> None:
     vllm = {"urls": engine.urls, "publish": "adapter" if lora_rank else "checkpoint"}
     changes = {"lora_rank": lora_rank, "learning_rate": 1e-4}
-    result = await sdk.train_async(*TRAINING, str(model_folder), tmp_path / "run", trained_on(vllm, **changes))
+    result = await sdk.train_async(*TRAINING, str(small_model_folder), tmp_path / "run", trained_on(vllm, **changes))
     assert_trained_on_what_was_published(result)
     # What was saved is what was published last.
     async with open_vllm("unused", VllmOptions(urls=tuple(engine.urls))) as policy:

@@ -1,4 +1,4 @@
-"""What every engine must do: subclass it, with the fixtures `engine` and `loaded`, the model that it computes."""
+"""What every engine must do: subclass it, with the fixtures `engine` and `loaded`, the model whose weights it has."""
 
 from __future__ import annotations
 
@@ -7,29 +7,23 @@ from typing import Any
 
 import pytest
 import torch
+from changed_weights import changed_copy
+from hypothesis import HealthCheck, given, settings
+from plain_forward import TOLERANCE, assert_exact, plain_logprobs
+from trained_is_sampled import Case, assert_what_is_trained_was_sampled, cases
 
 from sdk.policies.models import LoadedModel
-from sdk.policies.protocol import Completion, Policy, Sampling
+from sdk.policies.protocol import Policy, Sampling
 
 SIXTEEN = Sampling(max_tokens=16)
-TOLERANCE = 2e-4
-
-
-def plain_logprobs(model: Any, prompt: list[int], token_ids: list[int], temperature: float = 1.0) -> list[float]:
-    """The log-probabilities of `token_ids` after `prompt` by one forward pass of transformers."""
-    with torch.no_grad():
-        logits = model(torch.tensor([prompt + token_ids])).logits[0].float() / temperature
-    logprobs = torch.log_softmax(logits, dim=-1)
-    return [float(logprobs[len(prompt) + i - 1, token]) for i, token in enumerate(token_ids)]
-
-
-def assert_exact(model: Any, prompt: list[int], completion: Completion, temperature: float = 1.0) -> None:
-    expected = plain_logprobs(model, prompt, completion.token_ids, temperature)
-    assert completion.logprobs == pytest.approx(expected, abs=TOLERANCE)
 
 
 class EngineConformance:
     """One suite for all engines."""
+
+    @pytest.fixture
+    def other_weights(self, loaded: LoadedModel) -> Any:
+        return changed_copy(loaded.model)
 
     @pytest.fixture
     def prompt(self, loaded: LoadedModel) -> list[int]:
@@ -107,3 +101,10 @@ class EngineConformance:
         for prompt in ([], [5] * engine.context_tokens):
             with pytest.raises(ValueError, match="the prompt"):
                 await engine.sample(prompt, sampling=SIXTEEN, seed=0)
+
+    @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(case=cases())
+    async def test_every_trained_token_is_one_that_was_sampled_with_the_same_past_probability_and_version(
+        self, engine: Any, loaded: LoadedModel, other_weights: Any, case: Case
+    ) -> None:
+        await assert_what_is_trained_was_sampled(engine, case, loaded=loaded, other_weights=other_weights)

@@ -10,10 +10,12 @@ from engine_conformance import EngineConformance
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.models import LoadedModel
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(scope="module")
-def loaded(embedded_model: LoadedModel) -> LoadedModel:
-    return embedded_model
+def loaded(small_model: LoadedModel) -> LoadedModel:
+    return small_model
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,30 @@
+"""What one plain forward pass of transformers says of a text: the measure of every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from sdk.policies.protocol import Completion
+
+TOLERANCE = 1e-4
+"""In nats, in float32: for the embedded engine and for vLLM alike."""
+
+
+def plain_logprobs(
+    model: Any, prompt: Sequence[int], token_ids: Sequence[int], temperature: float = 1.0
+) -> list[float]:
+    """The log-probabilities of `token_ids` after `prompt`, in nats."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[*prompt, *token_ids]])).logits[0, len(prompt) - 1 : -1].float()
+    picked: list[float] = (logits / temperature).log_softmax(-1)[range(len(token_ids)), list(token_ids)].tolist()
+    return picked
+
+
+def assert_exact(model: Any, prompt: list[int], completion: Completion, temperature: float = 1.0) -> None:
+    """The completion's log-probabilities are those of a plain forward pass."""
+    expected = plain_logprobs(model, prompt, completion.token_ids, temperature)
+    assert completion.logprobs == pytest.approx(expected, abs=TOLERANCE)

@@ -45,10 +45,9 @@ def wrong_golds(path: Path, info: dict[str, Any]) -> list[Finding]:
     scores = {str(line.get("id")): _score(line) for _, line in _lines(path / "rollouts" / f"{AUDITED}.jsonl")}
     findings = []
     for number, line in audits:
-        found = line.get("task")
-        task: dict[str, Any] = found if isinstance(found, dict) else {}
+        task = _mapping(line, "task")
         audited = str(task.get("id", "")).removeprefix(_TASK)
-        gold = (task.get("expected") or {}).get("audit_error")
+        gold = _mapping(task, "expected").get("audit_error")
         score = scores.get(audited)
         if score is None or gold is not (score < threshold - 1e-9):
             text = f"its task says of {audited!r} that it is {'wrong' if gold else 'right'}, and its verdict is {score}"
@@ -57,8 +56,13 @@ def wrong_golds(path: Path, info: dict[str, Any]) -> list[Finding]:
 
 
 def _score(line: dict[str, Any]) -> float | None:
-    verdict = line.get("verdict")
-    return float(verdict["score"]) if isinstance(verdict, dict) and line.get("failure") is None else None
+    score = _mapping(line, "verdict").get("score")
+    return float(score) if isinstance(score, int | float) and line.get("failure") is None else None
+
+
+def _mapping(line: dict[str, Any], name: str) -> dict[str, Any]:
+    found = line.get(name)
+    return found if isinstance(found, dict) else {}  # of another form it was changed, which is named
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

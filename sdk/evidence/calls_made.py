@@ -14,18 +14,19 @@ from .canonical import digest
 _NON_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
-def calls_not_made(line: Mapping[str, Any]) -> list[str]:
-    """What the ledger of a stored rollout does not show of its calls; none where its world kept no ledger.
+def calls_not_made(line: Mapping[str, Any], *, kept: bool = False) -> list[str]:
+    """What the ledger of a stored rollout does not show of its calls; none where its world kept no ledger. `kept`:
+    `calls.jsonl` has calls of this rollout, so that its world kept one.
 
-    A call counts as made where a ledger line has its id, the digest of its arguments, and the digest of the text that
-    came back. Calls that did not parse were never sent and have no line.
+    A call counts as made where a ledger line has its id, its tool, the digest of its arguments, and the digest of the
+    text that came back. Calls that did not parse were never sent and have no line.
     """
     ledger = line["ledger"]
-    if not ledger:
+    if not ledger and not kept:
         return []
     arguments = {one["key"]: one["arguments"] for one in ledger if one["arguments"]}
     made = Counter(
-        (one["call"], arguments.get(one["key"], ""), one["result"])
+        (one["call"], one["tool"], arguments.get(one["key"], ""), one["result"])
         for one in ledger
         if one["event"] in ("answered", "refused")
     )
@@ -38,7 +39,7 @@ def calls_not_made(line: Mapping[str, Any]) -> list[str]:
         result = digest_text(record["result"]["text"])
         # A stored `nan` is the text "nan"; the ledger saw the number.
         spelled = (call["arguments"], _with_non_finite(call["arguments"]))
-        keys = [(name, digest_arguments(one), result) for one in spelled]
+        keys = [(name, call["name"], digest_arguments(one), result) for one in spelled]
         key = next((key for key in keys if made[key]), None)
         if key is None:
             faults.append(f"call {number} ({call['name']}): its ledger shows no such call with this result")

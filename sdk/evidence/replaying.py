@@ -60,7 +60,7 @@ def replay(entries: Iterable[Entry]) -> Expected:
     for entry in entries:
         try:
             state.take(entry)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             state.expected.problems.append((entry.line, f"an entry of the kind {entry.kind!r} with {error!r}"))
     return state.expected
 
@@ -76,7 +76,7 @@ class _Replay:
     def take(self, entry: Entry) -> None:
         data, expected = entry.data, self.expected
         if "calls" in data:
-            expected.calls.append((int(data["calls"]["lines"]), str(data["calls"]["head"]), entry.line))
+            expected.calls.append((_count(data["calls"]["lines"]), str(data["calls"]["head"]), entry.line))
         expected.closed = entry.kind == "closed"
         expected.last_closed = entry if expected.closed else expected.last_closed
         if entry.kind in ("begun", "resumed"):
@@ -160,6 +160,12 @@ class _Replay:
         here = self.expected.rollouts[stage]
         here[-1] = replace(here[-1], lost=True)
         self.expected.lost.append(f"rollout {here[-1].id!r} of stage {stage!r} (evidence.jsonl, line {line})")
+
+
+def _count(number: Any) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ValueError(f"{number!r} is no number of lines")
+    return number
 
 
 def _stage(name: Any) -> str:

@@ -149,7 +149,7 @@ def _scored(path: Path) -> Iterator[_Scored]:
     for number, raw in numbered_lines(path):
         try:
             line = parse(raw)
-            if line["verdict"] is not None and line["failure"] is None:
+            if isinstance(line["id"], str) and line["verdict"] is not None and line["failure"] is None:
                 yield _Scored(number, {**line, "verdict": None}, Verdict.model_validate(line["verdict"]))
         except (ValueError, KeyError):  # pydantic's among them
             continue

@@ -43,7 +43,9 @@ def check_signature(raw: bytes, public_key_file: Path | None) -> tuple[dict[str,
     wanted = _public_key(public_key_file) if public_key_file is not None else None
     try:
         content = parse(raw)
-        root, entries = str(content["root"]), int(content["entries"])
+        root, entries = content["root"], content["entries"]
+        if not isinstance(root, str) or not isinstance(entries, int):
+            raise ValueError("root is no text, or entries no number")
         given = bytes.fromhex(content["public_key"])
         Ed25519PublicKey.from_public_bytes(given).verify(bytes.fromhex(content["signature"]), _message(root, entries))
         if canonical(content) + b"\n" != raw or content.get("algorithm") != "Ed25519":

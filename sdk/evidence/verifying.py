@@ -161,8 +161,9 @@ class _Check:
 
     def _look_at_calls(self, unseen: list[Finding], name: str, number: int, line: dict[str, Any]) -> None:
         try:
-            faults = calls_not_made(line)
-            if line["id"] in self._called:
+            kept = line["id"] in self._called
+            faults = calls_not_made(line, kept=kept)
+            if kept:
                 faults += lines_not_written(line, self._written)
         except (ValueError, KeyError, TypeError, AttributeError):
             return  # no rollout any more: the comparison with the evidence names it

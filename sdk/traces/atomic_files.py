@@ -68,7 +68,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged ({error}); choose another output_dir") from error
     if not isinstance(content, dict):
         raise RunFolderError(f"{path} is damaged: it holds no object; choose another output_dir")

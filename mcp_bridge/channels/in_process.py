@@ -196,8 +196,9 @@ class InProcessSession(LightSession):
         entry = server.get_request_handler(method)
         if entry is None or entry.params_type is not _PARAMS[method] or self._caller is None:
             return False
-        if not _KNOWN_MIDDLEWARE.issuperset(map(type, server.middleware)):
-            return False
+        for middleware in server.middleware:
+            if type(middleware) not in _KNOWN_MIDDLEWARE:
+                return False
         return method not in server.cache_hints and not is_traced()
 
     async def _call(self, params: dict[str, Any], progress: ProgressFnT | None) -> PlainAnswer | CallAnswer:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.metadata import version
 from time import monotonic
 
 import anyio
 
 from ..event_loop import on_asyncio
+
+_KNOWN_ANYIO = "4.16."
+"""The releases of anyio whose inside `call_scopes` knows."""
 
 
 class Deadlines(dict[float, "DeadlineQueue"]):
@@ -28,30 +32,29 @@ class DeadlineQueue:
         self._queues = queues
         self._ends: dict[anyio.CancelScope, float] = {}
         """In seconds of `monotonic`. A dict keeps the order, and a call that has ended takes no place in it."""
-        self._scope_type: type[anyio.CancelScope] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._make: type[anyio.CancelScope] = anyio.CancelScope
+        self._spare: list[anyio.CancelScope] = []
+        """Scopes of calls that have ended, for the next: as many as there were calls at once."""
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> anyio.CancelScope:
         """A scope, to be entered now, that is cancelled when the limit has passed. `end` follows in any case."""
-        if self._scope_type is None:
-            scope = anyio.CancelScope()
+        if self._loop is None:
             if not on_asyncio():
-                scope.deadline = anyio.current_time() + self._limit_s
-                return scope
-            # Not through anyio, which finds out for each scope what runs the task.
-            self._scope_type = type(scope)
+                return anyio.CancelScope(deadline=anyio.current_time() + self._limit_s)
             self._loop = asyncio.get_running_loop()
-        else:
-            scope = self._scope_type()
-        assert self._loop is not None
+            self._make = _scope_type()
+        scope = self._spare.pop() if self._spare else self._make()
         self._ends[scope] = monotonic() + self._limit_s
         if self._timer is None:
             self._timer = self._loop.call_later(self._limit_s, self._ring)
         return scope
 
     def end(self, scope: anyio.CancelScope) -> None:
-        self._ends.pop(scope, None)
+        """Once the scope was left."""
+        if self._ends.pop(scope, None) is not None and getattr(scope, "is_as_new", False):
+            self._spare.append(scope)
 
     def _ring(self) -> None:
         assert self._loop is not None
@@ -66,3 +69,11 @@ class DeadlineQueue:
             scope.cancel()
         if self._queues.get(self._limit_s) is self:
             del self._queues[self._limit_s]
+
+
+def _scope_type() -> type[anyio.CancelScope]:
+    if not version("anyio").startswith(_KNOWN_ANYIO):
+        return anyio.CancelScope
+    from .call_scopes import CallScope  # imports private names of anyio, which another release may not have
+
+    return CallScope

@@ -90,14 +90,6 @@ def digest_text(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def _kept_arguments(arguments: Any) -> _Digested:
-    """Small arguments packed, so that nobody can change them any more; else the digest."""
-    if not is_plain(arguments):  # `marshal` would take the bytes of a number of numpy's for a text
-        return digest_arguments(arguments)
-    packed = marshal.dumps(arguments)
-    return packed if len(packed) <= _LONGEST_KEPT else digest_arguments(arguments)
-
-
 def _kept_text(text: str) -> _Digested:
     return text.encode(errors="surrogatepass") if len(text) <= _LONGEST_KEPT else digest_text(text)
 
@@ -149,9 +141,7 @@ class Ledger:
         call = call_id if call_id is not None else f"{self.rollout}/call-{self._calls}"
         return Entry(self, call, f"{self._nonce}-{self._calls}", str(tool), arguments)
 
-    def write(
-        self, of: Entry, event: Event, *, arguments: _Digested = "", result: _Digested = "", note: str = ""
-    ) -> None:
+    def write(self, of: Entry, event: Event, arguments: _Digested = "", result: _Digested = "", note: str = "") -> None:
         """A line of one of its calls."""
         if event in ENDS:
             # Also where the listener raises: the call must not end twice.
@@ -169,17 +159,22 @@ class Ledger:
 class Entry:
     """One call's lines."""
 
-    __slots__ = ("_arguments", "_ledger", "attempt", "call", "ended", "key", "rollout", "tool")
+    __slots__ = ("_arguments", "_ledger", "attempt", "call", "ended", "has_plain_arguments", "key", "rollout", "tool")
 
-    def __init__(self, ledger: Ledger, call: str, key: str, tool: str, arguments: object) -> None:
+    def __init__(self, ledger: Ledger, call: str, key: str, tool: str, arguments: Any) -> None:
         self._ledger = ledger
         self.tool = tool
         self._arguments = arguments
+        self.look_at_arguments()
         self.call = call
         self.key = key
         self.rollout = ledger.rollout
         self.attempt = 0
         self.ended = False
+
+    def look_at_arguments(self) -> None:
+        """To be called again where somebody may have changed them since: between that and the line nothing may wait."""
+        self.has_plain_arguments = type(self._arguments) is dict and is_plain(self._arguments)
 
     @property
     def open(self) -> bool:
@@ -190,7 +185,7 @@ class Entry:
         """The next attempt is sent from here on."""
         self.attempt += 1
         try:
-            self._ledger.write(self, "started", arguments=_kept_arguments(self._arguments) if self.attempt == 1 else "")
+            self._ledger.write(self, "started", self._kept_arguments() if self.attempt == 1 else "")
         except BaseException:
             self.ended = True  # nothing is sent, and what cannot be written has no end either
             raise
@@ -202,20 +197,25 @@ class Entry:
         self._ledger.write(self, "lost", note=note)
 
     def answered(self, result: ToolResult) -> None:
-        self._ledger.write(self, "answered", result=_kept_text(result.text))
+        self._ledger.write(self, "answered", "", _kept_text(result.text))
 
     def refused(self, result: ToolResult) -> None:
         """Nothing was sent; the call's only line."""
-        arguments = _kept_arguments(self._arguments)
-        self._ledger.write(
-            self, "refused", arguments=arguments, result=_kept_text(result.text), note=result.error_kind or ""
-        )
+        kept = self._kept_arguments()
+        self._ledger.write(self, "refused", kept, _kept_text(result.text), result.error_kind or "")
 
     def failed(self, note: str) -> None:
         self._ledger.write(self, "failed", note=note)
 
     def unknown(self, note: str) -> None:
         self._ledger.write(self, "unknown", note=note)
+
+    def _kept_arguments(self) -> _Digested:
+        """Small arguments packed, so that nobody can change them any more; else the digest."""
+        if not self.has_plain_arguments:  # `marshal` would take the bytes of a number of numpy's for a text
+            return digest_arguments(self._arguments)
+        packed = marshal.dumps(self._arguments)
+        return packed if len(packed) <= _LONGEST_KEPT else digest_arguments(self._arguments)
 
 
 def one_line(error: Any) -> str:

@@ -43,6 +43,7 @@ async def call_once(
         while True:
             if turns is not None:
                 await turns.take()
+                entry.look_at_arguments()
             began = time.monotonic()
             try:
                 entry.started()

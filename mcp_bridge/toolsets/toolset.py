@@ -301,7 +301,8 @@ class CheckedWorld:
         found = self._by_name.get(name) if isinstance(name, str) else None
         if found is None:
             return self._refused(entry, error(unknown_tool(name, [tool.name for tool in self._tools]), "unknown_tool"))
-        if (problem := self._checker.problem(name, arguments)) is not None:
+        problem = self._checker.problem(name, arguments, known_plain=entry.has_plain_arguments)
+        if problem is not None:
             return self._refused(entry, error(problem, "invalid_arguments"))
         route, world = found
         tool = route.tools[name]

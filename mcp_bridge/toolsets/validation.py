@@ -32,14 +32,18 @@ class ArgumentChecker:
         self._validators = {name: _compile(tool) for name, tool in self._tools.items()}
         self._accept = {name: compile_acceptance(tool.input_schema) for name, tool in self._tools.items()}
 
-    def problem(self, name: str, arguments: object) -> str | None:
-        """What is wrong with `arguments` for the tool `name`, or `None`.
+    def problem(self, name: str, arguments: object, *, known_plain: bool = False) -> str | None:
+        """What is wrong with `arguments` for the tool `name`, or `None`. `known_plain`: they are a dict of plain JSON.
 
         Raises `ToolFailure` where the schema itself cannot be applied (a `$ref` that leads nowhere).
         """
         accepts = self._accept[name]
-        if accepts is not None and type(arguments) is dict and accepts(arguments):
-            return None
+        if accepts is not None:
+            if known_plain:
+                if accepts.of_plain(arguments):
+                    return None
+            elif type(arguments) is dict and accepts(arguments):
+                return None
         tool = self._tools[name]
         if not isinstance(arguments, Mapping):
             lines = [f"- the arguments must be one JSON object, not {_show(arguments)}"]

@@ -138,6 +138,10 @@ class Verdict(BaseModel):
         return components
 
 
+ToolPrompt = Literal["full", "names", "none"]
+"""How much of its tools a policy's prompt shows: full schemas, their names only, or nothing."""
+
+
 class CallRecord(BaseModel):
     """A call that reached the world, and what came back. Verifiers rest on these, not on text."""
 
@@ -203,6 +207,8 @@ class Rollout(BaseModel):
     """The text of the last assistant message that made no call; empty if there was none."""
     shown_tools: list[str] | None = None
     """The names of the tools that its world showed; None where it showed all that its source has."""
+    tool_prompt: ToolPrompt = "full"
+    """How much of these the policy's prompt showed."""
     initial_state: dict[str, Any] | None = None
     final_state: dict[str, Any] | None = None
     rows: list[TokenRow] = Field(default_factory=list)

@@ -48,7 +48,7 @@ ToolPrompts = Annotated[
     typer.Option(
         "--tool-prompt",
         metavar="full|names|none",
-        show_default="full",
+        show_default="as each model was trained",
         help="How much of the tools the prompt shows: full schemas, names only, or nothing. Each is a condition of its "
         "own. May be given several times.",
     ),

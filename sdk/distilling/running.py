@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import Handlers, connect
 from mcp_bridge.guard.destructive import warn_of
+from mcp_bridge.records import Tool
 
 from ..errors import ConfigError
 from ..policies.opening import ModelSource, check_model_source, model_label, open_agent
 from ..policies.protocol import Sampling
+from ..policies.shown_tools import shown_tools
 from ..progress import Progress, Silent
 from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
@@ -113,8 +115,13 @@ async def distill_async(
             f"none of {selection.seen} rollouts can be used: {selection.not_verified} are below {threshold:g}, "
             f"{selection.unscored} are unscored. Lower `threshold`, or take a policy that solves some of the tasks."
         )
-    _write(path, [example(rollout, rollout.tools_of(shown), licence=licence, run=name) for rollout in selection.kept])
+    _write(path, [example(rollout, _seen(rollout, shown), licence=licence, run=name) for rollout in selection.kept])
     return DistilledData(path, selection)
+
+
+def _seen(rollout: Rollout, tools: Sequence[Tool]) -> list[Tool]:
+    """What the policy was shown of the tools: who learns from the example is shown the same."""
+    return shown_tools(rollout.tools_of(tools), rollout.tool_prompt)
 
 
 def _jobs(tasks: Sequence[Task], samples: int, seed: int) -> list[Job]:

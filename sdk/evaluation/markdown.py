@@ -10,7 +10,7 @@ from .conditions import FAMILY, ConditionSummary
 from .examples import RULE, Example
 from .markdown_errors import render_errors
 from .markdown_policies import cost_rows, render_pictures, render_tries
-from .plain import compared
+from .plain import compared, prompt_note
 from .safe_text import cut, fence, inline, table
 from .training_summary import TrainingSummary
 from .transcript import transcript
@@ -73,6 +73,7 @@ def _success(report: Report) -> str:
             )
         )
     threshold = f"A rollout succeeds with a score of {report.success_threshold:g} or more."
+    threshold = " ".join([threshold, *map(inline, prompt_note(report))])
     return f"## Success on held-out tasks\n\n{table(head, rows)}\n\n{threshold}"
 
 

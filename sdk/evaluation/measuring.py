@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..errors import ToolbakeError
 from ..policies.protocol import Sampling
 from ..progress import Progress, Silent
-from ..records import Rollout, Task
+from ..records import Rollout, Task, ToolPrompt
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.seeds import derive_seed
@@ -30,8 +30,11 @@ async def measure(
     temperature: float = 0.0,
     threshold: float = 1.0,
     samples: int = 1,
+    tool_prompt: ToolPrompt | None = None,
 ) -> list[Rollout]:
     """`samples` rollouts for each task, in the order of the tasks. Scored ones that `folder` has are not run again.
+
+    `tool_prompt`: how much of the tools the policy is shown; None: as much as it was trained with.
 
     Unscored ones are: what broke then may work now. They move to `rollouts/<stage>.discarded.jsonl`.
 
@@ -43,7 +46,7 @@ async def measure(
     if unscored:
         progress.say(f"{title or stage}: {unscored} rollouts that could not be scored are run again")
     known = {rollout.id: rollout for rollout in folder.iter_rollouts(stage)} if folder else {}
-    jobs = _jobs(tasks, stage, seed, samples)
+    jobs = _jobs(tasks, stage, seed, samples, tool_prompt)
     missing = [job for job in jobs if job.id not in known]
     right = sum(is_success(rollout, threshold) for rollout in known.values())
     sampling = Sampling(temperature=temperature, max_tokens=engine.limits.max_turn_tokens)
@@ -65,15 +68,17 @@ async def measure(
     return rollouts
 
 
-def _jobs(tasks: Sequence[Task], stage: str, seed: int, samples: int) -> list[Job]:
+def _jobs(tasks: Sequence[Task], stage: str, seed: int, samples: int, tool_prompt: ToolPrompt | None) -> list[Job]:
     """One job a task; with several samples each has its number in its id and in its seed."""
     if samples == 1:
-        return [Job(id=f"{stage}/{task.id}", task=task, seed=derive_seed(seed, stage, task.id)) for task in tasks]
-    return [
-        Job(id=f"{stage}/{task.id}#{number}", task=task, seed=derive_seed(seed, stage, task.id, number))
-        for task in tasks
-        for number in range(samples)
-    ]
+        numbered = [(f"{stage}/{task.id}", task, derive_seed(seed, stage, task.id)) for task in tasks]
+    else:
+        numbered = [
+            (f"{stage}/{task.id}#{number}", task, derive_seed(seed, stage, task.id, number))
+            for task in tasks
+            for number in range(samples)
+        ]
+    return [Job(id=name, task=task, seed=own, tool_prompt=tool_prompt) for name, task, own in numbered]
 
 
 def require_scores(rollouts: Sequence[Rollout], *, what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..policies.tool_prompt import PROMPT_NAMES
 from . import figures
 from .comparisons import PairedComparison
 from .safe_text import one_line
@@ -30,7 +31,16 @@ def render_short(report: Report) -> str:
         for row in rows
     ]
     lines += [compared(comparison) for comparison in report.comparisons]
-    return "\n".join(lines)
+    return "\n".join([*lines, *prompt_note(report)])
+
+
+def prompt_note(report: Report) -> list[str]:
+    """A sentence where a training showed less of the tools than their full schemas. An evaluation's conditions say so
+    in their names."""
+    shown = report.run.get("tool_prompt")
+    if not isinstance(shown, str) or shown == PROMPT_NAMES["full"]:
+        return []
+    return [f"Tools in the prompts: {one_line(shown)}."]
 
 
 def compared(comparison: PairedComparison) -> str:

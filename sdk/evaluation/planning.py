@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from ..policies.opening import ModelSource, check_model_source, model_label
-from ..policies.tool_prompt import TOOL_PROMPTS, ToolPrompt
-from ..records import Task
+from ..policies.opening import ModelSource, check_model_source, default_tool_prompt, model_label
+from ..policies.tool_prompt import PROMPT_NAMES, TOOL_PROMPTS
+from ..records import Task, ToolPrompt
 
-PROMPT_NAMES: dict[ToolPrompt, str] = {"full": "full schemas", "names": "names only", "none": "no tools"}
 SINGLE_STAGE = "evaluation"
 
 
@@ -24,7 +23,8 @@ class Condition:
     policy: str
     """What the user calls the policy, also in prices."""
     name: str | None
-    """None for the only condition of an evaluation: the agent says its own name once it is open."""
+    """None for the only condition of an evaluation that shows full schemas: the agent says its own name once it is
+    open."""
     source: ModelSource
     tool_prompt: ToolPrompt
     stage: str
@@ -51,7 +51,9 @@ class Plan:
     def identity(self) -> dict[str, Any]:
         """What the run folder knows it by."""
         if self.pairs is None:
-            return {"evaluate": model_label(self.conditions[0].source)}
+            only = self.conditions[0]
+            less = {} if only.tool_prompt == "full" else {"tool_prompt": only.tool_prompt}
+            return {"evaluate": model_label(only.source), **less}
         return {"evaluate": [[c.name, c.tool_prompt, model_label(c.source)] for c in self.conditions]}
 
 
@@ -59,10 +61,13 @@ def make_plan(
     model: ModelSource,
     models: Mapping[str, ModelSource] | Sequence[ModelSource] | None,
     baseline: str | None,
-    tool_prompts: ToolPrompt | Sequence[ToolPrompt],
+    tool_prompts: ToolPrompt | Sequence[ToolPrompt] | None,
 ) -> Plan:
-    """Check what the user names, and order it. Raises `ConfigError`."""
-    lengths = _lengths(tool_prompts)
+    """Check what the user names, and order it. `tool_prompts`: what each was trained with where None.
+
+    Raises `ConfigError`, and `ModelError` for a model's folder that is damaged.
+    """
+    asked = _lengths(tool_prompts) if tool_prompts is not None else None
     if models is None:
         check_model_source(model)
         named: dict[str, ModelSource] = {_label(model): model}
@@ -70,18 +75,26 @@ def make_plan(
         named = _named(model, models)
     if baseline is not None and baseline not in named:
         raise ConfigError(f"baseline is {baseline!r}, which is not evaluated; the names are {', '.join(named)}")
-    if len(named) * len(lengths) == 1 and models is None:
+    lengths = {policy: asked or [default_tool_prompt(source)] for policy, source in named.items()}
+    if models is None and len(lengths[_label(model)]) == 1:
         if baseline is not None:
             raise ConfigError(f"baseline {baseline!r} does nothing with one policy; give several as models")
-        return Plan([Condition(next(iter(named)), None, model, lengths[0], SINGLE_STAGE)], None)
-    names = {(policy, length): _condition_name(policy, length, lengths) for policy in named for length in lengths}
+        policy, (length,) = _label(model), lengths[_label(model)]
+        name = None if length == "full" else _condition_name(policy, length, [length])
+        return Plan([Condition(policy, name, model, length, SINGLE_STAGE)], None)
+    names = {
+        (policy, length): _condition_name(policy, length, lengths[policy])
+        for policy in named
+        for length in lengths[policy]
+    }
     conditions = [
         Condition(policy, name, named[policy], length, f"{SINGLE_STAGE}_{place:02d}_{_slug(name)}")
         for place, ((policy, length), name) in enumerate(names.items(), start=1)
     ]
     first = baseline or next(iter(named))
-    pairs = [(names[first, lengths[0]], names[policy, lengths[0]]) for policy in named if policy != first]
-    pairs += [(names[policy, lengths[0]], names[policy, length]) for policy in named for length in lengths[1:]]
+    longest = {policy: names[policy, lengths[policy][0]] for policy in named}
+    pairs = [(longest[first], longest[policy]) for policy in named if policy != first]
+    pairs += [(longest[policy], names[policy, length]) for policy in named for length in lengths[policy][1:]]
     return Plan(conditions, pairs)
 
 

@@ -15,9 +15,9 @@ from mcp_bridge.guard.destructive import warn_of
 from ..errors import ConfigError
 from ..policies.opening import ModelSource, open_agent
 from ..policies.protocol import Sampling
-from ..policies.tool_prompt import ToolPrompt, with_tool_prompt
+from ..policies.tool_prompt import PROMPT_NAMES
 from ..progress import Progress, Silent
-from ..records import Rollout, Task
+from ..records import Rollout, Task, ToolPrompt
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
@@ -43,7 +43,7 @@ async def evaluate_async(
     model: ModelSource = None,
     models: Mapping[str, ModelSource] | Sequence[ModelSource] | None = None,
     baseline: str | None = None,
-    tool_prompts: ToolPrompt | Sequence[ToolPrompt] = "full",
+    tool_prompts: ToolPrompt | Sequence[ToolPrompt] | None = None,
     samples: int = 1,
     split: Literal["train", "validation", "heldout"] | None = None,
     prices: Mapping[str, Price | tuple[float, float]] | None = None,
@@ -62,15 +62,15 @@ async def evaluate_async(
     """Measure policies on all of `prompts`: one rollout each, greedy unless `temperature` says otherwise.
 
     `model`: see `sdk.policies.opening.ModelSource`. `models`: several, by name or in a list; each is compared with
-    `baseline`, the first where None. `tool_prompts`: how much of the tools the prompt shows, each as a condition of its
-    own. `samples`: rollouts for each task, for pass@k and pass^k. `split`: only tasks with that `split` tag. `prices`:
-    by name, per million tokens in and out. `cluster_by`: `family` or a tag, whose tasks count as one for intervals.
-    `fault_judge` and `embed`: see `sdk.evaluation.errors`. `handlers`: who answers what servers ask during calls. Docs:
-    `docs/evaluation.md`.
+    `baseline`, the first where None. `tool_prompts`: how much of the tools the prompt shows, each a condition of its
+    own; None: what each model was trained with. `samples`: rollouts for each task, for pass@k and pass^k. `split`: only
+    tasks with that `split` tag. `prices`: by name, per million tokens in and out. `cluster_by`: `family` or a tag,
+    whose tasks count as one for intervals. `fault_judge` and `embed`: see `sdk.evaluation.errors`. `handlers`: who
+    answers what servers ask during calls. Docs: `docs/evaluation.md`.
 
     With `output_dir`, every rollout and the report are kept, and a run that was cut off goes on. Raises what
-    `sdk.train` raises, before work is lost. Live tools that are destructive are not refused here, as they are in
-    training: the tasks are yours. A warning names them.
+    `sdk.train` raises, before work is lost. Live destructive tools are not refused, as in training, but named in a
+    warning: the tasks are yours.
     """
     check_verifier(verifier)
     plan = make_plan(model, models, baseline, tool_prompts)
@@ -79,6 +79,7 @@ async def evaluate_async(
     what = _Reporting(_prices(prices, plan), cluster_by, success_threshold, fault_judge, embed)
     tasks = tasks_of_split(load_tasks(prompts), split)
     what.check(tasks)
+    how.say_what_is_shown(plan, asked=tool_prompts is not None)
     bounds = _limits(limits)
     async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
         warn_of(source.live_destructive)
@@ -118,6 +119,13 @@ class _Measurement:
                 "set temperature, such as 1.0"
             )
 
+    def say_what_is_shown(self, plan: Plan, *, asked: bool) -> None:
+        """Which prompts show less than full schemas, where nobody has `asked` for it."""
+        for condition in plan.conditions:
+            if not asked and condition.tool_prompt != "full":
+                shown = PROMPT_NAMES[condition.tool_prompt]
+                self.progress.say(f"{condition.policy}: its prompts show {shown} of the tools, as in its training")
+
     @property
     def identity(self) -> dict[str, Any]:
         """What the run folder knows it by."""
@@ -132,8 +140,7 @@ class _Measurement:
         for conditions in plan.policies.values():
             async with open_agent(conditions[0].source, rows=self.concurrency) as agent:
                 for condition in conditions:
-                    shorter = with_tool_prompt(agent, condition.tool_prompt)
-                    engine = make(agent=shorter, on_call=folder.append_call if folder is not None else None)
+                    engine = make(agent=agent, on_call=folder.append_call if folder is not None else None)
                     rollouts[condition.name or agent.name] = await measure(
                         engine,
                         tasks,
@@ -145,6 +152,7 @@ class _Measurement:
                         temperature=self.temperature,
                         threshold=self.threshold,
                         samples=self.samples,
+                        tool_prompt=condition.tool_prompt,
                     )
         return rollouts
 
@@ -204,9 +212,16 @@ def _facts(
     rollouts: Mapping[str, Sequence[Rollout]],
 ) -> dict[str, Any]:
     name = ", ".join(plan.policies) if plan.pairs is not None else next(iter(rollouts))
+    shown = {one: PROMPT_NAMES[c.tool_prompt] for one, c in zip(rollouts, plan.conditions, strict=True)}
     info = folder.info if folder is not None else None
     every = [rollout for of_condition in rollouts.values() for rollout in of_condition]
-    return {"model": name, **run_facts(info, identity), **guard_facts(source), **call_facts(every)}
+    return {
+        "model": name,
+        "tool_prompt": shown,
+        **run_facts(info, identity),
+        **guard_facts(source),
+        **call_facts(every),
+    }
 
 
 def _identity(

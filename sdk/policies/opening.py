@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from mcp_bridge.access.redaction import public_url
 
 from ..errors import ConfigError
+from ..records import ToolPrompt
 from .endpoint import EndpointAgent, checked_system
 from .protocol import Agent
 from .vllm.options import VllmOptions
@@ -44,10 +45,12 @@ async def open_agent(model: ModelSource = None, *, rows: int = 64) -> AsyncItera
         from .models import load_model
         from .rendering import make_renderer
         from .token_agent import TokenAgent
+        from .tool_prompt import shown_by_default
 
         loaded = await anyio.to_thread.run_sync(load_model, str(model) if model is not None else None)
         with EmbeddedEngine(loaded.model, max_rows=rows) as engine:
-            yield TokenAgent(engine, make_renderer(loaded.tokenizer, family=loaded.family), name=loaded.name)
+            renderer = make_renderer(loaded.tokenizer, family=loaded.family)
+            yield TokenAgent(engine, renderer, loaded.name, tool_prompt=shown_by_default(loaded.tool_prompt))
     else:
         yield model
 
@@ -78,6 +81,20 @@ def model_label(model: ModelSource) -> str | None:
     return str(model) if isinstance(model, str | Path) else getattr(model, "name", None)
 
 
+def default_tool_prompt(model: ModelSource) -> ToolPrompt:
+    """What a checked source is shown of the tools where nobody says otherwise: what it was trained with, as its folder
+    says; `full` where nothing does. Raises `ModelError` for a folder that is damaged."""
+    from .models.loading import read_notes
+    from .tool_prompt import shown_by_default
+
+    if _is_vllm(model):
+        model = _vllm_options(model)[0]
+    if isinstance(model, str | Path):
+        return shown_by_default(read_notes(Path(model).expanduser())[1])
+    found: ToolPrompt = getattr(model, "tool_prompt", "full")
+    return found
+
+
 _FORMS = (
     "a folder, a hub name, None for the embedded model, (url, model name), a mapping with base_url and model or with "
     "engine and model, or an agent"
@@ -89,12 +106,14 @@ async def _open_vllm_agent(source: Mapping[str, Any]) -> AsyncIterator[Agent]:
     from .models.loading import load_tokenizer
     from .rendering import make_renderer
     from .token_agent import TokenAgent
+    from .tool_prompt import shown_by_default
     from .vllm import open_vllm
 
     name, options = _vllm_options(source)
     spoken = await anyio.to_thread.run_sync(load_tokenizer, name)
     async with open_vllm(spoken.source, options) as policy:
-        yield TokenAgent(policy, make_renderer(spoken.tokenizer, family=spoken.family), name=spoken.name)
+        renderer = make_renderer(spoken.tokenizer, family=spoken.family)
+        yield TokenAgent(policy, renderer, spoken.name, tool_prompt=shown_by_default(spoken.tool_prompt))
 
 
 def _is_vllm(model: Any) -> bool:

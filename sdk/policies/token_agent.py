@@ -9,7 +9,7 @@ from dataclasses import replace
 from mcp_bridge.records import Tool
 
 from ..errors import PolicyFailure
-from ..records import Message, TokenRow
+from ..records import Message, TokenRow, ToolPrompt
 from .protocol import Completion, Policy, Reply, Sampling
 from .rendering import ChatRenderer
 from .token_history import TokenHistory, with_call_ids
@@ -18,10 +18,14 @@ from .token_history import TokenHistory, with_call_ids
 class TokenAgent:
     """Speaks through `policy` in the language of `renderer`. Serves many conversations at once."""
 
-    def __init__(self, policy: Policy, renderer: ChatRenderer, name: str = "policy") -> None:
+    def __init__(
+        self, policy: Policy, renderer: ChatRenderer, name: str = "policy", *, tool_prompt: ToolPrompt = "full"
+    ) -> None:
         self._policy = policy
         self._renderer = renderer
         self._name = name
+        self.tool_prompt: ToolPrompt = tool_prompt
+        """What a rollout shows of the tools where nobody says otherwise: what the policy was trained with."""
 
     @property
     def name(self) -> str:

@@ -1,101 +1,54 @@
-"""How much of the tools a policy is shown: full schemas, their names only, or nothing.
+"""How much of the tools a prompt shows, and what a model was trained with: the words, and what they mean.
 
-A model that was trained on its tools should need less of them in its prompt. The world is the same in every case: it
-has all tools and checks every call against their schemas.
+A model that was trained on its tools should need less of them in its prompt. How a policy is shown less is in
+`shown_tools`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import Any, get_args
 
-from mcp_bridge.records import Tool
+from ..records import ToolPrompt
 
-from ..errors import ConfigError
-from ..records import Message
-from .endpoint import EndpointAgent
-from .protocol import Agent, Conversation, Sampling
-from .rendering import ChatRenderer, ParsedReply
-from .rendering.by_tools import ByTools
-from .token_agent import TokenAgent
-
-ToolPrompt = Literal["full", "names", "none"]
 TOOL_PROMPTS: tuple[ToolPrompt, ...] = get_args(ToolPrompt)
+"""From the longest to the shortest."""
+PROMPT_NAMES: dict[ToolPrompt, str] = {"full": "full schemas", "names": "names only", "none": "no tools"}
+
+TrainedToolPrompt = ToolPrompt | dict[ToolPrompt, float]
+"""What a model is trained with: one of them, or several by their shares."""
 
 
-def shown_tools(tools: Sequence[Tool], length: ToolPrompt) -> list[Tool]:
-    """The tools as the prompt shows them. `names`: without descriptions, and with schemas that say nothing."""
-    if length == "none":
-        return []
-    if length == "names":
-        bare = {"type": "object", "properties": {}}
-        return [tool.model_copy(update={"description": "", "input_schema": bare}) for tool in tools]
-    return list(tools)
+def shown_by_default(trained: TrainedToolPrompt | None) -> ToolPrompt:
+    """What a model is measured and served with where nobody says otherwise: what it was trained with, of several the
+    longest. `full` where that is not known."""
+    if isinstance(trained, Mapping):
+        return next(length for length in TOOL_PROMPTS if trained.get(length))
+    return trained or "full"
 
 
-def with_tool_prompt(agent: Agent, length: ToolPrompt) -> Agent:
-    """The agent with so much of the tools in its prompt; its calls are read as before.
+def describe_trained(trained: TrainedToolPrompt) -> str:
+    """For people. Example: `full schemas (50 %) and names only (50 %), measured with full schemas`"""
+    if isinstance(trained, Mapping):
+        given = [length for length in TOOL_PROMPTS if trained.get(length)]
+        shares = " and ".join(f"{PROMPT_NAMES[length]} ({100 * trained[length]:g} %)" for length in given)
+        return f"{shares}, measured with {PROMPT_NAMES[given[0]]}"
+    return PROMPT_NAMES[trained]
 
-    Raises `ConfigError` for an endpoint and `none`: endpoints read calls only where they were sent tools.
-    """
-    if length == "full":
-        return agent
-    if isinstance(agent, EndpointAgent) and length == "none":
-        raise ConfigError(
-            f"tool prompt 'none' cannot be measured for {agent.name!r} behind an endpoint: it reads no calls where no "
-            "tools are sent; use 'names', or the model itself as a folder"
+
+def check_trained(value: Any) -> None:
+    """Raises `ValueError` for what is no `TrainedToolPrompt`; the text names the choices and the fix."""
+    choices = ", ".join(repr(length) for length in TOOL_PROMPTS)
+    if not isinstance(value, Mapping):
+        if value not in TOOL_PROMPTS:
+            raise ValueError(f'give one of {choices}, or shares of several, such as {{"full": 0.5, "names": 0.5}}')
+        return
+    if unknown := [length for length in value if length not in TOOL_PROMPTS]:
+        raise ValueError(f"{unknown[0]!r} is no tool prompt; they are {choices}")
+    shares = list(value.values())
+    if not all(isinstance(s, int | float) and not isinstance(s, bool) and 0 < s <= 1 for s in shares):
+        raise ValueError("each share must be above 0 and at most 1; leave out what is not to be shown")
+    if abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(
+            f'the shares add up to {sum(shares):g}; they must make 1, such as {{"full": 0.5, "names": 0.5}}'
         )
-    if isinstance(agent, TokenAgent):
-        return agent.with_renderer(lambda renderer: _ShorterRenderer(renderer, length))
-    return _ShorterAgent(agent, length)
-
-
-class _ShorterAgent:
-    """An agent that is told less of its tools than the world has."""
-
-    def __init__(self, agent: Agent, length: ToolPrompt) -> None:
-        self._agent = agent
-        self._length = length
-
-    @property
-    def name(self) -> str:
-        return self._agent.name
-
-    def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> Conversation:
-        return self._agent.start(shown_tools(tools, self._length), sampling=sampling, seed=seed)
-
-
-class _ShorterRenderer:
-    """A renderer that writes less of the tools into prompts, and reads calls with all that is known of them."""
-
-    def __init__(self, renderer: ChatRenderer, length: ToolPrompt) -> None:
-        self._renderer = renderer
-        self._shown = ByTools(lambda tools: shown_tools(tools, length))
-
-    @property
-    def family(self) -> str:
-        return self._renderer.family
-
-    @property
-    def stop_token_ids(self) -> list[int]:
-        return self._renderer.stop_token_ids
-
-    def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
-        return self._renderer.start(messages, self._shown(tools))
-
-    def extend(
-        self,
-        prompt_ids: Sequence[int],
-        completion_ids: Sequence[int],
-        new_messages: Sequence[Message],
-        tools: Sequence[Tool],
-    ) -> list[int] | None:
-        return self._renderer.extend(prompt_ids, completion_ids, new_messages, self._shown(tools))
-
-    def parse(
-        self, completion_ids: Sequence[int], tools: Sequence[Tool], *, prompt_ids: Sequence[int] = ()
-    ) -> ParsedReply:
-        return self._renderer.parse(completion_ids, tools, prompt_ids=prompt_ids)
-
-    def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
-        return self._renderer.encode_reply(message, self._shown(tools))

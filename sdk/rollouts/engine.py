@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import anyio
 
@@ -13,7 +14,8 @@ from mcp_bridge.world import WorldSource
 
 from ..errors import VerifierError, plain_errors
 from ..policies.protocol import Agent, Sampling
-from ..records import Failure, Rollout
+from ..policies.shown_tools import with_tool_prompt
+from ..records import Failure, Rollout, ToolPrompt
 from ..verifiers import VerifierLike, run_verifier
 from .branching import Branching
 from .episode import Job, run_episode
@@ -52,6 +54,7 @@ class RolloutEngine:
         self.concurrency = concurrency
         self.verifier_timeout_s = verifier_timeout_s
         self.on_call = on_call
+        self._agents: dict[ToolPrompt, Agent] = {}
         self.counts = RolloutCounts()
         """Of the stream that was opened last."""
 
@@ -122,10 +125,11 @@ class RolloutEngine:
 
         `starts`: takes a copy of the rollout before each turn.
         """
+        job, agent = self._shown(job)
         for number in range(retries + 1):
             rollout = await run_episode(
                 job,
-                agent=self.agent,
+                agent=agent,
                 source=self.source,
                 limits=self.limits,
                 sampling=sampling,
@@ -145,6 +149,15 @@ class RolloutEngine:
         if self.verifier is not None:
             await self._judge(self.verifier, rollout)
         return rollout
+
+    def _shown(self, job: Job) -> tuple[Job, Agent]:
+        """The job with its tool prompt, and the agent that is shown so much. Raises `ConfigError`, see
+        `with_tool_prompt`."""
+        own: ToolPrompt = getattr(self.agent, "tool_prompt", "full")
+        length = job.tool_prompt or own
+        if length not in self._agents:  # one for each, so that what is rendered of the tools is rendered once
+            self._agents[length] = with_tool_prompt(self.agent, length)
+        return replace(job, tool_prompt=length), self._agents[length]
 
     async def _judge(self, verifier: VerifierLike, rollout: Rollout) -> None:
         try:

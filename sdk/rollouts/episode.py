@@ -20,7 +20,7 @@ from mcp_bridge.world import World, WorldSource
 
 from ..errors import PolicyFailure
 from ..policies.protocol import Agent, Conversation, Reply, Sampling
-from ..records import CallRecord, Failure, Message, Rollout, StopReason, Task, ToolCall
+from ..records import CallRecord, Failure, Message, Rollout, StopReason, Task, ToolCall, ToolPrompt
 from .forkable import ForkableConversation
 from .forks import ForkFailed, TurnStart, turn_start
 from .limits import Limits
@@ -35,6 +35,8 @@ class Job:
     seed: int
     group: str = ""
     step: int = -1
+    tool_prompt: ToolPrompt | None = None
+    """How much of the tools the policy is shown; None: as much as it was trained with."""
     start: TurnStart | None = None
     """Where a branch begins; None: at the task's beginning."""
 
@@ -62,7 +64,13 @@ async def run_episode(
     `keep_starts`: takes a copy of the rollout before each of its turns; the caller closes them.
     """
     rollout = Rollout(
-        id=job.id, task=job.task, policy=agent.name, group=job.group or job.task.id, seed=job.seed, step=job.step
+        id=job.id,
+        task=job.task,
+        policy=agent.name,
+        group=job.group or job.task.id,
+        seed=job.seed,
+        step=job.step,
+        tool_prompt=job.tool_prompt or "full",
     )
     started = anyio.current_time()
     try:

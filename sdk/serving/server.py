@@ -16,6 +16,8 @@ from typing import Any, Self
 import uvicorn
 
 from ..errors import ConfigError, ToolbakeError
+from ..policies.tool_prompt import TOOL_PROMPTS, shown_by_default
+from ..records import ToolPrompt
 
 _GRACE_S = 5
 """How long requests in flight may take when the server closes; then they are cancelled."""
@@ -34,10 +36,18 @@ class Server:
     """
 
     def __init__(
-        self, app: Any, listener: socket.socket, *, model_name: str, on_close: Callable[[], None] | None = None
+        self,
+        app: Any,
+        listener: socket.socket,
+        *,
+        model_name: str,
+        tool_prompt: ToolPrompt = "full",
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         """Serve `app` on a bound socket. `on_close` runs once after the last request."""
         self.model_name = model_name
+        self.tool_prompt = tool_prompt
+        """How much of a request's tools the prompt shows."""
         self._on_close = on_close
         host, port = listener.getsockname()[:2]
         if ipaddress.ip_address(host).is_unspecified:
@@ -121,6 +131,7 @@ def serve(
     model_name: str | None = None,
     default_max_tokens: int = 1024,
     family: str | None = None,
+    tool_prompt: ToolPrompt | None = None,
 ) -> Server:
     """Load a model and serve it behind an OpenAI-compatible endpoint in a thread of its own.
 
@@ -128,12 +139,16 @@ def serve(
     this machine needs an `api_key`. `port`: 0 takes any free one; see `Server.url`. `model_name`: what clients ask
     for, the folder's name where not given. `default_max_tokens`: the most new tokens where a request sets no limit.
     `family`: how messages become tokens, see `make_renderer`; a folder's own chat template where not given.
+    `tool_prompt`: how much of a request's tools the prompt shows, `full`, `names` or `none`; where not given as much as
+    the model was trained with, as its folder says. Calls are read in all cases, where the request has tools.
 
     Raises `ConfigError` for an address that cannot be used, before the model is loaded, and `ModelError` for a
     model that cannot be.
     """
     if default_max_tokens < 1:
         raise ConfigError(f"default_max_tokens is {default_max_tokens}; it must be 1 or more")
+    if tool_prompt is not None and tool_prompt not in TOOL_PROMPTS:
+        raise ConfigError(f"tool_prompt is {tool_prompt!r}; give one of {', '.join(TOOL_PROMPTS)}")
     listener = bind(host, port, api_key)
     with ExitStack() as on_failure:
         on_failure.callback(listener.close)
@@ -143,13 +158,15 @@ def serve(
 
         from ..policies.embedded import EmbeddedEngine
         from ..policies.rendering import make_renderer
+        from ..policies.shown_tools import render_less
         from .app import build_app
 
-        renderer = make_renderer(loaded.tokenizer, family=family or loaded.family)
+        shown = tool_prompt or shown_by_default(loaded.tool_prompt)
+        renderer = render_less(make_renderer(loaded.tokenizer, family=family or loaded.family), shown)
         engine = on_failure.enter_context(EmbeddedEngine(loaded.model, max_restarts=_ENGINE_RESTARTS))
         name = model_name or _served_name(model_dir, loaded.name)
         app = build_app(engine, renderer, name, api_key, default_max_tokens=default_max_tokens)
-        server = Server(app, listener, model_name=name, on_close=engine.close)
+        server = Server(app, listener, model_name=name, tool_prompt=shown, on_close=engine.close)
         on_failure.pop_all()
         return server
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..evaluation.conditions import best_condition, summarise_condition
 from ..evaluation.measuring import measure
+from ..policies.tool_prompt import shown_by_default
 from ..progress import Progress
 from ..records import Task
 from ..rollouts.engine import RolloutEngine
@@ -82,6 +83,7 @@ async def choose_checkpoint(
             title=f"validation, {candidate.name}",
             seed=config.seed,
             threshold=config.success_threshold,
+            tool_prompt=shown_by_default(config.tool_prompt),
         )
         summaries[candidate.name] = summarise_condition(rollouts, threshold=config.success_threshold)
         if config.evaluate_every is not None and candidate.stage == LAST_STAGE:

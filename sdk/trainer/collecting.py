@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ from .batch import Batch, BatchStats, build_batch, with_audits
 from .branch_batch import build_branch_batch
 from .config import TrainConfig
 from .curriculum import Curriculum
+from .drawn_prompts import rewards_by_prompt
 from .group_jobs import group_jobs
 from .group_judging import GroupJudging
 from .overlap import BROKEN, FIGURES, Ahead, Staleness, recalled
@@ -267,6 +268,7 @@ class Collector:
             "concurrency_lowest": self._stream.concurrency.lowest,
             "seconds_waited": self.rollout_seconds,
             **({"alarms": [str(alarm) for alarm in alarms]} if alarms else {}),
+            **(rewards_by_prompt(rollouts) if isinstance(self._config.tool_prompt, Mapping) else {}),
         }
         self._broken_before = self._broken
         self._replayed_before = self._stream.counts.branches_replayed

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..errors import ConfigError
+from ..policies.tool_prompt import TrainedToolPrompt, check_trained
 from ..policies.vllm.options import VllmOptions
 from ..rollouts.limits import Limits
 from .advantages import Baseline, Scale
@@ -32,6 +33,12 @@ class TrainConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     seed: int = 0
+
+    tool_prompt: TrainedToolPrompt = "full"
+    """How much of the tools the prompts show, of demonstrations, rollouts and measurements: `full` schemas, their
+    `names` only, or `none`. What is not shown has to come into the weights. Several by their shares, for example
+    `{"full": 0.5, "names": 0.5}`: each demonstration and each group of rollouts draws one, and it is measured with the
+    longest. The model's folder remembers it: evaluating and serving show as much."""
 
     heldout: float | int = Field(default=0.2, gt=0)
     """Held-out tasks: a share below 1, or a number of tasks. Ignored where tasks carry a `split` tag."""
@@ -190,6 +197,12 @@ class TrainConfig(BaseModel):
     and the log, or end the run. The reward of a canary task, when it is earned, ends the run in both."""
     alarm_components: tuple[str, ...] = ()
     """Components of the verdict that should rise with the reward, such as an independent judge's in `watched`."""
+
+    @field_validator("tool_prompt", mode="before")
+    @classmethod
+    def _known_tool_prompt(cls, value: Any) -> Any:
+        check_trained(value)
+        return value
 
     @field_validator("trl")
     @classmethod

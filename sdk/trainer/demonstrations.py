@@ -6,7 +6,7 @@ is wrong; finding it here costs seconds, and training on it would cost the run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mcp_bridge.ledger.lines import Listener
 from mcp_bridge.records import Tool
@@ -16,8 +16,10 @@ from ..errors import ConfigError
 from ..evaluation.conditions import is_success
 from ..policies.rendering import ChatRenderer, render_demonstration
 from ..policies.scripted import replay_demonstration
+from ..policies.shown_tools import render_less
+from ..policies.tool_prompt import TOOL_PROMPTS
 from ..progress import Progress
-from ..records import Rollout, Task, TokenRow
+from ..records import Rollout, Task, TokenRow, ToolPrompt
 from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.scripts import play_scripts
@@ -36,10 +38,17 @@ async def replay_demonstrations(
     threshold: float,
     progress: Progress,
     on_call: Listener | None = None,
+    show: Callable[[Task], ToolPrompt] = lambda _: "full",
 ) -> list[Rollout]:
-    """The demonstrations as rollouts, with the tools' real results. Raises ConfigError if one does not succeed."""
+    """The demonstrations as rollouts, with the tools' real results. Raises ConfigError if one does not succeed.
+
+    `show`: how much of the tools each is to show when it is trained on.
+    """
     shown = [task for task in tasks if task.demonstration]
-    plays = [(Job(id=f"demonstration/{task.id}", task=task, seed=0), replay_demonstration(task)) for task in shown]
+    plays = [
+        (Job(id=f"demonstration/{task.id}", task=task, seed=0, tool_prompt=show(task)), replay_demonstration(task))
+        for task in shown
+    ]
     with progress.track("gold check", len(shown)) as step:
         played = await play_scripts(
             plays,
@@ -66,11 +75,14 @@ def _require_success(rollouts: Sequence[Rollout], threshold: float) -> None:
 
 
 def demonstration_rows(rollouts: Sequence[Rollout], renderer: ChatRenderer, tools: Sequence[Tool]) -> list[TokenRow]:
-    """What the policy would have sampled in each replayed demonstration, as rows to train on."""
+    """What the policy would have sampled in each replayed demonstration, shown as much of the tools as it says, as rows
+    to train on."""
+    renderers = {length: render_less(renderer, length) for length in TOOL_PROMPTS}
     rows: list[TokenRow] = []
     for rollout in rollouts:
         opening = rollout.task.opening()
-        rows += render_demonstration(renderer, opening, rollout.tools_of(tools), rollout.messages[len(opening) :])
+        shown, said = rollout.tools_of(tools), rollout.messages[len(opening) :]
+        rows += render_demonstration(renderers[rollout.tool_prompt], opening, shown, said)
     return rows
 
 

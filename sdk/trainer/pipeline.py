@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..errors import ConfigError
 from ..evaluation.measuring import measure
 from ..evaluation.report import Report, build_report
 from ..policies.token_agent import TokenAgent
+from ..policies.tool_prompt import describe_trained, shown_by_default
 from ..probing import STAGE as PROBES
 from ..progress import Progress, Silent
 from ..records import Rollout, Task
@@ -29,6 +31,7 @@ from .curriculum import interleaved
 from .demonstrations import demonstration_rows, replay_demonstrations
 from .difficulty import tiers_in_order
 from .disk_space import bytes_still_needed
+from .drawn_prompts import drawn_tool_prompt
 from .group_judging import check_groups
 from .processes import check_processes, follow, follows, tell
 from .run_identity import check_model_name, train_identity
@@ -166,7 +169,7 @@ class _Run:
             await self._measure(engine, UNTRAINED, "untrained")
             if self.config.warm_start_steps:
                 rows = demonstration_rows(demonstrations, learner.renderer, self.source.tools)
-                await learner.warm_start(rows)
+                await learner.warm_start(rows, Counter(rollout.tool_prompt for rollout in demonstrations))
                 await self._measure(engine, WARM, "after warm start")
             if self.config.grpo_steps:
                 await learner.grpo(engine, self.train, self.validation)
@@ -201,6 +204,7 @@ class _Run:
             threshold=self.config.success_threshold,
             progress=self.progress,
             on_call=self.folder.append_call,
+            show=lambda task: drawn_tool_prompt(self.config, "demonstration", task.id),
         )
 
     async def _probe(self) -> None:
@@ -236,6 +240,7 @@ class _Run:
             title=title,
             seed=self.config.seed,
             threshold=self.config.success_threshold,
+            tool_prompt=shown_by_default(self.config.tool_prompt),
         )
         self.folder.finish_stage(stage, {"rollouts": len(self.conditions[title])})
 
@@ -263,6 +268,7 @@ class _Run:
             self.conditions,
             run={
                 "model": learner.name,
+                "tool_prompt": describe_trained(self.config.tool_prompt),
                 "folder": str(self.folder.path),
                 **learner.facts(),
                 **self.choice,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from ..errors import plain_errors
 from ..policies.models import LoadedModel, load_model
 from ..policies.models.smollm2 import embedded_folder
 from ..policies.rendering import ChatRenderer, make_renderer
+from ..policies.tool_prompt import describe_trained
 from ..progress import Progress
 from ..records import Task, TokenRow
 from ..rollouts.engine import RolloutEngine
@@ -58,6 +59,11 @@ async def open_learner(
         folder.record_published(0, await anyio.to_thread.run_sync(weights_digest, loaded.model))
     source = str(model) if model is not None else str(embedded_folder())
     place = folder.path / "vllm"
+    if loaded.tool_prompt not in (None, config.tool_prompt):
+        progress.say(
+            f"the model's prompts showed {describe_trained(loaded.tool_prompt)} of its tools in its training so far; "
+            f"in this run: {describe_trained(config.tool_prompt)} (tool_prompt)"
+        )
     async with open_sampler(loaded, source=source, config=config, folder=place, progress=progress) as engine:
         yield Learner(loaded, engine, config=config, folder=folder, progress=progress)
 
@@ -80,8 +86,11 @@ class Learner:
         self._progress = progress
         self._note_weights = folder.record_published if config.weights_digests == "published" else None
 
-    async def warm_start(self, rows: Sequence[TokenRow]) -> None:
-        """Supervised training on demonstration rows; done once, its weights are kept for a resumed run."""
+    async def warm_start(self, rows: Sequence[TokenRow], shown: Mapping[str, int]) -> None:
+        """Supervised training on demonstration rows; done once, its weights are kept for a resumed run.
+
+        `shown`: how many demonstrations show how much of the tools, for the record.
+        """
         kept = self._folder.checkpoints / "warm_start"
         if self._folder.stage("warm_start") is not None:
             self._load(kept)
@@ -105,7 +114,7 @@ class Learner:
                 await self._run(make)
             self._keep(kept)
             self._folder.record_weights(kept, version=0)
-            self._folder.finish_stage("warm_start", {"demonstrations": len(rows)})
+            self._folder.finish_stage("warm_start", {"demonstrations": len(rows), "tool_prompts": dict(shown)})
         await self._publish(version=0)
 
     async def grpo(self, engine: RolloutEngine, tasks: Sequence[Task], validation: Sequence[Task] = ()) -> None:
@@ -226,7 +235,13 @@ class Learner:
         await anyio.to_thread.run_sync(partial(publish, self.engine, self.model, version=version, note=note))
 
     def _keep(self, folder: Path) -> None:
-        keep_model(self.model, self.tokenizer, folder, family=self.renderer.family)
+        keep_model(
+            self.model,
+            self.tokenizer,
+            folder,
+            family=self.renderer.family,
+            tool_prompt=self._config.tool_prompt,
+        )
 
     def _load(self, folder: Path) -> None:
         tell("load", folder)

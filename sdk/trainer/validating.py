@@ -15,6 +15,7 @@ import anyio
 
 from ..evaluation.conditions import summarise_condition
 from ..evaluation.measuring import measure
+from ..policies.tool_prompt import shown_by_default
 from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.stream import StreamClosed
@@ -93,6 +94,7 @@ class Validating:
                 folder=self._folder,
                 seed=self._config.seed,
                 threshold=self._config.success_threshold,
+                tool_prompt=shown_by_default(self._config.tool_prompt),
             )
         if self._scope.cancelled_caught:
             raise StreamClosed("training was stopped while validation tasks were measured")

@@ -16,7 +16,7 @@ from sdk.policies.endpoint import EndpointAgent
 from sdk.policies.protocol import Sampling
 from sdk.policies.scripted import ByteRenderer, ScriptedAgent, ScriptedPolicy
 from sdk.policies.token_agent import TokenAgent
-from sdk.policies.tool_prompt import shown_tools, with_tool_prompt
+from sdk.policies.shown_tools import shown_tools, with_tool_prompt
 from sdk.traces import RunFolder
 
 TASKS = [

@@ -103,7 +103,7 @@ def evaluate(
         how = {"samples": samples, "split": split, "temperature": temperature, "seed": seed, "concurrency": concurrency}
         what = {"baseline": baseline, "prices": prices(price), "cluster_by": cluster_by}
         what |= {"handlers": load_handlers(handlers), **fault_reading(fault_judge, embed)}
-        shown = {"tool_prompts": tool_prompt or "full", "success_threshold": threshold, "output_dir": output_dir}
+        shown = {"tool_prompts": tool_prompt or None, "success_threshold": threshold, "output_dir": output_dir}
         _evaluate((tools, tasks, command, verifier), limit, say, {**named, **how, **what, **shown})
 
 

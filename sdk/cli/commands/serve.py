@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
 from ..failing import clean_errors
 from ..options import Debug
+
+ShownTools = Annotated[
+    str | None,
+    typer.Option(
+        "--tool-prompt",
+        metavar="full|names|none",
+        show_default="as the model was trained",
+        help="How much of the tools that clients send the model's prompt shows: full schemas, names only, or "
+        "nothing. Tools that it was not trained on need full.",
+    ),
+]
 
 
 def serve(
@@ -34,6 +45,7 @@ def serve(
             help="The environment variable that holds the key which clients must send.",
         ),
     ] = None,
+    tool_prompt: ShownTools = None,
     debug: Debug = False,
 ) -> None:
     """Serve a model over HTTP, for anything that speaks OpenAI's chat API.
@@ -48,6 +60,7 @@ def serve(
     with clean_errors(debug):
         # `docker stop` and service managers end a process by SIGTERM; it is to end as cleanly as by Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        from ...policies.tool_prompt import PROMPT_NAMES
         from ...progress import Console
         from ...serving import serve
         from ..quiet import quiet_libraries
@@ -57,8 +70,10 @@ def serve(
         key = key_from(api_key_env) if api_key_env is not None else None
         progress = Console()
         progress.say(f"loading {model_dir or 'the embedded SmolLM2-135M-Instruct'}")
-        server = serve(model_dir, host=host, port=port, api_key=key)
+        server = serve(model_dir, host=host, port=port, api_key=key, tool_prompt=cast(Any, tool_prompt))
         with server:
+            if server.tool_prompt != "full":
+                progress.say(f"{server.model_name}'s prompts show {PROMPT_NAMES[server.tool_prompt]} of clients' tools")
             typer.echo(f"{server.model_name} is served at {server.url}/v1 (Ctrl-C ends it). Try it:\n")
             typer.echo(curl_example(server.url, server.model_name, api_key_env if key else None))
             server.wait()

@@ -79,6 +79,9 @@ def train(
       toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --output-dir runs/desk
       toolbake train --command 'python server.py' tasks.jsonl --verifier checks.py:verify \\
         --model Qwen/Qwen3-4B --set grpo_steps=40 --set limits.max_turns=6
+      toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --set tool_prompt=names
+      toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --set tool_prompt.full=0.5 \\
+        --set tool_prompt.names=0.5
     """
     with clean_errors(debug, interrupted=RESUMABLE):
         from ...progress import Console

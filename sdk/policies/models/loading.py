@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
+from ..tool_prompt import TrainedToolPrompt, check_trained
 from .progress import quiet_loading
-from .saving import FAMILY_FILE
+from .saving import NOTES_FILE
 from .smollm2 import embedded_folder
 
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
@@ -26,6 +27,8 @@ class LoadedModel:
     name: str
     family: str | None = None
     """The renderer it was trained with, where the folder says so; for `make_renderer`."""
+    tool_prompt: TrainedToolPrompt | None = None
+    """What its prompts showed of its tools, where the folder says so."""
 
 
 def load_model(name_or_path: str | os.PathLike[str] | None = None, *, dtype: Any = None) -> LoadedModel:
@@ -36,7 +39,8 @@ def load_model(name_or_path: str | os.PathLike[str] | None = None, *, dtype: Any
     an unknown name, or a name that is not on this machine while offline.
     """
     spoken = load_tokenizer(name_or_path)
-    return LoadedModel(_load_weights(spoken.source, spoken.name, dtype), spoken.tokenizer, spoken.name, spoken.family)
+    weights = _load_weights(spoken.source, spoken.name, dtype)
+    return LoadedModel(weights, spoken.tokenizer, spoken.name, spoken.family, spoken.tool_prompt)
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class LoadedTokenizer:
     name: str
     source: str
     family: str | None = None
+    tool_prompt: TrainedToolPrompt | None = None
 
 
 def load_tokenizer(name_or_path: str | os.PathLike[str] | None = None) -> LoadedTokenizer:
@@ -59,17 +64,23 @@ def load_tokenizer(name_or_path: str | os.PathLike[str] | None = None) -> Loaded
         source = str(folder)
     elif not source or folder.exists() or source.startswith(("/", ".", "~")):
         raise ModelError(f"there is no model folder {name!r}; give a folder with a config.json, a hub name, or None")
-    return LoadedTokenizer(_load_tokenizer(source, name), name, source, _read_family(folder))
+    return LoadedTokenizer(_load_tokenizer(source, name), name, source, *read_notes(folder))
 
 
-def _read_family(folder: Path) -> str | None:
-    file = folder / FAMILY_FILE
+def read_notes(folder: Path) -> tuple[str | None, TrainedToolPrompt | None]:
+    """What a model's folder says of its renderer and of the tool prompt that it was trained with; None where it does
+    not. Raises `ModelError` where that is damaged."""
+    file = folder / NOTES_FILE
     if not file.exists():
-        return None
+        return None, None
     try:
-        return str(json.loads(file.read_text())["family"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise _incomplete(folder, f"its {FAMILY_FILE} is damaged ({error!r})") from error
+        notes = json.loads(file.read_text())
+        family, trained = notes["family"], notes.get("tool_prompt")
+        if trained is not None:
+            check_trained(trained)
+        return None if family is None else str(family), trained
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _incomplete(folder, f"its {NOTES_FILE} is damaged ({type(error).__name__}: {error})") from error
 
 
 def _load_tokenizer(source: str, name: str) -> Any:

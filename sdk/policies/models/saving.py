@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
+from ..tool_prompt import TrainedToolPrompt
 from .progress import quiet_loading
 
 
@@ -43,8 +44,9 @@ def fresh_folder(target: Path, *, keep_existing: bool = False) -> Iterator[Path]
         shutil.rmtree(made, ignore_errors=True)
 
 
-FAMILY_FILE = "toolbake.json"
-"""Beside the weights: which renderer the model was trained with. A folder's path does not tell its family."""
+NOTES_FILE = "toolbake.json"
+"""Beside the weights: which renderer the model was trained with, and how much of the tools its prompts showed. A
+folder's path does not tell its family."""
 
 
 ADAPTER_FOLDER = "adapter"
@@ -57,13 +59,15 @@ def save_model(
     folder: str | Path,
     *,
     family: str | None = None,
+    tool_prompt: TrainedToolPrompt | None = None,
     state: Mapping[str, Any] | None = None,
     adapter: Any = None,
 ) -> Path:
     """Write model and tokenizer (with its chat template) to `folder`, whole or not at all.
 
-    `family`: the renderer's, kept so that `load_model` can tell it; see `make_renderer`. `state`: weights to write in
-    place of the model's own. `adapter`: a PEFT model whose adapter is written beside the weights, in `adapter/`.
+    `family`: the renderer's, kept so that `load_model` can tell it; see `make_renderer`. `tool_prompt`: what the model
+    was trained with, kept likewise; see `TrainConfig.tool_prompt`. `state`: weights to write in place of the model's
+    own. `adapter`: a PEFT model whose adapter is written beside the weights, in `adapter/`.
     A folder that is there already is replaced only if it is empty or holds a model; anything else
     raises `ModelError`, and so does a place that cannot be written.
     """
@@ -78,8 +82,8 @@ def save_model(
         tokenizer.save_pretrained(made)
         if adapter is not None:
             adapter.save_pretrained(made / ADAPTER_FOLDER, save_embedding_layers=False)
-        if family is not None:
-            (made / FAMILY_FILE).write_text(json.dumps({"family": family}))
+        if family is not None or tool_prompt is not None:
+            (made / NOTES_FILE).write_text(json.dumps({"family": family, "tool_prompt": tool_prompt}))
     return target
 
 

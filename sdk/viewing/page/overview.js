@@ -4,7 +4,7 @@ import { counted, el, figure, plain } from "./dom.js";
 import { chart } from "./chart.js";
 import { seconds } from "./conversation.js";
 import { jsonNodes } from "./texts.js";
-import { kindName } from "./panels.js";
+import { kindName, PROMPTS } from "./panels.js";
 import { armOf, armTitle, choose, faultOf, isProbe, outcome, source, store } from "./store.js";
 
 const FIRST = ["reward", "groups_with_signal", "loss", "entropy", "kl", "sampler_gap/mean", "grad_norm", "learning_rate"];
@@ -157,10 +157,17 @@ function measuredIn(conditions) {
   return conditions.map(([name, , model]) => `${name} (${model ?? EMBEDDED})`).join("; ");
 }
 
+/** What a training's prompts show of the tools, where that is not their full schemas. */
+function promptOf(config) {
+  const shown = config.train?.tool_prompt ?? (Array.isArray(config.evaluate) ? null : config.tool_prompt) ?? "full";
+  if (typeof shown === "string") return shown === "full" ? "" : PROMPTS[shown] ?? shown;
+  return Object.entries(shown).map(([length, share]) => `${PROMPTS[length] ?? length} (${Math.round(1000 * share) / 10} %)`).join(" and ");
+}
+
 function runNode(run) {
   const config = run.config ?? {};
   const model = Array.isArray(config.evaluate) ? measuredIn(config.evaluate) : config.model ?? config.evaluate ?? EMBEDDED;
-  const facts = [["model", model], ["verifier", config.verifier?.name], ["begun", (run.created_at ?? "").replace("T", " ").replace("+00:00", " UTC")],
+  const facts = [["model", model], ["tools in the prompts", promptOf(config)], ["verifier", config.verifier?.name], ["begun", (run.created_at ?? "").replace("T", " ").replace("+00:00", " UTC")],
     ["done", run.stages_done.join(", ") || "nothing yet"], ["set aside", run.set_aside.join(", ")],
     ["evidence", run.evidence ? "recorded; toolbake verify recomputes it" : ""]];
   return el("section", { class: "run" }, el("h1", {}, plain(run.name)),

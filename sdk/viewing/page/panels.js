@@ -43,7 +43,7 @@ function reasonsOf(explanation, components) {
   const rest = [];
   for (const line of explanation.split("\n")) {
     const found = /^(\S+) (-?[\d.e+-]+): (.*)$/u.exec(line);
-    if (found && found[1] in components && !reasons.has(found[1])) reasons.set(found[1], found[3]);
+    if (found && Object.hasOwn(components, found[1]) && !reasons.has(found[1])) reasons.set(found[1], found[3]);
     else rest.push(line);
   }
   return { reasons, rest: rest.join("\n").trim() };
@@ -122,10 +122,14 @@ function labelForm(row, label, draw) {
   return [el("div", { class: "choices" }, button("good", "y"), button("bad", "n"), button("unsure", "u")), comment, note];
 }
 
+/** How much of its tools a policy's prompt shows, in words. */
+export const PROMPTS = { full: "full schemas", names: "names only", none: "no tools" };
+
 /** Everything else that is known, in two columns. */
 export function factsPanel(rollout, row) {
   const facts = [
-    ["stage", armTitle(armOf(row))], ["policy", rollout.policy], ["task", rollout.task?.id], ["family", rollout.task?.family],
+    ["stage", armTitle(armOf(row))], ["policy", rollout.policy],
+    ["tools in the prompt", PROMPTS[rollout.tool_prompt] ?? rollout.tool_prompt], ["task", rollout.task?.id], ["family", rollout.task?.family],
     ["group", rollout.group], ["step", row.step < 0 ? "" : row.step], ["ended", rollout.stop_reason?.replaceAll("_", " ")],
     ["turns", figure(rollout.turns)], ["tokens", figure(rollout.sampled_tokens)], ["time", seconds(rollout.duration_s ?? 0)],
     ["seed", rollout.seed], ...Object.entries(rollout.task?.tags ?? {}),

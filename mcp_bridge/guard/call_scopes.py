@@ -29,7 +29,7 @@ class CallScope(CancelScope):
         self.is_as_new = False
         task = current_task()
         # Not by the mapping's own method, which is written in Python and makes the same reference.
-        state = self._state = None if task is None else _task_states.data.get(ref(task))
+        state = self._state = None if task is None else _task_states.data.get(ref(task))  # type: ignore[attr-defined]
         if task is None or state is None or self._cancel_called or self._active:
             self._parent_scope = None
             super().__enter__()

@@ -18,6 +18,7 @@ from .tokens import tokenize
 
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
+_THOUSANDS = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3})+(?![\w,]\w|\w)")
 _MOST_JSON_CHARS = 200_000
 _DENIALS = "not never isn't aren't wasn't weren't don't doesn't didn't cannot can't doubt wrong incorrect false untrue"
 DENIALS = frozenset(_DENIALS.split())
@@ -270,9 +271,11 @@ def _listed(said: str, items: list[str]) -> list[list[Any]]:
         return [tokenize(str(item)) for item in document]
     said = said.removeprefix(_lead(said, items))
     said = _BULLET.sub("", said.strip())
+    wanted = [tokenize(item) for item in items]
+    # The comma of 1,000 ends no item where 1000 is one.
+    said = _THOUSANDS.sub(lambda one: one[0].replace(",", "") if tokenize(one[0]) in wanted else one[0], said)
     marks = "".join(mark for mark in ",;" if not any(mark in item for item in items))
     pieces = re.split(rf"[{marks}\n]" if marks else r"\n", said)
-    wanted = [tokenize(item) for item in items]
     found: list[list[Any]] = []
     for piece in pieces:
         words = tokenize(piece)

@@ -20,10 +20,10 @@ _FORM = "a number, a text such as '12.5 kg', or {'value': 12.5, 'unit': 'kg'}"
 _HEDGES = frozenset({"or", "either", "maybe", "perhaps", "possibly", "between"})
 _BEFORE = re.compile(
     r"\b(?:not|no|never|isn't|wasn't|cannot|(?:more|less|fewer|greater|other|rather) than|at (?:least|most)|up to|over"
-    r"|under|above|below|to)\s*(?:\w+\s+)?$",
+    r"|under|above|below|to|half|half of|twice|thrice|double|triple|times)\s*(?:\w+\s+)?$",
     re.IGNORECASE,
 )
-"""What may not stand right before the number: it is denied there, or only bounded."""
+"""What may not stand right before the number: it is denied there, only bounded, or a part of another amount."""
 _CLAUSE = re.compile(r"[.,;:!?](?=\s|$)|\n|\b(?:and|but)\b", re.IGNORECASE)
 _SLACK = Decimal("1e-18")
 """Factors such as 5/9 are cut off after 28 digits."""
@@ -72,7 +72,7 @@ class AnswerNumber:
             unitless = bool(wanted.dimension) and any(not one.dimension for one in others)
             return f"the answer does not say {wanted.text}" + ", its number has no unit that is known" * unitless
         if any(_BEFORE.search(said[: one.start]) or _denied(said, one, denials) for one in right):
-            return "the answer denies or only bounds the number"
+            return "the answer denies the number, only bounds it, or says a part or a multiple of it"
         return f"the answer also says {others[0].text!r}" if others else None
 
     def _same(self, one: Quantity, wanted: Quantity) -> bool:
@@ -94,8 +94,8 @@ def answer_number(*, within: float = 0.0, relative: float = 0.0, max_words: int 
 
     `within` is the largest difference in the unit of the expected answer, `relative` as a share of its amount; the
     larger counts. The answer does not count where it has another number that the prompt does not have, hedges ("12 or
-    13"), denies something in the clause with the number, only bounds it ("at least 12"), or has more than `max_words`
-    words.
+    13"), denies something in the clause with the number, only bounds it ("at least 12"), says another amount by it
+    ("twice 12"), or has more than `max_words` words.
 
     Example: `answer_number(relative=0.01)` with `expected={"answer": "1.5 kg"}`
     """

@@ -23,6 +23,10 @@ STATUSES = (
 
 _YES, _NO = ("yes", "true"), ("no", "false")
 _NEGATIONS = frozenset({"not", "no", "never", "without", "isn't", "wasn't", "aren't", "weren't", "hasn't", "cannot"})
+_OTHER_WORD = {
+    word: re.compile(rf"\b{word}\b(?!\.?\s*\d)(?=\s*(?:[.,;:!?]|$))", re.IGNORECASE) for word in ("yes", "no")
+}
+"""Yes or no as a clause of its own or at the end of one: "no problem" and "order no. 4417" are none."""
 _TO_THE_JUDGE = re.compile(r"\b(score|reward|verdict|grade)\b[\s\"'*]*[:=]", re.IGNORECASE)
 
 
@@ -102,6 +106,8 @@ class AnswerMatch:
                 return "the answer does not say it"
             for at, form in found:
                 spans |= set(range(at, at + len(form)))
+        if (turned := _turned(rollout, golds)) is not None:
+            return f"the answer also says {turned!r}"
         rest = [token for at, token in enumerate(answer) if at not in spans]
         other = self._other_option(rest, golds, rollout)
         if other is not None:
@@ -149,7 +155,8 @@ def answer_match(
     By default the answer may be a sentence that contains the expected one, and it does not count when
 
     - the rollout ended otherwise than with an answer, or the answer is empty or merely the prompt again;
-    - the expected words are negated ("not shipped"), or yes or no does not come first;
+    - the expected words are negated ("not shipped"), or yes or no does not come first, or the other one follows
+      ("Yes, but the answer is no");
     - the expected answer is one of `options` (`task.expected["options"]` goes before) and another one is said too;
     - a number is expected and other numbers are said that the prompt does not have (unless `other_numbers`);
     - it says more than `other_values` other values that tools returned: whoever repeats all results is right by chance;
@@ -209,6 +216,17 @@ def _without(prompts: list[list[Token]], answer: list[Token]) -> list[Token]:
         while len(prompt) > 1 and (found := positions(prompt, answer)):
             answer = answer[: found[0]] + answer[found[0] + len(prompt) :]
     return answer
+
+
+def _turned(rollout: Rollout, golds: list[list[list[list[Token]]]]) -> str | None:
+    """The opposite of the yes or no that is expected, where the answer says it, too, and the prompt does not."""
+    wanted = {form[0] for choices in golds for choice in choices for form in choice if len(form) == 1}
+    for word, opposite in (("yes", "no"), ("no", "yes")):
+        pattern = _OTHER_WORD[opposite]
+        asked = any(pattern.search(text) for text in user_texts(rollout))
+        if word in wanted and opposite not in wanted and not asked and pattern.search(rollout.answer):
+            return opposite
+    return None
 
 
 def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:

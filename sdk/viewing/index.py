@@ -190,7 +190,10 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     try:
         found = from_json(raw)
     except ValueError:  # it is five times as fast, and knows no half of a surrogate pair
-        found = json.loads(raw)
+        try:
+            found = json.loads(raw)
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
     if not isinstance(found, dict):
         raise ValueError(f"it is a {type(found).__name__}, not an object")
     return found

@@ -36,6 +36,8 @@ async def score(answer, gold, *, verifier=None, prompt="Where is order 4417?", *
         ("Yes, there is no charge", True),
         ("No.", False),
         ("No.", "no"),
+        ("Yes, order no. 4417 has left", True),
+        ("No, that is not true.", False),
         ("It goes to A-4417.", "a-4417"),
         ("On 2026-12-01", "2026-12-01"),
         ("They cost 5", [4, 5]),
@@ -73,6 +75,10 @@ async def test_a_right_answer_counts_however_it_is_written(answer, gold):
         ("out of stock", "in stock"),
         ("no yes", True),
         ("I can say yes", True),
+        ("Yes. No.", True),
+        ("Yes and no", True),
+        ("Yes, but actually the answer is no", "yes"),
+        ("No, wait: yes, it has", False),
         ("Yes", False),
         ("score: 1", "shipped"),
         ('{"score": 1, "verdict": "shipped"}', "shipped"),
@@ -93,6 +99,7 @@ async def test_the_prompt_said_again_is_no_answer():
     assert await score("is ORDER 4417, shipped", "shipped", prompt=prompt) == 0
     assert await score("Is order 4417 shipped? Is order 4417 shipped?", "shipped", prompt=prompt) == 0
     assert await score("It is shipped", "shipped", prompt=prompt) == 1
+    assert await score("Did it leave, yes or no? Yes.", True, prompt="Did it leave, yes or no?") == 1
     messages = [Message(role="system", content="Be brief."), Message(role="user", content=prompt)]
     assert await score("Is order 4417 shipped?", "shipped", prompt=messages) == 0
 

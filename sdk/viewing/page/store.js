@@ -44,7 +44,10 @@ let armTitles = new Map();
 export const isProbe = (row) => row.stage === store.runs[row.run].probes;
 
 /** What went wrong first, where the run's report says so. */
-export const faultOf = (row) => store.runs[row.run].faults[row.stage]?.[row.id];
+export function faultOf(row) {
+  const faults = store.runs[row.run].faults[row.stage];
+  return faults && Object.hasOwn(faults, row.id) ? faults[row.id] : undefined; // an id may be "constructor"
+}
 const tools = new Map();
 
 /** The tools that a rollout called, each once, as they are shown. */
@@ -63,7 +66,7 @@ export const threshold = (row) => store.runs[row.run]?.threshold ?? 1;
 /** "right", "wrong", or what kept the rollout from being scored. */
 export function outcome(row) {
   if (row.state !== "scored") return row.state;
-  return row.score >= threshold(row) ? "right" : "wrong";
+  return row.score >= threshold(row) - 1e-9 ? "right" : "wrong"; // as the report: a sum may miss it by rounding
 }
 
 export const labelOf = (row) => store.labels.get(keyOf(row));

@@ -49,6 +49,7 @@ export function longText(text, place = null, { json = false } = {}) {
 
 const JSON_PIECE = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s"{}[\],:]+/g;
 const NARROW = 76;
+const DEEPEST = 40; // beyond, nobody reads the steps, and laying them out would hold the page up
 
 /** Whether a text is the JSON of an object or a list. */
 export function isJson(text) {
@@ -61,21 +62,25 @@ export function isJson(text) {
   }
 }
 
-/** JSON as nodes: short values stay on a line, others get a line for each of their parts. Numbers are as written. */
+/** JSON as nodes: short values stay on a line, others get a line for each of their parts. Numbers are as written, and so
+    is what is nested deeper than anybody reads. */
 export function jsonNodes(text) {
   if (!isJson(text)) return shown(text);
   const pieces = text.match(JSON_PIECE) ?? [];
-  return laidOut(pieces, closings(pieces), 0, pieces.length, 0).flat(Infinity);
+  const ends = closings(pieces);
+  return ends ? laidOut(pieces, ends, 0, pieces.length, 0).flat(Infinity) : shown(text);
 }
 
+/** Where each object and each list ends; null where they are nested too deep. */
 function closings(pieces) {
   const open = [];
   const ends = new Map();
+  let deepest = 0;
   pieces.forEach((piece, at) => {
-    if (piece === "{" || piece === "[") open.push(at);
+    if (piece === "{" || piece === "[") deepest = Math.max(deepest, open.push(at));
     else if (piece === "}" || piece === "]") ends.set(open.pop(), at);
   });
-  return ends;
+  return deepest > DEEPEST ? null : ends;
 }
 
 function laidOut(pieces, ends, from, to, depth) {

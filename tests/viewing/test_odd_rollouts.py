@@ -1,0 +1,84 @@
+"""Rollouts that are odd and not hostile: steep JSON, names that every object has, scores a hair too low."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from runs_to_view import hostile_rollout
+
+from sdk.evaluation import build_report
+from sdk.evaluation.run_reports import note_conditions
+from sdk.records import Rollout, Task, Verdict
+from sdk.traces.run_folder import RunFolder
+from sdk.viewing.index import RunIndex
+
+OpenPage = Callable[..., Page]
+
+STEEP = "[" * 2900 + "]" * 2900
+
+
+def scored(name: str, score: float, **verdict: object) -> Rollout:
+    return Rollout(id=name, task=Task(prompt=f"{name}:", id=name), answer=name, verdict=Verdict(score=score, **verdict))
+
+
+@pytest.fixture(scope="module")
+def odd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "odd"
+    components = {"toString": 1.0, "kept": 0.5}
+    rollouts = [
+        hostile_rollout("steep", STEEP),
+        scored("constructor", 1.0, components=components, explanation="valueOf 1: what the verifier says"),
+        scored("rounded", 1.0 - 1e-12),
+        scored("wrong", 0.9),
+    ]
+    with RunFolder.create_or_resume(path, {"model": "none", "what": "odd"}) as run:
+        for rollout in rollouts:
+            run.append_rollout("odd", rollout)
+        note_conditions(run, {"odd": "odd"}, [])
+        build_report({"odd": rollouts}).write(path)
+    return path
+
+
+def opened(page: Page, name: str) -> Page:
+    page.locator("#search").fill(f"{name}:")
+    page.locator(".row").first.click()
+    expect(page.locator(".detail h2")).to_contain_text(f"{name}:")
+    return page
+
+
+def test_json_that_is_nested_without_end_is_shown_as_it_was_written(
+    open_page: OpenPage, serve: Callable[[Path], str], odd_run: Path
+) -> None:
+    page = opened(open_page(f"{serve(odd_run)}#v=rollouts"), "steep")
+    assert page.locator(".result > .text").first.text_content() == STEEP
+
+
+def test_names_that_every_object_has_are_names_like_others(
+    open_page: OpenPage, serve: Callable[[Path], str], odd_run: Path
+) -> None:
+    page = opened(open_page(f"{serve(odd_run)}#v=rollouts"), "constructor")
+    expect(page.locator(".verdict")).to_contain_text("valueOf 1: what the verifier says")
+    expect(page.locator(".verdict")).not_to_contain_text("What went wrong first")
+
+
+def test_a_score_that_misses_the_threshold_by_rounding_is_right_as_in_the_report(
+    open_page: OpenPage, serve: Callable[[Path], str], odd_run: Path
+) -> None:
+    page = open_page(f"{serve(odd_run)}#v=rollouts")
+    for name, outcome in (("rounded", "right"), ("wrong", "wrong")):
+        expect(opened(page, name).locator(".detail h2 .mark")).to_have_attribute("aria-label", outcome)
+
+
+def test_a_line_that_is_nested_without_end_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    with RunFolder.create_or_resume(tmp_path / "run", {"model": "none"}) as run:
+        run.append_rollout("odd", scored("one", 1.0))
+    with open(tmp_path / "run" / "rollouts" / "odd.jsonl", "ab") as file:
+        file.write(b'{"id":"deep","calls":' + b"[" * 5000 + b"]" * 5000 + b"}\n")
+        file.write(b'{"id":"last"}\n')
+    index = RunIndex([tmp_path / "run"])
+    index.refresh()
+    assert [place.id for place in index.content.places] == ["one", "last"]
+    assert index.content.problems == ["odd.jsonl, line 2, cannot be read: it is nested too deeply"]

@@ -262,3 +262,20 @@ def test_the_overview_has_the_intervals_of_the_report_and_counts_its_own_where_t
     expect(page.locator(".stages tbody tr")).to_have_count(4)
     expect(page.locator(".run")).to_contain_text("toolbake verify")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_what_the_prompts_showed_of_the_tools_stands_with_the_run_and_with_each_rollout(
+    open_page: OpenPage, serve: Serve, tmp_path: Path
+) -> None:
+    async def write() -> None:
+        shares = {"full": 0.5, "names": 0.5}
+        with RunFolder.create_or_resume(tmp_path / "desk", {"train": {"tool_prompt": shares}}) as run:
+            first, *_ = await helpdesk_rollouts("untrained", right=(0,))
+            run.append_rollout("untrained", first.model_copy(update={"tool_prompt": "names"}))
+
+    run_apart(write)
+    page = open_page(serve(tmp_path / "desk"))
+    expect(page.locator(".run .facts")).to_contain_text("full schemas (50 %) and names only (50 %)")
+    press(page, "2")
+    page.locator(".row").first.click()
+    expect(page.locator(".panel", has_text="tools in the prompt")).to_contain_text("names only")

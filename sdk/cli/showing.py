@@ -41,11 +41,14 @@ def _from_here(path: Path) -> Path:
 def show_rollout(rollout: Rollout) -> None:
     """The conversation, how it ended, and the verdict."""
     from ..evaluation.transcript import transcript
+    from ..policies.tool_prompt import PROMPT_NAMES
 
     typer.echo(transcript(rollout))
     typer.echo()
     turns = f"{rollout.turns} turn{'' if rollout.turns == 1 else 's'}"
     calls = f"{len(rollout.calls)} call{'' if len(rollout.calls) == 1 else 's'}"
+    if rollout.tool_prompt != "full":
+        typer.echo(f"tools in the prompt: {PROMPT_NAMES[rollout.tool_prompt]}")
     typer.echo(f"ended: {rollout.stop_reason} after {turns} and {calls}, {rollout.duration_s:.1f} s")
     if rollout.verdict is not None:
         typer.echo(verdict_text(rollout.verdict))

@@ -99,6 +99,7 @@ def edit(file: Path, number: int, change: Callable[[dict[str, Any]], object]) ->
         (lambda line: line.update(final_state={"paid": True}), "end"),
         (lambda line: line["task"].update(prompt="Another?"), "task"),
         (lambda line: line.update(shown_tools=[]), "tools"),
+        (lambda line: line.update(tool_prompt="none"), "end"),
         (lambda line: line.update(seed=4), "start"),
         (lambda line: line["messages"][1].update(content="!"), "message 2"),
         (lambda line: line["messages"].pop(), "3 messages where 4 were recorded"),

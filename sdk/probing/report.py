@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import ConfigError
+from ..evaluation.safe_text import one_line
 from ..records import Rollout
 from .degenerate import Probe
 
@@ -38,6 +39,8 @@ class ProbeReport:
     tasks: int
     rollouts: Sequence[Rollout]
     findings: Sequence[Finding]
+    partly: Sequence[Finding] = ()
+    """Rollouts that earned more than 0 and less than the threshold: what a partial credit gives for nothing."""
     not_called: Sequence[str] = ()
     """Tools that no probe called, because they are live and do not say that they only read."""
 
@@ -47,14 +50,26 @@ class ProbeReport:
 
     def __str__(self) -> str:
         lines = [f"{len(self.rollouts)} degenerate rollouts on {self.tasks} tasks: {len(self.findings)} were rewarded"]
+        if self.partly:
+            lines.append(self.partial_credit)
         if self.unscored:
             lines.append(f"{self.unscored} could not be scored")
         if self.not_called:
             lines.append(f"not called, because they are live: {', '.join(self.not_called)}")
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
 
+    @property
+    def partial_credit(self) -> str:
+        """What the probes earned below the threshold, each with the most; empty where they earned nothing."""
+        most: dict[str, float] = {}
+        for finding in self.partly:
+            assert finding.rollout.verdict is not None
+            most[finding.probe.name] = max(most.get(finding.probe.name, 0.0), finding.rollout.verdict.score)
+        shown = ", ".join(f"{name} {score:g}" for name, score in most.items())
+        return f"{len(self.partly)} earned a part of the reward, at most: {shown}" if most else ""
+
     def require_none(self, *, allowed: Sequence[str] = ()) -> None:
-        """Raises `ConfigError` for findings of probes that are not in `allowed`."""
+        """Raises `ConfigError` for findings of probes that are not in `allowed`. Partial credit is none."""
         found = [finding for finding in self.findings if finding.probe.name not in allowed]
         if not found:
             return
@@ -68,5 +83,5 @@ class ProbeReport:
 
 
 def _short(text: str) -> str:
-    flat = " ".join(text.split())
+    flat = one_line(text)
     return flat if len(flat) <= _SHOWN else f"{flat[:_SHOWN]}..."

@@ -9,6 +9,7 @@ from mcp_bridge import Handlers, Toolset, connect
 from mcp_bridge.ledger.lines import Listener
 from mcp_bridge.records import Tool
 
+from ..evaluation.conditions import is_success
 from ..progress import Progress, Silent
 from ..records import Task
 from ..rollouts.episode import Job
@@ -36,7 +37,8 @@ async def probe_async(
 
     They answer nothing, the same, the prompt, everything the tools return, or speak to the scorer; see
     `sdk.probing.degenerate.PROBES`. Of tools that are not simulated only those are called that say they only read. A
-    rollout that reaches `threshold` is a finding. Raises what `sdk.evaluate` raises.
+    rollout that reaches `threshold` is a finding; one that earns more than 0 below it is in `partly`. Raises what
+    `sdk.evaluate` raises.
     """
     check_verifier(verifier)
     tasks = load_tasks(prompts)
@@ -82,12 +84,13 @@ async def run_probes(
             step=step,
             on_call=on_call,
         )
-    findings = [
-        Finding(probe, rollout)
-        for (probe, _), rollout in zip(pairs, played, strict=True)
-        if rollout.scored and rollout.verdict is not None and rollout.verdict.score >= threshold
-    ]
-    return ProbeReport(len(tasks), played, findings, [tool.name for tool in live])
+    findings, partly = [], []
+    for (probe, _), rollout in zip(pairs, played, strict=True):
+        if is_success(rollout, threshold):
+            findings.append(Finding(probe, rollout))
+        elif rollout.scored and rollout.verdict is not None and rollout.verdict.score > 0:
+            partly.append(Finding(probe, rollout))
+    return ProbeReport(len(tasks), played, findings, partly, [tool.name for tool in live])
 
 
 def _callable(source: Toolset) -> tuple[list[Tool], list[Tool]]:

@@ -227,6 +227,8 @@ class _Run:
         for rollout in report.rollouts:
             self.folder.append_rollout(PROBES, rollout)
         report.require_none(allowed=self.config.allow_probes)
+        if report.partly:
+            self.progress.say(f"probing the verifier: {report.partial_credit}")
         self.folder.finish_stage(PROBES, {"rollouts": len(report.rollouts), "rewarded": len(report.findings)})
 
     async def _measure(self, engine: RolloutEngine, stage: str, title: str) -> None:

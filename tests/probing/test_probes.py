@@ -15,7 +15,7 @@ from sandboxes.helpdesk import Helpdesk, tasks
 from sdk.probing.arguments import fitting, values_in
 from sdk.probing.degenerate import PROBES
 from sdk.traces import RunFolder
-from sdk.verifiers import all_of, answer_match, final_state
+from sdk.verifiers import all_of, answer_match, final_state, weighted
 
 GOOD = all_of(final_state(), answer_match())
 """What the README trains with; the quickstart's, with required_calls() besides, pays for no more."""
@@ -76,6 +76,29 @@ def test_a_broken_verifier_is_caught_and_the_rollout_is_shown(verifier: Any, amo
         assert f"{name} (" in str(raised.value)
     assert "answer:" in str(raised.value)
     report.require_none(allowed=sorted(caught_by))
+
+
+def test_what_a_partial_credit_gives_for_nothing_is_said() -> None:
+    half = weighted({answer_match(): 0.5, nothing_went_wrong: 0.5})
+    report = sdk.probe(Helpdesk(), tasks(tiers=("1",)), half, most_tasks=3, threshold=0.9)
+    report.require_none()
+    assert {finding.probe.name for finding in report.partly} >= {"empty", "constant", "claims_success"}
+    assert f"{len(report.partly)} earned a part of the reward, at most: empty 0.5, constant 0.5" in str(report)
+
+
+def test_a_reward_that_misses_the_threshold_by_rounding_is_a_finding_as_it_is_a_success() -> None:
+    report = sdk.probe(Helpdesk(), tasks(tiers=("1",)), lambda rollout: 1 - 1e-12, most_tasks=1)
+    assert len(report.findings) == len(PROBES)
+
+
+def test_what_somebody_else_wrote_is_shown_and_obeyed_by_no_terminal() -> None:
+    def read() -> str:
+        """Read."""
+        return "read"
+
+    report = sdk.probe([read], ["Read \x1b[2J\u202e it."], lambda rollout: 1.0)
+    assert "\\x1b[2J\\u202e" in str(report)
+    assert not {"\x1b", "\u202e"} & set(str(report))
 
 
 def test_training_stops_before_the_model_is_loaded_and_keeps_the_rollouts_to_read(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ class DistilledData:
         """As TRL's `SFTTrainer` takes it."""
         from datasets import Dataset
 
-        rows = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        # Not splitlines(): that also breaks at characters such as U+2028, which JSON allows inside strings.
+        lines = self.path.read_text(encoding="utf-8").split("\n")
+        rows = [json.loads(line) for line in lines if line]
         # As JSON columns: tables of one shape would fill every call with the arguments of all tools.
         return Dataset.from_list(rows, on_mixed_types="use_json")
 

@@ -10,6 +10,7 @@ import pytest
 
 import sdk
 from sdk.distilling.examples import content_key, select
+from sdk.policies.scripted import ScriptedAgent
 
 
 def get_order(order_id: str) -> dict[str, str]:
@@ -63,6 +64,13 @@ def test_rollouts_of_an_endpoint_become_examples_with_tools_licence_and_origin(s
 
 
 @pytest.mark.timeout(300)
+def test_answers_with_line_separators_of_unicode_are_read_back_as_they_were(tmp_path: Path) -> None:
+    agent = ScriptedAgent(["It is shipped\u2028today\x85."])
+    to = tmp_path / "d.jsonl"
+    data = sdk.distill(tools=[add], prompts=PROMPTS[:1], verifier=is_shipped, model=agent, to=to, licence="mit")
+    assert data.dataset()[0]["messages"][-1]["content"] == "It is shipped\u2028today\x85."
+
+
 def test_sft_trainer_learns_from_the_data_set(solver: Any, tmp_path: Path) -> None:
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
     from trl import SFTConfig, SFTTrainer

@@ -63,6 +63,10 @@ def unreadable() -> Rollout:
 
 
 FAULTY = ToolResult(text='{"order_id": "4417"}', notes=("fault PartialAnswer: two of three fields are gone",))
+PATTERN = {
+    "name": "get_order",
+    "arguments": {"order_id": {"$one_of": ["4417", "A-4417"]}, "days": {"$optional": {"$near": 5, "within": 1}}},
+}
 CASES = {
     "a server that died": (broken("tools"), "broken_tool", 1, ""),
     "a world that broke": (broken("world"), "broken_tool", 1, ""),
@@ -122,6 +126,18 @@ CASES = {
     "a wrong answer": (
         played(("get_order", {"order_id": "4417"}, ToolResult(text="{}"))), "wrong_answer", 2, ""
     ),
+    "a call within its pattern": (
+        played(("get_order", {"order_id": "4417"}, SHIPPED), expected={"calls": [PATTERN]}), "verifier_doubt", 2, ""
+    ),
+    "a call outside of its pattern": (
+        played(("get_order", {"order_id": "4417", "days": 9}, SHIPPED), expected={"calls": [PATTERN]}),
+        *("ungrounded_argument", 1, "get_order.days"),
+    ),
+    "a pattern in a policy's own arguments": (
+        played(*[("get_order", {"order_id": {"$any": True}}, SHIPPED)] * 2, expected={"calls": [PATTERN]}),
+        *("wrong_argument", 1, "get_order.order_id"),
+    ),
+    "no where yes is right": (played(answer="No.", expected={"answer": True}), "wrong_answer", 1, ""),
     "all looks right": (played(RIGHT, answer="It is shipped."), "verifier_doubt", 2, ""),
     "nothing to compare with": (played(RIGHT, expected={}), "unexplained", 2, ""),
 }  # fmt: skip

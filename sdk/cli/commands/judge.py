@@ -33,9 +33,9 @@ def check(
 ) -> None:
     """Measure how far a judge, or any other verifier, agrees with labelled examples.
 
-    Prints accuracy with its interval, Cohen's kappa, the confusion and every disagreement. A judge with a cache keeps
-    what was measured, and one with min_kappa scores nothing before. Of ranked(...) it says first how far its gates
-    agree, then how often the ranking puts a right example above a wrong one of the same task.
+    Prints accuracy and Cohen's kappa with their intervals, the confusion and every disagreement. A judge with a cache
+    keeps what was measured, and one with min_kappa scores nothing before. Of ranked(...) it says first how far its
+    gates agree, then how often the ranking puts a right example above a wrong one of the same task.
 
     Examples:
       toolbake judge check labels.jsonl --verifier judges.py:polite

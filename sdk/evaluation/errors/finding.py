@@ -14,7 +14,7 @@ from ...records import CallRecord, Rollout, ToolCall
 from ..conditions import is_success
 from ..safe_text import cut
 from .faults import ORDER, Fault, FaultKind
-from .gold import GoldCall, expected_answer, gold_calls, missing_calls, says
+from .gold import GoldCall, expected_answer, gold_calls, missing_calls, says, says_the_opposite
 from .grounding import ungrounded_argument, words_before
 
 _LOOP = 3
@@ -145,8 +145,7 @@ def _beside_gold(
     call = record.call
     wanted = next((other for other in missing if other.name == call.name), None)
     if wanted is not None:
-        names = [*call.arguments, *(name for name in wanted.arguments if name not in call.arguments)]
-        differing = [n for n in names if call.arguments.get(n) != wanted.arguments.get(n)]
+        differing = wanted.differing(call)
         values = {n: call.arguments[n] for n in differing if n in call.arguments}
         argument = ungrounded_argument(call.name, values, words_before(rollout, record.turn), tools)
         detail = f"{_written(call.name, call.arguments)} in place of {_written(wanted.name, wanted.arguments)}"
@@ -197,6 +196,8 @@ def _at_the_end(rollout: Rollout, gold: list[GoldCall] | None) -> Iterator[Fault
         last = rollout.calls[-1]
         detail = f"answered after: {cut(last.result.text, 200)}"
         yield Fault(kind="ignored_result", turn=turn, tool=last.call.name, detail=detail)
+    if says_the_opposite(rollout.answer, rollout.task):
+        yield Fault(kind="wrong_answer", turn=turn, detail=f"the answer: {answer}")
     if required and not right:
         told = next((r for r in rollout.calls if not r.result.is_error and says(r.result.text, required)), None)
         kind: FaultKind = "wrong_answer" if told is None else "ignored_result"

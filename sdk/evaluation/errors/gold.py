@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...errors import VerifierError
 from ...records import Task, ToolCall
+from ...verifiers.argument_patterns import ABSENT, fits
 from ...verifiers.comparing import same_json
 from ...verifiers.tokens import Token, positions, tokenize
 
@@ -15,9 +17,27 @@ class GoldCall(NamedTuple):
 
     name: str
     arguments: Mapping[str, Any]
+    patterns: bool = False
+    """Its arguments may be patterns, as `calls_match` reads them; never so where a policy wrote them."""
 
     def is_made_by(self, call: ToolCall) -> bool:
-        return self.name == call.name and same_json(dict(self.arguments), call.arguments)
+        return self.name == call.name and not self.differing(call)
+
+    def differing(self, call: ToolCall) -> list[str]:
+        """The arguments that are not as needed, those that were given first."""
+        given = call.arguments
+        names = [*given, *(name for name in self.arguments if name not in given)]
+        return [n for n in names if not self._fits(self.arguments.get(n, ABSENT), given.get(n, ABSENT))]
+
+    def _fits(self, wanted: Any, value: Any) -> bool:
+        if wanted is ABSENT:
+            return False
+        try:
+            if self.patterns:
+                return fits(wanted, value, "expected['calls']")
+        except VerifierError:
+            pass  # no pattern, which a verifier that reads patterns says; here it is a value like others
+        return value is not ABSENT and same_json(wanted, value)
 
 
 def gold_calls(task: Task) -> list[GoldCall] | None:
@@ -26,7 +46,7 @@ def gold_calls(task: Task) -> list[GoldCall] | None:
     if isinstance(given, list):
         calls = [call for call in given if isinstance(call, Mapping) and isinstance(call.get("name"), str)]
         return [
-            GoldCall(call["name"], arguments if isinstance(arguments := call.get("arguments"), Mapping) else {})
+            GoldCall(call["name"], arguments if isinstance(arguments := call.get("arguments"), Mapping) else {}, True)
             for call in calls
         ]
     if task.demonstration:
@@ -60,6 +80,13 @@ def expected_answer(task: Task) -> list[list[list[Token]]]:
         if forms:
             required.append(forms)
     return required
+
+
+def says_the_opposite(answer: str, task: Task) -> bool:
+    """Whether an answer begins with no where yes is expected, or the other way round."""
+    gold = task.expected.get("answer")
+    opposite = {True: ("no", "false"), False: ("yes", "true")}.get(gold) if isinstance(gold, bool) else None
+    return opposite is not None and tokenize(answer)[:1] in [[word] for word in opposite]
 
 
 def says(text: str, required: Sequence[Sequence[Sequence[Token]]]) -> bool:

@@ -72,6 +72,18 @@ def test_a_score_that_misses_the_threshold_by_rounding_is_right_as_in_the_report
         expect(opened(page, name).locator(".detail h2 .mark")).to_have_attribute("aria-label", outcome)
 
 
+def test_stages_with_tasks_in_common_are_compared_whatever_comes_after_them(
+    open_page: OpenPage, serve: Callable[[Path], str], tmp_path: Path
+) -> None:
+    with RunFolder.create_or_resume(tmp_path / "run", {"model": "none"}) as run:
+        for stage, name, score in (("a_before", "one", 0.0), ("b_after", "one", 1.0), ("c_other", "two", 1.0)):
+            run.append_rollout(stage, scored(name, score).model_copy(update={"id": f"{stage}/{name}"}))
+            run.finish_stage(stage, {})
+    page = open_page(f"{serve(tmp_path / 'run')}#v=compare")
+    expect(page.locator(".count")).to_have_text("1 of 1 tasks · 1 gained, 0 lost")
+    assert [page.get_by_label(side).input_value() for side in ("Before", "After")] == ["a_before", "b_after"]
+
+
 def test_a_line_that_is_nested_without_end_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     with RunFolder.create_or_resume(tmp_path / "run", {"model": "none"}) as run:
         run.append_rollout("odd", scored("one", 1.0))

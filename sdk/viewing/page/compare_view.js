@@ -40,8 +40,8 @@ function kindOf(before, after) {
   return before === 1 ? "right" : before === 0 ? "wrong" : "same";
 }
 
-/** Those compared where the address says nothing: the last stage in which each task was tried once, and the first such
-    that has a task in common with it. */
+/** Those compared where the address says nothing, of the stages in which each task was tried once: the last that has a
+    task in common with another, and the first such. */
 function defaults(arms) {
   const counts = new Map();
   for (const row of store.rows) {
@@ -52,8 +52,11 @@ function defaults(arms) {
   }
   const measured = arms.filter((arm) => counts.get(arm).rows === counts.get(arm).tasks.size);
   const order = measured.length > 1 ? measured : arms;
-  const last = order.at(-1);
-  return [order.find((arm) => arm !== last && sharesTask(counts.get(arm), counts.get(last))) ?? order[0], last];
+  for (const last of order.toReversed()) {
+    const first = order.find((arm) => arm !== last && sharesTask(counts.get(arm), counts.get(last)));
+    if (first !== undefined) return [first, last];
+  }
+  return [order[0], order.at(-1)];
 }
 
 const sharesTask = (one, other) => [...one.tasks].some((task) => other.tasks.has(task));

@@ -87,6 +87,15 @@ class EngineConformance:
         for following_prompt, completion in zip(following, turns, strict=True):
             assert_exact(loaded.model, following_prompt, completion)
 
+    async def test_more_prompt_tokens_at_once_than_a_batch_takes_are_computed_and_exact(
+        self, engine: Policy, loaded: LoadedModel, prompt: list[int]
+    ) -> None:
+        longer = prompt * (360 // len(prompt))
+        apart = [[first, *longer] for first in range(100, 112)]  # nothing is shared
+        done = await asyncio.gather(*(engine.sample(p, sampling=Sampling(max_tokens=3), seed=5) for p in apart))
+        for one, completion in zip(apart, done, strict=True):
+            assert_exact(loaded.model, one, completion)
+
     async def test_the_nucleus_is_that_of_the_reported_log_probabilities(
         self, engine: Policy, loaded: LoadedModel, prompt: list[int]
     ) -> None:

@@ -56,12 +56,14 @@ def server_arguments(model: str, *, cpu: bool, lora_rank: int, context_tokens: i
     """The arguments of `vllm.entrypoints.openai.api_server` for `model`.
 
     `lora_rank`: the rank of the adapters that will be loaded, 0 for none. Log-probabilities are asked for as sampled
-    from, after temperature and `top_p`. On a CPU float32 and no compilation: it takes minutes and gains nothing.
+    from, after temperature and `top_p`. On a CPU float32 and no compilation: it takes minutes and gains nothing. And
+    no prompt is computed in pieces there: for a request with a seed, vLLM 0.32 then turns its random numbers back in a
+    way that only GPUs know (`_bookkeeping_sync` in `vllm/v1/worker/gpu_model_runner.py`), and ends.
     """
     arguments = ["--model", model, "--served-model-name", SERVED_MODEL, "--host", "127.0.0.1"]
     arguments += ["--logprobs-mode", "processed_logprobs", "--enable-prefix-caching"]
     if cpu:
-        arguments += ["--dtype", "float32", "--enforce-eager"]
+        arguments += ["--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill"]
     if context_tokens is not None:
         arguments += ["--max-model-len", str(context_tokens)]
     if lora_rank:

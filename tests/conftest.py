@@ -24,6 +24,7 @@ LONG_FILES = (
     "bridge/test_bridge_orphans.py",
     "bridge/test_bridge_many_faults.py",
     "bfcl/test_bfcl_replay.py",
+    "trainer/test_processes_sharded.py",
     "trainer/test_processes.py",
     "sandboxes/test_recorded_examples.py",
     "probing/test_probes.py",

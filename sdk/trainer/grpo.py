@@ -12,6 +12,7 @@ Axes: B rows of a micro-batch, P padded prompt, T padded completion.
 from __future__ import annotations
 
 import contextlib
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,9 +30,10 @@ from .config import TrainConfig
 from .correction import correct
 from .lora import plain_model
 from .micro_batches import Plan, collate_batch, over_budget
-from .processes import share, world_size
+from .processes import sharded, share, world_size
 from .reference import Reference
 from .sampling import NoteWeights, publish
+from .sharding import ShardsWeights
 from .shared_prefix import checkpoint_layers, share_prefixes
 
 
@@ -88,7 +90,7 @@ def make_trainer(
     return trainer
 
 
-class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
+class RolloutTrainer(ShardsWeights, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer whose batches come from `collect` and whose weights go to `publisher`."""
 
     def __init__(
@@ -135,6 +137,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
         if self._step % (steps * self.num_iterations) == 0 or not self._micro_batches:
             step = self.state.global_step
             if self._reference is not None:
+                self._reference.place(self.accelerator)
                 self._reference.follow(self.accelerator.unwrap_model(self.model), step)
             batch = self._next_batch(step)
             plan = Plan(
@@ -158,9 +161,9 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
         Raises what collecting raises, and `TrainingStopped` in the others then.
         """
         batch: Any = None
+        model = self.whole_model()
         if self.accelerator.is_main_process:
             try:
-                model = self.accelerator.unwrap_model(self.model)
                 publish(self._publisher, model, version=step, note=self._note_weights)
                 batch = self._collect(step)
             except BaseException as error:
@@ -182,14 +185,21 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
         *before, last = inputs["parts"]
         done = torch.zeros((), device=self.accelerator.device)
         for part in before:
-            # Several processes exchange gradients once, with the last part.
-            with self.accelerator.no_sync(model) if self.accelerator.num_processes > 1 else contextlib.nullcontext():
+            with self._without_exchange(model):
                 loss = self._part_loss(model, part)
                 self.accelerator.backward(loss)
                 done += loss.detach()
         # The value is the loss of all parts, the gradient that of the last one.
         loss = self._part_loss(model, last)
         return loss + done if before else loss
+
+    def _without_exchange(self, model: Any) -> AbstractContextManager[None]:
+        """Several processes exchange gradients once, with the last part; sharded ones with each, so that no process
+        holds them whole."""
+        if self.accelerator.num_processes == 1 or sharded():
+            return contextlib.nullcontext()
+        context: AbstractContextManager[None] = self.accelerator.no_sync(model)
+        return context
 
     def _part_loss(self, model: Any, part: dict[str, torch.Tensor]) -> torch.Tensor:
         if self._reference is not None and "ref_per_token_logps" not in part:
@@ -198,7 +208,6 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _reference_logps(self, reference: Reference, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         """[B, T] log-probabilities of the completion under the reference."""
-        reference.model.to(self.accelerator.device)
         with torch.no_grad():
             outputs = super()._get_per_token_logps_and_entropies(
                 reference.model,
@@ -206,6 +215,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
                 torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1),
                 inputs["completion_ids"].size(1),
             )
+        reference.rest()
         logps_BT: torch.Tensor = outputs[0]
         return logps_BT
 
@@ -228,10 +238,9 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # Before the rest: TRL's `trainer_state.json` comes last, and makes a checkpoint one that can be gone on from.
-        if self._reference is not None and self.args.should_save:
+        if self._reference is not None:
             folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            folder.mkdir(parents=True, exist_ok=True)
-            self._reference.save(folder)
+            self._reference.save(folder, write=self.args.should_save)
         super()._save_checkpoint(model, trial)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -270,6 +279,8 @@ def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
         "remove_unused_columns": False,
         "dataloader_pin_memory": False,
     }
+    if sharded():  # as `_without_exchange`, between the micro-batches
+        options["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
     return GRPOConfig(**{**options, **config.trl})
 
 

@@ -88,7 +88,8 @@ def load_kept(model: Any, folder: Path) -> None:
     Raises `ModelError` for a folder that is not whole, or that has no adapter for a model with adapters.
     """
     if not isinstance(model, PeftModel):
-        model.load_state_dict(load_model(str(folder)).model.state_dict())
+        # As they were written: in bfloat16, which loading prefers on a GPU, small updates would be lost.
+        model.load_state_dict(load_model(str(folder), dtype="float32", device="cpu").model.state_dict())
         return
     places = [place for place in (folder / ADAPTER_FOLDER, folder) if (place / "adapter_config.json").is_file()]
     if not places:

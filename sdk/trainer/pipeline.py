@@ -33,7 +33,7 @@ from .difficulty import tiers_in_order
 from .disk_space import bytes_still_needed
 from .drawn_prompts import drawn_tool_prompt
 from .group_judging import check_groups
-from .processes import check_processes, follow, follows, tell
+from .processes import check_processes, follow, follows, join, tell, world_size
 from .run_identity import check_model_name, train_identity
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ async def train_async(
     if follows():
         result: TrainResult = await anyio.to_thread.run_sync(follow, model, options)
         return result
+    if world_size() > 1:
+        await anyio.to_thread.run_sync(join)
     try:
         result = await _lead(tools, prompts, verifier, model, output_dir, options, handlers, progress)
     except BaseException as error:

@@ -2,13 +2,15 @@
 
 The first process has the tools, the run folder and the sampler, and goes through the stages. The others run the same
 script; inside `sdk.train` they hear of each stage, make the same trainer, and get each step's batch. Every process
-forwards its share of the rows; the gradients are averaged, so that the update is that of one process.
+forwards its share of the rows; the gradients are averaged, so that the update is that of one process. Each holds the
+whole model, or a shard of it (`sharding`).
 
 Rank and number of processes come from the environment that the launcher sets; alone, nothing here does anything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,13 +24,10 @@ _PATIENCE = timedelta(days=7)
 """How long a process waits for another: while the first one samples and measures, the others have nothing to do."""
 
 
-_SHARDING = {
-    "ACCELERATE_USE_FSDP": "weights are not sharded over processes yet: accelerate shards them on accelerators alone, "
-    "and publishing and keeping them would need all processes",
-    "ACCELERATE_USE_DEEPSPEED": "weights are not sharded over processes yet, and DeepSpeed takes over backward passes "
-    "that are made here for each part of a step",
-}
-"""What launchers may ask for and the trainer cannot do: each would train wrongly, or not at all."""
+_DEEPSPEED = (
+    "ACCELERATE_USE_DEEPSPEED is set, but DeepSpeed takes over the backward passes that are made here for each part of "
+    "a step; shard weights with FSDP2 instead: accelerate launch --config_file examples/distributed/fsdp2.yaml"
+)
 
 
 @dataclass(frozen=True)
@@ -49,21 +48,60 @@ def follows() -> bool:
     return world_size() > 1 and int(os.environ.get("RANK", "0")) > 0
 
 
+def sharded() -> bool:
+    """Whether weights are sharded over the processes: by FSDP2, where the launcher's configuration says so."""
+    return _asked("ACCELERATE_USE_FSDP") and world_size() > 1
+
+
+def _asked(name: str) -> bool:
+    return os.environ.get(name, "").lower() in ("1", "true", "yes")
+
+
 def check_processes(config: TrainConfig) -> None:
     """Raises `ConfigError` for what several processes cannot do, before anything is loaded."""
-    if world_size() == 1:
-        return
-    for name, what in _SHARDING.items():
-        if os.environ.get(name, "").lower() in ("1", "true", "yes"):
-            raise ConfigError(
-                f"{name} is set, but {what}; launch with --multi_gpu or with a configuration of examples/distributed, "
-                "on CPUs with torchrun, so that each process holds the whole model"
-            )
-    if config.warm_start_steps and config.warm_start_batch % world_size():
+    if _asked("ACCELERATE_USE_DEEPSPEED"):
+        raise ConfigError(_DEEPSPEED)
+    if _asked("ACCELERATE_USE_FSDP"):
+        _check_sharding(config)
+    if world_size() > 1 and config.warm_start_steps and config.warm_start_batch % world_size():
         raise ConfigError(
             f"warm_start_batch is {config.warm_start_batch}, which {world_size()} processes cannot share evenly; "
             f"use a multiple of {world_size()}"
         )
+
+
+def _check_sharding(config: TrainConfig) -> None:
+    if world_size() == 1:
+        raise ConfigError(
+            "ACCELERATE_USE_FSDP is set, but there is one process, which has nothing to share weights with; set "
+            "num_processes to 2 or more, or launch without FSDP"
+        )
+    if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
+        raise ConfigError(
+            f"fsdp_version is {version}, but weights are sharded by FSDP2 only; set fsdp_version: 2 in the "
+            "configuration of accelerate, as examples/distributed/fsdp2.yaml does"
+        )
+    if _asked("FSDP_ACTIVATION_CHECKPOINTING"):
+        raise ConfigError(
+            "fsdp_activation_checkpointing is true, but it would compute layers again without the attention of shared "
+            "prefixes; leave it out, and pass config={'gradient_checkpointing': True}"
+        )
+    if "8bit" in (optimiser := str(config.trl.get("optim", ""))):
+        raise ConfigError(
+            f"the optimiser {optimiser!r} keeps its moments in a form of its own, not known to work on shards; "
+            "leave optim out, since the moments are sharded anyway"
+        )
+    if not _asked("FSDP_CPU_RAM_EFFICIENT_LOADING"):
+        raise ConfigError(
+            "fsdp_cpu_ram_efficient_loading is false, but the weights always come from the first process; set it to "
+            "true, so that the others do not read them"
+        )
+
+
+def holding_device() -> str | None:
+    """Where a process holds the whole model between the stages: the host where weights are sharded, which may not fit
+    a GPU, else None for the device that trains."""
+    return "cpu" if sharded() else None
 
 
 def tell(do: Literal["warm_start", "load", "grpo", "end", "failed"], what: Any = None) -> None:
@@ -99,9 +137,11 @@ def follow(model: str | Path | None, config: TrainConfig) -> Any:
     """
     from ..policies.models import load_model
     from ..policies.models.progress import quiet_loading
+    from .collecting import TrainingStopped
     from .lora import load_kept, plain_model, with_adapters
 
-    loaded = load_model(str(model) if model is not None else None, dtype="float32")
+    join()  # first: loading asks which process this is, and which GPU is its own
+    loaded = load_model(str(model) if model is not None else None, dtype="float32", device=holding_device())
     network = with_adapters(loaded.model, config)
     while True:
         command = share(None)
@@ -110,13 +150,15 @@ def follow(model: str | Path | None, config: TrainConfig) -> Any:
         if command.do == "end":
             return command.what
         if command.do == "load":
-            load_kept(network, command.what)
+            if not sharded():
+                load_kept(network, command.what)
             continue
         with quiet_loading():
             trainer = _trainer(command, network, loaded.tokenizer, config)
             _without_prints(trainer)
             checkpoint = command.what[-1]
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            with contextlib.suppress(TrainingStopped):  # the first process says why
+                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         plain_model(network).__dict__.pop("forward", None)
         network.eval()
 

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
+
+from .processes import sharded
+from .sharding import full, let_go, shard_frozen
 
 FILE = "reference.safetensors"
 
@@ -19,12 +23,14 @@ FILE = "reference.safetensors"
 class Reference:
     """A frozen copy of a model, made before the model's forward is replaced; `prepare` does the same to the copy.
 
-    Weights that are not trained, as beside LoRA's adapters, are not copied but shared.
+    Weights that are not trained, as beside LoRA's adapters, are not copied but shared, unless the model's weights will
+    be sharded over processes: then those of the copy are sharded, too.
     """
 
     def __init__(self, model: torch.nn.Module, *, every: int | None, prepare: Callable[[Any], None]) -> None:
         shared = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
-        self._model: Any = copy.deepcopy(model, dict(shared)).eval().requires_grad_(False)
+        self._to_shard = sharded()
+        self._model: Any = copy.deepcopy(model, {} if self._to_shard else dict(shared)).eval().requires_grad_(False)
         self._own = {
             name for name, weight in model.named_parameters(remove_duplicate=False) if id(weight) not in shared
         }
@@ -40,12 +46,31 @@ class Reference:
         if self._every is not None and step > 0 and step % self._every == 0:
             self._take(model.state_dict())
 
-    def save(self, checkpoint: Path) -> None:
-        """Keep the weights beside a checkpoint's."""
-        # Clones: weights that are tied share memory, which the format refuses.
-        state = self._model.state_dict()
-        weights = {name: weight.detach().cpu().clone() for name, weight in state.items() if name in self._own}
-        save_file(weights, checkpoint / FILE)
+    def place(self, accelerator: Accelerator) -> None:
+        """Go where the accelerator computes: to its device, or into shards, for which all processes call this."""
+        if not sharded():
+            self._model.to(accelerator.device)
+        elif self._to_shard:
+            shard_frozen(self._model, accelerator)
+            self._to_shard = False
+
+    def rest(self) -> None:
+        """After use: free what a pass has gathered of the shards."""
+        let_go(self._model)
+
+    def save(self, checkpoint: Path, *, write: bool = True) -> None:
+        """Keep the weights beside a checkpoint's. All processes call this together where weights are sharded, and one
+        of them with `write`."""
+        weights = {}
+        for name, weight in self._model.state_dict().items():
+            if name in self._own:
+                tensor = full(weight)
+                if write:
+                    # A clone: weights that are tied share memory, which the format refuses.
+                    weights[name] = tensor.detach().cpu().clone()
+        if write:
+            checkpoint.mkdir(parents=True, exist_ok=True)
+            save_file(weights, checkpoint / FILE)
 
     def load(self, checkpoint: Path) -> None:
         """Go on with the weights kept beside a checkpoint. Raises FileNotFoundError where there are none."""

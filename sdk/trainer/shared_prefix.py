@@ -13,6 +13,7 @@ Axes: B rows, L padded positions, N nodes, U predicting nodes, K scored labels, 
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ from .prefix_tree import PrefixTree, build_prefix_tree
 from .tree_attention import TreePlan, attending_by, attending_by_tree, attention_of
 
 IGNORED = -100
+HeadForward = Callable[[torch.Tensor], torch.Tensor]
+"""[U, H] -> [U, V]"""
 _HEAD_CHUNK = 512
 """Predicting nodes per chunk: the [chunk, V] logits are the only large tensor, and are never all there at once."""
 
@@ -87,8 +90,10 @@ def fused_forward(
     entropy_BL = torch.zeros_like(log_probs_BL)
     top1_BL = torch.zeros_like(log_probs_BL)
     if not bool(label_mask_BL.any()):
-        # Nothing to score: a zero that still hangs on the weights, so that a backward pass has something to do.
-        zero = next(p for p in model.parameters() if p.requires_grad).sum() * 0.0
+        # Nothing to score: a zero that still hangs on all weights. Backward passes then have something to do, and
+        # processes that share weights meet in every layer, whatever each of them has to score.
+        head = model.get_output_embeddings()
+        zero = head(_run_backbone(model, build_prefix_tree([input_ids[0, :1].tolist()]), device)).sum() * 0.0
         return FusedOutput(log_probs_BL + zero, entropy_BL, top1_BL, label_mask_BL, zero)
 
     hidden_NH = _run_backbone(model, tree, device)
@@ -142,7 +147,37 @@ def _score(
     model: Any, hidden_NH: torch.Tensor, node_K: torch.Tensor, target_K: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Log-probability, entropy and top-1 hit of each label [K]; the head runs once per distinct node."""
-    head = model.get_output_embeddings()
+
+    def score(forward: HeadForward, hidden_NH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return _score_in_chunks(forward, hidden_NH, node_K, target_K, temperature)
+
+    scores: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _in_one_call(
+        model.get_output_embeddings(), score, hidden_NH
+    )
+    return scores
+
+
+def _in_one_call(head: Any, work: Callable[[HeadForward, torch.Tensor], Any], hidden_NH: torch.Tensor) -> Any:
+    """`work` on the head's plain forward, within one call of the head, however often it runs that forward.
+
+    Where weights are sharded, a module gathers them when it is called, in all processes together; calls for each chunk
+    would be of another number in each of them.
+    """
+    own = head.__dict__.get("forward")
+    plain = head.forward
+    head.forward = lambda hidden_NH: work(plain, hidden_NH)
+    try:
+        return head(hidden_NH)
+    finally:
+        if own is None:
+            del head.forward
+        else:
+            head.forward = own
+
+
+def _score_in_chunks(
+    forward: HeadForward, hidden_NH: torch.Tensor, node_K: torch.Tensor, target_K: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     node_U, place_K = torch.unique(node_K, return_inverse=True)
     order_K = torch.argsort(place_K, stable=True)
     counts = torch.bincount(place_K, minlength=len(node_U)).split(_HEAD_CHUNK)
@@ -153,7 +188,7 @@ def _score(
         pieces.append(
             checkpoint(
                 _head_chunk,
-                head,
+                forward,
                 hidden_NH[node_U[first : first + size]],
                 place_K[order] - first,
                 target_K[order],
@@ -168,9 +203,9 @@ def _score(
 
 
 def _head_chunk(
-    head: Any, hidden_UH: torch.Tensor, place_K: torch.Tensor, target_K: torch.Tensor, temperature: float
+    forward: HeadForward, hidden_UH: torch.Tensor, place_K: torch.Tensor, target_K: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    logits_UV = head(hidden_UH)
+    logits_UV = forward(hidden_UH)
     logits_UV = (logits_UV if logits_UV.dtype == torch.float64 else logits_UV.float()) / temperature
     norm_U = torch.logsumexp(logits_UV, dim=-1)
     log_probs_K = logits_UV[place_K, target_K] - norm_U[place_K]

@@ -36,7 +36,7 @@ from .curriculum import Curriculum
 from .grpo import make_trainer
 from .lora import keep_model, load_kept, plain_model, with_adapters
 from .overlap import BROKEN, FIGURES
-from .processes import tell
+from .processes import holding_device, tell
 from .sampling import Sampler, open_sampler, publish, sampler_facts
 from .shared_prefix import check_fits
 from .threads import TrainerThread
@@ -51,7 +51,8 @@ async def open_learner(
 ) -> AsyncIterator[Learner]:
     """Load the model, start its engine, and stop it at the end."""
     # float32 also on a GPU: with bfloat16 weights and no master copy, small updates round to nothing.
-    load = partial(load_model, str(model) if model is not None else None, dtype="float32")
+    device = holding_device() if config.engine != "embedded" else None
+    load = partial(load_model, str(model) if model is not None else None, dtype="float32", device=device)
     loaded = await anyio.to_thread.run_sync(load)
     if config.shared_prefix:
         check_fits(loaded.model)
@@ -65,6 +66,8 @@ async def open_learner(
             f"in this run: {describe_trained(config.tool_prompt)} (tool_prompt)"
         )
     async with open_sampler(loaded, source=source, config=config, folder=place, progress=progress) as engine:
+        if holding_device() is not None:
+            loaded.model.to(holding_device())  # the embedded engine has its own copy, on the GPU
         yield Learner(loaded, engine, config=config, folder=folder, progress=progress)
 
 

@@ -17,6 +17,7 @@ from ..records import TokenRow
 from .config import TrainConfig
 from .lora import plain_model
 from .processes import world_size
+from .sharding import ShardsWeights
 from .shared_prefix import IGNORED, checkpoint_layers, share_prefixes
 
 
@@ -47,8 +48,8 @@ def make_warm_start(
     return trainer
 
 
-class WarmStartTrainer(SFTTrainer):  # type: ignore[misc]
-    """SFTTrainer as it is, but silent."""
+class WarmStartTrainer(ShardsWeights, SFTTrainer):  # type: ignore[misc]
+    """SFTTrainer as it is, but silent, and with weights that may be sharded."""
 
     def _send_telemetry(self) -> None:
         """TRL reports each trainer to its hub by default; this library sends nothing."""

@@ -2,7 +2,7 @@
 
 shard_in_processes.py MODEL_DIR
 Prints the largest difference between the gradients and those of the whole model in one process, relative to the largest
-gradient; each process forwards half of the rows.
+gradient. Each process forwards half of the rows, whose labels are scored in chunks; then one has nothing to score.
 """
 
 import sys
@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from sdk.policies.models import load_model
+from sdk.trainer import shared_prefix
 from sdk.trainer.shared_prefix import checkpoint_layers, share_prefixes
 
 ROWS = torch.tensor([[5, 6, 7, 8, 9, 10], [5, 6, 7, 8, 12, 13], [5, 6, 7, 20, 21, 22], [5, 6, 30, 31, 32, 33]])
@@ -24,18 +25,20 @@ def ready(folder: str) -> torch.nn.Module:
     return model
 
 
-def loss(model: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
+def loss(model: torch.nn.Module, rows: torch.Tensor, *, scored: bool = True) -> torch.Tensor:
     labels = rows.clone()
-    labels[:, :2] = -100
+    labels[:, : 2 if scored else None] = -100
     out = model(input_ids=rows, attention_mask=torch.ones_like(rows), labels=labels, fused_lm_head=True)
-    total: torch.Tensor = out.log_probs.sum()
+    total: torch.Tensor = out.log_probs.sum() + out.loss * 0.0
     return total
 
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
+    shared_prefix._HEAD_CHUNK = 2
     whole, model = ready(sys.argv[1]), ready(sys.argv[1])
-    (loss(whole, ROWS) / dist.get_world_size()).backward()  # FSDP2 averages over the processes
+    # FSDP2 averages over the processes.
+    ((loss(whole, ROWS) + loss(whole, ROWS[:2])) / dist.get_world_size()).backward()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     checkpoint_layers(model)
     for layer in model.model.layers:
@@ -44,6 +47,7 @@ if __name__ == "__main__":
     fully_shard([model.model.norm, model.model.embed_tokens, model.lm_head], mesh=mesh, reshard_after_forward=False)
     fully_shard(model, mesh=mesh)
     loss(model, ROWS[dist.get_rank() :: dist.get_world_size()]).backward()
+    loss(model, ROWS[:2], scored=dist.get_rank() == 0).backward()
     wanted = {name: weight.grad for name, weight in whole.named_parameters()}
     worst = max(
         float((weight.grad.full_tensor() - wanted[name]).abs().max()) for name, weight in model.named_parameters()

@@ -1,4 +1,4 @@
-"""What holds for sharded weights today: the forward pass works under FSDP2, and a run that asks for it is told."""
+"""The shared-prefix forward of sharded weights, and what accelerate makes of the configurations that are shipped."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ def test_the_shared_prefix_forward_has_the_same_gradients_where_fsdp2_shards_the
     assert float(line.split()[-1]) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["one_host.yaml", "two_hosts.yaml"])
-def test_the_configurations_shipped_are_what_accelerate_reads(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"), [("one_host.yaml", "MULTI_GPU"), ("two_hosts.yaml", "MULTI_GPU"), ("fsdp2.yaml", "FSDP")]
+)
+def test_the_configurations_shipped_are_what_accelerate_reads(name: str, kind: str) -> None:
     config = load_config_from_file(str(EXAMPLES / name)).to_dict()
-    assert config["distributed_type"] == "MULTI_GPU"
+    assert config["distributed_type"] == kind
     assert config["num_processes"] == 8 * config["num_machines"]
-    assert not {"fsdp_config", "deepspeed_config"} & set(config)
+    assert ("fsdp_config" in config) == (kind == "FSDP")
+    assert "deepspeed_config" not in config
 
 
 def test_accelerate_still_shards_on_accelerators_alone() -> None:
-    """Why a run on CPUs cannot be sharded: once this fails, it can, and docs/distributed.md says something old."""
+    """Why `sharding.prepare_accelerator` sets the plugin on CPUs: once this fails, it need not."""
     sharding = inspect.getsource(AcceleratorState.__init__).split("DistributedType.FSDP")[0]
     assert "DistributedType.MULTI_GPU" in sharding
     assert "DistributedType.MULTI_CPU" not in sharding

@@ -31,15 +31,17 @@ class LoadedModel:
     """What its prompts showed of its tools, where the folder says so."""
 
 
-def load_model(name_or_path: str | os.PathLike[str] | None = None, *, dtype: Any = None) -> LoadedModel:
+def load_model(
+    name_or_path: str | os.PathLike[str] | None = None, *, dtype: Any = None, device: str | None = None
+) -> LoadedModel:
     """Load a model and its tokenizer: `None` for the embedded one, a local folder, or a name on the hub.
 
     `dtype` (a torch dtype or its name) is float32 on a CPU and bfloat16 on a GPU where not given; the model goes to
-    the GPU if there is one. Raises `ModelError` for a folder that is half written, a model without a chat template,
-    an unknown name, or a name that is not on this machine while offline.
+    `device`, where None to the GPU if there is one. Raises `ModelError` for a folder that is half written, a model
+    without a chat template, an unknown name, or a name that is not on this machine while offline.
     """
     spoken = load_tokenizer(name_or_path)
-    weights = _load_weights(spoken.source, spoken.name, dtype)
+    weights = _load_weights(spoken.source, spoken.name, dtype, device)
     return LoadedModel(weights, spoken.tokenizer, spoken.name, spoken.family, spoken.tool_prompt)
 
 
@@ -95,7 +97,7 @@ def _load_tokenizer(source: str, name: str) -> Any:
     return tokenizer
 
 
-def _load_weights(source: str, name: str, dtype: Any) -> Any:
+def _load_weights(source: str, name: str, dtype: Any, device: str | None) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -104,7 +106,7 @@ def _load_weights(source: str, name: str, dtype: Any) -> Any:
         dtype = torch.bfloat16 if on_gpu else torch.float32
     with quiet_loading():
         model = _from_pretrained(AutoModelForCausalLM, source, name, dtype=dtype)
-    return model.to("cuda" if on_gpu else "cpu").eval()
+    return model.to(device or ("cuda" if on_gpu else "cpu")).eval()
 
 
 def _from_pretrained(auto_class: Any, source: str, name: str, **options: Any) -> Any:

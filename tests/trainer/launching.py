@@ -1,0 +1,72 @@
+"""Starts training scripts on two processes over gloo, by accelerate and a configuration that is shipped; and what the
+runs left, side by side with those of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_training_runs import TINY, add, even_letters, tasks
+
+import sdk
+from sdk.policies.models import load_model
+from sdk.traces import RunFolder
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parent.parent / "examples" / "distributed"
+
+
+def launch(config: str, model: Path, folder: Path, runs: dict[str, dict[str, Any]]) -> str:
+    """`run_in_processes.py` under a configuration of `examples/distributed`, on two processes; what it printed."""
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{HERE}:{HERE.parent.parent}", "OMP_NUM_THREADS": "1"}
+    accelerate = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(EXAMPLES / config)]
+    two = ["--num_processes", "2", "--main_process_port", "0"]
+    script = [str(HERE / "run_in_processes.py"), str(model), str(folder), json.dumps(runs)]
+    ended = subprocess.run([*accelerate, *two, *script], capture_output=True, text=True, env=env, timeout=280)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return ended.stdout
+
+
+def in_one_process(model: Path, folder: Path, options: dict[str, Any]) -> None:
+    with _one_thread():
+        sdk.train([add], tasks(), even_letters, str(model), folder, {**TINY, **options})
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """As the processes have: with more, sums are rounded differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def assert_same_updates(one: Path, two: Path, begun: Path, *, steps: int) -> None:
+    """The runs' models, whose weights have left `begun`, and their figures differ by rounding alone."""
+    weights = [load_model(str(folder / "model")).model.state_dict() for folder in (one, two)]
+    before = load_model(str(begun)).model.state_dict()
+    moved = max(float((weights[0][name] - before[name]).abs().max()) for name in before)
+    assert moved > 1e-3
+    for name in before:
+        torch.testing.assert_close(weights[1][name], weights[0][name], rtol=0, atol=1e-3 * moved)
+    lines = [
+        [line for line in RunFolder.open_to_read(folder).read_metrics() if line["stage"] == "grpo"]
+        for folder in (one, two)
+    ]
+    assert any(line["groups_with_signal"] for line in lines[0])
+    for name in ("step", "reward", "rollouts", "trained_tokens"):
+        assert [line[name] for line in lines[0]] == [line[name] for line in lines[1]]
+    assert len(lines[0]) == steps
+    for name in ("grad_norm", "kl"):
+        figures = [[line[name] for line in one if name in line] for one in lines]
+        assert figures[1] == pytest.approx(figures[0], rel=1e-3, abs=1e-6), name

@@ -72,6 +72,16 @@ def test_a_score_that_misses_the_threshold_by_rounding_is_right_as_in_the_report
         expect(opened(page, name).locator(".detail h2 .mark")).to_have_attribute("aria-label", outcome)
 
 
+def test_who_goes_back_to_the_list_goes_on_from_where_they_were(
+    open_page: OpenPage, serve: Callable[[Path], str], odd_run: Path
+) -> None:
+    page = open_page(f"{serve(odd_run)}#v=rollouts")
+    expect(page.locator(".row")).to_have_count(4)
+    for key in ("j", "j", "Escape", "j"):
+        page.keyboard.press(key)
+    expect(page.locator(".detail h2")).to_contain_text("rounded:")
+
+
 def test_stages_with_tasks_in_common_are_compared_whatever_comes_after_them(
     open_page: OpenPage, serve: Callable[[Path], str], tmp_path: Path
 ) -> None:

@@ -71,7 +71,7 @@ function pairNode(pair) {
 
 export class CompareView {
   constructor() {
-    this.list = new VirtualList({ label: "Tasks", height: 52, draw: pairNode, chosen: (pair) => choose({ task: pair.task }) });
+    this.list = new VirtualList({ label: "Tasks", height: 52, draw: pairNode, chosen: (pair) => choose({ task: pair.task }), known: (pair) => pair.task });
     this.choices = el("div", { class: "filters" });
     this.count = el("p", { class: "count muted", role: "status" });
     this.detail = el("article", { class: "detail wide", tabindex: -1, "aria-label": "Task" });

@@ -43,7 +43,7 @@ function groupNode(group) {
 
 export class GroupsView {
   constructor() {
-    this.list = new VirtualList({ label: "Groups", height: 52, draw: groupNode, chosen: (group) => choose({ group: group.key }) });
+    this.list = new VirtualList({ label: "Groups", height: 52, draw: groupNode, chosen: (group) => choose({ group: group.key }), known: (group) => group.key });
     this.choices = el("div", { class: "filters" });
     this.count = el("p", { class: "count muted", role: "status" });
     this.detail = el("article", { class: "detail wide", tabindex: -1, "aria-label": "Group" });

@@ -46,7 +46,7 @@ export async function load(row) {
 
 export class RolloutsView {
   constructor() {
-    this.list = new VirtualList({ label: "Rollouts", height: 52, draw: rowNode, chosen: (row) => this.#choose(row) });
+    this.list = new VirtualList({ label: "Rollouts", height: 52, draw: rowNode, chosen: (row) => this.#choose(row), known: keyOf });
     this.search = el("input", { type: "search", id: "search", placeholder: "Search  /", "aria-label": "Search", autocomplete: "off", spellcheck: "false" });
     this.search.addEventListener("input", () => { this.inside = null; choose({ q: this.search.value }, { silent: true }); this.#filter(); });
     this.search.addEventListener("keydown", (event) => this.#searched(event));

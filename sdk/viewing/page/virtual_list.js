@@ -6,13 +6,16 @@ const BEYOND = 8;
 const MOVES = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: 10, PageUp: -10 };
 
 export class VirtualList {
-  /** `draw(item)` gives the content of a row; `chosen(item)` hears of each choice. */
-  constructor({ label, height, draw, chosen }) {
+  /** `draw(item)` gives the content of a row; `chosen(item)` hears of each choice; `known(item)` is what an item is known
+      by, also when it is made anew. */
+  constructor({ label, height, draw, chosen, known }) {
     this.height = height;
     this.draw = draw;
     this.chosen = chosen;
+    this.known = known;
     this.items = [];
     this.at = -1;
+    this.was = null; // what was chosen last, where nothing is
     this.window = el("div", { class: "window" });
     this.node = el("div", {
       class: "list", role: "listbox", tabindex: 0, "aria-label": label,
@@ -27,6 +30,7 @@ export class VirtualList {
   show(items, at) {
     this.items = items;
     this.at = at;
+    if (at >= 0) this.was = this.known(items[at]);
     this.window.style.height = `${items.length * this.height}px`;
     this.#paint();
   }
@@ -40,7 +44,11 @@ export class VirtualList {
     this.chosen(this.items[this.at]);
   }
 
-  move(by) { this.go(this.at < 0 ? 0 : this.at + by); }
+  /** Onwards from what is chosen, or was last: who has left a row to look at the list goes on from there. */
+  move(by) {
+    const from = this.at < 0 && this.was !== null ? this.items.findIndex((item) => this.known(item) === this.was) : this.at;
+    this.go(from < 0 ? 0 : from + by);
+  }
 
   /** Move by a key; returns whether it was one for lists. */
   key(name) {

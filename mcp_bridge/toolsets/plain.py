@@ -6,7 +6,9 @@ from math import isfinite
 from typing import Any
 
 _DEEPEST = 64
-_AS_THEY_ARE = frozenset({int, bool, type(None)})
+_AS_THEY_ARE = frozenset({bool, type(None)})
+_HUGE = 2**64
+"""Beyond it a number may be too long for Python to write (4 300 digits), or for others to read."""
 
 
 class NotPlain(ValueError):
@@ -14,7 +16,8 @@ class NotPlain(ValueError):
 
 
 def is_plain(value: Any) -> bool:
-    """Whether `value` is made of JSON's types alone: exact types, finite numbers, text without lone surrogates."""
+    """Whether `value` is made of JSON's types alone: exact types, finite numbers, integers below 2**64, text without
+    lone surrogates."""
     try:
         check_plain(value)
     except NotPlain:
@@ -42,7 +45,9 @@ def check_plain(value: Any, depth: int = 0) -> None:
             if not key.isascii():
                 _check_text(key)
             kind = type(inner)
-            if (kind is not str or not inner.isascii()) and kind not in _AS_THEY_ARE:
+            if kind is str and inner.isascii():
+                continue
+            if kind not in _AS_THEY_ARE and not (kind is int and -_HUGE < inner < _HUGE):
                 check_plain(inner, depth + 1)
     elif kind is list:
         if depth > _DEEPEST:
@@ -50,6 +55,9 @@ def check_plain(value: Any, depth: int = 0) -> None:
         for inner in value:
             if type(inner) is not str or not inner.isascii():
                 check_plain(inner, depth + 1)
+    elif kind is int:
+        if not -_HUGE < value < _HUGE:
+            raise NotPlain
     elif kind is float:
         if not isfinite(value):
             raise NotPlain
@@ -70,7 +78,12 @@ def _copied(value: Any, depth: int) -> Any:
                 _check_text(key)
             # The most frequent kinds, without a call for each.
             kind = type(inner)
-            if (kind is str and inner.isascii()) or kind in _AS_THEY_ARE or (kind is float and isfinite(inner)):
+            if (
+                (kind is str and inner.isascii())
+                or kind in _AS_THEY_ARE
+                or (kind is int and -_HUGE < inner < _HUGE)
+                or (kind is float and isfinite(inner))
+            ):
                 made[key] = inner
             else:
                 made[key] = _copied(inner, depth + 1)

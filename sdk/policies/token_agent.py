@@ -12,7 +12,7 @@ from ..errors import PolicyFailure
 from ..records import Message, TokenRow, ToolPrompt
 from .protocol import Completion, Policy, Reply, Sampling
 from .rendering import ChatRenderer
-from .token_history import TokenHistory, with_call_ids
+from .token_history import TokenHistory
 
 
 class TokenAgent:
@@ -95,7 +95,7 @@ class TokenConversation:
             role="assistant",
             content=parsed.content,
             reasoning=parsed.reasoning,
-            tool_calls=with_call_ids(parsed.tool_calls, [*self._history.messages, *new_messages]),
+            tool_calls=self._history.with_call_ids(parsed.tool_calls, new_messages),
         )
         self._history.record(
             new_messages,

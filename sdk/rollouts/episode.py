@@ -141,6 +141,8 @@ class _Episode:
         self.limits = limits
         self.turn_tokens = min(limits.max_turn_tokens, sampling.max_tokens)
         self.keep_starts = keep_starts
+        # Counted here, and noted in the rollout when somebody looks at it: a record's fields take ten times as long.
+        self.turns = self.sampled_tokens = self.prompt_tokens = 0
 
     async def go_on(self, start: TurnStart, seed: int) -> None:
         """Play on from where another rollout was."""
@@ -157,6 +159,8 @@ class _Episode:
     async def _play(self, conversation: Conversation, incoming: Sequence[Message], later_turns: list[str]) -> None:
         """Turns until something ends them; `rollout.messages` hold `incoming` already."""
         rollout = self.rollout
+        self.turns, self.sampled_tokens = rollout.turns, rollout.sampled_tokens
+        self.prompt_tokens = rollout.prompt_tokens
         try:
             while True:
                 stop = self._budget_spent()
@@ -180,10 +184,15 @@ class _Episode:
                     return
                 rollout.messages.extend(incoming)
         finally:
+            self._note_counts()
             rollout.rows = conversation.rows()
 
+    def _note_counts(self) -> None:
+        self.rollout.turns, self.rollout.sampled_tokens = self.turns, self.sampled_tokens
+        self.rollout.prompt_tokens = self.prompt_tokens
+
     async def _reply(self, conversation: Conversation, incoming: Sequence[Message]) -> Reply:
-        left = self.limits.max_tokens - self.rollout.sampled_tokens
+        left = self.limits.max_tokens - self.sampled_tokens
         limit_s = self.limits.reply_timeout_s
         if limit_s is None:
             return await conversation.reply(incoming, max_tokens=min(self.turn_tokens, left))
@@ -197,6 +206,7 @@ class _Episode:
     async def _start_of_turn(
         self, conversation: Conversation, incoming: Sequence[Message], later_turns: Sequence[str]
     ) -> TurnStart:
+        self._note_counts()
         return await turn_start(
             self.rollout,
             conversation,
@@ -208,9 +218,9 @@ class _Episode:
         )
 
     def _budget_spent(self) -> StopReason | None:
-        if self.rollout.turns >= self.limits.max_turns:
+        if self.turns >= self.limits.max_turns:
             return "turn_limit"
-        if self.rollout.sampled_tokens >= self.limits.max_tokens:
+        if self.sampled_tokens >= self.limits.max_tokens:
             return "token_limit"
         return None
 
@@ -218,9 +228,9 @@ class _Episode:
         """Note a reply; the reason to stop, if it gives one."""
         if reply.stop_reason == "context":
             return "context_limit"
-        self.rollout.turns += 1
-        self.rollout.sampled_tokens += reply.sampled_tokens
-        self.rollout.prompt_tokens += reply.prompt_tokens
+        self.turns += 1
+        self.sampled_tokens += reply.sampled_tokens
+        self.prompt_tokens += reply.prompt_tokens
         self.rollout.messages.append(reply.message)
         if reply.stop_reason == "length":
             return "token_limit"
@@ -230,6 +240,8 @@ class _Episode:
 
     async def _call_all(self, calls: Sequence[ToolCall]) -> list[Message]:
         """The calls of one turn, all at once; results in the order of the calls."""
+        if len(calls) == 1:
+            return [self._answered(calls[0], await self._call(calls[0]))]
         results: list[ToolResult | None] = [None] * len(calls)
         failures: list[ToolFailure] = []
 
@@ -239,20 +251,19 @@ class _Episode:
             except ToolFailure as error:
                 failures.append(error)
 
-        if len(calls) == 1:
-            await one(0, calls[0])
-        else:
-            async with anyio.create_task_group() as group:
-                for place, call in enumerate(calls):
-                    group.start_soon(one, place, call)
-        messages = []
-        for call, result in zip(calls, results, strict=True):
-            if result is not None:
-                self.rollout.calls.append(CallRecord(turn=self.rollout.turns, call=call, result=result))
-                messages.append(Message(role="tool", content=result.text, tool_call_id=call.id, name=call.name))
+        async with anyio.create_task_group() as group:
+            for place, call in enumerate(calls):
+                group.start_soon(one, place, call)
+        answered = zip(calls, results, strict=True)
+        messages = [self._answered(call, result) for call, result in answered if result is not None]
         if failures:
             raise failures[0]
         return messages
+
+    def _answered(self, call: ToolCall, result: ToolResult) -> Message:
+        """Note a call that ended; the message that the policy hears of it."""
+        self.rollout.calls.append(CallRecord(turn=self.turns, call=call, result=result))
+        return Message(role="tool", content=result.text, tool_call_id=call.id, name=call.name)
 
     async def _call(self, call: ToolCall) -> ToolResult:
         if call.error is not None:

@@ -54,7 +54,7 @@ class KeptHistory(TokenHistory):
         twin = copy.copy(self)
         twin.messages = list(self.messages)
         twin._rows = self.rows
-        twin._prompt, twin._completion = list(self._prompt), list(self._completion)
+        twin._ids = self._ids.copy()
         return twin
 
 

@@ -11,7 +11,7 @@ import gc
 import threading
 from collections.abc import Iterator
 
-_NEW_CONTAINERS = 10_000
+_NEW_CONTAINERS = 50_000
 _lock = threading.Lock()
 _before: list[tuple[int, int, int]] = []
 """The thresholds to go back to, one entry for each block that is open."""
@@ -19,7 +19,7 @@ _before: list[tuple[int, int, int]] = []
 
 @contextlib.contextmanager
 def fewer_collections() -> Iterator[None]:
-    """In this block the youngest generation is collected after 10 000 new containers. Blocks may overlap.
+    """In this block the youngest generation is collected after 50 000 new containers. Blocks may overlap.
 
     Nothing changes where collections are off, or rarer already; a threshold set within the block stays.
     """

@@ -29,11 +29,11 @@ async def test_a_stream_raises_the_threshold_and_puts_it_back_also_where_it_is_b
 
     async def play() -> None:
         async with engine.stream(sampling=Sampling()) as stream:
-            assert gc.get_threshold() == (10_000, 10, 10)
+            assert gc.get_threshold() == (50_000, 10, 10)
             await stream.submit([Job(id="r", task=Task(prompt="Hi"), seed=0)]).wait()
             async with engine.stream(sampling=Sampling()):
                 pass
-            assert gc.get_threshold() == (10_000, 10, 10)
+            assert gc.get_threshold() == (50_000, 10, 10)
             raise RuntimeError("broken off")
 
     with pytest.raises(RuntimeError, match="broken off"):
@@ -41,7 +41,7 @@ async def test_a_stream_raises_the_threshold_and_puts_it_back_also_where_it_is_b
     assert gc.get_threshold() == (700, 10, 10)
 
 
-@pytest.mark.parametrize("chosen", [(0, 10, 10), (50_000, 5, 5)])
+@pytest.mark.parametrize("chosen", [(0, 10, 10), (90_000, 5, 5)])
 def test_collections_that_are_off_or_rarer_stay_so(chosen: tuple[int, int, int]) -> None:
     gc.set_threshold(*chosen)
     with fewer_collections():
@@ -54,7 +54,7 @@ def test_a_threshold_set_meanwhile_stays_and_blocks_may_overlap() -> None:
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
-    assert gc.get_threshold() == (10_000, 10, 10)
+    assert gc.get_threshold() == (50_000, 10, 10)
     gc.set_threshold(900, 9, 9)
     second.__exit__(None, None, None)
     assert gc.get_threshold() == (900, 9, 9)

@@ -6,6 +6,8 @@ import json
 import math
 from typing import Any
 
+from mcp_bridge.toolsets.plain import is_plain
+
 from ...records import ToolCall
 from .protocol import ParsedReply
 
@@ -14,6 +16,7 @@ CALL_CLOSE = "</tool_call>"
 _FORM = 'a call is written <tool_call>{"name": "...", "arguments": {...}}</tool_call>'
 _QUOTED_CHARS = 120
 _MOST_LEVELS = 64
+_NESTING = (dict, list)
 
 
 def read_arguments(text: str | None) -> tuple[dict[str, Any], str | None]:
@@ -36,6 +39,8 @@ def check_arguments(value: Any) -> tuple[dict[str, Any], str | None]:
         return {}, f"the arguments must be a JSON object, not {_kind(value)}"
     if _deeper_than(value, _MOST_LEVELS):
         return {}, f"the arguments are nested more than {_MOST_LEVELS} levels deep"
+    if is_plain(value):
+        return value, None
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -131,7 +136,7 @@ def _failed(message: str, name: str = "") -> ToolCall:
 
 
 def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _reason(error: ValueError | RecursionError, start: int = 0) -> str:
@@ -154,10 +159,14 @@ def _kind(value: Any) -> str:
 
 def _deeper_than(value: Any, levels: int) -> bool:
     """Whether arrays and objects nest deeper; whoever writes the value as JSON later must not run out of stack."""
-    if not isinstance(value, dict | list):
+    if not isinstance(value, _NESTING):
         return False
-    children = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_deeper_than(child, levels - 1) for child in children)
+    if levels == 0:
+        return True
+    for child in value.values() if isinstance(value, dict) else value:
+        if isinstance(child, _NESTING) and _deeper_than(child, levels - 1):
+            return True
+    return False
 
 
 def _refuse_constant(name: str) -> Any:

@@ -90,9 +90,8 @@ class TemplateRenderer:
         *,
         prompt_ids: Sequence[int] = (),
     ) -> ParsedReply:
-        ids = list(completion_ids)
-        if ids and ids[-1] in self.stop_token_ids:
-            ids.pop()
+        ends = bool(completion_ids) and completion_ids[-1] in self.stop_token_ids
+        ids = completion_ids[:-1] if ends else completion_ids
         return parse_tagged_reply(self._codec.decode(ids), reasoning_open=self._opens_reasoning(tuple(prompt_ids[-8:])))
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:

@@ -2,7 +2,9 @@
 
 The tree falls into *pieces*: runs of nodes that stand one after the other on one path and in the packed order. A
 piece's queries see the path above it and themselves causally. One attention call for each piece and layer costs the
-sum of (piece length x path length), where a dense ancestor mask costs N x N.
+sum of (piece length x path length), where a dense ancestor mask costs N x N. Long runs are several pieces: what a mask
+hides is computed all the same, in a run of n nodes half of n x n, and torch's causal attention on a CPU skips nothing of
+it in the backward pass either.
 
 Registered with transformers under `ATTENTION_NAME`; a model set to it keeps its own projections and rotary positions.
 
@@ -23,6 +25,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .prefix_tree import PrefixTree
 
 ATTENTION_NAME = "toolbake_tree"
+LONGEST_PIECE = 128
+"""Nodes. A prompt of 575 takes 0.63 of the time of one piece, forward and backward on a CPU; with 96 the same, with 288
+0.75."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class Piece:
     start: int
     end: int
     ancestors: torch.Tensor
+    follows_all: bool
+    """Whether its path is everything before it in the packed order: then its keys are a view, and not gathered."""
 
     def mask(self, queries_per_key: int, dtype: torch.dtype) -> torch.Tensor | None:
         """[G n, a + n] 0 where a query may look, else minus infinity; None where the plain causal rule says the same.
@@ -49,9 +56,17 @@ class Piece:
 class TreePlan:
     """The pieces of a tree, with their masks, made once for all layers."""
 
-    def __init__(self, tree: PrefixTree, *, queries_per_key: int, device: torch.device | str) -> None:
+    def __init__(
+        self,
+        tree: PrefixTree,
+        *,
+        queries_per_key: int,
+        device: torch.device | str,
+        longest_piece: int = LONGEST_PIECE,
+    ) -> None:
         self.pieces = [
-            Piece(start, end, torch.tensor(path, dtype=torch.long, device=device)) for start, end, path in _runs(tree)
+            Piece(start, end, torch.tensor(path, dtype=torch.long, device=device), follows_all=len(path) == start)
+            for start, end, path in _pieces(tree, longest_piece)
         ]
         self._queries_per_key = queries_per_key
         self._masks: dict[torch.dtype, list[torch.Tensor | None]] = {}
@@ -64,8 +79,15 @@ class TreePlan:
         return self._masks[dtype]
 
 
-def _runs(tree: PrefixTree) -> Iterator[tuple[int, int, list[int]]]:
+def _pieces(tree: PrefixTree, longest: int) -> Iterator[tuple[int, int, list[int]]]:
     """(start, end, path above) of each piece, in packed order; together they are all nodes."""
+    for start, end, path in _runs(tree):
+        for first in range(start, end, longest):
+            yield first, min(first + longest, end), [*path, *range(start, first)]
+
+
+def _runs(tree: PrefixTree) -> Iterator[tuple[int, int, list[int]]]:
+    """(start, end, path above) of the longest runs of nodes, each the child of the one before."""
     path: list[int] = []
     start = 0
     for node in range(len(tree.token_ids)):
@@ -99,8 +121,11 @@ def tree_attention(
     split = (q_HND.split(tree_plan.lengths, 1), k_KND.split(tree_plan.lengths, 1), v_KND.split(tree_plan.lengths, 1))
     seen = []
     for piece, mask, q, k_own, v_own in zip(tree_plan.pieces, tree_plan.masks(q_HND.dtype), *split, strict=True):
-        k = torch.cat([k_KND.index_select(1, piece.ancestors), k_own], 1)
-        v = torch.cat([v_KND.index_select(1, piece.ancestors), v_own], 1)
+        if piece.follows_all:
+            k, v = k_KND[:, : piece.end], v_KND[:, : piece.end]
+        else:
+            k = torch.cat([k_KND.index_select(1, piece.ancestors), k_own], 1)
+            v = torch.cat([v_KND.index_select(1, piece.ancestors), v_own], 1)
         # The G query heads of a key head stand below each other, so that keys are read once and never repeated.
         n = q.shape[1]
         q = q.reshape(k.shape[0], groups * n, -1)

@@ -26,6 +26,7 @@ def test_pieces_are_runs_with_the_path_above_them() -> None:
     mask = plan.masks(torch.float64)[1]
     assert mask is not None
     assert mask.tolist() == [[0.0] * 4] * 2  # once for each query head of a key head
+    assert [piece.follows_all for piece in plan.pieces] == [True, False, False]
     assert plan.masks(torch.float64)[0].tolist()[:2] == [[0.0, *[-math.inf] * 3], [0.0, 0.0, *[-math.inf] * 2]]  # type: ignore[union-attr]
 
 
@@ -43,12 +44,14 @@ def test_there_is_one_node_for_each_distinct_prefix(rows: list[list[int]]) -> No
     assert len(build_prefix_tree(rows).token_ids) == len(prefixes)
 
 
-@given(ROWS)
-def test_every_node_sees_exactly_its_own_path(rows: list[list[int]]) -> None:
+@given(ROWS, st.integers(1, 6))
+def test_every_node_sees_exactly_its_own_path(rows: list[list[int]], longest_piece: int) -> None:
     tree = build_prefix_tree(rows)
     seen: dict[int, list[int]] = {}
-    plan = TreePlan(tree, queries_per_key=2, device="cpu")
+    plan = TreePlan(tree, queries_per_key=2, device="cpu", longest_piece=longest_piece)
     for piece, mask in zip(plan.pieces, plan.masks(torch.float32), strict=True):
+        assert piece.end - piece.start <= longest_piece
+        assert piece.follows_all == (piece.ancestors.tolist() == list(range(piece.start)))
         columns = [*piece.ancestors.tolist(), *range(piece.start, piece.end)]
         for row, node in enumerate(range(piece.start, piece.end)):
             seen[node] = [column for column, open_ in zip(columns, mask[row].tolist(), strict=True) if open_ == 0]

@@ -32,8 +32,11 @@ def tiny(config: Any) -> Any:
     return model.double().eval()
 
 
-def padded_rows() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Six rows [B=6, L=24]: a shared prompt, rows that share more, one left-padded, one right-padded, one repeated."""
+def padded_rows(before: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Six rows [B=6, L=24]: a shared prompt, rows that share more, one left-padded, one right-padded, one repeated.
+
+    `before`: so many more tokens of the prompt in front of all.
+    """
     torch.manual_seed(1)
     ids = torch.randint(0, 61, (6, 24))
     ids[:, :10] = ids[0, :10]
@@ -46,6 +49,13 @@ def padded_rows() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     labels = ids.masked_fill(mask == 0, IGNORED)
     labels[:, :12] = IGNORED
     labels[1, 15:18] = IGNORED  # a tool's result between sampled tokens
+    if before:
+        prompt = torch.randint(0, 61, (before,))
+        rows = [torch.cat([prompt, row]) for row in ids[:5]]
+        ids = torch.stack([*rows, torch.cat([ids[5, :4], prompt, ids[5, 4:]])])
+        prompt = prompt.expand(6, -1)
+        mask = torch.cat([mask[:, :4], torch.ones_like(prompt), mask[:, 4:]], 1)
+        labels = torch.cat([torch.full_like(prompt, IGNORED), labels], 1)
     return ids, mask, labels
 
 
@@ -64,11 +74,13 @@ def plain_log_probs(
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.model_type)
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_log_probabilities_entropies_and_gradients_equal_the_padded_forward(config: Any, temperature: float) -> None:
+@pytest.mark.parametrize(("temperature", "before"), [(1.0, 0), (0.7, 0), (1.0, 300)])
+def test_log_probabilities_entropies_and_gradients_equal_the_padded_forward(
+    config: Any, temperature: float, before: int
+) -> None:
     plain, shared = tiny(config), tiny(config)
     share_prefixes(shared, temperature=temperature)
-    ids, mask, labels = padded_rows()
+    ids, mask, labels = padded_rows(before)
     expected, entropy = plain_log_probs(plain, ids, mask, labels, temperature)
     output = shared(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
     # The head is scored in float64 where the model is, so the two differ by rounding alone.

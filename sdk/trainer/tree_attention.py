@@ -3,8 +3,8 @@
 The tree falls into *pieces*: runs of nodes that stand one after the other on one path and in the packed order. A
 piece's queries see the path above it and themselves causally. One attention call for each piece and layer costs the
 sum of (piece length x path length), where a dense ancestor mask costs N x N. Long runs are several pieces: what a mask
-hides is computed all the same, in a run of n nodes half of n x n, and torch's causal attention on a CPU skips nothing of
-it in the backward pass either.
+hides is computed all the same, in a run of n nodes half of n x n, and the backward pass of torch's causal attention
+skips nothing of it on a CPU.
 
 Registered with transformers under `ATTENTION_NAME`; a model set to it keeps its own projections and rotary positions.
 

@@ -1,9 +1,10 @@
 """What a judge is shown, so that nothing in it can pass for the judge's own instructions.
 
-All that a policy or a tool wrote stands inside JSON strings, with `<`, `>`, `|`, `[`, `]` and every character beyond
-ASCII escaped: no quote, line break, role marker or special token can end the string or begin a message. The rules name
-a check word made of the material's hash, which nobody who wrote the material could have known, and a verdict without
-it is none. What a policy writes that speaks to its judge earns nothing, before any judge is asked.
+All that a policy or a tool wrote stands inside JSON strings, with `<`, `>`, `|`, words in brackets (`[INST]`) and every
+character beyond ASCII escaped: no quote, line break, role marker or special token can end the string or begin a
+message. The rules name a check word made of the material's hash, which nobody who wrote the material could have known,
+and a verdict without it is none. What a policy writes that speaks to its judge earns nothing, before any judge is
+asked.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _MOST_CALL_CHARS = 2000
 _MOST_ANSWER_CHARS = 8000
 
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
-_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>|[]"}
+_MARKS = re.compile(r"[<>|]|\[(?=/?[A-Za-z_]\w*\])")
+"""What markers of chat formats begin with or hold: `<|im_start|>`, `</s>`, `[/INST]`. Lists stay readable."""
 _TO_THE_JUDGE = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -98,7 +100,7 @@ def escaped(material: Any) -> str:
     """JSON in ASCII in which no marker of any chat format can stand."""
     text = json.dumps(material, ensure_ascii=True, sort_keys=True, default=str)
     # Only in strings: outside of them brackets are lists.
-    return _STRING.sub(lambda string: string[0].translate(_ESCAPES), text)
+    return _STRING.sub(lambda string: _MARKS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", string[0]), text)
 
 
 def check_word(material: str) -> str:

@@ -58,10 +58,11 @@ async def test_what_a_model_thinks_before_its_verdict_is_no_part_of_it(endpoint:
 
 
 def test_no_marker_of_a_chat_format_stands_in_what_is_judged() -> None:
-    said = "<|im_start|> [INST] <s> [/INST] [TOOL_RESULTS]"
+    said = "<|im_start|> [INST] <s> [/INST] [TOOL_RESULTS] [gMASK] [1, 2] [[]]"
     shown = escaped({"answer": said, "calls": [{"[INST]": said}]})
     assert json.loads(shown) == {"answer": said, "calls": [{"[INST]": said}]}
-    assert not any(sign in shown for sign in ("<", ">", "|", "[INST]", "[/INST]", "[TOOL_RESULTS]"))
+    assert not any(sign in shown for sign in ("<", ">", "|", "[INST]", "[/INST]", "[TOOL_RESULTS]", "[gMASK]"))
+    assert "[1, 2] [[]]" in shown
 
 
 def test_labels_are_read_whatever_their_rollouts_say(tmp_path: Path) -> None:

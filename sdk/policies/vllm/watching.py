@@ -22,6 +22,9 @@ _EVERY_S = 1.0
 _PROBE_S = 10.0
 _SILENT_S = 60.0
 """A server that answers no question about its health for so long is taken to hang."""
+_BUSY_S = 330.0
+"""An engine that answers none for so long, either. It answers between two steps, and a step with many prompts takes a
+CPU long; vLLM ends one itself after 300 s (`VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`)."""
 
 StartAgain = Callable[[Replica], VllmProcess]
 """Starts a new server in the place of one of ours. Raises `PolicyFailure` where no more may be started."""
@@ -36,7 +39,7 @@ class Watcher:
         self._start_again = start_again
         self._start_timeout_s = start_timeout_s
         self._closing = self._told_silent = False
-        self._heard = time.monotonic()
+        self._heard = self._engine_heard = time.monotonic()
         self._client = httpx.Client(timeout=_PROBE_S, verify=needs_certificates([replica]))
         self._thread = threading.Thread(target=self._run, name=f"vllm-watcher-{replica.url}", daemon=True)
 
@@ -44,7 +47,7 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Bounded by one question to the server."""
+        """Bounded by the few questions of one look at the server."""
         with self._fleet.state.changed:
             self._closing = True
             self._fleet.state.notify()
@@ -60,18 +63,19 @@ class Watcher:
                     return
                 suspected = replica.condition == "suspect"
             problem = self._probe()
+            if problem:
+                self._lost(problem)
+                if not self._bring_back():
+                    return
+                continue
             if problem is None:
                 if suspected and not self._welcome():
                     return
                 self._fleet.unload_unused(replica)
-                self._look_at_cache()
-            elif problem:
-                self._lost(problem)
-                if not self._bring_back():
-                    return
+            self._look_at_cache()
 
     def _probe(self) -> str | None:
-        """What is wrong with the server. None: nothing; "": it did not answer, which may be haste."""
+        """What is wrong with the server. None: nothing; "": it did not answer, and may be busy."""
         process = self._replica.process
         if process is not None and process.ended is not None:
             return f"the server ended with status {process.ended}; {process.last_words()}"
@@ -113,15 +117,20 @@ class Watcher:
                 self._fleet.counts["preemptions"] += max(0, figures.preempted - before.preempted)
 
     def _forgotten(self) -> str | None:
-        """Whether the server was started again since it took weights, and nobody saw it."""
+        """Whether the server was started again since it took weights, and nobody saw it; as `_probe` says it."""
         with self._fleet.state.changed:
             held = self._replica.holds
         if not isinstance(held, Checkpoint):
+            self._engine_heard = time.monotonic()
             return None  # it would not know the adapter, which the next request finds out
         try:
             has = self._client.get(f"{self._replica.url}/weight_info").json()["weight_version"]
+        except httpx.TimeoutException:
+            silent = time.monotonic() - self._engine_heard
+            return f"the engine has not answered for {silent:.0f} s" if silent > _BUSY_S else ""
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             return f"the server does not say which weights it has ({type(error).__name__}: {error})"
+        self._engine_heard = time.monotonic()
         with self._fleet.state.changed:
             if has == held.mark or self._replica.holds is not held:  # or new ones came meanwhile
                 return None
@@ -147,7 +156,7 @@ class Watcher:
                 replica.url = replica.process.url
                 self._fleet.counts["restarts"] += 1
             if self._answers_again():
-                self._heard = time.monotonic()
+                self._heard = self._engine_heard = time.monotonic()
                 logger.warning("vLLM at %s answers again", replica.url)
                 return self._welcome()
         return False

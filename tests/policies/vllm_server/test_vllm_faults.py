@@ -277,3 +277,24 @@ async def test_a_group_and_its_later_turns_stay_on_one_replica_and_groups_are_sp
     places = [{tuple(body["prompt"][:56]) for body in server.bodies} for server in (one, two)]
     assert [len(place) for place in places] == [2, 2]
     assert places[0].isdisjoint(places[1])
+
+
+@pytest.mark.parametrize(("patience_s", "lost"), [(330.0, False), (1.0, True)])
+async def test_an_engine_that_computes_a_long_step_is_left_alone_and_one_that_never_answers_is_lost(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch, patience_s: float, lost: bool
+) -> None:
+    for name, value in (("_EVERY_S", 0.01), ("_PROBE_S", 0.2), ("_BUSY_S", patience_s)):
+        monkeypatch.setattr(f"sdk.policies.vllm.watching.{name}", value)
+    async with opened(server, max_retries=50) as policy:
+        await asyncio.to_thread(policy.publish, state(1.0), version=1)
+        server.hold.clear()
+        flying = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+        await asyncio.to_thread(server.waiting.acquire)
+        server.between_steps.clear()
+        for _ in range(8):  # 1.6 s and more
+            await asyncio.to_thread(server.asked_for_weights.acquire)
+        server.release()
+        completion = await flying
+        assert completion.token_ids == tokens_of(server.weights, 3, 8)
+        assert completion.version == 1
+        assert bool(policy.counts()["retries"]) is lost

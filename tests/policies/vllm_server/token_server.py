@@ -36,6 +36,11 @@ class TokenServer:
         """Set: completions answer at once. Clear: they wait after their first token, until an abort."""
         self.hold.set()
         self.healthy = True
+        self.between_steps = threading.Event()
+        """Clear: the engine computes, and says nothing of its weights meanwhile."""
+        self.between_steps.set()
+        self.asked_for_weights = threading.Semaphore(0)
+        """Released by each question about its weights."""
         self.logprob = 0.0
         self.cache_resets = True
         self.metrics: str | None = None
@@ -79,6 +84,7 @@ class TokenServer:
 
     def release(self) -> None:
         self.hold.set()
+        self.between_steps.set()
         with self._changed:
             self._changed.notify_all()
 
@@ -115,6 +121,8 @@ class TokenServer:
         if path == "/metrics" and self.metrics is not None:
             return 200, self.metrics
         if path == "/weight_info":
+            self.asked_for_weights.release()
+            self.between_steps.wait()
             return 200, {"weight_version": self.mark}
         if path == "/v1/models":
             return 200, {"data": [{"id": "base", "max_model_len": self.context}]}

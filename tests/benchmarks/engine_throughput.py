@@ -13,7 +13,8 @@ import argparse
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from sdk.freed_memory import keep_freed_memory
@@ -22,6 +23,7 @@ from sdk.freed_memory import keep_freed_memory
 keep_freed_memory()
 
 GROUPS, GROUP_SIZE, PROMPT_TOKENS = 4, 8, 245
+ENGINE, GENERATE = "embedded engine", "transformers `generate`"
 
 TOOLS = [
     ("find_customer", "Find customers by name or e-mail address.", {"query": "string"}),
@@ -100,16 +102,9 @@ def run_engine(engine: Any, rows: list[list[int]], new_tokens: int) -> float:
     return taken
 
 
-def alternate(
-    prepare: Callable[[Any], list[Any]],
-    on_engine: Callable[[Any, list[Any]], float],
-    on_generate: Callable[[Any, list[Any]], float],
-    *,
-    rounds: int,
-    threads: int,
-) -> tuple[list[Any], list[float], list[float]]:
-    """What `prepare` makes with the tokenizer, and the seconds that `generate` and the engine take for it in each
-    round."""
+@contextmanager
+def opened(threads: int) -> Iterator[tuple[Any, Any]]:
+    """The embedded model without an end token, with its tokenizer, and an embedded engine with its weights."""
     import torch
 
     from sdk.policies.embedded import EmbeddedEngine
@@ -120,47 +115,91 @@ def alternate(
     model = loaded.model.to("cpu")
     model.config.eos_token_id = None
     model.generation_config.eos_token_id = None
-    work = prepare(loaded.tokenizer)
-    generate_s: list[float] = []
-    engine_s: list[float] = []
     with EmbeddedEngine(model) as engine:
+        yield loaded, engine
+
+
+def in_turns(contenders: Mapping[str, Callable[[], float]], *, rounds: int) -> dict[str, list[float]]:
+    """The seconds that each says it took, in each round."""
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds):
+        for name, run in contenders.items():
+            taken[name].append(run())
+        print(f"round {number}: " + ", ".join(f"{name} {s[-1]:.2f} s" for name, s in taken.items()), flush=True)
+    return taken
+
+
+def forgetful(engine: Any, model: Any, run: Callable[[], float]) -> Callable[[], float]:
+    """`run` on an engine that has nothing stored."""
+
+    def forget_and_run() -> float:
+        engine.publish(model.state_dict(), version=engine.version + 1)
+        return run()
+
+    return forget_and_run
+
+
+def alternate(
+    prepare: Callable[[Any], list[Any]],
+    on_engine: Callable[[Any, list[Any]], float],
+    on_generate: Callable[[Any, list[Any]], float],
+    *,
+    rounds: int,
+    threads: int,
+) -> tuple[list[Any], dict[str, list[float]]]:
+    """What `prepare` makes with the tokenizer, and the seconds that the engine and `generate` take for it in each
+    round."""
+    with opened(threads) as (loaded, engine):
+        work = prepare(loaded.tokenizer)
         on_engine(engine, work[:2])
-        on_generate(model, work[:2])
-        for version in range(rounds):
-            engine.publish(model.state_dict(), version=version)  # forgets what is stored
-            engine_s.append(on_engine(engine, work))
-            generate_s.append(on_generate(model, work))
-            print(f"round {version}: engine {engine_s[-1]:.1f} s, generate {generate_s[-1]:.1f} s", flush=True)
-    return work, generate_s, engine_s
+        on_generate(loaded.model, work[:2])
+        contenders = {
+            ENGINE: forgetful(engine, loaded.model, lambda: on_engine(engine, work)),
+            GENERATE: lambda: on_generate(loaded.model, work),
+        }
+        return work, in_turns(contenders, rounds=rounds)
 
 
-def table(title: str, about: str, tokens: int, generate_s: Sequence[float], engine_s: Sequence[float]) -> str:
-    """A section: what was done, and `tokens` sampled in the seconds of each contender."""
-    ratios = [g / e for g, e in zip(generate_s, engine_s, strict=True)]
+def table(title: str, about: str, tokens: int, taken: Mapping[str, Sequence[float]]) -> str:
+    """A section: what was done, and `tokens` sampled in the seconds of each contender, the engine's last."""
     lines = [f"## {title}", "", about, "", "| | seconds, median | tokens a second |", "| --- | --- | --- |"]
-    for name, seconds in (("transformers `generate`", generate_s), ("embedded engine", engine_s)):
-        median = statistics.median(seconds)
+    peers = [name for name in taken if name != ENGINE]
+    for name in (*peers, ENGINE):
+        median = statistics.median(taken[name])
         lines.append(f"| {name} | {median:.1f} | {tokens / median:.0f} |")
-    lines.append(f"| ratio, median of {len(ratios)} | {statistics.median(ratios):.1f} | |")
-    lines += ["", "The ratio of each round: " + ", ".join(f"{ratio:.1f}" for ratio in ratios) + "."]
+    each = []
+    for name in peers:
+        ratios = [peer / engine for peer, engine in zip(taken[name], taken[ENGINE], strict=True)]
+        lines.append(f"| ratio to {name}, median of {len(ratios)} | {statistics.median(ratios):.1f} | |")
+        each.append(f"to {name} " + ", ".join(f"{ratio:.1f}" for ratio in ratios))
+    lines += ["", f"The ratio of each round: {'; '.join(each)}."]
     return "\n".join(lines)
+
+
+def about(new_tokens: int, threads: int) -> str:
+    """What is done, in words."""
+    return (
+        f"{GROUPS * GROUP_SIZE} rollouts in {GROUPS} groups, prompts of about {PROMPT_TOKENS} tokens, {new_tokens} new "
+        f"tokens each, float32, {threads} threads."
+    )
+
+
+def all_rows(tokenizer: Any) -> list[list[int]]:
+    """The prompt of every rollout."""
+    return [prompt for prompt in prompts(tokenizer) for _ in range(GROUP_SIZE)]
 
 
 def section(*, rounds: int = 3, new_tokens: int = 48, threads: int = 2) -> str:
     """The result as Markdown."""
-    rows, generate_s, engine_s = alternate(
-        lambda tokenizer: [prompt for prompt in prompts(tokenizer) for _ in range(GROUP_SIZE)],
+    rows, taken = alternate(
+        all_rows,
         lambda engine, rows: run_engine(engine, rows, new_tokens),
         lambda model, rows: run_generate(model, rows, new_tokens),
         rounds=rounds,
         threads=threads,
     )
-    about = (
-        f"{len(rows)} rollouts in {GROUPS} groups, prompts of about {PROMPT_TOKENS} tokens, {new_tokens} new tokens "
-        f"each, float32, {threads} threads."
-    )
     title = "Sampling: the embedded engine beside `generate`"
-    return table(title, about, len(rows) * new_tokens, generate_s, engine_s)
+    return table(title, about(new_tokens, threads), len(rows) * new_tokens, taken)
 
 
 def main() -> None:

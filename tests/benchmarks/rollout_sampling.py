@@ -118,9 +118,7 @@ def run_generate(model: Any, rollouts: list[list[Turn]]) -> float:
 
 def section(*, rounds: int = 3, threads: int = 2) -> str:
     """The result as Markdown."""
-    rollouts, generate_s, engine_s = alternate(
-        quickstart_step, run_engine, run_generate, rounds=rounds, threads=threads
-    )
+    rollouts, taken = alternate(quickstart_step, run_engine, run_generate, rounds=rounds, threads=threads)
     sampled = sum(count for turns in rollouts for _, count in turns)
     lengths = [len(turns[0][0]) for turns in rollouts]
     about = (
@@ -128,7 +126,7 @@ def section(*, rounds: int = 3, threads: int = 2) -> str:
         f"{max(lengths)} tokens, {sampled} tokens sampled, float32, {threads} threads. `generate` goes turn by turn."
     )
     title = "Sampling in the quickstart's rollouts: the embedded engine beside `generate`"
-    return table(title, about, sampled, generate_s, engine_s)
+    return table(title, about, sampled, taken)
 
 
 def main() -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import call_faults
 import end_to_end
-import engine_throughput  # its import sets what must be set before torch is loaded
 import evidence
 import lost_calls
 import rollout_engine
-import rollout_sampling
+import rollout_sampling  # its import sets what must be set before torch is loaded
 import tool_calls
 import training_step
 import viewing
@@ -48,9 +47,8 @@ def main() -> None:
     ]
     sections = [
         tool_calls.section(),
-        engine_throughput.section(),
+        vllm_engine.section(),  # beside `generate`, too
         rollout_sampling.section(),
-        vllm_engine.section(),
         training_step.section(),
         end_to_end.section(),
         rollout_engine.section(),

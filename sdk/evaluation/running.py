@@ -84,8 +84,7 @@ async def evaluate_async(
     async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
         warn_of(source.live_destructive)
         # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
-        asked = handlers_identity(handlers)
-        identity = {**plan.identity, **_identity(tasks, tools, source, verifier, bounds), **asked, **how.identity}
+        identity = {**plan.identity, **_identity(tasks, tools, source, verifier, bounds, handlers), **how.identity}
         with _opened(output_dir, identity, source) as folder:
             engine = partial(RolloutEngine, source=source, verifier=verifier, limits=bounds, concurrency=concurrency)
             rollouts = await how.measure_all(plan, tasks, engine, folder)
@@ -225,13 +224,19 @@ def _facts(
 
 
 def _identity(
-    tasks: Sequence[Task], tools: Any, source: Toolset, verifier: VerifierLike, limits: Limits
+    tasks: Sequence[Task],
+    tools: Any,
+    source: Toolset,
+    verifier: VerifierLike,
+    limits: Limits,
+    handlers: Handlers | None,
 ) -> dict[str, Any]:
     return {
         "tasks": tasks_identity(tasks),
         "tools": tools_identity(tools, source.tools),
         "verifier": verifier_identity(verifier),
         "limits": limits.model_dump(),
+        **handlers_identity(handlers),
     }
 
 

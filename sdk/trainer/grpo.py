@@ -30,7 +30,7 @@ from .config import TrainConfig
 from .correction import correct
 from .lora import plain_model
 from .micro_batches import Plan, collate_batch, over_budget
-from .processes import sharded, share, world_size
+from .processes import sharded, share, stage_ended, world_size
 from .reference import Reference
 from .sampling import NoteWeights, publish
 from .sharding import ShardsWeights
@@ -169,6 +169,7 @@ class RolloutTrainer(ShardsWeights, GRPOTrainer):  # type: ignore[misc]
             except BaseException as error:
                 if self.accelerator.num_processes > 1:
                     share(str(error) or type(error).__name__)
+                    stage_ended()
                 raise
         if self.accelerator.num_processes > 1:
             batch = share(batch)

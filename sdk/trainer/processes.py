@@ -104,10 +104,26 @@ def holding_device() -> str | None:
     return "cpu" if sharded() else None
 
 
+class _Others:
+    listening = True
+    """Whether they wait for a command, and not for this process's part of a step."""
+
+
 def tell(do: Literal["warm_start", "load", "grpo", "end", "failed"], what: Any = None) -> None:
-    """Of the first process: send the others on. Blocks until they are there."""
-    if world_size() > 1:
-        share(Command(do, what))
+    """Of the first process: send the others on. Blocks until they are there.
+
+    That this process has failed in the middle of a step is not told: the others wait for its part of the step, and the
+    launcher ends them when this process ends.
+    """
+    if world_size() == 1 or (do == "failed" and not _Others.listening):
+        return
+    share(Command(do, what))
+    _Others.listening = do not in ("warm_start", "grpo")
+
+
+def stage_ended() -> None:
+    """Of the first process: all have made the last step, or know that there is none. The others listen again."""
+    _Others.listening = True
 
 
 def share(thing: Any) -> Any:

@@ -36,7 +36,7 @@ from .curriculum import Curriculum
 from .grpo import make_trainer
 from .lora import keep_model, load_kept, plain_model, with_adapters
 from .overlap import BROKEN, FIGURES
-from .processes import holding_device, tell
+from .processes import holding_device, stage_ended, tell
 from .sampling import Sampler, open_sampler, publish, sampler_facts
 from .shared_prefix import check_fits
 from .threads import TrainerThread
@@ -219,7 +219,9 @@ class Learner:
             # TRL and the shared-prefix forward patch the instance; the class's own forward comes back.
             plain_model(self.model).__dict__.pop("forward", None)
             self.model.eval()
-        if not thread.finished:
+        if thread.finished:
+            stage_ended()
+        else:
             await anyio.lowlevel.checkpoint()  # raises where a cancellation is pending
             raise TrainingStopped("training stopped before its last step; the same call goes on from the run folder")
 

@@ -2,16 +2,20 @@
 
 run_in_processes.py MODEL_DIR FOLDER RUNS
 RUNS: JSON, the options of each run by its name. In a run whose name begins with "resumed" the verifier is broken from
-the second step on; the run ends with an error, and is called again with the verifier mended.
+the second step on; the run ends with an error, and is called again with the verifier mended. In one whose name begins
+with "fails" the first process cannot write the figures of its first step; nothing can be called after it.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from test_training_runs import TINY, add, even_letters, tasks
 
 import sdk
+from sdk.traces import RunFolder
 
 BROKEN = False
 
@@ -22,9 +26,22 @@ def judge(rollout: sdk.Rollout) -> bool:
     return even_letters(rollout)
 
 
+def no_space(self: RunFolder, line: dict[str, Any]) -> None:
+    if line["stage"] == "grpo":
+        raise OSError("no space left")
+
+
 if __name__ == "__main__":
     model, folder, runs = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
     for name, options in runs.items():
+        if name.startswith("fails"):
+            if os.environ["RANK"] == "0":
+                RunFolder.append_metrics = no_space
+            try:
+                sdk.train([add], tasks(), judge, model, folder / name, {**TINY, **options})
+            except (OSError, RuntimeError) as error:
+                print(f"{name} in process {os.environ['RANK']}:", type(error).__name__)
+            break
         if name.startswith("resumed"):
             BROKEN = True
             try:

@@ -36,10 +36,13 @@ SHARDED = {
 """What the launcher sets under the shipped configuration, as far as it is checked."""
 
 
+FAILS = {"grpo_steps": 2, "warm_start_steps": 0}
+
+
 @pytest.fixture(scope="module")
 def runs(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("sharded")
-    return folder, launch("fsdp2.yaml", tiny_model_dir, folder, RUNS)
+    return folder, launch("fsdp2.yaml", tiny_model_dir, folder, {**RUNS, "fails": FAILS})
 
 
 @pytest.mark.timeout(400)
@@ -58,6 +61,12 @@ def test_a_sharded_run_that_ended_early_went_on_from_its_checkpoint(runs: tuple[
     assert said.count("resumed whole: ['untrained', 'after warm start', 'after GRPO']") == 2
     rollouts = sdk.traces.RunFolder.open_to_read(folder / "resumed whole").read_rollouts("grpo")
     assert sorted({rollout.step for rollout in rollouts}) == [0, 1, 2]
+
+
+def test_a_first_process_that_fails_in_a_step_ends_though_the_others_wait_for_its_part(runs: tuple[Path, str]) -> None:
+    _, said = runs
+    assert "fails in process 0: OSError" in said
+    assert "fails in process 1: RuntimeError" in said  # the connection was closed
 
 
 @pytest.mark.parametrize("name", RUNS)

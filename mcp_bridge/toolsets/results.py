@@ -30,7 +30,11 @@ def capped(result: ToolResult, max_chars: int, *, duration_s: float) -> ToolResu
     cut = len(result.text) - max_chars
     if cut <= 0:
         # Most results say how long they took, and are handed on as they are.
-        return result if result.duration_s == duration_s else result.model_copy(update={"duration_s": duration_s})
+        if result.duration_s == duration_s:
+            return result
+        if type(result) is ToolResult:
+            return quick_result({**result.__dict__, "duration_s": duration_s})
+        return result.model_copy(update={"duration_s": duration_s})
     text = f"{result.text[:max_chars]}\n[{cut} more characters were cut; ask for less at a time]"
     changes = {"text": text, "truncated_chars": result.truncated_chars + cut, "duration_s": duration_s}
     return type(result)(**{**result.__dict__, **changes})

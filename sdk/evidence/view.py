@@ -7,6 +7,7 @@ import math
 from operator import countOf
 from typing import Any
 
+from mcp_bridge.ledger.lines import LedgerLine
 from mcp_bridge.toolsets.plain import is_plain
 
 from ..records import Rollout, TokenRow
@@ -16,21 +17,30 @@ _dumped, _read = Rollout.__pydantic_serializer__.to_python, Rollout.__pydantic_v
 
 
 def stored_view(rollout: Rollout) -> Rollout:
-    """The rollout as it is read back from a run folder, without a verdict; it shares nothing with the original.
+    """The rollout as it is read back from a run folder, without a verdict. It shares nothing with the original that
+    can be changed.
 
     A verifier that sees this sees the same when it runs again on the evidence alone. Raises what cannot be stored
     raises: `TypeError` or `ValueError`.
     """
-    apart = all(map(_read_back_equal, rollout.rows))
-    bare = rollout.model_copy(update={"rows": [], "verdict": None} if apart else {"verdict": None})
+    aside: dict[str, list[Any]] = {}
+    if all(map(_read_back_equal, rollout.rows)):
+        aside["rows"] = [_copied(row) for row in rollout.rows]
+    if all(map(_is_plain_line, rollout.ledger)):
+        aside["ledger"] = list(rollout.ledger)  # lines cannot be changed
+    bare = rollout.model_copy(update={"verdict": None, **dict.fromkeys(aside, [])})
     fields = _dumped(bare)
     for record in fields["calls"]:
         record["result"]["notes"] = list(record["result"]["notes"])
     # Writing JSON and reading it takes three times as long, and gives plain data back as it is.
     view: Rollout = _read(fields if is_plain(fields) else json.loads(dump_json(bare)))
-    if apart:
-        view.rows = [_copied(row) for row in rollout.rows]
+    for name, records in aside.items():
+        setattr(view, name, records)
     return view
+
+
+def _is_plain_line(line: LedgerLine) -> bool:
+    return type(line) is LedgerLine and f"{line.rollout}{line.call}{line.key}{line.tool}{line.note}".isascii()
 
 
 def _read_back_equal(row: TokenRow) -> bool:

@@ -157,7 +157,7 @@ class RolloutEngine:
         length = job.tool_prompt or own
         if length not in self._agents:  # one for each, so that what is rendered of the tools is rendered once
             self._agents[length] = with_tool_prompt(self.agent, length)
-        return replace(job, tool_prompt=length), self._agents[length]
+        return job if job.tool_prompt == length else replace(job, tool_prompt=length), self._agents[length]
 
     async def _judge(self, verifier: VerifierLike, rollout: Rollout) -> None:
         try:

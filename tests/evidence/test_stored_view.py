@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_bridge.ledger.lines import LedgerLine
 from mcp_bridge.records import ToolResult
 from sdk.evidence.view import stored_view
 from sdk.records import CallRecord, Message, Rollout, Task, TokenRow, ToolCall
@@ -71,6 +72,9 @@ def test_a_view_has_the_texts_and_values_that_a_folder_gives_back(
     result = ToolResult.model_construct(text=said, structured=structured, notes=tuple(notes))
     rollout.messages.append(Message(role="assistant", content=said, tool_calls=[call]))
     rollout.calls.append(CallRecord(turn=1, call=call, result=result))
+    rollout.ledger.append(
+        LedgerLine(rollout="r", call="c", key="k", event="answered", tool=said, attempt=1, time=1.5, note=said)
+    )
     rollout.final_state = state
     assert told(lambda: stored_view(rollout)) == told(lambda: Rollout.model_validate(json.loads(dump_json(rollout))))
 

@@ -27,8 +27,11 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 
 
 def canonical(value: Any) -> bytes:
-    """The canonical form of data as `json.loads` returns it. Raises `ValueError` for `nan` and `inf`."""
-    return _ENCODER.encode(value).encode("ascii")
+    """The canonical form of data as `json.loads` returns it. Raises `ValueError` for `nan`, `inf` and deep nesting."""
+    try:
+        return _ENCODER.encode(value).encode("ascii")
+    except RecursionError as error:  # a little before `parse` would find it
+        raise ValueError("it is nested too deeply") from error
 
 
 def parse(raw: bytes) -> dict[str, Any]:
@@ -60,7 +63,7 @@ def sha256(data: bytes) -> str:
 
 def digest(value: Any) -> str:
     """`sha256(canonical(value))`."""
-    return hashlib.sha256(canonical(value)).hexdigest()
+    return sha256(canonical(value))
 
 
 def link(prev: str, kind: str, data_digest: str) -> str:

@@ -108,6 +108,19 @@ def test_a_line_without_an_id_is_named_also_where_verdicts_are_given_again(run: 
     assert "changed rollouts/grpo.jsonl:1 a" in named(verified(run, says_shipped))
 
 
+def test_a_line_that_can_just_be_read_and_not_be_written_again_is_named(run: Path) -> None:
+    file = run / "rollouts" / "grpo.jsonl"
+    first, *others = file.read_bytes().splitlines(keepends=True)
+    for depth in range(900, 1000, 2):  # where reading ends depends on who reads
+        file.write_bytes(b"".join([first[:-2], b',"deep":', b"[" * depth, b"]" * depth, b"}\n", *others]))
+        assert "changed rollouts/grpo.jsonl:1 a" in named(verified(run))
+    value: list[Any] = []
+    for _ in range(10_000):
+        value = [value]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        canonical(value)
+
+
 def test_settings_that_are_nested_without_end_are_named(run: Path) -> None:
     (run / "run.json").write_bytes(b'{"config":' + b"[" * 5000 + b"]" * 5000 + b"}")
     assert {finding.file for finding in verified(run).findings} == {"run.json"}

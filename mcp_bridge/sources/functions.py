@@ -45,6 +45,7 @@ class FunctionTool:
                 f"a function named {name!r} cannot be a tool: give it a name with `def`, of letters, digits and '_'"
             )
         self._arguments = _argument_model(name, function)
+        self._parameters = {field: one.alias or field for field, one in self._arguments.model_fields.items()}
         self.tool = Tool(
             name=name,
             description=inspect.getdoc(_documented(function)) or "",
@@ -83,11 +84,8 @@ class FunctionTool:
         except ValidationError as problem:
             return error(_conversion_problem(self.tool.name, problem), "invalid_arguments")
         # Only what was given: the function's own defaults stay the function's own.
-        return {
-            field.alias or name: getattr(model, name)
-            for name, field in self._arguments.model_fields.items()
-            if name in model.model_fields_set
-        }
+        given = model.model_fields_set
+        return {name: getattr(model, field) for field, name in self._parameters.items() if field in given}
 
     async def _invoke(self, arguments: dict[str, Any], threads: anyio.CapacityLimiter) -> Any:
         bound = functools.partial(self._function, **arguments)

@@ -28,7 +28,7 @@ def stored_view(rollout: Rollout) -> Rollout:
         aside["rows"] = [_copied(row) for row in rollout.rows]
     if all(map(_is_plain_line, rollout.ledger)):
         aside["ledger"] = list(rollout.ledger)  # lines cannot be changed
-    bare = rollout.model_copy(update={"verdict": None, **dict.fromkeys(aside, [])})
+    bare = rollout.model_copy(update={"verdict": None, **{name: [] for name in aside}})
     fields = _dumped(bare)
     for record in fields["calls"]:
         record["result"]["notes"] = list(record["result"]["notes"])

@@ -58,6 +58,10 @@ def _parse(text: str, where: str) -> Any:
         return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{where}: not JSON: {error.msg} at column {error.colno} (line {error.lineno})") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where}: nested too deeply to be read") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise ConfigError(f"{where}: cannot be read: {error}") from error
 
 
 def _jsonl(path: Path) -> Iterator[tuple[Any, str]]:

@@ -101,8 +101,10 @@ def test_a_bad_csv_file_names_line_and_fix(tmp_path, text, message):
     [
         ("{broken", r"line 2: not JSON"),
         ('{"prompt": "b", "expected": {"answer": NaN}}', r"line 2: NaN is not JSON"),
-        ('{"prompt": "b", "expected": ' + "[" * 5000 + "]" * 5000 + "}", r"line 2: nested too deeply to be read"),
-        ('{"prompt": "b", "expected": {"answer": ' + "9" * 5000 + "}}", r"line 2: cannot be read: Exceeds the limit"),
+        pytest.param(
+            '{"prompt": ' + "[" * 5000 + "]" * 5000 + "}", r"line 2: nested too deeply to be read", id="nested"
+        ),
+        pytest.param('{"prompt": ' + "9" * 5000 + "}", r"line 2: cannot be read: Exceeds the limit", id="digits"),
         ('{"prompt": "b", "prompt": "c"}', r"line 2: the key 'prompt' occurs twice"),
         ('{"promt": "b"}', r"line 2: unknown field 'promt'; did you mean 'prompt'\?"),
         ('{"prompt": "b", "status": "x"}', r"unknown field 'status'.*under 'expected' or 'tags'"),

@@ -1,19 +1,23 @@
 """Starts training scripts on two processes over gloo, by accelerate and a configuration that is shipped; and what the
-runs left, side by side with those of one process."""
+runs left, side by side with those of one process. Where the configuration is of two hosts, each process has a launcher
+of its own, which meet at a port as launchers on two hosts do."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate.commands.config.config_args import load_config_from_file
 from test_training_runs import TINY, add, even_letters, tasks
 
 import sdk
@@ -28,11 +32,26 @@ def launch(config: str, model: Path, folder: Path, runs: dict[str, dict[str, Any
     """`run_in_processes.py` under a configuration of `examples/distributed`, on two processes; what it printed."""
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{HERE}:{HERE.parent.parent}", "OMP_NUM_THREADS": "1"}
     accelerate = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(EXAMPLES / config)]
-    two = ["--num_processes", "2", "--main_process_port", "0"]
+    accelerate += ["--num_processes", "2"]
     script = [str(HERE / "run_in_processes.py"), str(model), str(folder), json.dumps(runs)]
-    ended = subprocess.run([*accelerate, *two, *script], capture_output=True, text=True, env=env, timeout=280)
-    assert ended.returncode == 0, ended.stderr[-4000:]
-    return ended.stdout
+    hosts = load_config_from_file(str(EXAMPLES / config)).num_machines
+    port = ["--main_process_port", str(_free_port() if hosts > 1 else 0)]
+    meeting = ["--main_process_ip", "127.0.0.1"] if hosts > 1 else []
+
+    def start(host: int) -> subprocess.CompletedProcess[str]:
+        command = [*accelerate, *port, *meeting, "--machine_rank", str(host), *script]
+        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=280)
+
+    with ThreadPoolExecutor(hosts) as threads:
+        ended = list(threads.map(start, range(hosts)))
+    assert [one.returncode for one in ended] == [0] * hosts, "\n".join(one.stderr[-4000:] for one in ended)
+    return "".join(one.stdout for one in ended)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def in_one_process(model: Path, folder: Path, options: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
-"""Two processes over gloo, started by `accelerate launch`: the same run as in this one process, to the rounding of a
-sum."""
+"""Two processes over gloo, started by `accelerate launch` as on two hosts: the same run as in this one process, to the
+rounding of a sum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sdk.trainer.processes import check_processes
 def test_two_processes_make_the_updates_of_one(tiny_model_dir: Path, tmp_path: Path) -> None:
     options = {"loss_type": "grpo", "checkpoint_every": 1, "grpo_steps": 2}
     options |= {"trl": {"optim": "sgd"}, "learning_rate": 0.5}  # Adam would make much of a rounding
-    said = launch("one_host.yaml", tiny_model_dir, tmp_path, {"two": options})
+    said = launch("two_hosts.yaml", tiny_model_dir, tmp_path, {"two": options})
     assert said.count("two: ['untrained', 'after warm start', 'after GRPO']") == 2
     in_one_process(tiny_model_dir, tmp_path / "one", options)
     begun = tmp_path / "one" / "checkpoints" / "warm_start"

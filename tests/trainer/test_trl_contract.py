@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Trainer
 from trl import GRPOTrainer
 
 from sdk.policies.models import load_model
@@ -21,6 +22,18 @@ def test_the_overridden_methods_keep_their_signatures() -> None:
     assert list(inspect.signature(GRPOTrainer._compute_loss).parameters) == ["self", "model", "inputs"]
     wanted = ["self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"]
     assert list(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)[:7] == wanted
+
+
+def test_what_is_overridden_for_sharded_weights_keeps_its_signatures() -> None:
+    for method, parameters in {
+        "create_accelerator_and_postprocess": ["self"],
+        "save_model": ["self", "output_dir", "_internal_call"],
+        "_save": ["self", "output_dir", "state_dict"],
+        "_save_optimizer_and_scheduler": ["self", "output_dir"],
+        "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
+        "_get_grad_norm": ["self", "model", "grad_norm"],
+    }.items():
+        assert list(inspect.signature(getattr(Trainer, method)).parameters) == parameters, method
 
 
 def test_the_loss_reads_the_tensors_we_give_it() -> None:

@@ -15,8 +15,8 @@ from sdk.evaluation.run_reports import report_of
 from sdk.policies.endpoint import EndpointAgent
 from sdk.policies.protocol import Sampling
 from sdk.policies.scripted import ByteRenderer, ScriptedAgent, ScriptedPolicy
-from sdk.policies.token_agent import TokenAgent
 from sdk.policies.shown_tools import shown_tools, with_tool_prompt
+from sdk.policies.token_agent import TokenAgent
 from sdk.traces import RunFolder
 
 TASKS = [

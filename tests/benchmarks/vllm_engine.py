@@ -162,8 +162,8 @@ def section(*, rounds: int = 3, new_tokens: int = 48, threads: int = 2) -> str:
         return f"{without}\n\nvLLM was left out: it is not installed (`make vllm`)."
     taken, published, idle = measure(rounds, new_tokens, threads, python)
     told = (
-        f"{about(new_tokens, threads)} vLLM: its own choice of threads, requests over HTTP; while the others ran, it "
-        f"took {idle:.0%} of a processor."
+        f"{about(new_tokens, threads)} vLLM: its own choice of threads, requests over HTTP, each with a seed; while "
+        f"the others ran, it took {idle:.0%} of a processor."
     )
     title = "Sampling: the embedded engine beside `generate` and vLLM on a CPU"
     lines = [

@@ -1,28 +1,41 @@
-"""All benchmarks in one run, into docs/benchmarks.md: `make bench`."""
+"""The benchmarks, into docs/benchmarks.md: `make bench` for all, or some of them by name.
+
+    python tests/benchmarks/run.py [--list] [name ...]
+
+Each writes its section as soon as it has ended, in place of its last one, with the day and the load that it ran under;
+what was measured before stays. So a run that is cut off loses nothing, and goes on with the names that are missing.
+"""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import datetime
+import importlib
 import os
 import platform
+import re
+import subprocess
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 
-import call_faults
-import end_to_end
-import evidence
-import lost_calls
-import rollout_engine
-import rollout_sampling  # its import sets what must be set before torch is loaded
-import tool_calls
-import training_step
-import viewing
-import vllm_engine
-import world_forks
-
 TARGET = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 PACKAGES = ("toolbake", "mcp", "aiohttp", "httpx2", "torch", "transformers", "trl")
+NAMES = (
+    "tool_calls",
+    "rollout_sampling",
+    "vllm_engine",
+    "training_step",
+    "end_to_end",
+    "rollout_engine",
+    "world_forks",
+    "lost_calls",
+    "call_faults",
+    "evidence",
+    "viewing",
+)
 
 
 def machine() -> str:
@@ -35,31 +48,62 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
-def main() -> None:
+def conditions() -> str:
+    """Where and with what a section was measured."""
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    head = [
-        "# Benchmarks",
-        "",
-        "Written by `make bench`, everything in one run, each pair alternating: on shared machines read the ratios.",
-        "",
-        f"{datetime.date.today().isoformat()}; {machine()}; Python {platform.python_version()}; {versions}; "
-        "the embedded SmolLM2-135M-Instruct.",
-    ]
-    sections = [
-        tool_calls.section(),
-        vllm_engine.section(),  # beside `generate`, too
-        rollout_sampling.section(),
-        training_step.section(),
-        end_to_end.section(),
-        rollout_engine.section(),
-        world_forks.section(),
-        lost_calls.section(),
-        call_faults.section(),
-        evidence.section(),
-        viewing.section(),
-    ]
-    TARGET.write_text("\n".join(head) + "\n\n" + "\n\n".join(sections) + "\n")
-    sys.stdout.write(TARGET.read_text())
+    return f"{machine()}; Python {platform.python_version()}; {versions}"
+
+
+def measured(name: str) -> str:
+    """One benchmark's section, with a last line that says when and where."""
+    load, began = os.getloadavg()[0], time.time()
+    with contextlib.redirect_stdout(sys.stderr):  # what it says while it works
+        section = importlib.import_module(name).section().rstrip()
+    minutes = (time.time() - began) / 60
+    day = datetime.date.today().isoformat()
+    where = f"{minutes:.0f} minutes, load average before it {load:.1f}; {conditions()}"
+    return f"{section}\n\n*`{name}.py`, {day}, {where}.*\n"
+
+
+def placed(page: str, section: str) -> str:
+    """`page` with `section` in place of those of the same titles, else at the end of what was measured."""
+    before, *parts = re.split(r"(?m)^(?=## )", page)
+    new = re.split(r"(?m)^(?=## )", section)[1:]
+    titles = [part.partition("\n")[0] for part in new]
+    places = [place for place, part in enumerate(parts) if part.partition("\n")[0] in titles]
+    kept = [part for place, part in enumerate(parts) if place not in places]
+    place = places[0] if places else len(kept)
+    return before + "\n".join(part.strip() + "\n" for part in [*kept[:place], *new, *kept[place:]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"any of: {', '.join(NAMES)}; all where none is given")
+    parser.add_argument("--list", action="store_true", help="print the names and end")
+    parser.add_argument("--section", choices=NAMES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.section:
+        print(measured(options.section))
+        return
+    strangers = sorted(set(options.names) - set(NAMES))
+    if strangers:
+        parser.error(f"there is no benchmark {', '.join(strangers)}; there are {', '.join(NAMES)}")
+    if options.list:
+        print("\n".join(NAMES))
+        return
+    chosen = options.names or NAMES
+    failed = []
+    for place, name in enumerate(chosen, 1):
+        print(f"== {name} ({place} of {len(chosen)}) ==", flush=True)
+        # Each in a process of its own: what one loads and keeps in memory must not slow down the next.
+        made = subprocess.run([sys.executable, __file__, "--section", name], stdout=subprocess.PIPE, text=True)
+        print(made.stdout, flush=True)
+        if made.returncode:
+            failed.append(name)
+        else:
+            TARGET.write_text(placed(TARGET.read_text(), made.stdout))
+    if failed:
+        sys.exit(f"not measured, see above: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from anyio._backends._asyncio import CancelScope, _task_states
 
 
 class CallScope(CancelScope):
-    """A scope for a task of asyncio. It may be entered again once it was left uncancelled."""
+    """A scope for a task of asyncio. It may be entered again where it `is_as_new` once it was left."""
 
     __slots__ = ("_state", "is_as_new")
     _state: Any
@@ -67,6 +67,7 @@ class CallScope(CancelScope):
             parent._tasks.add(task)
             # Where the call ended although a scope around it is cancelled, that one goes on from here.
             self._restart_cancellation_in_parent()
-        # A tool may have left something hanging on it.
-        self.is_as_new = not (self._tasks or self._child_scopes)
+        # A tool may have left something hanging on it; and where an error ends the call, a thread that nobody waits for
+        # any more, which asks this scope and those around it whether it is cancelled.
+        self.is_as_new = exc_type is None and not (self._tasks or self._child_scopes)
         return False

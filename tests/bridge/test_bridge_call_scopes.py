@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -220,3 +223,40 @@ async def test_a_scope_is_used_again_only_when_nothing_is_left_in_it() -> None:
     cut = await call(cancels=True)
     assert cut is first
     assert await call(cancels=False) is not first
+
+
+async def test_a_thread_that_nobody_waits_for_still_finds_that_it_is_cancelled() -> None:
+    queue, begun, goes_on, asked = Deadlines()[60.0], threading.Event(), threading.Event(), threading.Event()
+    found: list[str] = []
+
+    def work() -> None:
+        begun.set()
+        goes_on.wait(20)
+        try:
+            anyio.from_thread.check_cancelled()
+        except BaseException as error:
+            found.append(type(error).__name__)
+        asked.set()
+
+    async def call(inside: Callable[[], Any]) -> None:
+        scope = queue.begin()
+        try:
+            with scope:
+                await inside()
+        finally:
+            queue.end(scope)
+
+    await call(anyio.lowlevel.checkpoint)  # of a task that anyio did not know, the first scope is no spare one
+    with anyio.CancelScope() as outside:
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, lambda: anyio.to_thread.run_sync(work, abandon_on_cancel=True))
+            await anyio.to_thread.run_sync(begun.wait, 20)
+            outside.cancel()
+
+    async def asks() -> None:
+        goes_on.set()
+        await anyio.to_thread.run_sync(asked.wait, 20)
+
+    # The next call is under way while the thread asks.
+    await call(asks)
+    assert found == ["CancelledError"]

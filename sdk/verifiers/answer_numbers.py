@@ -19,8 +19,9 @@ from .tokens import tokenize
 _FORM = "a number, a text such as '12.5 kg', or {'value': 12.5, 'unit': 'kg'}"
 _HEDGES = frozenset({"or", "either", "maybe", "perhaps", "possibly", "between"})
 _BEFORE = re.compile(
-    r"\b(?:not|no|never|isn't|wasn't|cannot|(?:more|less|fewer|greater|other|rather) than|at (?:least|most)|up to|over"
-    r"|under|above|below|to|half|half of|twice|thrice|double|triple|times)\s*(?:\w+\s+)?$",
+    r"\b(?:(?:not|no|never|isn't|wasn't|cannot|(?:more|less|fewer|greater|other|rather) than|at (?:least|most)|up to"
+    r"|over|under|above|below|(?<!comes )(?<!came )(?<!amounts )(?<!amounted )to)\b\s*(?:\w+\s+)?"
+    r"|(?:half|twice|thrice|double|triple|times)(?:\s+(?:of|the|these|those))*\s+)$",
     re.IGNORECASE,
 )
 """What may not stand right before the number: it is denied there, only bounded, or a part of another amount."""

@@ -24,9 +24,10 @@ STATUSES = (
 _YES, _NO = ("yes", "true"), ("no", "false")
 _NEGATIONS = frozenset({"not", "no", "never", "without", "isn't", "wasn't", "aren't", "weren't", "hasn't", "cannot"})
 _OTHER_WORD = {
-    word: re.compile(rf"\b{word}\b(?!\.?\s*\d)(?=\s*(?:[.,;:!?]|$))", re.IGNORECASE) for word in ("yes", "no")
+    word: re.compile(rf"\b{word}\b(?![.:]*\s*#?(?:\w+[-/])*\w*\d)(?=\s*(?:[.,;:!?]|$))", re.IGNORECASE)
+    for word in ("yes", "no")
 }
-"""Yes or no as a clause of its own or at the end of one: "no problem" and "order no. 4417" are none."""
+"""Yes or no as a clause of its own or at the end of one: "no problem" and "order no. A-4417" are none."""
 _TO_THE_JUDGE = re.compile(r"\b(score|reward|verdict|grade)\b[\s\"'*]*[:=]", re.IGNORECASE)
 
 

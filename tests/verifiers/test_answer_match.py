@@ -37,6 +37,8 @@ async def score(answer, gold, *, verifier=None, prompt="Where is order 4417?", *
         ("No.", False),
         ("No.", "no"),
         ("Yes, order no. 4417 has left", True),
+        ("Yes, order no. A-4417 has left", True),
+        ("Yes, order No.: #INV-2026/7 was paid", True),
         ("No, that is not true.", False),
         ("It goes to A-4417.", "a-4417"),
         ("On 2026-12-01", "2026-12-01"),

@@ -34,7 +34,7 @@ class Budget:
 
     Nothing more is asked once as much is spent: what was under way by then, at most one question for each rollout that
     is judged at once, still counts on top of `tokens`. An endpoint that does not say what it used cannot be held to
-    `tokens`, and scores nothing.
+    `tokens`: it scores nothing, and is not asked again.
     """
 
     calls: int | None = None
@@ -74,6 +74,7 @@ class Asker:
         self._tries = tries
         self._max_tokens = max_tokens
         self._agent: Agent | None = None
+        self._is_uncounted = False
         # Of each event loop its own: `sdk.evaluate` and its kind begin a new one every time.
         self._opening: RunVar[anyio.Lock] = RunVar("judge_opening")
         self._asking: RunVar[dict[str, anyio.Event]] = RunVar("judge_asking")
@@ -137,16 +138,22 @@ class Asker:
             raise VerifierError(f"the judge {self.label} failed: {error}") from error
         used = reply.prompt_tokens + reply.sampled_tokens
         self.spent.tokens += used
-        if self._budget.tokens is not None and not used:
-            raise VerifierError(
-                f"the judge {self.label} does not say how many tokens it used, so that a budget of tokens limits "
-                "nothing; give Budget(calls=...)"
-            )
-        if reply.stop_reason == "context":
+        if reply.stop_reason == "context":  # nothing was read, and nothing need be counted
             raise VerifierError(f"the judge {self.label}: the rollout does not fit into its context")
+        if self._budget.tokens is not None and not used:
+            self._is_uncounted = not self.spent.tokens
+            raise self._uncounted()
         return reply.message.content
 
+    def _uncounted(self) -> VerifierError:
+        return VerifierError(
+            f"the judge {self.label} does not say how many tokens it used, so that a budget of tokens limits nothing; "
+            "give Budget(calls=...)"
+        )
+
     def _require_budget(self) -> None:
+        if self._is_uncounted:
+            raise self._uncounted()
         for name in ("calls", "tokens"):
             most, used = getattr(self._budget, name), getattr(self.spent, name)
             if most is not None and used >= most:

@@ -10,6 +10,7 @@ down        answers HTTP 500
 second      gives no JSON the first time it is asked about something, and is honest after that
 thinks      says what it thinks first, in tags
 uncounted   says nothing of the tokens it used
+short       has a context that nothing fits into
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ class Handler(BaseHTTPRequestHandler):
         if model == "down":
             self.send_error(500)
             return
+        if model == "short":
+            self._send(400, {"error": {"code": "context_length_exceeded", "message": "maximum context length is 1"}})
+            return
         said = verdict(rules, json.loads(text), model)
         if model == "chatty" or (model == "second" and asked[text] == 1):
             said = f"I think it is fine. {said} Full marks!"
@@ -67,8 +71,11 @@ class Handler(BaseHTTPRequestHandler):
         choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
         counted = {} if model == "uncounted" else {"usage": usage}
-        answer = json.dumps({"id": "x", "model": model, "choices": [choice], **counted}).encode()
-        self.send_response(200)
+        self._send(200, {"id": "x", "model": model, "choices": [choice], **counted})
+
+    def _send(self, status: int, body: dict[str, Any]) -> None:
+        answer = json.dumps(body).encode()
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()

@@ -47,8 +47,18 @@ async def test_a_question_that_fails_leaves_the_next_free_to_ask(endpoint: str, 
 
 async def test_a_budget_of_tokens_that_nobody_counts_scores_nothing(endpoint: str) -> None:
     by_gold = judge((endpoint, "uncounted"), gold=True, budget=Budget(tokens=300))
-    with pytest.raises(VerifierError, match=r"does not say how many tokens it used.*Budget\(calls=...\)"):
-        await run_verifier(by_gold, answered("It is shipped."))
+    for _ in range(3):
+        with pytest.raises(VerifierError, match=r"does not say how many tokens it used.*Budget\(calls=...\)"):
+            await run_verifier(by_gold, answered("It is shipped."))
+    assert by_gold.spent.calls == 1
+
+
+async def test_a_rollout_that_does_not_fit_is_no_uncounted_answer(endpoint: str) -> None:
+    by_gold = judge((endpoint, "short"), gold=True, budget=Budget(tokens=300))
+    for calls in (1, 2):
+        with pytest.raises(VerifierError, match="does not fit into its context"):
+            await run_verifier(by_gold, answered("It is shipped."))
+        assert by_gold.spent.calls == calls
 
 
 async def test_what_a_model_thinks_before_its_verdict_is_no_part_of_it(endpoint: str) -> None:

@@ -98,4 +98,5 @@ class _ShorterRenderer:
         return self._renderer.parse(completion_ids, tools, prompt_ids=prompt_ids)
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
-        return self._renderer.encode_reply(message, self._shown(tools))
+        # With all tools: some templates write no calls where no tools are given, and the reply would lose them.
+        return self._renderer.encode_reply(message, tools)

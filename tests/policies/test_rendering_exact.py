@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from mcp_bridge.records import Tool
 from sdk.policies.protocol import Completion, Sampling
 from sdk.policies.rendering import make_renderer, render_demonstration
+from sdk.policies.shown_tools import render_less
 from sdk.policies.token_agent import TokenAgent
 from sdk.records import Message, TokenRow, ToolCall
 
@@ -240,3 +242,28 @@ def test_half_a_surrogate_pair_in_a_tool_result_is_shown_as_the_replacement_char
 ) -> None:
     ids = renderer.extend([1], [2], [Message(role="tool", content="a\ud800b")], [])
     assert "a\ufffdb" in smollm2_tokenizer.decode(ids)
+
+
+CALLS_WITH_TOOLS_ONLY = """{% if tools %}<|im_start|>system
+{{ tools | tojson }}<|im_end|>
+{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}{% for c in m.tool_calls if tools %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+@pytest.mark.parametrize("template", [None, CALLS_WITH_TOOLS_ONLY])
+def test_a_demonstration_keeps_its_calls_however_little_of_the_tools_its_prompt_shows(
+    smollm2_tokenizer: Any, order_tool: Tool, template: str | None
+) -> None:
+    tokenizer = copy.copy(smollm2_tokenizer)
+    tokenizer.chat_template = template or smollm2_tokenizer.chat_template
+    renderer = make_renderer(tokenizer)
+    opening, conversation = conversation_in_full()
+    said = {}
+    for length in ("full", "names", "none"):
+        (row,) = render_demonstration(render_less(renderer, length), opening, [order_tool], conversation)
+        assert (order_tool.name in tokenizer.decode(row.prompt_ids)) == (length != "none")
+        said[length] = [i for i, sampled in zip(row.completion_ids, row.sampled, strict=True) if sampled]
+    assert "<tool_call>" in tokenizer.decode(said["full"])
+    assert said["none"] == said["names"] == said["full"]

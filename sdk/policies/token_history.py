@@ -121,9 +121,5 @@ class CallIds:
                 call_id = f"call_{number}"
                 number += call_id in self._used
             self._used.add(call_id)
-            out.append(call if call_id == call.id else _called(call, call_id))
+            out.append(call if call_id == call.id else ToolCall(**{**call.__dict__, "id": call_id}))
         return out
-
-
-def _called(call: ToolCall, call_id: str) -> ToolCall:
-    return ToolCall(id=call_id, name=call.name, arguments=call.arguments, error=call.error)

@@ -63,7 +63,6 @@ def test_rollouts_of_an_endpoint_become_examples_with_tools_licence_and_origin(s
     assert "1 examples of 6 rollouts" in str(data)
 
 
-@pytest.mark.timeout(300)
 def test_answers_with_line_separators_of_unicode_are_read_back_as_they_were(tmp_path: Path) -> None:
     agent = ScriptedAgent(["It is shipped\u2028today\x85."])
     to = tmp_path / "d.jsonl"
@@ -71,6 +70,7 @@ def test_answers_with_line_separators_of_unicode_are_read_back_as_they_were(tmp_
     assert data.dataset()[0]["messages"][-1]["content"] == "It is shipped\u2028today\x85."
 
 
+@pytest.mark.timeout(300)
 def test_sft_trainer_learns_from_the_data_set(solver: Any, tmp_path: Path) -> None:
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
     from trl import SFTConfig, SFTTrainer

@@ -129,6 +129,14 @@ CASES = {
     "a call within its pattern": (
         played(("get_order", {"order_id": "4417"}, SHIPPED), expected={"calls": [PATTERN]}), "verifier_doubt", 2, ""
     ),
+    "a call that the wider of two patterns could use up": (
+        played(
+            ("get_order", {"order_id": "4417"}, SHIPPED),
+            ("get_order", {"order_id": "A-4417"}, SHIPPED),
+            expected={"calls": [PATTERN, {"name": "get_order", "arguments": {"order_id": "4417"}}]},
+        ),
+        *("verifier_doubt", 3, ""),
+    ),
     "a call outside of its pattern": (
         played(("get_order", {"order_id": "4417", "days": 9}, SHIPPED), expected={"calls": [PATTERN]}),
         *("ungrounded_argument", 1, "get_order.days"),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ...errors import VerifierError
 from ...records import Task, ToolCall
-from ...verifiers.argument_patterns import ABSENT, fits
+from ...verifiers.argument_patterns import ABSENT, fits, unmatched
 from ...verifiers.comparing import same_json
 from ...verifiers.tokens import Token, positions, tokenize
 
@@ -55,16 +55,10 @@ def gold_calls(task: Task) -> list[GoldCall] | None:
 
 
 def missing_calls(gold: Sequence[GoldCall], done: Sequence[ToolCall]) -> list[GoldCall]:
-    """The gold calls that were not made; each call made answers for one."""
-    left = list(done)
-    missing = []
-    for call in gold:
-        match = next((place for place, made in enumerate(left) if call.is_made_by(made)), None)
-        if match is None:
-            missing.append(call)
-        else:
-            left.pop(match)
-    return missing
+    """The gold calls that were not made; each call made answers for one, and where patterns overlap, for the one that
+    leaves the fewest."""
+    places, _ = unmatched(list(gold), list(done), lambda call, made: call.is_made_by(made))
+    return [gold[place] for place in places]
 
 
 def expected_answer(task: Task) -> list[list[list[Token]]]:

@@ -247,7 +247,7 @@ def test_half_a_surrogate_pair_in_a_tool_result_is_shown_as_the_replacement_char
 CALLS_WITH_TOOLS_ONLY = """{% if tools %}<|im_start|>system
 {{ tools | tojson }}<|im_end|>
 {% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
-{{ m.content }}{% for c in m.tool_calls if tools %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>
+{{ m.content }}{% for c in m.tool_calls if tools %}<tool_call>{{ c.function|tojson }}</tool_call>{% endfor %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 

@@ -15,6 +15,9 @@ from sdk.trainer.config import TrainConfig
 from sdk.trainer.processes import check_processes
 from sdk.trainer.sharding import check_checkpoint
 
+pytestmark = pytest.mark.timeout(400)
+"""Of every test: whichever comes first waits for the runs that they share."""
+
 RUNS: dict[str, dict[str, Any]] = {
     # Parts of a step, layers computed again, a reference that follows; Adam's moments, with an epsilon that does not
     # make much of a rounding, so that a resume without them would show.
@@ -45,7 +48,6 @@ def runs(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return folder, launch("fsdp2.yaml", tiny_model_dir, folder, {**RUNS, "fails": FAILS})
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", RUNS)
 def test_sharded_weights_get_the_updates_of_one_process(
     runs: tuple[Path, str], name: str, tiny_model_dir: Path, tmp_path: Path

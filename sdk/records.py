@@ -175,6 +175,16 @@ class TokenRow(BaseModel):
             raise ValueError(f"completion_ids, sampled, logprobs and versions differ in length: {sorted(lengths)}")
         return self
 
+    def copied(self) -> TokenRow:
+        """A copy that shares nothing. `model_copy(deep=True)` would look at every number."""
+        return TokenRow.model_construct(
+            prompt_ids=list(self.prompt_ids),
+            completion_ids=list(self.completion_ids),
+            sampled=list(self.sampled),
+            logprobs=list(self.logprobs),
+            versions=list(self.versions),
+        )
+
 
 StopReason = Literal["answered", "turn_limit", "token_limit", "call_limit", "time_limit", "context_limit", "failed"]
 """Why a rollout ended. Only `failed` means that the infrastructure broke; see `Rollout.failure`."""

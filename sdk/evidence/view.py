@@ -25,7 +25,7 @@ def stored_view(rollout: Rollout) -> Rollout:
     """
     aside: dict[str, list[Any]] = {}
     if all(map(_read_back_equal, rollout.rows)):
-        aside["rows"] = [_copied(row) for row in rollout.rows]
+        aside["rows"] = [row.copied() for row in rollout.rows]
     if all(map(_is_plain_line, rollout.ledger)):
         aside["ledger"] = list(rollout.ledger)  # lines cannot be changed
     bare = rollout.model_copy(update={"verdict": None, **{name: [] for name in aside}})
@@ -63,13 +63,3 @@ def _are_all(kind: type, values: list[Any]) -> bool:
 
 def _columns(row: TokenRow) -> tuple[list[Any], ...]:
     return row.prompt_ids, row.completion_ids, row.sampled, row.logprobs, row.versions
-
-
-def _copied(row: TokenRow) -> TokenRow:
-    return TokenRow.model_construct(
-        prompt_ids=list(row.prompt_ids),
-        completion_ids=list(row.completion_ids),
-        sampled=list(row.sampled),
-        logprobs=list(row.logprobs),
-        versions=list(row.versions),
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from mcp_bridge.records import Tool
 
@@ -27,7 +26,7 @@ class TokenHistory:
     @property
     def rows(self) -> list[TokenRow]:
         """Copies, which later turns do not change."""
-        return [_copied(row) for row in self._rows]
+        return [row.copied() for row in self._rows]
 
     def next_prompt(self, new_messages: Sequence[Message]) -> tuple[list[int], bool]:
         """The next prompt's ids, and whether they go on from the last row (otherwise a new row begins)."""
@@ -74,12 +73,6 @@ class TokenHistory:
         self._prompt, self._completion = prompt, list(token_ids)
         self.messages += [*new_messages, message]
         self._ids.hear([*new_messages, message])
-
-
-def _copied(row: TokenRow) -> TokenRow:
-    # Not `model_copy(deep=True)`, which looks at every number: five lists of T numbers are copied as lists.
-    lists: dict[str, list[Any]] = {name: list(value) for name, value in row}
-    return row.model_copy(update=lists)
 
 
 def with_call_ids(calls: Sequence[ToolCall], earlier: Sequence[Message]) -> list[ToolCall]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from mcp_bridge.records import Tool
 
@@ -12,7 +12,6 @@ from ..policies.protocol import Conversation, Policy, Sampling
 from ..policies.rendering import ChatRenderer
 from ..policies.token_agent import TokenAgent, TokenConversation
 from ..policies.token_history import TokenHistory
-from ..records import TokenRow
 
 
 @runtime_checkable
@@ -24,30 +23,8 @@ class ForkableConversation(Protocol):
         ...
 
 
-class KeptRow(TokenRow):
-    """A row that is copied as lists of numbers are, not number by number: verifiers get a deep copy of each rollout."""
-
-    @classmethod
-    def of(cls, row: TokenRow) -> Self:
-        """A copy that shares nothing with `row`."""
-        return cls.model_construct(
-            prompt_ids=list(row.prompt_ids),
-            completion_ids=list(row.completion_ids),
-            sampled=list(row.sampled),
-            logprobs=list(row.logprobs),
-            versions=list(row.versions),
-        )
-
-    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        return self.of(self)
-
-
 class KeptHistory(TokenHistory):
-    """A token history that can be copied, and gives its rows out cheaply."""
-
-    @property
-    def rows(self) -> list[TokenRow]:
-        return [KeptRow.of(row) for row in self._rows]
+    """A token history that can be copied."""
 
     def fork(self) -> KeptHistory:
         """A copy of the tokens so far. Messages are not changed once they are there, so the copies share them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import re
@@ -18,6 +19,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure
 from ..records import Tool, ToolResult
+from ..toolsets.plain import NotPlain, plain_copy
 from ..toolsets.results import EMPTY, compact_json, error, quick_result
 from ..world import Setup
 from .marking import behaviour_of
@@ -57,9 +59,14 @@ class FunctionTool:
     async def call(self, arguments: Mapping[str, Any], *, threads: anyio.CapacityLimiter) -> ToolResult:
         """Convert the arguments to the hinted types and call.
 
-        An exception of the function comes back as a `tool_error` that the policy reads; a `ToolFailure` is raised.
+        An exception of the function comes back as a `tool_error` that the policy reads; a `ToolFailure` is raised. What
+        the function is given is its own: what it changes there, or keeps, is not what the policy is said to have given.
         """
-        converted = self.convert(arguments)
+        try:
+            own = _copied(arguments)
+        except RecursionError:
+            return error(f"{self.tool.name}: the arguments are nested too deeply", "invalid_arguments")
+        converted = self.convert(own)
         if isinstance(converted, ToolResult):
             return converted
         try:
@@ -115,6 +122,15 @@ class FunctionTool:
                 "return a string, numbers, lists, dicts, a dataclass or a pydantic model",
                 delivery="answered",
             ) from problem
+
+
+def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    given = dict(arguments)
+    try:
+        copied: dict[str, Any] = plain_copy(given)
+    except NotPlain:
+        return copy.deepcopy(given)
+    return copied
 
 
 class FunctionSource:

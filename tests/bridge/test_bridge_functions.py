@@ -55,6 +55,23 @@ async def test_arguments_are_converted_to_the_hinted_types() -> None:
         assert 'speed is "now"; expected one of "slow", "fast"' in wrong.text
 
 
+@pytest.mark.parametrize("first", [1, 2**70, "\ud800"])
+async def test_what_a_function_does_to_its_arguments_is_done_to_its_own(first: Any) -> None:
+    kept: list[Any] = []
+
+    def place(order: dict[str, Any], notes: Any) -> str:
+        kept.append(order)
+        order["items"].append("more")
+        notes.clear()
+        return "placed"
+
+    given = {"order": {"items": [first]}, "notes": [[1]]}
+    async with mcp_bridge.connect(place) as toolset:
+        assert (await toolset.call("place", given)).text == "placed"
+    assert kept[0]["items"] == [first, "more"]
+    assert given == {"order": {"items": [first]}, "notes": [[1]]}
+
+
 async def test_parameters_may_have_names_that_pydantic_keeps_for_itself() -> None:
     def odd(copy: int, _hidden: int, model_config: int, schema: int = 4) -> list[int]:
         return [copy, _hidden, model_config, schema]

@@ -89,7 +89,7 @@ class Play:
         await asyncio.sleep(0)
 
     async def _turns(self, *_: Any) -> None:
-        for _ in range(4):
+        for _turn in range(4):
             await anyio.lowlevel.checkpoint()
 
     async def _raise(self, *_: Any) -> None:

@@ -9,6 +9,7 @@ import anyio
 import pytest
 from typer.testing import CliRunner
 
+from mcp_bridge.records import ToolResult
 from sdk.cli.app import app
 from sdk.errors import VerifierError
 from sdk.judging import Agreement, Budget, judge, labelled_examples
@@ -77,7 +78,7 @@ def test_no_marker_of_a_chat_format_stands_in_what_is_judged() -> None:
 
 def test_labels_are_read_whatever_their_rollouts_say(tmp_path: Path) -> None:
     call = ToolCall(id="c", name="tag", arguments={"label": "unsure"})
-    rollout = answered("one\u2028two\x85three", CallRecord(turn=1, call=call, result={"text": "ok"}))
+    rollout = answered("one\u2028two\x85three", CallRecord(turn=1, call=call, result=ToolResult(text="ok")))
     rows = [{"label": label, "rollout": rollout.model_dump()} for label in ("good", "unsure", "bad")]
     (tmp_path / "l.jsonl").write_bytes(b"".join(dump_json(row) + b"\n" for row in rows))
     assert [(one.answer, label) for one, label in labelled_examples(tmp_path / "l.jsonl")] == [

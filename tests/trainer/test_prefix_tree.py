@@ -30,6 +30,14 @@ def test_pieces_are_runs_with_the_path_above_them() -> None:
     assert plan.masks(torch.float64)[0].tolist()[:2] == [[0.0, *[-math.inf] * 3], [0.0, 0.0, *[-math.inf] * 2]]  # type: ignore[union-attr]
 
 
+def test_long_runs_are_several_pieces_where_their_scores_need_a_mask() -> None:
+    tree = build_prefix_tree([[5] * 300])
+    ends = [piece.end for piece in TreePlan(tree, queries_per_key=3, device="cpu").pieces]
+    assert ends == [128, 256, 300]
+    (whole,) = TreePlan(tree, queries_per_key=1, device="cpu").pieces
+    assert whole.mask(1, torch.float32) is None
+
+
 @given(ROWS)
 def test_every_row_can_be_read_back_from_its_nodes(rows: list[list[int]]) -> None:
     tree = build_prefix_tree(rows)

@@ -93,6 +93,20 @@ def test_a_call_that_was_forged_with_all_its_hashes_is_found_by_the_ledger(run: 
     assert named(verified(run)) == ["unearned rollouts/grpo.jsonl:1 a"]
 
 
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda line: line["ledger"][-1].pop("tool"),
+        lambda line: line.update(ledger=None),
+        lambda line: line["calls"][0]["call"].pop("id"),
+    ],
+    ids=["a ledger line without a tool", "no list", "a call without an id"],
+)
+def test_a_forged_call_is_not_hidden_by_a_form_that_no_ledger_has(run: Path, hide: Any) -> None:
+    forge_first(run, lambda line: (line["calls"][0]["call"].update(name="refund"), hide(line)))
+    assert named(verified(run)) == ["changed rollouts/grpo.jsonl:1 a"]
+
+
 def test_an_answer_that_was_forged_with_all_its_hashes_is_found_by_the_verifier_alone(run: Path) -> None:
     forge_first(run, lambda line: line.update(answer="It is lost."))
     assert verified(run).holds

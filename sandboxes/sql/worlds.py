@@ -37,7 +37,8 @@ _images = Images()
 
 @dataclass(frozen=True)
 class SqlTool:
-    """A tool and the function that answers it: `run(database, **arguments)` returns JSON or raises `Refused`."""
+    """A tool and the function that answers it: `run(database, **arguments)` returns JSON or raises `Refused`. Lists and
+    dicts in `arguments` are copies."""
 
     tool: Tool
     run: Callable[..., Any]
@@ -151,8 +152,12 @@ class SqlSandbox(Sandbox):
                 f"Invalid arguments for {name}; nothing was called.\n- {', '.join(more)}: there is no such argument; "
                 f"it takes {', '.join(sorted(taken)) or 'none'}"
             )
+        # What a function does to them, the caller does not see.
+        own = {
+            key: copy.deepcopy(value) if isinstance(value, list | dict) else value for key, value in arguments.items()
+        }
         with self.database:  # commits, or rolls back when the tool raises
-            return self._handlers[name](self.database, **arguments)
+            return self._handlers[name](self.database, **own)
 
     def _advance(self, by: timedelta) -> None:
         before = self.now

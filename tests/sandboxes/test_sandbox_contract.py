@@ -194,3 +194,22 @@ async def test_opening_a_world_takes_less_than_two_milliseconds() -> None:
         async with sandbox.open_world(f"w{number}", {"seed": 5}):
             best = min(best, time.perf_counter() - started)
     assert best < 0.002
+
+
+def _add_all(database: sqlite3.Connection, numbers: list[list[int]]) -> dict[str, int]:
+    found = {"value": 0}
+    while numbers:
+        found = _add(database, sum(numbers.pop()))
+    return found
+
+
+class Adder(Counter):
+    sql_tools = (
+        SqlTool(Tool(name="add_all", input_schema={"type": "object", "properties": {"numbers": {}}}), _add_all),
+    )
+
+
+def test_what_a_tool_does_to_its_arguments_is_done_to_its_own() -> None:
+    given = {"numbers": [[1, 2], [3]]}
+    assert not Adder().call_now("add_all", given).is_error
+    assert given == {"numbers": [[1, 2], [3]]}

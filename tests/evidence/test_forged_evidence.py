@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from evidence_runs import make_run, named, says_shipped, verified
+from evidence_runs import named, says_shipped, verified
 
 from sdk.evidence.audits import wrong_golds
 from sdk.evidence.canonical import START, canonical, digest, link, sha256
@@ -18,17 +17,6 @@ from sdk.evidence.links import rollout_links
 from sdk.traces.json_text import dump_json
 
 Entries = list[dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("whole") / "run")
-
-
-@pytest.fixture
-def run(whole_run: Path, tmp_path: Path) -> Path:
-    shutil.copytree(whole_run, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def chain_anew(run: Path, change: Callable[[Entries], object]) -> None:

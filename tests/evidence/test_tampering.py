@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from evidence_runs import EVIDENCE_FILES, make_run, named, says_shipped, verified
+from evidence_runs import EVIDENCE_FILES, named, says_shipped, verified
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tampering import KINDS, make_signed_run, tamper
@@ -17,17 +16,6 @@ from tampering import KINDS, make_signed_run, tamper
 from sdk.errors import RunFolderError
 from sdk.evidence.canonical import parse
 from sdk.traces.json_text import dump_json
-
-
-@pytest.fixture(scope="module")
-def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("whole") / "run")
-
-
-@pytest.fixture
-def run(whole_run: Path, tmp_path: Path) -> Path:
-    shutil.copytree(whole_run, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def test_a_run_as_it_was_written_holds_and_says_what_it_has(run: Path) -> None:

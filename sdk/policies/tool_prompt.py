@@ -36,19 +36,23 @@ def describe_trained(trained: TrainedToolPrompt) -> str:
     return PROMPT_NAMES[trained]
 
 
-def check_trained(value: Any) -> None:
-    """Raises `ValueError` for what is no `TrainedToolPrompt`; the text names the choices and the fix."""
+def as_trained(value: Any) -> TrainedToolPrompt:
+    """What a user or a file gives, in the one form that says it: without shares that are 0, and one share alone as its
+    word. Raises `ValueError` for what is no `TrainedToolPrompt`; the text names the choices and the fix."""
     choices = ", ".join(repr(length) for length in TOOL_PROMPTS)
     if not isinstance(value, Mapping):
         if value not in TOOL_PROMPTS:
             raise ValueError(f'give one of {choices}, or shares of several, such as {{"full": 0.5, "names": 0.5}}')
-        return
+        known: ToolPrompt = value
+        return known
     if unknown := [length for length in value if length not in TOOL_PROMPTS]:
         raise ValueError(f"{unknown[0]!r} is no tool prompt; they are {choices}")
     shares = list(value.values())
-    if not all(isinstance(s, int | float) and not isinstance(s, bool) and 0 < s <= 1 for s in shares):
-        raise ValueError("each share must be above 0 and at most 1; leave out what is not to be shown")
+    if not all(isinstance(s, int | float) and not isinstance(s, bool) and 0 <= s <= 1 for s in shares):
+        raise ValueError("each share must be a number from 0 to 1")
     if abs(sum(shares) - 1) > 1e-6:
         raise ValueError(
             f'the shares add up to {sum(shares):g}; they must make 1, such as {{"full": 0.5, "names": 0.5}}'
         )
+    given: dict[ToolPrompt, float] = {length: float(share) for length, share in value.items() if share}
+    return next(iter(given)) if len(given) == 1 else given

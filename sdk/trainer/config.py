@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..errors import ConfigError
-from ..policies.tool_prompt import TrainedToolPrompt, check_trained
+from ..policies.tool_prompt import TrainedToolPrompt, as_trained
 from ..policies.vllm.options import VllmOptions
 from ..rollouts.limits import Limits
 from .advantages import Baseline, Scale
@@ -201,8 +201,7 @@ class TrainConfig(BaseModel):
     @field_validator("tool_prompt", mode="before")
     @classmethod
     def _known_tool_prompt(cls, value: Any) -> Any:
-        check_trained(value)
-        return value
+        return as_trained(value)
 
     @field_validator("trl")
     @classmethod

@@ -121,14 +121,30 @@ def test_another_tool_prompt_is_another_run(by_name: sdk.TrainResult, tiny_model
         (["full"], "give one of 'full', 'names', 'none', or shares"),
         ({"full": 0.5, "schemas": 0.5}, "'schemas' is no tool prompt; they are 'full', 'names', 'none'"),
         ({"full": 0.5, "names": 0.4}, "the shares add up to 0.9; they must make 1"),
-        ({"full": 1.0, "names": 0.0}, "each share must be above 0 and at most 1; leave out"),
-        ({"full": "half", "names": 0.5}, "each share must be above 0"),
+        ({"full": 1.5, "names": -0.5}, "each share must be a number from 0 to 1"),
+        ({"full": "half", "names": 0.5}, "each share must be a number from 0 to 1"),
+        ({"full": float("nan"), "names": 0.5}, "each share must be a number from 0 to 1"),
+        ({"full": 0.0, "names": 0}, "the shares add up to 0"),
         ({}, "the shares add up to 0"),
     ],
 )
 def test_what_is_no_tool_prompt_is_refused_with_the_choices(given: Any, said: str) -> None:
     with pytest.raises(sdk.ConfigError, match=said):
         sdk.TrainConfig.of({"tool_prompt": given})
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"full": 1.0}, "full"),
+        ({"none": 1}, "none"),
+        ({"full": 0, "names": 1.0}, "names"),
+        ({"full": 0.5, "names": 0.5, "none": 0.0}, HALVES),
+    ],
+)
+def test_shares_that_are_one_or_nothing_are_the_plain_word(given: Any, meant: Any) -> None:
+    assert sdk.TrainConfig.of({"tool_prompt": given}) == sdk.TrainConfig.of({"tool_prompt": meant})
+    assert sdk.TrainConfig.of({"tool_prompt": given}).tool_prompt == meant
 
 
 # ---- the model remembers

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
-from ..tool_prompt import TrainedToolPrompt, check_trained
+from ..tool_prompt import TrainedToolPrompt, as_trained
 from .progress import quiet_loading
 from .saving import NOTES_FILE
 from .smollm2 import embedded_folder
@@ -78,9 +78,7 @@ def read_notes(folder: Path) -> tuple[str | None, TrainedToolPrompt | None]:
     try:
         notes = json.loads(file.read_text())
         family, trained = notes["family"], notes.get("tool_prompt")
-        if trained is not None:
-            check_trained(trained)
-        return None if family is None else str(family), trained
+        return None if family is None else str(family), None if trained is None else as_trained(trained)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _incomplete(folder, f"its {NOTES_FILE} is damaged ({type(error).__name__}: {error})") from error
 

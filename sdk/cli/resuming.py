@@ -31,16 +31,18 @@ def finished_run(
     The tools are started and asked, as `sdk.train` would: a server that has changed makes it another run.
     """
     from ..evaluation.report import Report
-    from ..traces.identity import fingerprint, plain_config
+    from ..traces.identity import plain_config, same_run
     from ..traces.run_folder import RunFolder
     from ..trainer.pipeline import TrainResult
+    from ..trainer.run_identity import train_defaults
 
     if not (folder / "run.json").is_file():
         return None
     run = RunFolder.open_to_read(folder)
     if run.stage("report") is None or not (run.model_dir / "config.json").is_file():
         return None
-    if run.fingerprint != fingerprint(plain_config(_identity(options, tools, prompts, verifier, model))):
+    now = plain_config(_identity(options, tools, prompts, verifier, model))
+    if not same_run(run.info, now, train_defaults()):
         return None
     return TrainResult(model_dir=run.model_dir, run_dir=run.path, report=Report.read(run.report_json))
 

@@ -118,6 +118,26 @@ def _drop_hidden(value: Any) -> Any:
     return value
 
 
+def same_run(info: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> bool:
+    """Whether the content `info` of a folder's `run.json` is that of the configuration `now`, as it would be stored.
+
+    `defaults`: see `with_defaults`.
+    """
+    fresh: str = fingerprint(now)
+    return info["fingerprint"] == fresh or fingerprint(with_defaults(info["config"], defaults or {})) == fresh
+
+
+def with_defaults(stored: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored configuration with the options that came later, each as `defaults` has it: an earlier version, which
+    did not have the option, did what is now its default."""
+    filled = dict(stored)
+    for name, value in plain_config(defaults).items():
+        inner = filled.setdefault(name, value)
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            filled[name] = with_defaults(inner, value)
+    return filled
+
+
 def seeds_of(stored_config: Mapping[str, Any]) -> dict[str, Any]:
     """Every seed in the configuration, by its dotted name."""
     return {name: v for name, v in _flat(stored_config).items() if re.search(r"(^|[._])seed$", name)}

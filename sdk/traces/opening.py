@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,17 @@ _OWN_LEFTOVERS = frozenset({".lock", ".run.json.tmp"})
 """What a run killed in its first moments leaves behind; such a folder still counts as empty."""
 
 
-def refuse_foreign_content(path: Path, stored: dict[str, Any]) -> None:
-    """Raises `RunFolderError` unless the folder is new, empty, or holds this configuration's run or nothing to lose."""
+def refuse_foreign_content(path: Path, stored: dict[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+    """Raises `RunFolderError` unless the folder is new, empty, or holds this configuration's run or nothing to lose.
+
+    `defaults`: see `identity.with_defaults`.
+    """
     try:
         names = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
     except OSError as error:
         raise folder_error(path, error) from error
     if "run.json" in names:
-        _refuse_other_run(path, stored)
+        _refuse_other_run(path, stored, defaults or {})
         return
     foreign = [name for name in names if name not in _OWN_LEFTOVERS]
     if foreign:
@@ -36,22 +40,23 @@ def refuse_foreign_content(path: Path, stored: dict[str, Any]) -> None:
         raise RunFolderError(f"{path} is not empty and holds no run ({shown}); choose a new or empty output_dir")
 
 
-def _refuse_other_run(path: Path, stored: dict[str, Any]) -> None:
+def _refuse_other_run(path: Path, stored: dict[str, Any], defaults: Mapping[str, Any]) -> None:
     info = read_info(path)
-    if info["fingerprint"] == identity.fingerprint(stored) or not has_work(path):
+    if identity.same_run(info, stored, defaults) or not has_work(path):
         return
-    differ = identity.differences(info["config"], stored) or ["the fingerprint differs"]
+    held = identity.with_defaults(info["config"], defaults)
+    differ = identity.differences(held, stored) or ["the fingerprint differs"]
     shown = "; ".join(differ[:5]) + (f"; and {len(differ) - 5} more" if len(differ) > 5 else "")
     raise RunFolderError(
         f"{path} holds another run: {shown}. Choose another output_dir, or use the folder's options to resume it"
     )
 
 
-def holds_run(path: Path, stored: dict[str, Any]) -> bool:
+def holds_run(path: Path, stored: dict[str, Any], defaults: Mapping[str, Any] | None = None) -> bool:
     """Whether the folder holds the run of this configuration; False too where another's is to be taken over."""
     if not (path / "run.json").exists():
         return False
-    same: bool = read_info(path)["fingerprint"] == identity.fingerprint(stored)
+    same = identity.same_run(read_info(path), stored, defaults)
     if not same:
         log.warning("%s: another run was begun here and did nothing; its folder is taken over", path)
     return same

@@ -69,6 +69,7 @@ class RunFolder:
         versions: Mapping[str, str] | None = None,
         *,
         needed_bytes: int = 0,
+        defaults: Mapping[str, Any] | None = None,
     ) -> RunFolder:
         """Start a run in a new or empty folder, or go on with the run of the same `config` in it.
 
@@ -77,7 +78,8 @@ class RunFolder:
 
         `config` holds what makes the run this run and no other (model, tasks, seeds, hyperparameters), as plain
         values; secrets in it are neither stored nor compared. `versions`: those installed, where not given.
-        `needed_bytes`: what the run will write, estimated.
+        `needed_bytes`: what the run will write, estimated. `defaults`: options of `config` that a folder of an earlier
+        version may lack, as they then are, such as `{"train": {"tool_prompt": "full"}}`.
 
         Raises `RunFolderError` for a folder that holds another run or other files, is in use, cannot be written,
         or has too little space.
@@ -86,12 +88,12 @@ class RunFolder:
         stored = identity.plain_config(config)
         known_versions = dict(versions) if versions is not None else identity.installed_versions()
         require_space(path, needed_bytes)
-        refuse_foreign_content(path, stored)
+        refuse_foreign_content(path, stored, defaults)
         make_folder(path)
         lock = RunLock(path / ".lock")
         try:
-            refuse_foreign_content(path, stored)  # again: another process may have been faster
-            resumed = holds_run(path, stored)
+            refuse_foreign_content(path, stored, defaults)  # again: another process may have been faster
+            resumed = holds_run(path, stored, defaults)
             info = read_info(path) if resumed else new_info(stored, known_versions)
             if resumed:
                 note_resume(info, known_versions, path)

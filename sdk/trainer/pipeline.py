@@ -34,7 +34,7 @@ from .disk_space import bytes_still_needed
 from .drawn_prompts import drawn_tool_prompt
 from .group_judging import check_groups
 from .processes import check_processes, follow, follows, join, tell, world_size
-from .run_identity import check_model_name, train_identity
+from .run_identity import check_model_name, run_folder_path, train_defaults, train_identity
 
 if TYPE_CHECKING:
     from .stages import Learner
@@ -125,9 +125,9 @@ async def _lead(
             validation=tasks.validation,
             handlers=handlers,
         )
-        path = _folder_path(output_dir, identity)
+        path = run_folder_path(output_dir, identity)
         needed = bytes_still_needed(model, path, lora=options.lora_rank > 0)
-        with RunFolder.create_or_resume(path, identity, needed_bytes=needed) as folder:
+        with RunFolder.create_or_resume(path, identity, needed_bytes=needed, defaults=train_defaults()) as folder:
             folder.record_tools(source.tools)
             run = _Run(options, source, verifier, tasks, folder, progress)
             return await run.through(model)
@@ -337,9 +337,3 @@ def _require_a_way_to_learn(train: Sequence[Task], config: TrainConfig) -> None:
                 f"prompts_per_step is {config.prompts_per_step}, but the lowest tier, {lowest!r}, has only {count} "
                 "training tasks; lower it or add tasks"
             )
-
-
-def _folder_path(output_dir: str | Path | None, identity: dict[str, Any]) -> Path:
-    from ..traces.identity import fingerprint, plain_config
-
-    return Path(output_dir) if output_dir is not None else Path("runs") / fingerprint(plain_config(identity))[:12]

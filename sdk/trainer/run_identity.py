@@ -9,16 +9,21 @@ from typing import Any
 from mcp_bridge.records import Tool
 from mcp_bridge.sessions.handlers import Handlers
 
-from ..errors import ConfigError
+from ..errors import ConfigError, RunFolderError
 from ..policies.vllm.options import VllmOptions
 from ..records import Task
 from ..traces.digests import handlers_identity, tasks_identity, tools_identity
+from ..traces.identity import fingerprint, plain_config, same_run
+from ..traces.opening import read_info
 from ..verifiers import VerifierLike, verifier_identity
 from .auditing import AUDIT, audit_verifier
 from .config import TrainConfig
 
 _WHERE_VLLM_IS = VllmOptions.model_fields.keys() - {"publish", "in_flight"}
 """A run may go on with other servers. Their environment may hold keys, which belong into no file."""
+_RUNS = Path("runs")
+_NAME_LENGTH = 12
+"""Characters of a fingerprint that name a folder."""
 
 
 def check_model_name(model: Any) -> None:
@@ -46,7 +51,7 @@ def train_identity(
     audits = {"verifiers": {AUDIT: verifier_identity(audit_verifier(options))}} if options.audits_per_step else {}
     chooses = {"validation_tasks": tasks_identity(validation)} if validation else {}
     return {
-        "train": options.model_dump(mode="json", exclude={"vllm": _WHERE_VLLM_IS}),
+        "train": _stored(options),
         "model": str(model) if model is not None else None,
         "verifier": verifier_identity(verifier),
         **audits,
@@ -56,3 +61,33 @@ def train_identity(
         **chooses,
         **handlers_identity(handlers),
     }
+
+
+def train_defaults() -> dict[str, Any]:
+    """What the options of `train_identity` are in a folder of an earlier version that lacks them.
+
+    A run that an earlier version began goes on where a later one has more options, as long as nobody sets them.
+    """
+    return {"train": _stored(TrainConfig())}
+
+
+def run_folder_path(output_dir: str | Path | None, identity: dict[str, Any]) -> Path:
+    """`output_dir`; where it is None `runs/<fingerprint>`, or the folder there in which an earlier version, with fewer
+    options, began this run."""
+    if output_dir is not None:
+        return Path(output_dir)
+    now = plain_config(identity)
+    path = _RUNS / fingerprint(now)[:_NAME_LENGTH]
+    if path.exists():
+        return path
+    for file in sorted(_RUNS.glob(f"{'[0-9a-f]' * _NAME_LENGTH}/run.json")):
+        try:
+            if same_run(read_info(file.parent), now, train_defaults()):
+                return file.parent
+        except RunFolderError:  # damaged, or a later version's: not ours to judge
+            continue
+    return path
+
+
+def _stored(options: TrainConfig) -> dict[str, Any]:
+    return options.model_dump(mode="json", exclude={"vllm": _WHERE_VLLM_IS})

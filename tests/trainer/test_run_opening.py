@@ -16,7 +16,10 @@ from mcp_types import ToolAnnotations
 import sdk
 from mcp_bridge import SourceError
 from sandboxes.helpdesk import Helpdesk
+from sdk.rollouts.limits import Limits
+from sdk.traces.identity import fingerprint, same_run
 from sdk.trainer.disk_space import COPIES, EMBEDDED_BYTES, bytes_still_needed, weight_bytes
+from sdk.trainer.run_identity import train_defaults
 
 SECRET = "sk-THE-SECRET"
 TINY = {"warm_start_steps": 0, "prompts_per_step": 1, "heldout": 2, "probe_tasks": 0}
@@ -46,7 +49,7 @@ def answers(rollout: sdk.Rollout) -> bool:
     return rollout.task.expected["answer"] in rollout.answer
 
 
-async def started(folder: Path, **changed: Any) -> None:
+async def started(folder: Path | None, **changed: Any) -> None:
     """A call of `sdk.train` that gets as far as loading its model, which is not there."""
     call: dict[str, Any] = {"tools": [add], "model": "/no/such/model", "config": TINY, **changed}
     await sdk.train_async(prompts=TASKS, verifier=answers, output_dir=folder, **call)
@@ -67,6 +70,69 @@ async def test_a_mistyped_option_leaves_the_folder_free_for_the_corrected_call(t
         await started(tmp_path / "run", config={**TINY, "seed": 3})
     stored = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     assert stored["train"]["seed"] == 3
+
+
+OPTIONS = [(name,) for name in sorted(sdk.TrainConfig.model_fields)] + [
+    ("limits", name) for name in sorted(Limits.model_fields)
+]
+
+
+def without(config: dict[str, Any], name: tuple[str, ...]) -> dict[str, Any]:
+    """As a version would have stored it that did not have the option yet."""
+    first, *rest = name
+    if rest:
+        return {**config, first: without(config[first], tuple(rest))}
+    return {key: value for key, value in config.items() if key != first}
+
+
+def of_an_earlier_version(folder: Path, option: tuple[str, ...]) -> None:
+    """Makes of `folder` one whose options have no `option`, with something to lose in it."""
+    info = json.loads((folder / "run.json").read_text())
+    info["config"] = without(info["config"], ("train", *option))
+    info["fingerprint"] = fingerprint(info["config"])
+    (folder / "run.json").write_text(json.dumps(info))
+    (folder / "metrics.jsonl").write_text('{"step": 0}\n')
+
+
+async def test_a_run_goes_on_when_a_later_version_has_one_more_option_at_its_default(tmp_path: Path) -> None:
+    with pytest.raises(sdk.ModelError):
+        await started(tmp_path / "run")
+    now = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
+    for option in OPTIONS:
+        earlier = without(now, ("train", *option))
+        info = {"config": earlier, "fingerprint": fingerprint(earlier)}
+        assert not same_run(info, now), option
+        assert same_run(info, now, train_defaults()) == (option[-1] not in TINY), option  # which sets some
+    of_an_earlier_version(tmp_path / "run", ("tool_prompt",))
+    with pytest.raises(sdk.ModelError):  # training got as far as the model, which is not there
+        await started(tmp_path / "run")
+
+
+async def test_a_later_version_s_option_that_is_set_makes_another_run(tmp_path: Path) -> None:
+    with pytest.raises(sdk.ModelError):
+        await started(tmp_path / "run", config={**TINY, "tool_prompt": "names"})
+    of_an_earlier_version(tmp_path / "run", ("tool_prompt",))
+    with pytest.raises(sdk.RunFolderError, match=r'train\.tool_prompt is "full" in the folder and "names" now'):
+        await started(tmp_path / "run", config={**TINY, "tool_prompt": "names"})
+
+
+async def test_a_run_without_a_named_folder_is_found_again_by_a_later_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(sdk.ModelError):
+        await started(None)
+    (first,) = (tmp_path / "runs").iterdir()
+    of_an_earlier_version(first, ("tool_prompt",))
+    earlier = first.rename(first.parent / "0123456789ab")
+    (first.parent / "000000000000").mkdir()
+    (first.parent / "000000000000" / "run.json").write_text("damaged")
+    with pytest.raises(sdk.ModelError):
+        await started(None)
+    assert len(json.loads((earlier / "run.json").read_text())["resumed"]) == 1
+    with pytest.raises(sdk.ModelError):
+        await started(None, config={**TINY, "tool_prompt": "names"})
+    assert len(list(first.parent.iterdir())) == 3
 
 
 async def test_tools_that_cannot_be_used_leave_no_folder_behind(tmp_path: Path) -> None:

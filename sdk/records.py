@@ -218,7 +218,7 @@ class Rollout(BaseModel):
     shown_tools: list[str] | None = None
     """The names of the tools that its world showed; None where it showed all that its source has."""
     tool_prompt: ToolPrompt = "full"
-    """How much of these the policy's prompt showed."""
+    """How much of these the policy's prompt showed; of an endpoint that does not say, how much it was sent."""
     initial_state: dict[str, Any] | None = None
     final_state: dict[str, Any] | None = None
     rows: list[TokenRow] = Field(default_factory=list)

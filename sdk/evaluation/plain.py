@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..policies.tool_prompt import PROMPT_NAMES
@@ -35,12 +36,20 @@ def render_short(report: Report) -> str:
 
 
 def prompt_note(report: Report) -> list[str]:
-    """A sentence where a training showed less of the tools than their full schemas. An evaluation's conditions say so
-    in their names."""
+    """A sentence where a training showed less of the tools than their full schemas, and one for each condition of an
+    evaluation that did so without saying it in its name: a model behind an endpoint that shows less than it is sent."""
     shown = report.run.get("tool_prompt")
+    if isinstance(shown, Mapping):
+        other = {name: said for name, said in shown.items() if said and said != _named(name)}
+        return [f"Tools in the prompts of {one_line(name)}: {one_line(said)}." for name, said in other.items()]
     if not isinstance(shown, str) or shown == PROMPT_NAMES["full"]:
         return []
     return [f"Tools in the prompts: {one_line(shown)}."]
+
+
+def _named(condition: str) -> str:
+    """What a condition's name says of its prompts; full schemas where it says nothing."""
+    return next((said for said in PROMPT_NAMES.values() if condition.endswith(f", {said}")), PROMPT_NAMES["full"])
 
 
 def compared(comparison: PairedComparison) -> str:

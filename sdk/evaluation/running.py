@@ -15,7 +15,7 @@ from mcp_bridge.guard.destructive import warn_of
 from ..errors import ConfigError
 from ..policies.opening import ModelSource, open_agent
 from ..policies.protocol import Sampling
-from ..policies.tool_prompt import PROMPT_NAMES
+from ..policies.tool_prompt import PROMPT_NAMES, describe_shown
 from ..progress import Progress, Silent
 from ..records import Rollout, Task, ToolPrompt
 from ..rollouts.engine import RolloutEngine
@@ -29,7 +29,7 @@ from .conditions import FAMILY, require_cluster
 from .costs import Price, read_prices
 from .errors import Embedder, FaultJudge, find_faults, judged_faults
 from .measuring import measure
-from .planning import Plan, make_plan, tasks_of_split
+from .planning import Condition, Plan, make_plan, tasks_of_split
 from .report import Report, build_report
 from .run_facts import call_facts, guard_facts, run_facts
 from .run_reports import keep_conditions
@@ -125,6 +125,15 @@ class _Measurement:
                 shown = PROMPT_NAMES[condition.tool_prompt]
                 self.progress.say(f"{condition.policy}: its prompts show {shown} of the tools, as in its training")
 
+    def _say_what_was_shown(self, condition: Condition, rollouts: Sequence[Rollout]) -> None:
+        less = [rollout for rollout in rollouts if rollout.tool_prompt != condition.tool_prompt]
+        if less:
+            sent = PROMPT_NAMES[condition.tool_prompt]
+            self.progress.say(
+                f"{condition.policy}: its endpoint's prompts showed {describe_shown(less)} of the tools, where {sent} "
+                "were sent"
+            )
+
     @property
     def identity(self) -> dict[str, Any]:
         """What the run folder knows it by."""
@@ -153,6 +162,7 @@ class _Measurement:
                         samples=self.samples,
                         tool_prompt=condition.tool_prompt,
                     )
+                    self._say_what_was_shown(condition, rollouts[condition.name or agent.name])
         return rollouts
 
 
@@ -211,7 +221,11 @@ def _facts(
     rollouts: Mapping[str, Sequence[Rollout]],
 ) -> dict[str, Any]:
     name = ", ".join(plan.policies) if plan.pairs is not None else next(iter(rollouts))
-    shown = {one: PROMPT_NAMES[c.tool_prompt] for one, c in zip(rollouts, plan.conditions, strict=True)}
+    # As the rollouts with a reply say: behind an endpoint a model may be shown less than was sent.
+    shown = {
+        one: describe_shown([r for r in rollouts[one] if r.turns]) or PROMPT_NAMES[c.tool_prompt]
+        for one, c in zip(rollouts, plan.conditions, strict=True)
+    }
     info = folder.info if folder is not None else None
     every = [rollout for of_condition in rollouts.values() for rollout in of_condition]
     return {

@@ -232,6 +232,7 @@ class EndpointConversation:
             reply.stop_reason,
             sampled_tokens=reply.sampled_tokens,
             prompt_tokens=reply.prompt_tokens,
+            tool_prompt=reply.tool_prompt,
             extra={**counted, **reply.extra},
         )
 

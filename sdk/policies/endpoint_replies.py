@@ -9,6 +9,7 @@ from typing import Any
 from ..records import Message, ToolCall
 from .protocol import Reply
 from .rendering.calls import read_arguments
+from .tool_prompt import TOOL_PROMPTS
 
 _SHOWN_CHARS = 500
 _CONTEXT = re.compile(
@@ -66,6 +67,7 @@ def read_reply(text: str) -> Reply:
         "length" if finish == "length" else "stop",
         sampled_tokens=_count(usage.get("completion_tokens")),
         prompt_tokens=_count(usage.get("prompt_tokens")),
+        tool_prompt=next((length for length in TOOL_PROMPTS if length == body.get("tool_prompt")), None),
         extra={"finish_reason": finish, "id": body.get("id"), "model": body.get("model")},
     )
 

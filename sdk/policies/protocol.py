@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from mcp_bridge.records import Tool
 
-from ..records import Message, TokenRow
+from ..records import Message, TokenRow, ToolPrompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +90,8 @@ class Reply:
     """`length`: the turn's token limit cut it; `context`: no room was left for a reply at all."""
     sampled_tokens: int = 0
     prompt_tokens: int = 0
+    tool_prompt: ToolPrompt | None = None
+    """How much of the tools that it was sent the prompt showed, where whoever answers says so, as `sdk.serve` does."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -6,10 +6,10 @@ A model that was trained on its tools should need less of them in its prompt. Ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
-from ..records import ToolPrompt
+from ..records import Rollout, ToolPrompt
 
 TOOL_PROMPTS: tuple[ToolPrompt, ...] = get_args(ToolPrompt)
 """From the longest to the shortest."""
@@ -27,6 +27,11 @@ def shown_by_default(trained: TrainedToolPrompt | None) -> ToolPrompt:
     return trained or "full"
 
 
+def shortest(*lengths: ToolPrompt) -> ToolPrompt:
+    """What is left where several each leave something out. Example: `shortest("full", "names") == "names"`"""
+    return max(lengths, key=TOOL_PROMPTS.index)
+
+
 def describe_trained(trained: TrainedToolPrompt) -> str:
     """For people. Example: `full schemas (50 %) and names only (50 %), measured with full schemas`"""
     if isinstance(trained, Mapping):
@@ -34,6 +39,12 @@ def describe_trained(trained: TrainedToolPrompt) -> str:
         shares = " and ".join(f"{PROMPT_NAMES[length]} ({100 * trained[length]:g} %)" for length in given)
         return f"{shares}, measured with {PROMPT_NAMES[given[0]]}"
     return PROMPT_NAMES[trained]
+
+
+def describe_shown(rollouts: Iterable[Rollout]) -> str:
+    """What the prompts of these rollouts showed, for people. Example: `names only`; empty without rollouts."""
+    shown = {rollout.tool_prompt for rollout in rollouts}
+    return " and ".join(PROMPT_NAMES[length] for length in TOOL_PROMPTS if length in shown)
 
 
 def as_trained(value: Any) -> TrainedToolPrompt:

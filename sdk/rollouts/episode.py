@@ -20,6 +20,7 @@ from mcp_bridge.world import World, WorldSource
 
 from ..errors import PolicyFailure
 from ..policies.protocol import Agent, Conversation, Reply, Sampling
+from ..policies.tool_prompt import shortest
 from ..records import CallRecord, Failure, Message, Rollout, StopReason, Task, ToolCall, ToolPrompt
 from .forkable import ForkableConversation
 from .forks import ForkFailed, TurnStart, turn_start
@@ -232,6 +233,8 @@ class _Episode:
         self.sampled_tokens += reply.sampled_tokens
         self.prompt_tokens += reply.prompt_tokens
         self.rollout.messages.append(reply.message)
+        if reply.tool_prompt is not None:  # an endpoint of a model that was trained with less of its tools
+            self.rollout.tool_prompt = shortest(self.rollout.tool_prompt, reply.tool_prompt)
         if reply.stop_reason == "length":
             return "token_limit"
         if len(self.rollout.calls) + len(reply.message.tool_calls) > self.limits.max_calls:

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from ..policies.protocol import StreamingPolicy
 from ..policies.rendering import ChatRenderer
+from ..records import ToolPrompt
 from .errors import ApiError, as_api_error
 from .generation import Generator
 from .replies import whole_reply
@@ -30,16 +31,18 @@ def build_app(
     api_key: str | None = None,
     *,
     default_max_tokens: int = 1024,
+    tool_prompt: ToolPrompt = "full",
 ) -> Starlette:
     """`/v1/chat/completions`, `/v1/models` and `/health` over a policy.
 
     `api_key`: what clients must send (`Authorization: Bearer ...`) for everything but `/health`; None asks for
-    nothing. `default_max_tokens`: the most new tokens of requests that set no limit.
+    nothing. `default_max_tokens`: the most new tokens of requests that set no limit. `tool_prompt`: how much of a
+    request's tools `renderer` shows, for the answers and `/v1/models` to say.
 
     A stream says what of the answer will not change any more, some tokens behind the policy; calls when they are
     complete.
     """
-    return _Endpoint(policy, renderer, model_name, api_key, default_max_tokens).app()
+    return _Endpoint(policy, renderer, model_name, api_key, default_max_tokens, tool_prompt).app()
 
 
 class _Endpoint:
@@ -50,10 +53,12 @@ class _Endpoint:
         model_name: str,
         api_key: str | None,
         default_max_tokens: int,
+        tool_prompt: ToolPrompt,
     ) -> None:
         self._generator = Generator(policy, renderer, default_max_tokens=default_max_tokens)
         self._model_name = model_name
         self._api_key = api_key
+        self._tool_prompt = tool_prompt
         self._created = int(time.time())
 
     def app(self) -> Starlette:
@@ -89,7 +94,7 @@ class _Endpoint:
         generated = await unless_disconnected(request.receive, lambda: self._generator.generate(chat))
         if generated is None:
             return Response(status_code=_CLIENT_CLOSED)
-        return JSONResponse(whole_reply(generated, self._model_name))
+        return JSONResponse(whole_reply(generated, self._model_name, self._tool_prompt))
 
     def _authorize(self, request: Request) -> None:
         if self._api_key is None:
@@ -113,7 +118,8 @@ class _Endpoint:
             )
 
     def _model(self) -> dict[str, object]:
-        return {"id": self._model_name, "object": "model", "created": self._created, "owned_by": "toolbake"}
+        said = {"id": self._model_name, "object": "model", "created": self._created, "owned_by": "toolbake"}
+        return {**said, "tool_prompt": self._tool_prompt}
 
 
 async def _body(request: Request) -> bytes:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..records import ToolCall
+from ..records import ToolCall, ToolPrompt
 from .errors import ApiError
 from .generation import Choice, Generated
 
@@ -16,10 +16,12 @@ _PIECE_CHARS = 32
 DONE = b"data: [DONE]\n\n"
 
 
-def whole_reply(generated: Generated, model: str) -> dict[str, Any]:
-    """The body of an answer that is not streamed."""
+def whole_reply(generated: Generated, model: str, tool_prompt: ToolPrompt = "full") -> dict[str, Any]:
+    """The body of an answer that is not streamed. `tool_prompt`, how much of the tools its prompt showed, is in it
+    beside OpenAI's fields: who measures a model behind this endpoint can tell."""
     return {
         **_head("chat.completion", model),
+        "tool_prompt": tool_prompt,
         "choices": [
             {"index": index, "message": _message(choice), "finish_reason": choice.finish_reason, "logprobs": None}
             for index, choice in enumerate(generated.choices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import logging
 import os
 import socket
 import threading
@@ -16,8 +17,10 @@ from typing import Any, Self
 import uvicorn
 
 from ..errors import ConfigError, ToolbakeError
-from ..policies.tool_prompt import TOOL_PROMPTS, shown_by_default
+from ..policies.tool_prompt import PROMPT_NAMES, TOOL_PROMPTS, shown_by_default
 from ..records import ToolPrompt
+
+log = logging.getLogger(__name__)
 
 _GRACE_S = 5
 """How long requests in flight may take when the server closes; then they are cancelled."""
@@ -140,7 +143,8 @@ def serve(
     for, the folder's name where not given. `default_max_tokens`: the most new tokens where a request sets no limit.
     `family`: how messages become tokens, see `make_renderer`; a folder's own chat template where not given.
     `tool_prompt`: how much of a request's tools the prompt shows, `full`, `names` or `none`; where not given as much as
-    the model was trained with, as its folder says. Calls are read in all cases, where the request has tools.
+    the model was trained with, as its folder says, with a warning in the log where that is less. Calls are read in all
+    cases, where the request has tools.
 
     Raises `ConfigError` for an address that cannot be used, before the model is loaded, and `ModelError` for a
     model that cannot be.
@@ -165,9 +169,15 @@ def serve(
         renderer = render_less(make_renderer(loaded.tokenizer, family=family or loaded.family), shown)
         engine = on_failure.enter_context(EmbeddedEngine(loaded.model, max_restarts=_ENGINE_RESTARTS))
         name = model_name or _served_name(model_dir, loaded.name)
-        app = build_app(engine, renderer, name, api_key, default_max_tokens=default_max_tokens)
+        app = build_app(engine, renderer, name, api_key, default_max_tokens=default_max_tokens, tool_prompt=shown)
         server = Server(app, listener, model_name=name, tool_prompt=shown, on_close=engine.close)
         on_failure.pop_all()
+        if tool_prompt is None and shown != "full":
+            log.warning(
+                "%s: its prompts show %s of clients' tools, as in its training; tool_prompt says otherwise",
+                name,
+                PROMPT_NAMES[shown],
+            )
         return server
 
 

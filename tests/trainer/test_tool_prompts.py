@@ -208,6 +208,26 @@ def test_the_endpoint_shows_as_much_of_its_clients_tools(by_name: sdk.TrainResul
         sdk.serve(by_name.model_dir, port=0, tool_prompt="short")  # type: ignore[arg-type]
 
 
+def test_a_model_behind_an_endpoint_is_recorded_with_what_its_prompts_showed(
+    by_name: sdk.TrainResult, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard = Heard()
+    how: dict[str, Any] = {"limits": SHORT["limits"], "output_dir": tmp_path / "run", "progress": heard}
+    with sdk.serve(by_name.model_dir, port=0, model_name="adder") as server:
+        assert "adder: its prompts show names only of clients' tools, as in its training" in caplog.text
+        (model,) = httpx.get(f"{server.url}/v1/models").json()["data"]
+        assert model["tool_prompt"] == "names"
+        report = sdk.evaluate([add], ["2 + 2?"], even_letters, model=(f"{server.url}/v1", "adder"), **how)
+    (kept,) = RunFolder.open_to_read(tmp_path / "run").read_rollouts("evaluation")
+    assert kept.tool_prompt == "names"
+    assert report.run["tool_prompt"] == {"adder": "names only"}
+    assert "Tools in the prompts of adder: names only." in str(report)
+    assert any("showed names only of the tools, where full schemas were sent" in line for line in heard.lines)
+    caplog.clear()
+    with sdk.serve(by_name.model_dir, port=0, tool_prompt="names"):
+        assert "its prompts show" not in caplog.text  # who asks for it knows
+
+
 def test_training_on_says_that_the_prompts_were_others(by_name: sdk.TrainResult, tmp_path: Path) -> None:
     heard = Heard()
     train(by_name.model_dir, tmp_path / "more", "full", heard)

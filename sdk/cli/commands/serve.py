@@ -60,7 +60,6 @@ def serve(
     with clean_errors(debug):
         # `docker stop` and service managers end a process by SIGTERM; it is to end as cleanly as by Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        from ...policies.tool_prompt import PROMPT_NAMES
         from ...progress import Console
         from ...serving import serve
         from ..quiet import quiet_libraries
@@ -72,8 +71,6 @@ def serve(
         progress.say(f"loading {model_dir or 'the embedded SmolLM2-135M-Instruct'}")
         server = serve(model_dir, host=host, port=port, api_key=key, tool_prompt=cast(Any, tool_prompt))
         with server:
-            if server.tool_prompt != "full":
-                progress.say(f"{server.model_name}'s prompts show {PROMPT_NAMES[server.tool_prompt]} of clients' tools")
             typer.echo(f"{server.model_name} is served at {server.url}/v1 (Ctrl-C ends it). Try it:\n")
             typer.echo(curl_example(server.url, server.model_name, api_key_env if key else None))
             server.wait()

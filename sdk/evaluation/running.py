@@ -9,12 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import anyio.to_thread
+
 from mcp_bridge import Handlers, Toolset, connect
 from mcp_bridge.guard.destructive import warn_of
 
 from ..errors import ConfigError
 from ..policies.opening import ModelSource, open_agent
 from ..policies.protocol import Sampling
+from ..policies.shown_tools import require_shown
 from ..policies.tool_prompt import PROMPT_NAMES, describe_shown
 from ..progress import Progress, Silent
 from ..records import Rollout, Task, ToolPrompt
@@ -79,6 +82,8 @@ async def evaluate_async(
     what = _Reporting(_prices(prices, plan), cluster_by, success_threshold, fault_judge, embed)
     tasks = tasks_of_split(load_tasks(prompts), split)
     what.check(tasks)
+    for conditions in plan.policies.values():
+        await anyio.to_thread.run_sync(require_shown, conditions[0].source, [c.tool_prompt for c in conditions])
     how.say_what_is_shown(plan, asked=tool_prompts is not None)
     bounds = _limits(limits)
     async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:

@@ -32,6 +32,11 @@ def shortest(*lengths: ToolPrompt) -> ToolPrompt:
     return max(lengths, key=TOOL_PROMPTS.index)
 
 
+def lengths_of(trained: TrainedToolPrompt) -> tuple[ToolPrompt, ...]:
+    """What may be shown in a training, from the longest."""
+    return tuple(n for n in TOOL_PROMPTS if n in trained) if isinstance(trained, Mapping) else (trained,)
+
+
 def describe_trained(trained: TrainedToolPrompt) -> str:
     """For people. Example: `full schemas (50 %) and names only (50 %), measured with full schemas`"""
     if isinstance(trained, Mapping):

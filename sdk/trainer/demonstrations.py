@@ -17,7 +17,6 @@ from ..evaluation.conditions import is_success
 from ..policies.rendering import ChatRenderer, render_demonstration
 from ..policies.scripted import replay_demonstration
 from ..policies.shown_tools import render_less
-from ..policies.tool_prompt import TOOL_PROMPTS
 from ..progress import Progress
 from ..records import Rollout, Task, TokenRow, ToolPrompt
 from ..rollouts.episode import Job
@@ -77,7 +76,7 @@ def _require_success(rollouts: Sequence[Rollout], threshold: float) -> None:
 def demonstration_rows(rollouts: Sequence[Rollout], renderer: ChatRenderer, tools: Sequence[Tool]) -> list[TokenRow]:
     """What the policy would have sampled in each replayed demonstration, shown as much of the tools as it says, as rows
     to train on."""
-    renderers = {length: render_less(renderer, length) for length in TOOL_PROMPTS}
+    renderers = {length: render_less(renderer, length) for length in {rollout.tool_prompt for rollout in rollouts}}
     rows: list[TokenRow] = []
     for rollout in rollouts:
         opening = rollout.task.opening()

@@ -16,8 +16,9 @@ from mcp_bridge.toolsets.toolset import Toolset
 from ..errors import ConfigError
 from ..evaluation.measuring import measure
 from ..evaluation.report import Report, build_report
+from ..policies.shown_tools import require_shown
 from ..policies.token_agent import TokenAgent
-from ..policies.tool_prompt import describe_trained, shown_by_default
+from ..policies.tool_prompt import describe_trained, lengths_of, shown_by_default
 from ..probing import STAGE as PROBES
 from ..progress import Progress, Silent
 from ..records import Rollout, Task
@@ -161,6 +162,7 @@ class _Run:
             self.progress.say(
                 f"calls under way when the run was killed: {cut_off}; their outcome is unknown, see calls.jsonl"
             )
+        await anyio.to_thread.run_sync(require_shown, model, lengths_of(self.config.tool_prompt))
         demonstrations = await self._replayed_demonstrations()
         await self._probe()
         from .stages import open_learner

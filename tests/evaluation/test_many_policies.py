@@ -211,6 +211,24 @@ def test_an_endpoint_without_tools_would_read_no_calls_and_is_refused() -> None:
         with_tool_prompt(EndpointAgent("http://127.0.0.1:9/v1", "m"), "none")
 
 
+async def test_an_evaluation_without_tools_of_an_endpoint_is_refused_before_another_policy_is_asked() -> None:
+    asked = Asked(["Hello."])
+    models: dict[str, Any] = {"first": asked, "second": ("http://127.0.0.1:9/v1", "m")}
+    with pytest.raises(ConfigError, match="'m' behind an endpoint: it reads no calls where no tools are sent"):
+        await sdk.evaluate_async([get_order], ["Hi"], says_shipped, models=models, tool_prompts=["full", "none"])
+    assert not asked.started
+
+
+class Asked(ScriptedAgent):
+    """A scripted agent that knows whether it was asked anything."""
+
+    started = False
+
+    def start(self, *args: Any, **options: Any) -> Any:
+        self.started = True
+        return super().start(*args, **options)
+
+
 async def test_each_length_of_the_tool_prompt_is_a_condition_compared_with_the_first() -> None:
     report = await compared(models={"large": knowing(0), "small": knowing(1)}, tool_prompts=["full", "names"])
     assert list(report.conditions) == [

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import sdk
 from mcp_bridge.records import Tool
 from sdk.errors import ConfigError, ModelError
 from sdk.policies.protocol import Sampling
 from sdk.policies.rendering import make_renderer, render_demonstration
 from sdk.policies.scripted import ScriptedPolicy
+from sdk.policies.shown_tools import render_less
 from sdk.policies.token_agent import TokenAgent
 from sdk.records import Message, ToolCall
 
@@ -161,3 +165,41 @@ def test_tools_that_the_model_would_never_see_are_refused(
 def test_a_demonstration_that_nobody_could_have_spoken_is_refused(with_template: Any, conversation: Any) -> None:
     with pytest.raises(ConfigError, match="demonstration"):
         render_demonstration(make_renderer(with_template(CHATML)), ASK, [], conversation)
+
+
+NEEDS_TOOLS = CHATML.replace(
+    "{{ m.content }}",
+    "{% if m.role == 'tool' and not tools %}{{ raise_exception('a result without tools') }}{% endif %}{{ m.content }}",
+)
+
+
+def test_a_template_that_needs_the_tools_after_a_call_is_refused_before_a_conversation_comes_to_it(
+    smollm2_tokenizer: Any, order_tool: Tool, tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    tokenizer = copy.deepcopy(smollm2_tokenizer)
+    tokenizer.chat_template = NEEDS_TOOLS
+    renderer = make_renderer(tokenizer)
+    assert renderer.start(ASK, [])  # an opening without tools says nothing
+    assert render_less(renderer, "names").start(ASK, [order_tool])
+    refused = r"tool_prompt 'none' cannot be used with this model.* a result without tools; use .*'full' or 'names'"
+    with pytest.raises(ModelError, match=refused):
+        render_less(renderer, "none")
+    # Whoever measures or trains hears of it before anything is played.
+    model = shutil.copytree(tiny_model_folder, tmp_path / "model")
+    tokenizer.save_pretrained(model)
+    with pytest.raises(ModelError, match=refused):
+        sdk.evaluate([echo], ["Hi"], answers, model=model, tool_prompts=["full", "none"])
+    how: dict[str, Any] = {"config": {"warm_start_steps": 0, "probe_tasks": 0, "heldout": 1, "prompts_per_step": 1}}
+    how["config"]["tool_prompt"] = {"full": 0.5, "none": 0.5}
+    with pytest.raises(ModelError, match=refused):
+        sdk.train([echo], ["Hi", "Hello", "Good day"], answers, str(model), tmp_path / "run", **how)
+    assert not list((tmp_path / "run" / "rollouts").iterdir())
+
+
+def answers(rollout: sdk.Rollout) -> bool:
+    return bool(rollout.answer)
+
+
+def echo(text: str) -> str:
+    """Say it."""
+    return text

@@ -79,6 +79,7 @@ def example(rollout: Rollout, tools: Sequence[Tool], *, licence: str, run: str) 
             "rollout": rollout.id,
             "task": rollout.task.id,
             "policy": rollout.policy,
+            "tool_prompt": rollout.tool_prompt,
             "weights_version": max(versions) if versions else None,
             "score": rollout.verdict.score if rollout.verdict is not None else None,
         },

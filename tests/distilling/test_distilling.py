@@ -57,7 +57,7 @@ def test_rollouts_of_an_endpoint_become_examples_with_tools_licence_and_origin(s
     }
     assert {tool["function"]["name"] for tool in json.loads(line["tools"])} == {"get_order", "add"}
     assert line["license"] == "apache-2.0"
-    assert line["origin"]["score"] == 1.0
+    assert (line["origin"]["score"], line["origin"]["tool_prompt"]) == (1.0, "full")
     # Three rollouts alike of the first task, three of the second that its verifier refused.
     assert (data.selection.duplicates, data.selection.not_verified, data.selection.seen) == (2, 3, 6)
     assert "1 examples of 6 rollouts" in str(data)

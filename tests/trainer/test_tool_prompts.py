@@ -189,7 +189,9 @@ def test_one_conversation_and_distilled_examples_show_as_much(by_name: sdk.Train
     assert DESCRIPTION not in prompt_of(rollout.rows[0], by_name.model_dir)
     to = tmp_path / "data.jsonl"
     sdk.distill(by_name.run_dir, tools=[add], to=to, licence="mit")
-    (tool,) = json.loads(json.loads(to.read_text().splitlines()[0])["tools"])
+    line = json.loads(to.read_text().splitlines()[0])
+    assert line["origin"]["tool_prompt"] == "names"
+    (tool,) = json.loads(line["tools"])
     assert tool["function"]["name"] == "add"
     assert tool["function"]["parameters"] == {"type": "object", "properties": {}}
 

@@ -57,6 +57,14 @@ class Spent:
     unreadable: int = 0
 
 
+class _Question:
+    """One that is being asked, for the equal ones that wait for it."""
+
+    def __init__(self) -> None:
+        self.ended = anyio.Event()
+        self.failure: VerifierError | None = None
+
+
 class Asker:
     """One model, asked for JSON. `model`: an endpoint as `(url, name)` or mapping, a local model, or an agent."""
 
@@ -77,14 +85,15 @@ class Asker:
         self._is_uncounted = False
         # Of each event loop its own: `sdk.evaluate` and its kind begin a new one every time.
         self._opening: RunVar[anyio.Lock] = RunVar("judge_opening")
-        self._asking: RunVar[dict[str, anyio.Event]] = RunVar("judge_asking")
+        self._asking: RunVar[dict[str, _Question]] = RunVar("judge_asking")
         self._stack = AsyncExitStack()
 
     async def ask(self, rules: str, material: str, read: Callable[[dict[str, Any]], Read]) -> tuple[Read, str]:
         """What `read` makes of the model's JSON object, and a note where it took more than one try.
 
         `read` raises `ValueError` for what is no verdict. Raises `VerifierError` where the budget is spent, the model
-        fails, or none of the tries is a verdict.
+        fails, or none of the tries is a verdict; with a cache also for equal questions that waited for this one. A
+        failure is not kept: who asks later asks anew.
         """
         if self.cache is None:
             return await self._asked(rules, material, read, None)
@@ -92,16 +101,23 @@ class Asker:
         asking = self._asking.get({})
         self._asking.set(asking)
         while key in asking:  # rollouts of one group are often the same, and judged at once
-            await asking[key].wait()
+            question = asking[key]
+            await question.ended.wait()
+            if question.failure is not None:
+                raise VerifierError(str(question.failure)) from question.failure
         kept = self.cache.get("reply", key)
         if kept is not None:
             self.spent.from_cache += 1
             return read(_json_object(kept)), ""
-        asking[key] = anyio.Event()
+        question = asking[key] = _Question()
         try:
             return await self._asked(rules, material, read, key)
-        finally:
-            asking.pop(key).set()
+        except VerifierError as error:
+            question.failure = error
+            raise
+        finally:  # where it was cancelled, one of those that wait asks instead
+            del asking[key]
+            question.ended.set()
 
     async def _asked(
         self, rules: str, material: str, read: Callable[[dict[str, Any]], Read], key: str | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -14,6 +15,7 @@ from sdk.cli.app import app
 from sdk.errors import VerifierError
 from sdk.judging import Agreement, Budget, judge, labelled_examples
 from sdk.judging.material import escaped
+from sdk.policies.endpoint import EndpointAgent
 from sdk.records import CallRecord, Rollout, Task, ToolCall
 from sdk.traces.json_text import dump_json
 from sdk.verifiers import run_verifier
@@ -44,6 +46,65 @@ async def test_a_question_that_fails_leaves_the_next_free_to_ask(endpoint: str, 
         with pytest.raises(VerifierError, match="no verdict in 2 tries"):
             await run_verifier(by_gold, answered("It is shipped."))
     assert by_gold.spent.calls == 4
+
+
+async def test_equal_questions_that_wait_for_one_that_fails_fail_with_it(endpoint: str, tmp_path: Path) -> None:
+    by_gold = judge((endpoint, "chatty"), gold=True, cache=tmp_path / "judge.db")
+    said: list[str] = []
+
+    async def one() -> None:
+        with pytest.raises(VerifierError) as error:
+            await run_verifier(by_gold, answered("It is shipped."))
+        said.append(str(error.value))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(one)
+    assert len(said) == 8
+    assert all("no verdict in 2 tries" in line for line in said)
+    assert by_gold.spent.calls == 2
+
+
+class HangsFirst(EndpointAgent):
+    """Hangs in its first conversation."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint, "honest")
+        self.asked = anyio.Event()
+
+    def start(self, tools: Any, **options: Any) -> Any:
+        conversation: Any = super().start(tools, **options)
+        if not self.asked.is_set():
+            self.asked.set()
+            conversation.reply = lambda _: anyio.sleep_forever()
+        return conversation
+
+
+async def test_a_question_whose_rollout_is_cancelled_is_asked_by_the_next_that_waits(
+    endpoint: str, tmp_path: Path
+) -> None:
+    agent = HangsFirst(endpoint)
+    by_gold = judge(agent, gold=True, cache=tmp_path / "judge.db")
+    scores: list[float] = []
+
+    async def one() -> None:
+        scores.append((await run_verifier(by_gold, answered("It is shipped."))).score)
+
+    first = anyio.CancelScope()
+
+    async def cancelled() -> None:
+        with first:
+            await one()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(cancelled)
+        await agent.asked.wait()
+        group.start_soon(one)
+        group.start_soon(one)
+        await anyio.wait_all_tasks_blocked()
+        first.cancel()
+    assert scores == [1.0, 1.0]
+    assert (by_gold.spent.calls, by_gold.spent.from_cache) == (2, 1)
 
 
 async def test_a_budget_of_tokens_that_nobody_counts_scores_nothing(endpoint: str) -> None:

@@ -18,7 +18,11 @@ from .tokens import tokenize
 
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
-_THOUSANDS = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3})+(?![\w,]\w|\w)")
+_DIGITS = re.compile(r"(?<![\w.,])\d+(?:\.\d+)?(?:,\d+(?:\.\d+)?)+(?!\w|[.,]\d)")
+"""Digits between which commas stand without spaces: each is of thousands, or between two items."""
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_MOST_GROUPS = 12
+"""Of a number, between its commas."""
 _MOST_JSON_CHARS = 200_000
 _DENIALS = "not never isn't aren't wasn't weren't don't doesn't didn't cannot can't doubt wrong incorrect false untrue"
 DENIALS = frozenset(_DENIALS.split())
@@ -99,7 +103,10 @@ class AnswerSet:
             texts = [str(item) for item in items]
             if denial := next((word for word in tokenize(_lead(said, texts)) if word in denials), None):
                 return f"the list is denied: {denial!r}"
-            found = _listed(said, texts)
+            try:
+                found = _listed(said, texts)
+            except ValueError as error:
+                return str(error)
             missing = [item for item, words in zip(items, wanted, strict=True) if words not in found]
             others = [words for words in found if words not in wanted]
             reasons = [f"missing: {', '.join(map(str, missing))}"] * bool(missing)
@@ -186,7 +193,8 @@ def answer_set() -> AnswerSet:
 
     The answer is the list and nothing else: items after commas, semicolons, "and" or on lines of their own, with
     bullets or numbers, after a lead that ends in a colon ("The orders are: 1, 2 and 3") and denies nothing, or a JSON
-    list.
+    list. A comma between two digits is one of thousands or stands between items, whichever gives expected items
+    ("1,000,2,000"); where both do, the answer is wrong.
 
     Example: `answer_set()` with `expected={"answer": ["A-17", "A-19"]}`
     """
@@ -261,8 +269,31 @@ def _lead(said: str, items: list[str]) -> str:
     return lead + colon if colon and "\n" not in lead and not any(":" in item for item in items) else ""
 
 
+def _read_commas(run: str, wanted: list[list[Any]]) -> str:
+    """Digits and commas (`1,000,2,000`), each expected item that they say on a line of its own; as they are where they
+    say other things. Raises `ValueError` where they say expected items in more than one way."""
+    groups = run.split(",")
+    ways, begins = [1], [0]  # of reading so many groups, and where the last item of one of them begins
+    for end in range(1, len(groups) + 1):
+        ways.append(0)
+        begins.append(0)
+        for start in range(max(0, end - _MOST_GROUPS), end):
+            item = ",".join(groups[start:end])
+            if ways[start] and (end - start == 1 or _THOUSANDS.fullmatch(item)) and tokenize(item) in wanted:
+                ways[end], begins[end] = min(2, ways[end] + ways[start]), start
+    if not ways[-1]:
+        return run
+    if ways[-1] > 1:
+        raise ValueError(f"the commas of {run} can be read in two ways; after one between items stands a space")
+    read, end = "", len(groups)
+    while end:
+        read = f"{''.join(groups[begins[end] : end])}\n{read}"
+        end = begins[end]
+    return read
+
+
 def _listed(said: str, items: list[str]) -> list[list[Any]]:
-    """The items that an answer lists, as words."""
+    """The items that an answer lists, as words. Raises `ValueError` where it can be read in two ways."""
     try:
         document = strict_json(said)
     except ValueError:
@@ -272,8 +303,7 @@ def _listed(said: str, items: list[str]) -> list[list[Any]]:
     said = said.removeprefix(_lead(said, items))
     said = _BULLET.sub("", said.strip())
     wanted = [tokenize(item) for item in items]
-    # The comma of 1,000 ends no item where 1000 is one.
-    said = _THOUSANDS.sub(lambda one: one[0].replace(",", "") if tokenize(one[0]) in wanted else one[0], said)
+    said = _DIGITS.sub(lambda run: _read_commas(run[0], wanted), said)
     marks = "".join(mark for mark in ",;" if not any(mark in item for item in items))
     pieces = re.split(rf"[{marks}\n]" if marks else r"\n", said)
     found: list[list[Any]] = []

@@ -28,6 +28,8 @@ _OTHER_WORD = {
     for word in ("yes", "no")
 }
 """Yes or no as a clause of its own or at the end of one: "no problem" and "order no. A-4417" are none."""
+_FORM_ASKED = re.compile(r"\byes\b.*\bno\b|\bno\b.*\byes\b|\b(?:otherwise|else|if not)\b")
+"""A sentence that says how to answer: "yes or no", "Otherwise say no." """
 _TO_THE_JUDGE = re.compile(r"\b(score|reward|verdict|grade)\b[\s\"'*]*[:=]", re.IGNORECASE)
 
 
@@ -220,14 +222,24 @@ def _without(prompts: list[list[Token]], answer: list[Token]) -> list[Token]:
 
 
 def _turned(rollout: Rollout, golds: list[list[list[list[Token]]]]) -> str | None:
-    """The opposite of the yes or no that is expected, where the answer says it, too, and the prompt does not."""
+    """The opposite of the yes or no that is expected, where the answer says it, too, and the prompt does not.
+
+    A prompt that asks for the form ("Answer yes or no.") has said neither. Its sentences may be repeated.
+    """
     wanted = {form[0] for choices in golds for choice in choices for form in choice if len(form) == 1}
+    asked = [sentence for text in user_texts(rollout) for sentence in _sentences(text)]
+    told = " ".join(sentence for sentence in asked if not _FORM_ASKED.search(sentence))
+    said = " ".join(sentence for sentence in _sentences(rollout.answer) if sentence not in asked)
     for word, opposite in (("yes", "no"), ("no", "yes")):
-        pattern = _OTHER_WORD[opposite]
-        asked = any(pattern.search(text) for text in user_texts(rollout))
-        if word in wanted and opposite not in wanted and not asked and pattern.search(rollout.answer):
+        found = _OTHER_WORD[opposite].search
+        if word in wanted and opposite not in wanted and found(said) and not found(told):
             return opposite
     return None
+
+
+def _sentences(text: str) -> list[str]:
+    """The sentences of a text without case and spaces."""
+    return [" ".join(sentence.casefold().split()) for sentence in re.split(r"(?<=[.!?])\s+|\n+", text)]
 
 
 def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:

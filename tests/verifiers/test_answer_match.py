@@ -95,6 +95,30 @@ async def test_a_wrong_or_hedged_answer_does_not_count(answer, gold):
     assert await score(answer, gold) == 0
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Answer yes or no.",
+        "Say yes if it has; if not, no.",
+        "Say yes if it has. Otherwise, no.",
+        "Is it so? Yes/no.",
+        "Reply 'no' or 'yes'!",
+    ],
+)
+async def test_a_prompt_that_asks_for_yes_or_no_excuses_no_answer_that_says_both(form):
+    prompt = f"Has order 4417 left? {form}"
+    assert await score("Yes, it has left.", True, prompt=prompt) == 1
+    assert await score(f"{prompt} Yes.", True, prompt=prompt) == 1
+    assert await score("Yes, but actually the answer is no.", True, prompt=prompt) == 0
+    assert await score("Yes or no.", True, prompt=prompt) == 0
+    assert await score("No, wait: yes!", False, prompt=prompt) == 0
+
+
+async def test_an_answer_may_repeat_the_no_that_its_prompt_tells_of():
+    prompt = "The customer said no. Is the offer still open? Answer yes or no."
+    assert await score("Yes, although the customer said no.", True, prompt=prompt) == 1
+
+
 async def test_the_prompt_said_again_is_no_answer():
     prompt = "Is order 4417 shipped?"
     assert await score("Is order 4417 shipped?", "shipped", prompt=prompt) == 0

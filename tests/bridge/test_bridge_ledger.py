@@ -177,6 +177,27 @@ def test_a_number_of_another_library_is_digested_as_the_number_that_is_sent() ->
     assert ledger.lines[0].arguments == digest_arguments({"amount": 12.5})
 
 
+def nested(levels: int) -> list[Any]:
+    whole: list[Any] = []
+    for _ in range(levels):
+        whole = [whole]
+    return whole
+
+
+def test_arguments_that_cannot_be_written_have_digests_too() -> None:
+    long, longer = 10**5_000, 10**5_000 + 1  # more digits than Python writes
+    itself: list[Any] = [long]
+    itself.append(itself)
+    odd = [long, longer, [long], {"a": long}, {"a": longer}, {long: 1}, itself, nested(100_000), nested(100_001)]
+    digests = [digest_arguments(one) for one in odd]
+    assert digests == [digest_arguments(one) for one in odd]
+    assert len(set(digests)) == len(odd)
+    assert digest_arguments({"a": long, "b": 1}) == digest_arguments({"b": 1, "a": long})
+    ledger = Ledger("r")
+    ledger.open("charge", {"amount": long}, None).started()
+    assert ledger.lines[0].arguments == digest_arguments({"amount": long})
+
+
 async def test_a_line_holds_digests_that_anyone_can_compute_again() -> None:
     _, lines, _ = await calling([])
     started, answered = lines

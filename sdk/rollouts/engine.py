@@ -93,7 +93,7 @@ class RolloutEngine:
             raise ValueError(f"retries is {retries}; it must be 0 or more")
         if branching is not None:
             require_forkable(self.source)
-        with plain_errors(), fewer_collections():
+        with plain_errors(), fewer_collections(self.concurrency):
             async with contextlib.AsyncExitStack() as copies, anyio.create_task_group() as group:
                 stream = RolloutStream(
                     self,

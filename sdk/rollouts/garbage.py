@@ -12,26 +12,35 @@ import threading
 from collections.abc import Iterator
 
 _NEW_CONTAINERS = 50_000
+_FOR_EACH_IN_FLIGHT = 500
+"""About what a rollout in flight holds and leaves behind: with a thousand of them 50 000 new containers are those of
+their next turn, and nothing that could be thrown away."""
 _lock = threading.Lock()
 _before: list[tuple[int, int, int]] = []
 """The thresholds to go back to, one entry for each block that is open."""
+_raised_to = 0
+"""The threshold that the blocks which are open have set."""
 
 
 @contextlib.contextmanager
-def fewer_collections() -> Iterator[None]:
-    """In this block the youngest generation is collected after 50 000 new containers. Blocks may overlap.
+def fewer_collections(in_flight: int = 0) -> Iterator[None]:
+    """In this block the youngest generation is collected after 50 000 new containers, or 500 for each of the
+    `in_flight` rollouts where that is more. Blocks may overlap: the rarest holds until the last has ended.
 
     Nothing changes where collections are off, or rarer already; a threshold set within the block stays.
     """
+    global _raised_to
+    wanted = max(_NEW_CONTAINERS, _FOR_EACH_IN_FLIGHT * in_flight)
     with _lock:
         first, second, third = gc.get_threshold()
         _before.append(_before[0] if _before else (first, second, third))
-        if 0 < first < _NEW_CONTAINERS:
-            gc.set_threshold(_NEW_CONTAINERS, second, third)
+        if 0 < first < wanted:
+            gc.set_threshold(wanted, second, third)
+            _raised_to = wanted
     try:
         yield
     finally:
         with _lock:
             then = _before.pop()
-            if not _before and gc.get_threshold()[0] == _NEW_CONTAINERS:
+            if not _before and gc.get_threshold()[0] == _raised_to:
                 gc.set_threshold(*then)

@@ -41,6 +41,18 @@ async def test_a_stream_raises_the_threshold_and_puts_it_back_also_where_it_is_b
     assert gc.get_threshold() == (700, 10, 10)
 
 
+async def test_the_more_rollouts_may_be_in_flight_the_fewer_collections() -> None:
+    many = RolloutEngine(agent=ScriptedAgent(["done"]), source=Helpdesk(), verifier=None, concurrency=1_000)
+    few = RolloutEngine(agent=ScriptedAgent(["done"]), source=Helpdesk(), verifier=None, concurrency=10)
+    async with few.stream(sampling=Sampling()):
+        assert gc.get_threshold()[0] == 50_000
+        async with many.stream(sampling=Sampling()):
+            async with few.stream(sampling=Sampling()):
+                assert gc.get_threshold()[0] == 500_000
+        assert gc.get_threshold()[0] == 500_000, "a block is open still"
+    assert gc.get_threshold() == (700, 10, 10)
+
+
 @pytest.mark.parametrize("chosen", [(0, 10, 10), (90_000, 5, 5)])
 def test_collections_that_are_off_or_rarer_stay_so(chosen: tuple[int, int, int]) -> None:
     gc.set_threshold(*chosen)

@@ -18,6 +18,7 @@ from ...progress import Progress, Silent
 from .fleet import Fleet
 from .looking import look_at
 from .options import VllmOptions
+from .pieces import warn_of_pieces
 from .policy import VllmPolicy
 from .process import SERVED_MODEL, VllmProcess
 from .replica import Replica, needs_certificates
@@ -116,6 +117,8 @@ def _look_at_all(replicas: list[Replica], named: str | None) -> int:
         for replica in replicas:
             facts = look_at(replica.url, client, named=replica.base or named)
             replica.base = replica.model = facts.name
+            if replica.process is None:
+                warn_of_pieces(replica.url, client)
             contexts.append(facts.context_tokens)
     return min(contexts)
 

@@ -82,9 +82,7 @@ async def evaluate_async(
     what = _Reporting(_prices(prices, plan), cluster_by, success_threshold, fault_judge, embed)
     tasks = tasks_of_split(load_tasks(prompts), split)
     what.check(tasks)
-    for conditions in plan.policies.values():
-        await anyio.to_thread.run_sync(require_shown, conditions[0].source, [c.tool_prompt for c in conditions])
-    how.say_what_is_shown(plan, asked=tool_prompts is not None)
+    await how.settle_what_is_shown(plan, asked=tool_prompts is not None)
     bounds = _limits(limits)
     async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
         warn_of(source.live_destructive)
@@ -123,8 +121,11 @@ class _Measurement:
                 "set temperature, such as 1.0"
             )
 
-    def say_what_is_shown(self, plan: Plan, *, asked: bool) -> None:
-        """Which prompts show less than full schemas, where nobody has `asked` for it."""
+    async def settle_what_is_shown(self, plan: Plan, *, asked: bool) -> None:
+        """Raises as `require_shown`, and says which prompts show less than full schemas where nobody has `asked` for
+        it."""
+        for conditions in plan.policies.values():
+            await anyio.to_thread.run_sync(require_shown, conditions[0].source, [c.tool_prompt for c in conditions])
         for condition in plan.conditions:
             if not asked and condition.tool_prompt != "full":
                 shown = PROMPT_NAMES[condition.tool_prompt]

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from .processes import by_deepspeed
+
 EMBEDDED_BYTES = 540_000_000
 """The embedded model's weights in float32."""
 
@@ -17,6 +19,9 @@ _FLOAT32 = 4
 _WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
+DEEPSPEED_COPIES = 4
+"""More under DeepSpeed: two checkpoints, each with the engine's weights and the optimiser's beside the model's."""
+
 LORA_COPIES = 4
 """The model after the warm start and after GRPO, the final one, and the one being written; checkpoints of adapters are
 small beside them."""
@@ -24,7 +29,7 @@ small beside them."""
 
 def bytes_still_needed(model: str | Path | None, folder: Path, *, lora: bool = False) -> int:
     """What a run of `model` will write into `folder` beyond what is there; 0 for a model that is not on this disk."""
-    wanted = (LORA_COPIES if lora else COPIES) * weight_bytes(model)
+    wanted = (LORA_COPIES if lora else COPIES + DEEPSPEED_COPIES * by_deepspeed()) * weight_bytes(model)
     if not wanted or not folder.is_dir():
         return wanted
     written = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())

@@ -30,11 +30,12 @@ from .config import TrainConfig
 from .correction import correct
 from .lora import plain_model
 from .micro_batches import Plan, collate_batch, over_budget
-from .processes import sharded, share, stage_ended, world_size
+from .processes import by_deepspeed, sharded, share, stage_ended, world_size
 from .reference import Reference
 from .sampling import NoteWeights, publish
 from .sharding import ShardsWeights
 from .shared_prefix import checkpoint_layers, share_prefixes
+from .zero import accumulating
 
 
 class CollectBatch(Protocol):
@@ -197,6 +198,8 @@ class RolloutTrainer(ShardsWeights, GRPOTrainer):  # type: ignore[misc]
     def _without_exchange(self, model: Any) -> AbstractContextManager[None]:
         """Several processes exchange gradients once, with the last part; sharded ones with each, so that no process
         holds them whole."""
+        if by_deepspeed():
+            return accumulating(self.accelerator)
         if self.accelerator.num_processes == 1 or sharded():
             return contextlib.nullcontext()
         context: AbstractContextManager[None] = self.accelerator.no_sync(model)

@@ -11,6 +11,7 @@ Rank and number of processes come from the environment that the launcher sets; a
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,12 +23,6 @@ from .config import TrainConfig
 
 _PATIENCE = timedelta(days=7)
 """How long a process waits for another: while the first one samples and measures, the others have nothing to do."""
-
-
-_DEEPSPEED = (
-    "ACCELERATE_USE_DEEPSPEED is set, but DeepSpeed takes over the backward passes that are made here for each part of "
-    "a step; shard weights with FSDP2 instead: accelerate launch --config_file examples/distributed/fsdp2.yaml"
-)
 
 
 @dataclass(frozen=True)
@@ -49,8 +44,14 @@ def follows() -> bool:
 
 
 def sharded() -> bool:
-    """Whether weights are sharded over the processes: by FSDP2, where the launcher's configuration says so."""
-    return _asked("ACCELERATE_USE_FSDP") and world_size() > 1
+    """Whether weights or their moments are sharded over the processes: by FSDP2 or DeepSpeed, where the launcher's
+    configuration says so."""
+    return world_size() > 1 and (_asked("ACCELERATE_USE_FSDP") or by_deepspeed())
+
+
+def by_deepspeed() -> bool:
+    """Whether it is DeepSpeed that shards them."""
+    return world_size() > 1 and _asked("ACCELERATE_USE_DEEPSPEED")
 
 
 def _asked(name: str) -> bool:
@@ -59,10 +60,10 @@ def _asked(name: str) -> bool:
 
 def check_processes(config: TrainConfig) -> None:
     """Raises `ConfigError` for what several processes cannot do, before anything is loaded."""
-    if _asked("ACCELERATE_USE_DEEPSPEED"):
-        raise ConfigError(_DEEPSPEED)
-    if _asked("ACCELERATE_USE_FSDP"):
-        _check_sharding(config)
+    for name, check in (("ACCELERATE_USE_FSDP", _check_fsdp), ("ACCELERATE_USE_DEEPSPEED", _check_deepspeed)):
+        if _asked(name):
+            _check_sharding(config, name)
+            check(config)
     if world_size() > 1 and config.warm_start_steps and config.warm_start_batch % world_size():
         raise ConfigError(
             f"warm_start_batch is {config.warm_start_batch}, which {world_size()} processes cannot share evenly; "
@@ -70,12 +71,20 @@ def check_processes(config: TrainConfig) -> None:
         )
 
 
-def _check_sharding(config: TrainConfig) -> None:
+def _check_sharding(config: TrainConfig, asked: str) -> None:
     if world_size() == 1:
         raise ConfigError(
-            "ACCELERATE_USE_FSDP is set, but there is one process, which has nothing to share weights with; set "
-            "num_processes to 2 or more, or launch without FSDP"
+            f"{asked} is set, but there is one process, which has nothing to share weights with; set num_processes to "
+            "2 or more, or launch without it"
         )
+    if "8bit" in (optimiser := str(config.trl.get("optim", ""))):
+        raise ConfigError(
+            f"the optimiser {optimiser!r} keeps its moments in a form of its own, not known to work on shards; "
+            "leave optim out, since the moments are sharded anyway"
+        )
+
+
+def _check_fsdp(config: TrainConfig) -> None:  # noqa: ARG001
     if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
         raise ConfigError(
             f"fsdp_version is {version}, but weights are sharded by FSDP2 only; set fsdp_version: 2 in the "
@@ -86,16 +95,44 @@ def _check_sharding(config: TrainConfig) -> None:
             "fsdp_activation_checkpointing is true, but it would compute layers again without the attention of shared "
             "prefixes; leave it out, and pass config={'gradient_checkpointing': True}"
         )
-    if "8bit" in (optimiser := str(config.trl.get("optim", ""))):
-        raise ConfigError(
-            f"the optimiser {optimiser!r} keeps its moments in a form of its own, not known to work on shards; "
-            "leave optim out, since the moments are sharded anyway"
-        )
     if not _asked("FSDP_CPU_RAM_EFFICIENT_LOADING"):
         raise ConfigError(
             "fsdp_cpu_ram_efficient_loading is false, but the weights always come from the first process; set it to "
             "true, so that the others do not read them"
         )
+
+
+def _check_deepspeed(config: TrainConfig) -> None:
+    if importlib.util.find_spec("deepspeed") is None:
+        raise ConfigError(
+            "ACCELERATE_USE_DEEPSPEED is set, but DeepSpeed is missing: pip install 'toolbake[deepspeed]'"
+        )
+    if (stage := zero_stage()) not in (2, 3):
+        raise ConfigError(
+            f"zero_stage is {stage}, but 2 (gradients and moments are sharded) or 3 (weights, too) can be trained with"
+        )
+    if (file := os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")) != "none":
+        raise ConfigError(
+            f"deepspeed_config_file is {file!r}, but the optimiser, its schedule and what is exchanged come from the "
+            "options of sdk.train; leave the file out, and give zero_stage in deepspeed_config, as "
+            "examples/distributed/deepspeed_zero2.yaml does"
+        )
+    for what in ("optimizer", "param"):
+        if (device := os.environ.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{what.upper()}_DEVICE", "none")) != "none":
+            raise ConfigError(
+                f"offload_{what}_device is {device!r}, but nothing is offloaded by DeepSpeed here; set it to none, and "
+                "use more processes, zero_stage: 3 or lora_rank where memory is short"
+            )
+    if config.bf16:
+        raise ConfigError(
+            "bf16 is true, but DeepSpeed would keep the weights themselves in bfloat16, where small updates round to "
+            "nothing; leave bf16 out, or shard by FSDP2 (examples/distributed/fsdp2.yaml), which keeps float32"
+        )
+
+
+def zero_stage() -> int:
+    """What DeepSpeed shards: 2 gradients and moments, 3 the weights, too."""
+    return int(os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2"))
 
 
 def holding_device() -> str | None:
@@ -155,10 +192,13 @@ def follow(model: str | Path | None, config: TrainConfig) -> Any:
     from ..policies.models.progress import quiet_loading
     from .collecting import TrainingStopped
     from .lora import load_kept, plain_model, with_adapters
+    from .sharding import forget_weights
 
     join()  # first: loading asks which process this is, and which GPU is its own
     loaded = load_model(str(model) if model is not None else None, dtype="float32", device=holding_device())
     network = with_adapters(loaded.model, config)
+    if sharded():
+        forget_weights(network)
     while True:
         command = share(None)
         if not isinstance(command, Command) or command.do == "failed":

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 
 from .processes import sharded
-from .sharding import full, let_go, shard_frozen
+from .sharding import full, let_go, present_state, shard_frozen
 
 FILE = "reference.safetensors"
 
@@ -44,7 +44,7 @@ class Reference:
     def follow(self, model: torch.nn.Module, step: int) -> None:
         """At the beginning of a step: take the model's weights where it is time to."""
         if self._every is not None and step > 0 and step % self._every == 0:
-            self._take(model.state_dict())
+            self._take(present_state(model))
 
     def place(self, accelerator: Accelerator) -> None:
         """Go where the accelerator computes: to its device, or into shards, for which all processes call this."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -28,24 +29,67 @@ HERE = Path(__file__).parent
 EXAMPLES = HERE.parent.parent / "examples" / "distributed"
 
 
-def launch(config: str, model: Path, folder: Path, runs: dict[str, dict[str, Any]]) -> str:
-    """`run_in_processes.py` under a configuration of `examples/distributed`, on two processes; what it printed."""
+PORT_TAKEN = re.compile("EADDRINUSE|another process is utilizing it")
+"""What torch and accelerate say where somebody else was faster to listen at the port that was found free."""
+
+
+def launch(
+    config: str,
+    model: Path,
+    folder: Path,
+    runs: dict[str, dict[str, Any]],
+    *,
+    python: Path | None = None,
+    port: int = 0,
+) -> str:
+    """`run_in_processes.py` under a configuration of `examples/distributed`, on two processes; what it printed.
+
+    `python`: of an environment that has what the configuration needs. `port`: the first that is tried, 0 for any.
+    """
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{HERE}:{HERE.parent.parent}", "OMP_NUM_THREADS": "1"}
-    accelerate = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(EXAMPLES / config)]
-    accelerate += ["--num_processes", "2"]
+    accelerate = [str(python or sys.executable), "-m", "accelerate.commands.launch"]
+    accelerate += ["--config_file", str(EXAMPLES / config), "--num_processes", "2"]
     script = [str(HERE / "run_in_processes.py"), str(model), str(folder), json.dumps(runs)]
     hosts = load_config_from_file(str(EXAMPLES / config)).num_machines
-    port = ["--main_process_port", str(_free_port() if hosts > 1 else 0)]
     meeting = ["--main_process_ip", "127.0.0.1"] if hosts > 1 else []
-
-    def start(host: int) -> subprocess.CompletedProcess[str]:
-        command = [*accelerate, *port, *meeting, "--machine_rank", str(host), *script]
-        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=280)
-
-    with ThreadPoolExecutor(hosts) as threads:
-        ended = list(threads.map(start, range(hosts)))
+    for _ in range(5):
+        at = ["--main_process_port", str(port or _free_port())]
+        started = [[*accelerate, *at, *meeting, "--machine_rank", str(host), *script] for host in range(hosts)]
+        ended = _run_together(started, env)
+        if not any(one.returncode and PORT_TAKEN.search(one.stderr) for one in ended):
+            break
+        port = 0
     assert [one.returncode for one in ended] == [0] * hosts, "\n".join(one.stderr[-4000:] for one in ended)
     return "".join(one.stdout for one in ended)
+
+
+def _run_together(commands: list[list[str]], env: dict[str, str]) -> list[subprocess.CompletedProcess[str]]:
+    """To the end of all; where one fails the others, which would wait for it, are ended."""
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+        for command in commands
+    ]
+
+    def finish(one: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+        try:
+            out, err = one.communicate(timeout=280)
+        finally:
+            if one.returncode != 0:
+                _end(running)
+        return subprocess.CompletedProcess(one.args, one.returncode, out, err)
+
+    with ThreadPoolExecutor(len(running)) as threads:
+        return list(threads.map(finish, running))
+
+
+def _end(running: list[subprocess.Popen[str]]) -> None:
+    for one in running:
+        one.terminate()
+    for one in running:
+        try:
+            one.wait(10)
+        except subprocess.TimeoutExpired:  # one that waits for a meeting does not hear
+            one.kill()
 
 
 def _free_port() -> int:

@@ -1,9 +1,10 @@
 """Training runs as a script, for `accelerate launch`. Run by test_processes and test_processes_sharded.
 
 run_in_processes.py MODEL_DIR FOLDER RUNS
-RUNS: JSON, the options of each run by its name. In a run whose name begins with "resumed" the verifier is broken from
-the second step on; the run ends with an error, and is called again with the verifier mended. In one whose name begins
-with "fails" the first process cannot write the figures of its first step; nothing can be called after it.
+RUNS: JSON, the options of each run by its name; a `model` among them is trained in place of MODEL_DIR. In a run whose
+name begins with "resumed" the verifier is broken from the second step on; the run ends with an error, and is called
+again with the verifier mended. In one whose name begins with "fails" the first process cannot write the figures of its
+first step; nothing can be called after it.
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from test_training_runs import TINY, add, even_letters, tasks
 
 import sdk
@@ -34,20 +36,21 @@ def no_space(self: RunFolder, line: dict[str, Any]) -> None:
 if __name__ == "__main__":
     model, folder, runs = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
     for name, options in runs.items():
+        trained = options.pop("model", model)
         if name.startswith("fails"):
             if os.environ["RANK"] == "0":
                 RunFolder.append_metrics = no_space
             try:
-                sdk.train([add], tasks(), judge, model, folder / name, {**TINY, **options})
+                sdk.train([add], tasks(), judge, trained, folder / name, {**TINY, **options})
             except (OSError, RuntimeError) as error:
                 print(f"{name} in process {os.environ['RANK']}:", type(error).__name__)
             break
         if name.startswith("resumed"):
             BROKEN = True
             try:
-                sdk.train([add], tasks(), judge, model, folder / name, {**TINY, **options})
+                sdk.train([add], tasks(), judge, trained, folder / name, {**TINY, **options})
             except sdk.ToolbakeError as error:
                 print(f"{name} ended:", error)
             BROKEN = False
-        result = sdk.train([add], tasks(), judge, model, folder / name, {**TINY, **options})
-        print(f"{name}:", list(result.report.conditions))
+        result = sdk.train([add], tasks(), judge, trained, folder / name, {**TINY, **options})
+        print(f"{name}:", list(result.report.conditions), "by", PartialState().distributed_type.value)

@@ -3,6 +3,7 @@ rounding of a sum."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from sdk.trainer.processes import check_processes
 def test_two_processes_make_the_updates_of_one(tiny_model_dir: Path, tmp_path: Path) -> None:
     options = {"loss_type": "grpo", "checkpoint_every": 1, "grpo_steps": 2}
     options |= {"trl": {"optim": "sgd"}, "learning_rate": 0.5}  # Adam would make much of a rounding
-    said = launch("two_hosts.yaml", tiny_model_dir, tmp_path, {"two": options})
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that they have to meet at another port
+        said = launch("two_hosts.yaml", tiny_model_dir, tmp_path, {"two": options}, port=taken.getsockname()[1])
     assert said.count("two: ['untrained', 'after warm start', 'after GRPO']") == 2
     in_one_process(tiny_model_dir, tmp_path / "one", options)
     begun = tmp_path / "one" / "checkpoints" / "warm_start"

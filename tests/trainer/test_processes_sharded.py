@@ -7,10 +7,13 @@ from typing import Any
 
 import anyio
 import pytest
+import torch
 from launching import assert_same_updates, in_one_process, launch
+from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
 
 import sdk
 from sdk.evidence.verifying import verify_run
+from sdk.policies.models import load_model, save_model
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.processes import check_processes
 from sdk.trainer.sharding import check_checkpoint
@@ -32,6 +35,11 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
+ROUTED = "model.layers.1.mlp.gate.e_score_correction_bias"
+BUFFERS = {"grpo_steps": 1, "learning_rate": 0.5, "kl_coefficient": 0.1, "trl": {"optim": "sgd"}}
+"""Of a model whose checkpoints have buffers, which are sent and kept whole."""
+
+
 SHARDED = {
     **{"WORLD_SIZE": "2", "ACCELERATE_USE_FSDP": "true"},
     **{"FSDP_VERSION": "2", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"},
@@ -43,9 +51,37 @@ FAILS = {"grpo_steps": 2, "warm_start_steps": 0}
 
 
 @pytest.fixture(scope="module")
-def runs(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def runs(tiny_model_dir: Path, experts_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("sharded")
-    return folder, launch("fsdp2.yaml", tiny_model_dir, folder, {**RUNS, "fails": FAILS})
+    buffers = {**BUFFERS, "model": str(experts_dir)}
+    return folder, launch("fsdp2.yaml", tiny_model_dir, folder, {**RUNS, "buffers": buffers, "fails": FAILS})
+
+
+@pytest.fixture(scope="module")
+def experts_dir(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random GLM with experts, whose router has a buffer in its checkpoints."""
+    tokenizer = load_model(str(tiny_model_dir)).tokenizer
+    torch.manual_seed(0)
+    config = Glm4MoeConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        moe_intermediate_size=16,
+        num_hidden_layers=2,
+        first_k_dense_replace=1,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=1024,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = Glm4MoeForCausalLM(config)
+    model.get_buffer(ROUTED).copy_(torch.tensor([0.3, 0.1, -0.2, 0.0]))
+    return save_model(model, tokenizer, tmp_path_factory.mktemp("models") / "experts")
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -57,10 +93,21 @@ def test_sharded_weights_get_the_updates_of_one_process(
     assert_same_updates(tmp_path, folder / name, tiny_model_dir, steps=RUNS[name]["grpo_steps"])
 
 
+def test_a_model_with_buffers_in_its_checkpoints_is_sharded_without_them(
+    runs: tuple[Path, str], experts_dir: Path, tmp_path: Path
+) -> None:
+    folder, _ = runs
+    in_one_process(experts_dir, tmp_path, BUFFERS)
+    assert_same_updates(tmp_path, folder / "buffers", experts_dir, steps=1)
+    assert load_model(str(folder / "buffers" / "model")).model.get_buffer(ROUTED).tolist() == pytest.approx(
+        [0.3, 0.1, -0.2, 0.0]
+    )
+
+
 def test_a_sharded_run_that_ended_early_went_on_from_its_checkpoint(runs: tuple[Path, str]) -> None:
     folder, said = runs
     assert said.count("resumed whole ended:") == 2
-    assert said.count("resumed whole: ['untrained', 'after warm start', 'after GRPO']") == 2
+    assert said.count("resumed whole: ['untrained', 'after warm start', 'after GRPO'] by FSDP") == 2
     rollouts = sdk.traces.RunFolder.open_to_read(folder / "resumed whole").read_rollouts("grpo")
     assert sorted({rollout.step for rollout in rollouts}) == [0, 1, 2]
 
@@ -71,7 +118,7 @@ def test_a_first_process_that_fails_in_a_step_ends_though_the_others_wait_for_it
     assert "fails in process 1: RuntimeError" in said  # the connection was closed
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, "buffers"])
 def test_the_weights_that_a_sharded_run_kept_are_those_that_its_evidence_says_were_sampled_from(
     runs: tuple[Path, str], name: str
 ) -> None:
@@ -82,7 +129,6 @@ def test_the_weights_that_a_sharded_run_kept_are_those_that_its_evidence_says_we
 @pytest.mark.parametrize(
     ("environment", "error"),
     [
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed takes over the backward passes"),
         ({"FSDP_VERSION": "1"}, "fsdp_version is 1, but weights are sharded by FSDP2 only"),
         ({"FSDP_ACTIVATION_CHECKPOINTING": "true"}, "'gradient_checkpointing': True"),
         ({"FSDP_CPU_RAM_EFFICIENT_LOADING": "false"}, "fsdp_cpu_ram_efficient_loading is false"),
@@ -98,20 +144,31 @@ def test_what_would_shard_otherwise_is_refused_and_not_tried(
         check_processes(TrainConfig())
 
 
-@pytest.mark.parametrize(("optimiser", "was"), [("optimizer_0/shard", "with"), ("optimizer.pt", "without")])
+LAUNCHES = {"plain": {}, "FSDP2": SHARDED, "DeepSpeed": {"WORLD_SIZE": "2", "ACCELERATE_USE_DEEPSPEED": "true"}}
+
+
+@pytest.mark.parametrize("launched", LAUNCHES)
+@pytest.mark.parametrize(
+    ("optimiser", "of", "was"),
+    [
+        ("optimizer_0/shard", "FSDP2", "with weights sharded by FSDP2"),
+        ("global_step1/shard", "DeepSpeed", "by DeepSpeed"),
+        ("optimizer.pt", "plain", "without sharded weights"),
+    ],
+)
 def test_a_checkpoint_of_another_kind_of_launch_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, optimiser: str, was: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, launched: str, optimiser: str, of: str, was: str
 ) -> None:
+    for name, value in LAUNCHES[launched].items():
+        monkeypatch.setenv(name, value)
+    check_checkpoint(tmp_path)
     (tmp_path / optimiser).parent.mkdir(exist_ok=True)
     (tmp_path / optimiser).touch()
-    if was == "with":
-        check_checkpoint(tmp_path / "none")
+    if launched == of:
+        check_checkpoint(tmp_path)
     else:
-        check_checkpoint(tmp_path)
-        for name, value in SHARDED.items():
-            monkeypatch.setenv(name, value)
-    with pytest.raises(sdk.ConfigError, match=f"was written {was} sharded weights"):
-        check_checkpoint(tmp_path)
+        with pytest.raises(sdk.ConfigError, match=f"was written {was}, and this launch would go on"):
+            check_checkpoint(tmp_path)
 
 
 def test_an_optimiser_with_moments_of_its_own_form_is_refused_on_shards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,14 +28,21 @@ def test_the_shared_prefix_forward_has_the_same_gradients_where_fsdp2_shards_the
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("one_host.yaml", "MULTI_GPU"), ("two_hosts.yaml", "MULTI_GPU"), ("fsdp2.yaml", "FSDP")]
+    ("name", "kind"),
+    [
+        ("one_host.yaml", "MULTI_GPU"),
+        ("two_hosts.yaml", "MULTI_GPU"),
+        ("fsdp2.yaml", "FSDP"),
+        ("deepspeed_zero2.yaml", "DEEPSPEED"),
+        ("deepspeed_zero3.yaml", "DEEPSPEED"),
+    ],
 )
 def test_the_configurations_shipped_are_what_accelerate_reads(name: str, kind: str) -> None:
     config = load_config_from_file(str(EXAMPLES / name)).to_dict()
     assert config["distributed_type"] == kind
     assert config["num_processes"] == 8 * config["num_machines"]
     assert ("fsdp_config" in config) == (kind == "FSDP")
-    assert "deepspeed_config" not in config
+    assert ("deepspeed_config" in config) == (kind == "DEEPSPEED")
 
 
 def test_accelerate_still_shards_on_accelerators_alone() -> None:
@@ -43,3 +50,10 @@ def test_accelerate_still_shards_on_accelerators_alone() -> None:
     sharding = inspect.getsource(AcceleratorState.__init__).split("DistributedType.FSDP")[0]
     assert "DistributedType.MULTI_GPU" in sharding
     assert "DistributedType.MULTI_CPU" not in sharding
+
+
+def test_accelerate_still_forgets_deepspeed_on_cpus() -> None:
+    """Why `zero.prepare_accelerator` sets the plugin there: once this fails, it need not."""
+    assert '"ACCELERATE_USE_DEEPSPEED", "false").lower() == "true" and not cpu' in inspect.getsource(
+        AcceleratorState.__init__
+    )

@@ -1,0 +1,85 @@
+"""Two processes under DeepSpeed, as the shipped configurations have it: the same run as in one process."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+from pathlib import Path
+
+import anyio
+import pytest
+from deepspeed_environment import deepspeed_python
+from launching import assert_same_updates, in_one_process, launch
+from test_processes_sharded import RUNS
+
+import sdk
+from sdk.evidence.verifying import verify_run
+from sdk.trainer.config import TrainConfig
+from sdk.trainer.disk_space import EMBEDDED_BYTES, bytes_still_needed
+from sdk.trainer.processes import check_processes
+
+pytestmark = pytest.mark.timeout(500)
+"""Of every test: whichever comes first waits for the environment, and for the runs that they share."""
+
+STAGES = {"deepspeed_zero2.yaml": RUNS, "deepspeed_zero3.yaml": RUNS}
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("alone")
+    for name, options in RUNS.items():
+        in_one_process(tiny_model_dir, folder / name, options)
+    return folder
+
+
+@pytest.mark.parametrize("config", STAGES)
+def test_deepspeed_makes_the_updates_of_one_process_keeps_its_evidence_and_resumes(
+    config: str, alone: Path, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    said = launch(config, tiny_model_dir, tmp_path, STAGES[config], python=deepspeed_python())
+    assert said.count("resumed whole ended:") == 2
+    assert said.count("resumed whole: ['untrained', 'after warm start', 'after GRPO'] by DEEPSPEED") == 2
+    for name, options in STAGES[config].items():
+        assert_same_updates(alone / name, tmp_path / name, tiny_model_dir, steps=options["grpo_steps"])
+        found = anyio.run(verify_run, tmp_path / name)
+        assert found.holds, found.findings
+
+
+LAUNCHED = {"WORLD_SIZE": "2", "ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}
+"""What the launcher sets under the shipped configuration, as far as it is checked."""
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "error"),
+    [
+        ({"WORLD_SIZE": "1"}, {}, "there is one process"),
+        ({"ACCELERATE_DEEPSPEED_ZERO_STAGE": "1"}, {}, "zero_stage is 1, but 2"),
+        ({"ACCELERATE_DEEPSPEED_CONFIG_FILE": "ds.json"}, {}, "deepspeed_config_file is 'ds.json'"),
+        ({"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"}, {}, "offload_optimizer_device is 'cpu'"),
+        ({"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "nvme"}, {}, "offload_param_device is 'nvme'"),
+        ({}, {"bf16": True}, "bf16 is true, but DeepSpeed would keep the weights themselves in bfloat16"),
+    ],
+)
+def test_what_deepspeed_would_do_otherwise_is_refused_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], options: dict[str, bool], error: str
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: importlib.machinery.ModuleSpec(name, None))
+    for name, value in {**LAUNCHED, **environment}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(sdk.ConfigError, match=error):
+        check_processes(TrainConfig().model_copy(update=options))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is not None, reason="DeepSpeed is installed here")
+def test_a_missing_deepspeed_is_named_with_the_extra_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(sdk.ConfigError, match=r"pip install 'toolbake\[deepspeed\]'"):
+        check_processes(TrainConfig())
+
+
+def test_deepspeed_asks_for_the_disk_that_its_checkpoints_take(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = bytes_still_needed(None, tmp_path)
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)
+    assert bytes_still_needed(None, tmp_path) == before + 2 * 2 * EMBEDDED_BYTES

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from mcp_bridge.ledger.lines import LedgerLine
 from mcp_bridge.records import ToolResult
 from sdk.evidence.view import stored_view
-from sdk.records import CallRecord, Message, Rollout, Task, TokenRow, ToolCall
+from sdk.records import CallRecord, Failure, Message, Rollout, Task, TokenRow, ToolCall
 from sdk.traces.json_text import dump_json
 
 logprobs = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-3, 0) | st.sampled_from([float("nan"), -0.0])
@@ -110,3 +111,107 @@ def test_what_a_verifier_changes_in_a_view_is_not_changed_in_the_rollout() -> No
     view.task.expected["state"]["x"] = 2
     view.calls.clear()
     assert rollout.model_dump_json() == before
+
+
+def full_rollout() -> Rollout:
+    call = ToolCall(id="c", name="f", arguments={"x": [1, {"y": "é"}]})
+    ask = Message(role="user", content="Hi")
+    task = Task(
+        prompt=[ask],
+        later_turns=["more"],
+        setup={"a": 1},
+        expected={"answer": 2.5},
+        demonstration=[ask],
+        tags={"t": "1"},
+    )
+    made = rollout_of([([1], [(2, True, -0.5, 0)])])
+    made.task, made.failure = task, Failure(boundary="verifier", kind="VerifierError", message="broke")
+    made.messages = [ask, Message(role="assistant", tool_calls=[call], reasoning="so")]
+    result = ToolResult(text="1", structured={"rows": [{"id": 1}]}, notes=("nearest",))
+    made.calls = [CallRecord(turn=1, call=call, result=result)]
+    made.ledger = [LedgerLine(rollout="r", call="c", key="k", event="answered", tool="f", attempt=1, time=1.5)]
+    made.shown_tools, made.initial_state, made.final_state = ["f"], {"n": None}, {"n": [1.5]}
+    return made
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    "",
+    " ",
+    "é",
+    "\ud83d",
+    "Text",
+    True,
+    0,
+    7,
+    2**70,
+    2.0,
+    -0.0,
+    float("nan"),
+    b"b",
+    (),
+    ("a",),
+    [],
+    ["a"],
+    {},
+    {"a": "b"},
+)
+
+
+def records_in(rollout: Rollout) -> dict[str, BaseModel]:
+    call = rollout.calls[0]
+    return {
+        "rollout": rollout,
+        "task": rollout.task,
+        "message": rollout.messages[1],
+        "wanted": rollout.task.demonstration[0],
+        "call": rollout.messages[1].tool_calls[0],
+        "record": call,
+        "result": call.result,
+        "row": rollout.rows[0],
+        "failure": rollout.failure or rollout,
+    }
+
+
+FIELDS = [(name, field) for name, record in records_in(full_rollout()).items() for field in type(record).model_fields]
+
+
+@pytest.mark.parametrize(("name", "field"), FIELDS)
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_whatever_stands_in_a_field_a_view_has_what_a_folder_gives_back(name: str, field: str) -> None:
+    if field == "verdict":
+        return
+    for value in ODD:
+        rollout = full_rollout()
+        records_in(rollout)[name].__dict__[field] = value
+        assert refused_or_told(stored_view, rollout) == refused_or_told(read_back, rollout), value
+
+
+def read_back(rollout: Rollout) -> Rollout:
+    return Rollout.model_validate(json.loads(dump_json(rollout)))
+
+
+def refused_or_told(view: Callable[[Rollout], Rollout], rollout: Rollout) -> str:
+    try:
+        return repr(view(rollout).model_dump())
+    except (TypeError, ValueError, AttributeError):
+        return "refused"
+
+
+def test_a_view_of_a_full_rollout_shares_nothing_that_can_be_changed() -> None:
+    rollout = full_rollout()
+    view = stored_view(rollout)
+    assert view == rollout
+    assert not changeable_in(view) & changeable_in(rollout)
+
+
+def changeable_in(value: Any) -> set[int]:
+    """The ids of all lists, dicts and records that are not frozen."""
+    if isinstance(value, BaseModel):
+        inner = changeable_in(list(value.__dict__.values())) - {id(value.__dict__)}
+        return inner if value.model_config.get("frozen") else inner | {id(value)}
+    if isinstance(value, dict | list | tuple):
+        parts = list(value.values()) if isinstance(value, dict) else value
+        found = set().union(*map(changeable_in, parts)) if parts else set[int]()
+        return found | (set() if isinstance(value, tuple) else {id(value)})
+    return set()

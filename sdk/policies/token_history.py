@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_bridge.records import Tool
+from mcp_bridge.toolsets.unchecked import unchecked
 
 from ..errors import ModelError
 from ..records import Message, TokenRow, ToolCall
 from .rendering import ChatRenderer, append_tokens
+
+_made = unchecked(ToolCall)
 
 
 class TokenHistory:
@@ -114,5 +117,5 @@ class CallIds:
                 call_id = f"call_{number}"
                 number += call_id in self._used
             self._used.add(call_id)
-            out.append(call if call_id == call.id else ToolCall(**{**call.__dict__, "id": call_id}))
+            out.append(call if call_id == call.id else _made({**call.__dict__, "id": call_id}))
         return out

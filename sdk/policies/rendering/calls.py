@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from mcp_bridge.toolsets.plain import is_plain
+from mcp_bridge.toolsets.unchecked import unchecked
 
 from ...records import ToolCall
 from .protocol import ParsedReply
@@ -17,6 +18,7 @@ _FORM = 'a call is written <tool_call>{"name": "...", "arguments": {...}}</tool_
 _QUOTED_CHARS = 120
 _MOST_LEVELS = 64
 _NESTING = (dict, list)
+_made = unchecked(ToolCall)
 
 
 def read_arguments(text: str | None) -> tuple[dict[str, Any], str | None]:
@@ -128,7 +130,7 @@ def _call_from_json(value: Any) -> ToolCall:
     if unknown:
         return _failed(f"the call has unknown keys {_quote(json.dumps(unknown))}; {_FORM}", name)
     arguments, error = check_arguments(value.get("arguments", {}))
-    return ToolCall(id="", name=name, arguments=arguments, error=error)
+    return _made({"id": "", "name": name, "arguments": arguments, "error": error})
 
 
 def _failed(message: str, name: str = "") -> ToolCall:

@@ -72,7 +72,7 @@ def _run_together(commands: list[list[str]], env: dict[str, str]) -> list[subpro
 
     def finish(one: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
         try:
-            out, err = one.communicate(timeout=280)
+            out, err = one.communicate(timeout=400)
         finally:
             if one.returncode != 0:
                 _end(running)

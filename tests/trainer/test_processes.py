@@ -14,7 +14,7 @@ from sdk.trainer.config import TrainConfig
 from sdk.trainer.processes import check_processes
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(450)
 def test_two_processes_make_the_updates_of_one(tiny_model_dir: Path, tmp_path: Path) -> None:
     options = {"loss_type": "grpo", "checkpoint_every": 1, "grpo_steps": 2}
     options |= {"trl": {"optim": "sgd"}, "learning_rate": 0.5}  # Adam would make much of a rounding

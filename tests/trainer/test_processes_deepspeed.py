@@ -18,7 +18,7 @@ from sdk.trainer.config import TrainConfig
 from sdk.trainer.disk_space import EMBEDDED_BYTES, bytes_still_needed
 from sdk.trainer.processes import check_processes
 
-pytestmark = pytest.mark.timeout(500)
+pytestmark = pytest.mark.timeout(600)
 """Of every test: whichever comes first waits for the environment, and for the runs that they share."""
 
 STAGES = {"deepspeed_zero2.yaml": RUNS, "deepspeed_zero3.yaml": RUNS}

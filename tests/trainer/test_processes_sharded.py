@@ -16,9 +16,9 @@ from sdk.evidence.verifying import verify_run
 from sdk.policies.models import load_model, save_model
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.processes import check_processes
-from sdk.trainer.sharding import check_checkpoint
+from sdk.trainer.sharding import check_checkpoint, forget_weights, make_room
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(500)
 """Of every test: whichever comes first waits for the runs that they share."""
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -142,6 +142,20 @@ def test_what_would_shard_otherwise_is_refused_and_not_tried(
         monkeypatch.setenv(name, value)
     with pytest.raises(sdk.ConfigError, match=error):
         check_processes(TrainConfig())
+
+
+def test_weights_that_come_from_the_first_process_take_no_memory_in_the_others(tiny_model_dir: Path) -> None:
+    model = load_model(str(tiny_model_dir)).model
+    whole = {name: weight.shape for name, weight in model.named_parameters()}
+    forget_weights(model)
+    assert all(weight.is_meta for weight in model.parameters())
+    assert not any(buffer.is_meta for buffer in model.buffers())  # computed, not sent
+    make_room(model)
+    assert {name: weight.shape for name, weight in model.named_parameters()} == whole  # tied ones once
+    assert len({weight.data_ptr() for weight in model.parameters()}) == len(whole)
+    kept = model.lm_head.weight
+    make_room(model)
+    assert model.lm_head.weight is kept is model.model.embed_tokens.weight
 
 
 LAUNCHES = {"plain": {}, "FSDP2": SHARDED, "DeepSpeed": {"WORLD_SIZE": "2", "ACCELERATE_USE_DEEPSPEED": "true"}}

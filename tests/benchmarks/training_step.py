@@ -74,28 +74,39 @@ def step_seconds(shared: bool, loaded: Any, folder: str) -> float:
     return taken
 
 
-def floor_seconds(loaded: Any) -> float:
-    """The least time of the step on this machine: unique tokens x 6 x weights that multiply, at the measured rate.
+def floor_operations(loaded: Any) -> tuple[float, float]:
+    """(with the weights, of attention): the least multiplications and additions of the step, each distinct token once.
 
-    Forward 2 and backward 4 operations a weight and token; the head only for tokens that predict, and once more, since
-    its logits are computed again in the backward pass. The rate is that of float32 products of the model's own shapes.
+    As PaLM counts them (arXiv 2204.02311, appendix B). Weights: forward 2 and backward 4 operations a weight and token,
+    the head for tokens that predict; what a backward pass computes again is not counted. Attention: of every token with
+    itself and each token before it in its row, 4 a query head and number of a head forward and 8 backward.
     """
+    import torch
+
+    from sdk.trainer.prefix_tree import build_prefix_tree
+
+    tree = build_prefix_tree([[*row.tokens.prompt_ids, *row.tokens.completion_ids[:-1]] for row in rows()])
+    predicting = sum(depth >= PROMPT_TOKENS - 1 for depth in tree.depths)
+    config = loaded.model.config
+    layers = [module for module in loaded.model.model.modules() if isinstance(module, torch.nn.Linear)]
+    head = loaded.model.get_output_embeddings().weight
+    weights = 6 * len(tree.depths) * sum(layer.weight.numel() for layer in layers) + 6 * predicting * head.numel()
+    pairs = sum(depth + 1 for depth in tree.depths)
+    return weights, 12 * pairs * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+
+
+def operations_a_second(loaded: Any) -> float:
+    """What the machine now does of float32 products of one of the model's own shapes."""
     import torch
     from torch.nn import functional as F
 
-    tokens = PROMPT_TOKENS - 1 + GROUP_SIZE * (COMPLETION_TOKENS - 1) + 1
-    predicting = GROUP_SIZE * (COMPLETION_TOKENS - 1) + 1
-    model = loaded.model
-    layers = [module for name, module in model.model.named_modules() if isinstance(module, torch.nn.Linear)]
-    head = model.get_output_embeddings().weight
-    operations = 6 * tokens * sum(layer.weight.numel() for layer in layers) + 8 * predicting * head.numel()
-    x = torch.randn(tokens, layers[-1].in_features)
-    weight = layers[-1].weight.detach()
+    weight = loaded.model.model.layers[-1].mlp.down_proj.weight.detach()
+    x = torch.randn(PROMPT_TOKENS + GROUP_SIZE * (COMPLETION_TOKENS - 1), weight.shape[1])
     done, start = 0, time.perf_counter()
     while time.perf_counter() - start < 1.0:
         F.linear(x, weight)
         done += 2 * x.shape[0] * weight.numel()
-    return operations / (done / (time.perf_counter() - start))
+    return done / (time.perf_counter() - start)
 
 
 class _Nobody:
@@ -114,18 +125,22 @@ def section(*, rounds: int = 3, threads: int = 2) -> str:
     padded_s: list[float] = []
     shared_s: list[float] = []
     over_floor: list[float] = []
+    over_both: list[float] = []
+    weights, attention = floor_operations(loaded)
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds + 1):
             # The floor beside the step it is compared with: on a shared machine the rate changes from minute to minute.
-            shared, floor, padded = (
+            shared, rate, padded = (
                 step_seconds(True, loaded, folder),
-                floor_seconds(loaded),
+                operations_a_second(loaded),
                 step_seconds(False, loaded, folder),
             )
+            floor = weights / rate
             print(f"round {number}: shared {shared:.1f} s, floor {floor:.1f} s, padded {padded:.1f} s", flush=True)
             if number:  # the first round warms up
                 shared_s.append(shared)
                 over_floor.append(shared / floor)
+                over_both.append(shared / ((weights + attention) / rate))
                 padded_s.append(padded)
     ratios = [p / s for p, s in zip(padded_s, shared_s, strict=True)]
     lines = [
@@ -139,7 +154,12 @@ def section(*, rounds: int = 3, threads: int = 2) -> str:
         f"| TRL `GRPOTrainer`, its own forward | {statistics.median(padded_s):.1f} |",
         f"| the same trainer with the shared-prefix forward | {statistics.median(shared_s):.1f} |",
         f"| ratio, median of {len(ratios)} | {statistics.median(ratios):.1f} |",
-        f"| shared-prefix step over the floor of its multiplications, median | {statistics.median(over_floor):.2f} |",
+        f"| shared-prefix step over the floor without attention, median | {statistics.median(over_floor):.2f} |",
+        f"| shared-prefix step over the floor with attention, median | {statistics.median(over_both):.2f} |",
+        "",
+        f"The floor: {weights / 1e9:.0f} billion multiplications and additions with the weights, each distinct token "
+        f"once, and {attention / 1e9:.0f} billion of attention, at the rate of one large product measured beside each "
+        "step.",
         "",
         "The ratio of each round: " + ", ".join(f"{ratio:.1f}" for ratio in ratios) + ".",
     ]

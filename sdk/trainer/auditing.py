@@ -94,6 +94,7 @@ class Audits:
             negative_weight=config.negative_weight,
             mask_cut_off=config.mask_cut_off,
             average_over_signal=config.resample_rounds > 0,
+            without_signal=config.trains_without_signal,
         )
 
     def figures(self, groups: Sequence[Sequence[Rollout]], batch: Batch) -> dict[str, Any]:

@@ -56,7 +56,8 @@ class BatchStats:
 
 @dataclass
 class Batch:
-    """One optimiser step: the groups in the order of their tasks; a group without signal has no rows."""
+    """One optimiser step: the groups in the order of their tasks; a group without signal has no rows, unless the loss
+    has a part for them."""
 
     groups: list[list[TrainRow]] = field(default_factory=list)
     stats: BatchStats = field(default_factory=BatchStats)
@@ -70,13 +71,16 @@ def build_batch(
     negative_weight: float = 1.0,
     mask_cut_off: bool = False,
     average_over_signal: bool = False,
+    without_signal: bool = False,
     domain: str | None = None,
 ) -> Batch:
     """Rows to train from groups of rollouts of the same task each.
 
     `mask_cut_off`: rollouts that a length limit ended are not trained. `average_over_signal`: rows of groups without
-    signal do not count in the average that the loss is (see `BatchStats.scored_rows`). `domain`: a tag; advantages are
-    then divided by the deviation in their domain in place of the group's (see `normalised_by_domain`).
+    signal do not count in the average that the loss is (see `BatchStats.scored_rows`). `without_signal`: their rows are
+    there with an advantage of 0, for the part of a loss that holds for every rollout, as the divergence from a
+    reference does (GRPO, arXiv 2402.03300, equation 3). `domain`: a tag; advantages are then divided by the deviation
+    in their domain in place of the group's (see `normalised_by_domain`).
     """
     batch = Batch()
     stats = batch.stats
@@ -107,6 +111,8 @@ def build_batch(
             rows_counted = [row for r in kept for row in r.rows if any(row.sampled)]
             stats.scored_rows += len(rows_counted)
             stats.scored_tokens += sum(sum(row.sampled) for row in rows_counted)
+        if advantages is None and without_signal:
+            advantages = [None if score is None else 0.0 for score in scores]
         rows = _rows(group, advantages, kept)
         batch.groups.append(rows)
         stats.trained_rows += len(rows)
@@ -127,7 +133,7 @@ def with_audits(batch: Batch, audits: Batch) -> Batch:
 def _rows(
     group: Sequence[Rollout], advantages: Sequence[float | None] | None, kept: Sequence[Rollout]
 ) -> list[TrainRow]:
-    """The rows of a group that are trained; none where it has no signal."""
+    """The rows of a group that are trained: those of rollouts with an advantage."""
     ids = {rollout.id for rollout in kept}
     return [
         TrainRow(row, advantage)

@@ -25,6 +25,7 @@ def build_branch_batch(
     negative_weight: float = 1.0,
     mask_cut_off: bool = False,
     average_over_signal: bool = False,
+    without_signal: bool = False,
 ) -> Batch:
     """Rows to train from groups of rollouts and their branches; the options are those of `build_batch`.
 
@@ -37,7 +38,9 @@ def build_branch_batch(
     def masked(segment: Segment) -> bool:
         return mask_cut_off and segment.end is None and segment.rollout.stop_reason in CUT_OFF
 
-    return build_segment_batch(groups, segments_of, masked, average_over_signal=average_over_signal)
+    return build_segment_batch(
+        groups, segments_of, masked, average_over_signal=average_over_signal, without_signal=without_signal
+    )
 
 
 def build_segment_batch(
@@ -46,8 +49,10 @@ def build_segment_batch(
     masked: Callable[[Segment], bool],
     *,
     average_over_signal: bool,
+    without_signal: bool,
 ) -> Batch:
     """Rows to train from the segments of each group. `masked`: whether a segment is not trained, and counted instead.
+    `without_signal`: scored segments without an advantage have one of 0, see `build_batch`.
 
     A group has a signal where any of its segments has an advantage.
     """
@@ -68,8 +73,8 @@ def build_segment_batch(
             if signal or not average_over_signal:
                 batch.stats.scored_rows += len(made)
                 batch.stats.scored_tokens += sum(sum(row.sampled) for row in made)
-            if segment.advantage is not None:
-                rows += [TrainRow(row, segment.advantage) for row in made]
+            if segment.advantage is not None or without_signal:
+                rows += [TrainRow(row, segment.advantage or 0.0) for row in made]
         batch.stats.cut_off += len({one.rollout.id for one in segments if one.value is not None and masked(one)})
         batch.groups.append(rows)
         batch.stats.trained_rows += len(rows)

@@ -237,6 +237,7 @@ class Collector:
             negative_weight=config.negative_weight,
             mask_cut_off=config.mask_cut_off,
             average_over_signal=config.resample_rounds > 0,
+            without_signal=config.trains_without_signal,
         )
 
     def _keep_broken(self, rollout: Rollout) -> None:

@@ -52,6 +52,7 @@ def build_turn_batch(
     negative_weight: float = 1.0,
     mask_cut_off: bool = False,
     average_over_signal: bool = False,
+    without_signal: bool = False,
 ) -> Batch:
     """Rows to train from groups of rollouts with rewards by turn; the options are those of `build_batch`.
 
@@ -70,7 +71,9 @@ def build_turn_batch(
     def masked(segment: Segment) -> bool:
         return mask_cut_off and segment.rollout.stop_reason in CUT_OFF
 
-    return build_segment_batch(groups, segments_of, masked, average_over_signal=average_over_signal)
+    return build_segment_batch(
+        groups, segments_of, masked, average_over_signal=average_over_signal, without_signal=without_signal
+    )
 
 
 def _rewards(rollout: Rollout) -> list[float] | None:

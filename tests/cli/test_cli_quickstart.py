@@ -89,6 +89,38 @@ def test_a_fresh_start_takes_the_first_free_folder(tmp_path):
     assert fresh_folder(wanted) == tmp_path / "quickstart-3"
 
 
+def test_a_call_that_finds_what_was_asked_for_is_right_however_it_is_spelled():
+    import anyio
+
+    from sdk.cli.commands.quickstart import _verifier
+    from sdk.records import CallRecord, Message, Rollout, Task, ToolCall
+    from sdk.verifiers import run_verifier
+
+    task = next(task for task in quickstart_tasks() if task["tags"]["intent"] == "customer_city")
+    (name,) = (call["arguments"]["query"]["$text"] for call in task["expected"]["calls"])
+
+    async def score(query):
+        async with sandboxes.helpdesk.Helpdesk().open_world("w", task["setup"]) as world:
+            before = await world.state()
+            call = ToolCall(id="1", name="find_customer", arguments={"query": query})
+            result = await world.call(call.name, call.arguments)
+            answer = f"{name} lives in {task['expected']['answer'][0]}."
+            rollout = Rollout(
+                id="r",
+                task=Task.model_validate(task),
+                messages=[Message(role="assistant", content=answer)],
+                answer=answer,
+                turns=1,
+                calls=[CallRecord(turn=1, call=call, result=result)],
+                initial_state=before,
+                final_state=await world.state(),
+            )
+        return (await run_verifier(_verifier(), rollout)).score
+
+    spelled = [name, f" {name}", name.lower(), name.upper(), f"not {name}", name.split()[0] + " Nobody"]
+    assert [anyio.run(score, query) for query in spelled] == [1, 1, 1, 1, 0, 0]
+
+
 def asked(**changed):
     """What `finished_run` compares besides the options; a desk of functions starts no process."""
     return {"tools": [get_order], "prompts": ORDERS, "verifier": says_shipped, **changed}

@@ -81,6 +81,19 @@ def test_every_group_is_counted_once() -> None:
     assert (stats.scored_rows, stats.scored_tokens) == (7, 14)
 
 
+def test_where_the_loss_has_a_part_for_every_rollout_groups_without_signal_have_rows_of_advantage_zero() -> None:
+    groups = [
+        [rollout("a", 1.0), rollout("b", 1.0)],
+        [rollout("c", 0.0), rollout("d", None)],
+        [rollout("e", 1.0), rollout("f", 0.0)],
+    ]
+    batch = build_batch(groups, scale="none", without_signal=True)
+    # What broke is masked out all the same.
+    assert [[row.advantage for row in rows] for rows in batch.groups] == [[0.0, 0.0], [0.0], [0.5, -0.5]]
+    assert (batch.stats.trained_rows, batch.stats.groups_with_signal) == (5, 1)
+    assert (batch.stats.scored_rows, batch.stats.scored_tokens) == (5, 10)
+
+
 def test_all_rows_of_a_split_rollout_share_its_advantage() -> None:
     batch = build_batch([[rollout("a", 1.0, rows=2), rollout("b", 0.0)]], scale="none")
     assert [row.advantage for row in batch.groups[0]] == [0.5, 0.5, -0.5]

@@ -119,3 +119,4 @@ def test_every_sampled_token_is_trained_at_most_once_and_each_branch_point_sums_
 def test_without_branches_it_is_what_it_is_without_trees(given_scores: list[float | None]) -> None:
     group = [played(f"r{n}", 2, score) for n, score in enumerate(given_scores)]
     assert build_branch_batch([group]) == build_batch([group])
+    assert build_branch_batch([group], without_signal=True) == build_batch([group], without_signal=True)

@@ -73,6 +73,13 @@ def test_each_turn_is_a_row_and_each_sampled_token_is_trained_once() -> None:
     assert (stats.trained_rows, stats.trained_tokens, stats.scored_tokens, stats.sampled_tokens) == (3, 6, 6, 8)
 
 
+def test_where_the_loss_has_a_part_for_every_turn_those_without_signal_have_rows_of_advantage_zero() -> None:
+    group = [with_rewards("a", [1.0, 1.0]), with_rewards("b", [1.0]), with_rewards("c", None)]
+    assert build_turn_batch([group]).groups == [[]]
+    (rows,) = build_turn_batch([group], without_signal=True).groups
+    assert [row.advantage for row in rows] == [0.0, 0.0, 0.0]
+
+
 def test_a_rollout_that_was_cut_off_counts_in_the_mean_and_is_masked_once() -> None:
     cut = with_rewards("a", [1.0, 0.0], stop_reason="token_limit")
     batch = build_turn_batch([[cut, with_rewards("b", [0.0])]], scale="none", mask_cut_off=True)

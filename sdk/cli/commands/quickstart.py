@@ -121,9 +121,9 @@ def _train(folder: Path, options: TrainConfig, progress: Progress) -> TrainResul
 
 
 def _verifier() -> Any:
-    from ...verifiers import all_of, answer_match, final_state, required_calls
+    from ...verifiers import all_of, answer_match, calls_match, final_state
 
-    return all_of(final_state(), required_calls(), answer_match())
+    return all_of(final_state(), calls_match(), answer_match())
 
 
 def _ask(result: TrainResult, options: TrainConfig, progress: Progress) -> None:

@@ -111,7 +111,7 @@ async def _open_vllm_agent(source: Mapping[str, Any]) -> AsyncIterator[Agent]:
 
     name, options = _vllm_options(source)
     spoken = await anyio.to_thread.run_sync(load_tokenizer, name)
-    async with open_vllm(spoken.source, options) as policy:
+    async with open_vllm(spoken.source, options, publishes=False) as policy:
         renderer = make_renderer(spoken.tokenizer, family=spoken.family)
         yield TokenAgent(policy, renderer, spoken.name, tool_prompt=shown_by_default(spoken.tool_prompt))
 

@@ -18,10 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 
 from ...errors import PolicyFailure
+from .control import call
 from .replica import Replica, Ticket, needs_certificates
 from .routing import PrefixRouter
 from .waiting import SharedState
-from .weights import Adapter, AsStarted, Weights, call, unload
+from .weights import Adapter, AsStarted, Weights, unload
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +38,12 @@ class Fleet:
         self.state = SharedState()
         self.counts: Counter[str] = Counter()
         """`retries`, `restarts`, `publications`, `interrupted`, `preemptions`: since the start."""
+        # A connection for each call: one that is kept may be closed just as the next call begins, and an exchange of
+        # weights that breaks off costs a server.
         self.client = httpx.Client(
-            timeout=httpx.Timeout(_PUT_S, connect=10.0), verify=needs_certificates(self.replicas)
+            timeout=httpx.Timeout(_PUT_S, connect=10.0),
+            limits=httpx.Limits(max_keepalive_connections=0),
+            verify=needs_certificates(self.replicas),
         )
         self._recover_timeout_s = recover_timeout_s
         self._drain_timeout_s = drain_timeout_s
@@ -104,13 +109,23 @@ class Fleet:
 
     # Weights
 
+    @property
+    def mark(self) -> str | None:
+        """What the servers say that they have, where all their weights were exchanged."""
+        return getattr(self._current, "mark", None)
+
+    @property
+    def putting(self) -> bool:
+        """Whether some server is being given weights now."""
+        return self._putting.locked()
+
     def exchange(self, weights: Weights, *, interrupt: bool = False) -> None:
         """All replicas sample from `weights` when this returns; one that is down does so when it comes back.
 
         Adapters are exchanged beside requests under way. Other weights wait until those have ended, or with
         `interrupt` cut them off. Blocks. Raises `PolicyFailure` where a server refuses them or no replica is left.
         """
-        with self._putting:
+        with self._putting, weights.at_hand():
             old, self._current = self._current, weights
             if isinstance(weights, Adapter):
                 self._adapters[weights.name] = weights
@@ -189,8 +204,14 @@ class Fleet:
             model = weights.put(replica.url, self.client, replica.base)
         except httpx.HTTPError as error:
             # Whoever looks after the replica gives it the weights when it is back.
-            self.suspect(replica, f"{type(error).__name__} while it took weights: {error}")
+            why = f"{type(error).__name__} while it took weights: {error}"
+            logger.warning("vLLM at %s: %s", replica.url, why)
+            self.suspect(replica, why)
             return
+        except PolicyFailure as error:
+            if not isinstance(weights, Adapter):  # it may have a part of them
+                self.suspect(replica, str(error), forgot=True)
+            raise
         with self.state.changed:
             if replica.model != replica.base:
                 replica.retired.append(replica.model)
@@ -211,7 +232,8 @@ class Fleet:
             yield
         finally:
             for replica in paused:
-                self._resume(replica)
+                if replica.condition == "up":  # others may have a part of the weights
+                    self._resume(replica)
             with self.state.changed:
                 self._exchanging = False
                 self.state.notify()

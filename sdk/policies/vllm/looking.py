@@ -10,6 +10,7 @@ from ...errors import ConfigError, PolicyFailure
 from ..endpoint_replies import error_text
 from ..protocol import Sampling
 from .completions import read_answer, request_body
+from .control import INCOMPLETE, broken_off, held_version
 
 _SMALL_NUCLEUS = 1e-6
 """With this top_p the most likely token is the only one, so that its log-probability is 0."""
@@ -33,6 +34,7 @@ def look_at(url: str, client: httpx.Client, *, named: str | None) -> ServerFacts
     log-probabilities of another distribution than it samples from.
     """
     facts = _facts(url, client, named)
+    _require_whole_weights(url, client)
     sampling = Sampling(temperature=1.0, top_p=_SMALL_NUCLEUS, max_tokens=_ASKED_TOKENS)
     prompt = [1, 2, 3]
     body = request_body(facts.name, prompt, sampling=sampling, max_tokens=_ASKED_TOKENS, seed=0, stop_token_ids=())
@@ -53,6 +55,16 @@ def look_at(url: str, client: httpx.Client, *, named: str | None) -> ServerFacts
             "processed_logprobs"
         )
     return facts
+
+
+def _require_whole_weights(url: str, client: httpx.Client) -> None:
+    """Raises `PolicyFailure` where an earlier run left a part of its weights in the server."""
+    try:
+        has = held_version(url, client)
+    except (httpx.HTTPError, PolicyFailure):
+        return  # it need not say it while nobody gives it weights
+    if has.startswith(INCOMPLETE):
+        raise PolicyFailure(f"{url}: {broken_off(has)}")
 
 
 def _facts(url: str, client: httpx.Client, named: str | None) -> ServerFacts:

@@ -19,6 +19,7 @@ from .fleet import Fleet
 from .looking import look_at
 from .options import VllmOptions
 from .pieces import warn_of_pieces
+from .planes import DataPlane, open_plane
 from .policy import VllmPolicy
 from .process import SERVED_MODEL, VllmProcess
 from .replica import Replica, needs_certificates
@@ -35,30 +36,30 @@ async def open_vllm(
     context_tokens: int | None = None,
     folder: Path | None = None,
     progress: Progress | None = None,
+    publishes: bool = True,
 ) -> AsyncIterator[VllmPolicy]:
     """vLLM with `model` (a folder or a hub name), ready to sample; what we started is ended at the end.
 
     `lora_rank`: the rank of the adapters that will be published, 0 for none. `context_tokens`: less than the model
     takes. `folder`: for the servers' logs and for weights on their way, a temporary one where None; running servers
-    must be able to read it.
+    must be able to read it. `publishes`: whether weights will be published at all.
 
-    Raises `ConfigError` where there is no vLLM or a server is set up so that its log-probabilities are of no use,
-    `PolicyFailure` where a server does not start or does not answer.
+    Raises `ConfigError` where there is no vLLM, where weights cannot be sent as the options say, or where a server is
+    set up so that its log-probabilities are of no use; `PolicyFailure` where a server does not start or does not
+    answer.
     """
     options = options or VllmOptions()
-    with _folder_or_temporary(folder) as place:
+    transfers = publishes and options.way(lora_rank) == "transfer"
+    plane = await anyio.to_thread.run_sync(open_plane, options) if transfers else None
+    with _folder_or_temporary(folder) as place, _closed(plane):
         replicas = [Replica(url, base="") for url in options.urls]
         start_again: StartAgain = _never
         try:
             if not options.urls:
-                make = partial(Starter, lora_rank=lora_rank, context_tokens=context_tokens, folder=place)
+                make = partial(Starter, lora_rank=lora_rank, context_tokens=context_tokens, folder=place, plane=plane)
                 starter = await anyio.to_thread.run_sync(make, model, options)
                 start_again = starter.start_again
-                for _ in range(options.replicas):
-                    process = starter.start()
-                    replicas.append(Replica(process.url, base=SERVED_MODEL, process=process))
-                processes = [replica.process for replica in replicas if replica.process is not None]
-                await wait_until_ready(processes, timeout_s=options.start_timeout_s, progress=progress or Silent())
+                await _start(replicas, starter, options, progress or Silent())
             context = await anyio.to_thread.run_sync(_look_at_all, replicas, options.served_model)
             fleet = Fleet(
                 replicas,
@@ -81,10 +82,30 @@ async def open_vllm(
                         context_tokens=min(context, context_tokens or context),
                         weights_folder=place / "weights",
                         takes_adapters=options.takes_adapters(lora_rank),
+                        plane=plane,
                     )
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(_end, replicas)
+
+
+async def _start(replicas: list[Replica], starter: Starter, options: VllmOptions, progress: Progress) -> None:
+    """Adds servers of ours to `replicas`, each as soon as it was started, and waits for all."""
+    for _ in range(options.replicas):
+        process = starter.start()
+        replicas.append(Replica(process.url, base=SERVED_MODEL, process=process))
+    processes = [replica.process for replica in replicas if replica.process is not None]
+    await wait_until_ready(processes, timeout_s=options.start_timeout_s, progress=progress)
+
+
+@contextmanager
+def _closed(plane: DataPlane | None) -> Iterator[None]:
+    """Its memory is given back at the end."""
+    try:
+        yield
+    finally:
+        if plane is not None:
+            plane.close()
 
 
 @asynccontextmanager

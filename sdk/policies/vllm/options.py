@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-Publish = Literal["auto", "adapter", "checkpoint"]
+Way = Literal["adapter", "checkpoint", "transfer"]
+Publish = Literal["auto", "adapter", "checkpoint", "transfer"]
+TransferBackend = Literal["shared_memory", "nccl", "ipc"]
 
 
 class VllmOptions(BaseModel):
@@ -35,8 +37,12 @@ class VllmOptions(BaseModel):
     """How often a server that we started and that broke is started again, in all."""
 
     publish: Publish = "auto"
-    """How new weights get to the servers: `adapter` (LoRA, a new name for each version), `checkpoint` (all weights,
-    through a folder that the servers can read), or `auto`: adapters where adapters are trained."""
+    """How new weights get to the servers: `adapter` (LoRA, a new name for each version), `transfer` (all weights, by
+    vLLM's own weight transfer), `checkpoint` (all weights, through a folder that the servers can read), or `auto`:
+    adapters where adapters are trained, else a checkpoint."""
+    transfer_backend: TransferBackend = "shared_memory"
+    """What carries a transfer: memory of the trainer that servers on the same machine read, `nccl` to other GPUs, or
+    `ipc` to servers on the trainer's own GPU. The last two have not been run on a GPU yet."""
     in_flight: bool = False
     """New weights interrupt what is being sampled, which goes on with them from the token it had reached. Otherwise
     they wait until the requests under way have ended. Adapters never interrupt."""
@@ -51,7 +57,13 @@ class VllmOptions(BaseModel):
 
     def takes_adapters(self, lora_rank: int) -> bool:
         """Whether weights are published as adapters where those of `lora_rank` are trained (0: none)."""
-        return self.publish == "adapter" or (self.publish == "auto" and lora_rank > 0)
+        return self.way(lora_rank) == "adapter"
+
+    def way(self, lora_rank: int) -> Way:
+        """How weights are published where adapters of `lora_rank` are trained (0: none)."""
+        if self.publish != "auto":
+            return self.publish
+        return "adapter" if lora_rank > 0 else "checkpoint"
 
     @field_validator("urls")
     @classmethod
@@ -86,4 +98,9 @@ class VllmOptions(BaseModel):
             raise ValueError("served_model does nothing for servers that we start; take it out, or give urls")
         if self.in_flight and self.publish == "adapter":
             raise ValueError("in_flight does nothing for adapters, which never interrupt; take it out")
+        if "transfer_backend" in self.model_fields_set and self.publish != "transfer":
+            raise ValueError(
+                f'transfer_backend does nothing while publish is "{self.publish}"; set publish to "transfer", or take '
+                "it out"
+            )
         return self

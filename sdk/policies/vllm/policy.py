@@ -18,6 +18,7 @@ from ..protocol import Completion, Sampling
 from .completions import Sampled, read_answer, request_body
 from .fleet import Fleet
 from .options import VllmOptions
+from .planes import DataPlane, Transfer
 from .replica import Ticket
 from .weights import Adapter, Checkpoint, write_checkpoint
 
@@ -42,12 +43,14 @@ class VllmPolicy:
         context_tokens: int,
         weights_folder: Path,
         takes_adapters: bool,
+        plane: DataPlane | None = None,
     ) -> None:
         self._fleet = fleet
         self._client = client
         self._options = options
         self._context_tokens = context_tokens
         self._folder = weights_folder
+        self._plane = plane
         self._publications = 0
         self.takes_adapters = takes_adapters
         """Whether `publish_adapter` is the way to publish."""
@@ -116,12 +119,17 @@ class VllmPolicy:
                 return _joined([*taken, (Sampled([], [], "length"), ticket.version)])
 
     def publish(self, state: Mapping[str, Any], *, version: int) -> None:
-        """All weights, through a folder that the servers read; returns when every replica has them.
+        """All weights, by vLLM's own transfer or through a folder that the servers read; returns when every replica has
+        them.
 
         Requests under way end with the weights they began with, or are interrupted, as `in_flight` says. Keys and
-        values of earlier weights are dropped. Blocks; call it outside the event loop, which answers requests
-        meanwhile. Raises `ModelError` where the folder cannot be written, `PolicyFailure` where a server refuses them.
+        values of earlier weights are dropped. `state` may be changed afterwards. Blocks; call it outside the event
+        loop, which answers requests meanwhile. Raises `ModelError` where the folder cannot be written, `PolicyFailure`
+        where a server refuses them: whatever it has then, nothing is sampled from it.
         """
+        if self._plane is not None:
+            self._fleet.exchange(Transfer(self._plane, state, version), interrupt=self._options.in_flight)
+            return
         folder = self._next_folder()
         write_checkpoint(state, folder)
         self._fleet.exchange(Checkpoint(folder, version), interrupt=self._options.in_flight)

@@ -12,6 +12,7 @@ import httpx
 from ...errors import PolicyFailure
 from ...progress import Progress
 from .options import VllmOptions
+from .planes import DataPlane, with_plugin
 from .process import VllmProcess, on_cpu, server_arguments, vllm_python
 from .replica import Replica
 
@@ -23,16 +24,25 @@ class Starter:
     """Starts servers for one model. The processes belong to the caller."""
 
     def __init__(
-        self, model: str, options: VllmOptions, *, lora_rank: int, context_tokens: int | None, folder: Path
+        self,
+        model: str,
+        options: VllmOptions,
+        *,
+        lora_rank: int,
+        context_tokens: int | None,
+        folder: Path,
+        plane: DataPlane | None,
     ) -> None:
-        """Raises `ConfigError` where there is no vLLM to start. Blocks for a second."""
+        """`plane`: how weights will be sent, where they are. Raises `ConfigError` where there is no vLLM to start.
+        Blocks for a second."""
         self._python = vllm_python(options.python)
         cpu = on_cpu(self._python)
         self._arguments = [
             *server_arguments(model, cpu=cpu, lora_rank=lora_rank, context_tokens=context_tokens),
+            *(plane.server_arguments if plane is not None else ()),
             *options.arguments,
         ]
-        self._environment = options.environment
+        self._environment = with_plugin(plane, options.environment)
         self._folder = folder
         self._restarts_left = options.max_restarts
         self._max_restarts = options.max_restarts

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import httpx
 
 from ...errors import PolicyFailure
+from .control import INCOMPLETE, broken_off, held_version
 from .fleet import Fleet
 from .pressure import pressure_of, read_figures
 from .process import VllmProcess
 from .replica import Replica, needs_certificates
-from .weights import Checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -117,22 +117,28 @@ class Watcher:
                 self._fleet.counts["preemptions"] += max(0, figures.preempted - before.preempted)
 
     def _forgotten(self) -> str | None:
-        """Whether the server was started again since it took weights, and nobody saw it; as `_probe` says it."""
-        with self._fleet.state.changed:
-            held = self._replica.holds
-        if not isinstance(held, Checkpoint):
+        """Whether it was started again since it took weights, and nobody saw it, or has a part of new ones; as `_probe`
+        says it."""
+        if self._fleet.mark is None:
             self._engine_heard = time.monotonic()
             return None  # it would not know the adapter, which the next request finds out
+        with self._fleet.state.changed:
+            held = self._replica.holds
         try:
-            has = self._client.get(f"{self._replica.url}/weight_info").json()["weight_version"]
+            has = held_version(self._replica.url, self._client)
         except httpx.TimeoutException:
             silent = time.monotonic() - self._engine_heard
             return f"the engine has not answered for {silent:.0f} s" if silent > _BUSY_S else ""
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        except (httpx.HTTPError, PolicyFailure) as error:
             return f"the server does not say which weights it has ({type(error).__name__}: {error})"
         self._engine_heard = time.monotonic()
         with self._fleet.state.changed:
-            if has == held.mark or self._replica.holds is not held:  # or new ones came meanwhile
+            being_exchanged = self._replica.condition == "up" and self._fleet.putting
+            if being_exchanged or self._replica.holds is not held:
+                return None
+            if has.startswith(INCOMPLETE):
+                return broken_off(has)
+            if has == getattr(held, "mark", has):
                 return None
         return f"the server has other weights ({has}) than it was given: it was started again"
 

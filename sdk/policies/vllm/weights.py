@@ -1,4 +1,7 @@
-"""Weights in the form in which a server takes them: a folder with all of them, or a LoRA adapter under a new name."""
+"""Weights in the form in which a server takes them: a folder with all of them, or a LoRA adapter under a new name.
+
+All of them without a folder: see `planes`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import copy
 import shutil
 import uuid
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,8 +17,8 @@ from typing import Any, Protocol
 import httpx
 
 from ...errors import PolicyFailure
-from ..endpoint_replies import error_text
 from ..models.saving import fresh_folder
+from .control import call, exchanged
 
 _WEIGHTS_FILE = "model.safetensors"
 
@@ -24,6 +28,10 @@ class Weights(Protocol):
 
     @property
     def version(self) -> int: ...
+
+    def at_hand(self) -> AbstractContextManager[None]:
+        """In the block they are published for the first time; later they are put only to servers that come back."""
+        ...
 
     def put(self, url: str, client: httpx.Client, base: str) -> str:
         """Returns the model name to ask for. Raises `PolicyFailure` where the server refuses it, `httpx.HTTPError`
@@ -35,8 +43,16 @@ class Weights(Protocol):
         ...
 
 
+class _Kept:
+    """In files, or in the server: whatever the trainer does with its own."""
+
+    def at_hand(self) -> AbstractContextManager[None]:
+        """See `Weights.at_hand`."""
+        return nullcontext()
+
+
 @dataclass(frozen=True)
-class AsStarted:
+class AsStarted(_Kept):
     """The weights that the server began with."""
 
     version: int = 0
@@ -49,7 +65,7 @@ class AsStarted:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(_Kept):
     """All weights, in a folder that the servers can read."""
 
     folder: Path
@@ -59,15 +75,8 @@ class Checkpoint:
 
     def put(self, url: str, client: httpx.Client, base: str) -> str:
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(self.folder)}}
-        call(client, f"{url}/collective_rpc", reload)
-        # Keys and values of the old weights must not meet the new ones.
-        answer = call(client, f"{url}/reset_prefix_cache")
-        if answer.json().get("success") is not True:
-            raise PolicyFailure(
-                f"{url} keeps keys and values of the weights before version {self.version}: requests that are not "
-                "ours are under way there; give training a server of its own"
-            )
-        call(client, f"{url}/update_weight_version", {"new_version": self.mark})
+        with exchanged(url, client, mark=self.mark, version=self.version):
+            call(client, f"{url}/collective_rpc", reload)
         return base
 
     def remove(self) -> None:
@@ -75,7 +84,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Adapter:
+class Adapter(_Kept):
     """A LoRA adapter in PEFT's format, under a name that no other version has: the prefix cache is keyed on it."""
 
     folder: Path
@@ -136,17 +145,3 @@ def _save(state: Mapping[str, Any], folder: Path) -> None:
         seen.add(tensor.data_ptr())
         kept[name] = tensor.detach().clone().cpu() if shared else tensor.detach().cpu().contiguous()
     save_file(kept, folder / _WEIGHTS_FILE, metadata={"format": "pt"})
-
-
-def call(client: httpx.Client, url: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
-    """POST, and a 200 back. Raises `PolicyFailure` for any other answer, `httpx.HTTPError` where there is none."""
-    answer = client.post(url, json=body) if body is not None else client.post(url)
-    if answer.status_code == 200:
-        return answer
-    fix = ""
-    if answer.status_code in (403, 404, 405):
-        fix = (
-            "; start it with VLLM_SERVER_DEV_MODE=1 and, for adapters, with --enable-lora and "
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
-        )
-    raise PolicyFailure(f"{url} answered HTTP {answer.status_code}: {error_text(answer.text)}{fix}")

@@ -17,7 +17,7 @@ def test_the_embedded_model_is_trained_on_what_vllm_samples_from_its_latest_weig
 ) -> None:
     vllm = {
         "python": str(vllm_python),
-        "publish": "checkpoint",
+        "publish": "transfer",
         # A server tries out its largest batch, which takes the longest prompt whole, and clears its cache first.
         "arguments": ["--max-model-len", "1024", "--max-num-batched-tokens", "1024", "--max-num-seqs", "16"],
         "environment": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},

@@ -242,7 +242,7 @@ async def test_weights_in_flight_interrupt_and_each_token_knows_its_version(
     assert completion.token_ids == [*tokens_of("as started", 3, 1), *tokens_of(server.weights, 4, 7)]
     assert server.bodies[1]["prompt"] == [5, completion.token_ids[0]]
     assert server.bodies[1]["max_tokens"] == 7
-    assert server.calls["/resume"] == 1
+    assert not server.paused
 
 
 async def test_a_prefix_cache_that_cannot_be_reset_stops_the_publication(server: TokenServer, tmp_path: Path) -> None:
@@ -291,6 +291,8 @@ async def test_an_engine_that_computes_a_long_step_is_left_alone_and_one_that_ne
         flying = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
         await asyncio.to_thread(server.waiting.acquire)
         server.between_steps.clear()
+        while server.asked_for_weights.acquire(blocking=False):
+            pass
         for _ in range(8):  # 1.6 s and more
             await asyncio.to_thread(server.asked_for_weights.acquire)
         server.release()

@@ -28,7 +28,9 @@ HERE = ("http://127.0.0.1:8000",)
         ({"urls": HERE, "replicas": 2}, "replicas does nothing for servers that run already"),
         ({"served_model": "base"}, "served_model does nothing for servers that we start"),
         ({"python": "/nowhere/python"}, "there is no '/nowhere/python'"),
-        ({"publish": "transfer"}, "'auto', 'adapter' or 'checkpoint'"),
+        ({"publish": "copy"}, "'auto', 'adapter', 'checkpoint' or 'transfer'"),
+        ({"transfer_backend": "gloo"}, "'shared_memory', 'nccl' or 'ipc'"),
+        ({"transfer_backend": "nccl"}, 'transfer_backend does nothing while publish is "auto"'),
         ({"publish": "adapter", "in_flight": True}, "in_flight does nothing for adapters"),
     ],
 )
@@ -62,6 +64,22 @@ def test_a_model_for_vllm_is_known_by_its_name_and_never_by_its_environment() ->
     with pytest.raises(sdk.ConfigError, match="possible keys: engine, model, urls") as caught:
         check_model_source({**source, "replica": 2})
     assert "hidden" not in str(caught.value)
+
+
+def test_without_a_word_adapters_are_published_where_they_are_trained_and_a_transfer_only_on_request() -> None:
+    assert VllmOptions().way(lora_rank=8) == "adapter"
+    assert VllmOptions().way(lora_rank=0) == "checkpoint"
+    assert VllmOptions(publish="transfer").way(lora_rank=8) == "transfer"
+
+
+@pytest.mark.parametrize("backend", ["nccl", "ipc"])
+async def test_a_transfer_between_gpus_says_what_it_lacks_before_anything_is_started(backend: str) -> None:
+    options = VllmOptions.model_validate({"publish": "transfer", "transfer_backend": backend, "python": sys.executable})
+    with pytest.raises(
+        sdk.ConfigError, match=rf'"{backend}" \(nobody has run it on a GPU yet\).*the servers\' release of vLLM, too'
+    ):
+        async with open_vllm("model", options):
+            pass
 
 
 async def test_a_python_without_vllm_is_named_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Real vLLM: what every engine must do, new weights of both kinds, training, a crash, no orphans.
+"""Real vLLM: what every engine must do, new weights of all kinds, training, a crash, no orphans.
 
 One server for all of it, started by the first test and ended by the last: starting takes most of the time.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import os
 import signal
 import subprocess
@@ -15,20 +16,22 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import anyio
 import peft
 import pytest
 import torch
 from changed_weights import changed_copy
 from engine_conformance import EngineConformance
-from plain_forward import assert_exact
+from plain_forward import TOLERANCE, assert_exact, plain_logprobs
 from vllm_training import TRAINING, assert_trained_on_what_was_published, trained_on
 
 import sdk
 from sdk.policies.models import LoadedModel, load_model
 from sdk.policies.protocol import Sampling
 from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
-from sdk.policies.vllm.weights import untied
+from sdk.policies.vllm.weights import untied, write_checkpoint
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -59,7 +62,8 @@ async def engine(
     folder = tmp_path_factory.mktemp("vllm")
     start = untied(loaded.model, loaded.tokenizer, folder / "start")
     server = {"python": str(vllm_python), "arguments": SMALL, "environment": ENVIRONMENT, "max_restarts": 1}
-    options = VllmOptions.model_validate({**server, "in_flight": True, "publish": "checkpoint"})
+    server["start_timeout_s"] = 1000.0  # machines that test much else at the same time
+    options = VllmOptions.model_validate({**server, "in_flight": True, "publish": "transfer"})
     async with open_vllm(str(start), options, lora_rank=RANK, context_tokens=1024, folder=folder) as policy:
         yield policy
 
@@ -157,6 +161,54 @@ async def test_training_samples_from_vllm_what_the_trainer_computes_after_each_p
         saved = load_model(result.model_dir).model
         await asyncio.to_thread(policy.publish, saved.state_dict(), version=2)
         assert_exact(saved, PROMPT, await policy.sample(PROMPT, sampling=TWELVE, seed=1))
+
+
+@pytest.fixture(scope="module")
+async def beside(
+    engine: VllmPolicy, loaded: LoadedModel, vllm_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """What became of weights that a trainer with vLLM beside it sent: see `beside_vllm.py`."""
+    folder = tmp_path_factory.mktemp("beside")
+    write_checkpoint(changed_copy(loaded.model, 5).state_dict(), folder / "changed")
+    script = Path(__file__).with_name("beside_vllm.py")
+    command = [str(vllm_python), str(script), *engine.urls, str(folder / "changed" / "model.safetensors")]
+    environment = {**os.environ, "PYTHONPATH": str(script.parents[3])}
+    ended = await anyio.run_process(command, env=environment, stderr=subprocess.STDOUT, check=False)
+    lines = ended.stdout.decode().splitlines()
+    assert ended.returncode == 0, "\n".join(lines[-30:])
+    told: dict[str, Any] = json.loads(lines[-1])
+    return told
+
+
+async def test_weights_go_through_vllms_own_factory_for_trainers_and_are_compared_the_first_time(
+    beside: dict[str, Any], engine: VllmPolicy, loaded: LoadedModel
+) -> None:
+    published = beside["published"]
+    assert published["sent"] == 3  # the first version again, after all weights were set to zero
+    ids, logprobs = published["token_ids"], published["logprobs"]
+    assert published["version"] == 2
+    assert logprobs == pytest.approx(plain_logprobs(changed_copy(loaded.model, 5), PROMPT, ids), abs=TOLERANCE)
+
+
+async def test_what_is_told_to_servers_on_gpus_is_what_their_workers_read(
+    beside: dict[str, Any], loaded: LoadedModel
+) -> None:
+    told = beside["told"]
+    assert (told["world_size"], told["address"]) == (3, "127.0.0.1")
+    assert sorted(told["names"]) == sorted(loaded.model.state_dict())
+    assert {"lm_head.weight", "model.embed_tokens.weight"} <= set(told["names"])
+    assert set(told["dtype_names"]) == {"bfloat16"}
+    assert told["handles_come_back"]
+
+
+async def test_a_transfer_that_waits_for_a_server_that_broke_ends_within_seconds(beside: dict[str, Any]) -> None:
+    for name, words in (("refused", "HTTP 500: injected fault"), ("died", "HTTP 503 when asked for its health")):
+        said, seconds, mark, paused = beside[name]
+        assert said.startswith("the transfer of weights to http://127.0.0.1:")
+        assert words in said
+        assert seconds < 20
+        assert mark.startswith("incomplete-toolbake-")
+        assert paused
 
 
 async def test_a_server_that_is_killed_is_noticed_started_again_and_given_the_present_weights(

@@ -41,6 +41,10 @@ class TokenServer:
         self.between_steps.set()
         self.asked_for_weights = threading.Semaphore(0)
         """Released by each question about its weights."""
+        self.takes_memory = True
+        """Whether it can read the memory of this process."""
+        self.failing: dict[str, int] = {}
+        """Paths of calls that answer with a status instead, once each; 0 cuts the connection."""
         self.logprob = 0.0
         self.cache_resets = True
         self.metrics: str | None = None
@@ -51,7 +55,9 @@ class TokenServer:
         """Released each time it was given full weights."""
         self._changed = threading.Condition()
         self._aborts = 0
-        self._paused = False
+        self.paused = False
+        self._coming: str | None = None
+        """Weights that were transferred, and not finished yet."""
         self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self._server.daemon_threads = True
         self.connections: set[socket.socket] = set()
@@ -92,6 +98,8 @@ class TokenServer:
         self.calls[path] += 1
         if path == "/v1/completions":
             return self._complete(body)
+        if path in self.failing:
+            return self.failing.pop(path), {"error": {"message": "injected fault"}}
         if path == "/collective_rpc":
             self.weights = body["kwargs"]["weights_path"]
             self.loaded.release()
@@ -105,12 +113,32 @@ class TokenServer:
             del self.adapters[body["lora_name"]]
         elif path.startswith("/pause"):
             with self._changed:
-                self._paused, self._aborts = True, self._aborts + 1
+                self.paused, self._aborts = True, self._aborts + path.endswith("abort")
                 self._changed.notify_all()
         elif path == "/resume":
             with self._changed:
-                self._paused = False
+                self.paused = False
                 self._changed.notify_all()
+        else:
+            return self._transfer(path, body)
+        return 200, {}
+
+    def _transfer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """As vLLM's own weight transfer with the backend for shared memory."""
+        if path == "/init_weight_transfer_engine":
+            if not self.takes_memory:
+                return 500, {"error": {"message": "the trainer's memory cannot be read"}}
+        elif path == "/start_weight_update":
+            self.weights = "taken apart"
+        elif path == "/update_weights":
+            update = body["update_info"]
+            with open(update["path"], "rb") as memory:
+                self._coming = memory.read(64).rstrip(b"\0").decode()
+            if self._coming != update["mark"]:
+                return 500, {"error": {"message": f"the memory holds {self._coming}"}}
+        elif path == "/finish_weight_update" and self._coming is not None:
+            self.weights, self._coming = self._coming, None
+            self.loaded.release()
         else:
             return 404, {"error": {"message": "not found"}}
         return 200, {}
@@ -124,6 +152,8 @@ class TokenServer:
             self.asked_for_weights.release()
             self.between_steps.wait()
             return 200, {"weight_version": self.mark}
+        if path == "/get_world_size":
+            return 200, {"world_size": 1}
         if path == "/v1/models":
             return 200, {"data": [{"id": "base", "max_model_len": self.context}]}
         return 404, {}
@@ -137,7 +167,7 @@ class TokenServer:
         if body["model"] != "base" and body["model"] not in self.adapters:
             return 404, {"error": {"message": f"The model `{body['model']}` does not exist."}}
         with self._changed:
-            self._changed.wait_for(lambda: not self._paused)
+            self._changed.wait_for(lambda: not self.paused)
             seen, weights = self._aborts, self.adapters.get(body["model"], self.weights)
         wanted, ended = int(body["max_tokens"]), "length"
         if not self.hold.is_set() and not asked_at_the_start:
@@ -185,6 +215,9 @@ def _handler(server: TokenServer) -> type[BaseHTTPRequestHandler]:
             self._send(*server.answer(self.path, body))
 
         def _send(self, status: int, body: dict[str, Any] | str) -> None:
+            if not status:
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
             data = (body if isinstance(body, str) else json.dumps(body)).encode()
             try:
                 self.send_response(status)

@@ -15,6 +15,9 @@ _NEW_CONTAINERS = 50_000
 _FOR_EACH_IN_FLIGHT = 500
 """About what a rollout in flight holds and leaves behind: with a thousand of them 50 000 new containers are those of
 their next turn, and nothing that could be thrown away."""
+_MOST_NEW = 5_000_000
+"""So many of ten thousand rollouts; a limit that stands for "as many as there are" must not keep all garbage, nor be
+more than Python takes."""
 _lock = threading.Lock()
 _before: list[tuple[int, int, int]] = []
 """The thresholds to go back to, one entry for each block that is open."""
@@ -25,12 +28,13 @@ _raised_to = 0
 @contextlib.contextmanager
 def fewer_collections(in_flight: int = 0) -> Iterator[None]:
     """In this block the youngest generation is collected after 50 000 new containers, or 500 for each of the
-    `in_flight` rollouts where that is more. Blocks may overlap: the rarest holds until the last has ended.
+    `in_flight` rollouts where that is more, of ten thousand at most. Blocks may overlap: the rarest holds until the
+    last has ended.
 
     Nothing changes where collections are off, or rarer already; a threshold set within the block stays.
     """
     global _raised_to
-    wanted = max(_NEW_CONTAINERS, _FOR_EACH_IN_FLIGHT * in_flight)
+    wanted = min(max(_NEW_CONTAINERS, _FOR_EACH_IN_FLIGHT * in_flight), _MOST_NEW)
     with _lock:
         first, second, third = gc.get_threshold()
         _before.append(_before[0] if _before else (first, second, third))

@@ -18,9 +18,9 @@ from .tokens import tokenize
 
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
-_DIGITS = re.compile(r"(?<![\w.,])\d+(?:\.\d+)?(?:,\d+(?:\.\d+)?)+(?!\w|[.,]\d)")
+_DIGITS = re.compile(r"(?<![\w.,])[-−]?\d+(?:\.\d+)?(?:,[-−]?\d+(?:\.\d+)?)+(?!\w|[.,]\d)")
 """Digits between which commas stand without spaces: each is of thousands, or between two items."""
-_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_THOUSANDS = re.compile(r"[-−]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _MOST_GROUPS = 12
 """Of a number, between its commas."""
 _MOST_JSON_CHARS = 200_000
@@ -285,11 +285,12 @@ def _read_commas(run: str, wanted: list[list[Any]]) -> str:
         return run
     if ways[-1] > 1:
         raise ValueError(f"the commas of {run} can be read in two ways; after one between items stands a space")
-    read, end = "", len(groups)
+    read: list[str] = []
+    end = len(groups)
     while end:
-        read = f"{''.join(groups[begins[end] : end])}\n{read}"
+        read.append("".join(groups[begins[end] : end]))
         end = begins[end]
-    return read
+    return "\n".join(reversed(read))  # no line after the last: "USD" may follow, which belongs to it
 
 
 def _listed(said: str, items: list[str]) -> list[list[Any]]:

@@ -28,8 +28,14 @@ _OTHER_WORD = {
     for word in ("yes", "no")
 }
 """Yes or no as a clause of its own or at the end of one: "no problem" and "order no. A-4417" are none."""
-_FORM_ASKED = re.compile(r"\byes\b.*\bno\b|\bno\b.*\byes\b|\b(?:otherwise|else|if not)\b")
-"""A sentence that says how to answer: "yes or no", "Otherwise say no." """
+_FORM_ASKED = re.compile(
+    r"\byes\b.*\bno\b|\bno\b.*\byes\b|\b(?:otherwise|else|if not)\b"
+    r"|(?:^|[,;:] )(?:please )?(?:say|answer|reply|respond|write)\b.*\b(?:yes|no)\b.*(?<!\?)$"
+)
+"""A sentence that says how to answer: "yes or no", "Otherwise say no.", "If it has not, answer no." """
+_CHOICE = re.compile(r"\byes\b[^\w?]+(?:\w[.):]\s*)?no\b|\bno\b[^\w?]+(?:\w[.):]\s*)?yes\b", re.IGNORECASE)
+"""Both words beside each other, such as on a line each: what may be answered."""
+_WORD_ALONE = re.compile(r"\W*(?:yes|no)\W*")
 _TO_THE_JUDGE = re.compile(r"\b(score|reward|verdict|grade)\b[\s\"'*]*[:=]", re.IGNORECASE)
 
 
@@ -224,12 +230,14 @@ def _without(prompts: list[list[Token]], answer: list[Token]) -> list[Token]:
 def _turned(rollout: Rollout, golds: list[list[list[list[Token]]]]) -> str | None:
     """The opposite of the yes or no that is expected, where the answer says it, too, and the prompt does not.
 
-    A prompt that asks for the form ("Answer yes or no.") has said neither. Its sentences may be repeated.
+    A prompt that asks for the form ("Answer yes or no.", a choice on two lines) has said neither. Its sentences may be
+    repeated.
     """
     wanted = {form[0] for choices in golds for choice in choices for form in choice if len(form) == 1}
     asked = [sentence for text in user_texts(rollout) for sentence in _sentences(text)]
-    told = " ".join(sentence for sentence in asked if not _FORM_ASKED.search(sentence))
-    said = " ".join(sentence for sentence in _sentences(rollout.answer) if sentence not in asked)
+    statements = [one for text in user_texts(rollout) for one in _sentences(_CHOICE.sub(" ", text))]
+    told = " ".join(sentence for sentence in statements if not _FORM_ASKED.search(sentence))
+    said = " ".join(one for one in _sentences(rollout.answer) if one not in asked or _WORD_ALONE.fullmatch(one))
     for word, opposite in (("yes", "no"), ("no", "yes")):
         found = _OTHER_WORD[opposite].search
         if word in wanted and opposite not in wanted and found(said) and not found(told):

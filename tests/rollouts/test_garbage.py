@@ -70,3 +70,10 @@ def test_a_threshold_set_meanwhile_stays_and_blocks_may_overlap() -> None:
     gc.set_threshold(900, 9, 9)
     second.__exit__(None, None, None)
     assert gc.get_threshold() == (900, 9, 9)
+
+
+@pytest.mark.parametrize("in_flight", [20_000, 10**7, 10**30])
+def test_a_limit_that_is_never_reached_keeps_no_more_garbage_than_ten_thousand_rollouts(in_flight: int) -> None:
+    with fewer_collections(in_flight):
+        assert gc.get_threshold() == (5_000_000, 10, 10)
+    assert gc.get_threshold() == (700, 10, 10)

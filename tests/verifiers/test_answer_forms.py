@@ -45,6 +45,9 @@ async def judge(verifier, answer, expected, **fields):
         (answer_set(), "417,418,419", {"answer": [417, 418, 419]}),
         (answer_set(), "417,418,419", {"answer": [417418419]}),
         (answer_set(), "100, 200, 100200", {"answer": [100, 200, 100200]}),
+        (answer_set(), "1,000 USD, EUR 2,000 and 3,000 dollars", {"answer": [3000, 2000, 1000]}),
+        (answer_set(), "-1,000, -2", {"answer": [-2, -1000]}),
+        (answer_set(), "−1,000,-2,000,3", {"answer": [-2000, -1000, 3]}),
         (answer_set(), "- tea\n- Bread and butter", {"answer": ["bread and butter", "Tea"]}),
         (answer_set(), '["Paris, France", "Rome"]', {"answer": ["Rome", "Paris, France"]}),
         (answer_set(), "Paris, France; Rome", {"answer": ["Rome", "Paris, France"]}),
@@ -123,6 +126,7 @@ async def test_an_answer_may_repeat_what_the_question_denies(verifier, prompt, a
         (answer_set(), "17,204", {"answer": [17, 20]}),
         (answer_set(), "1,000,2,000", {"answer": [1000, 2000, 3]}),
         (answer_set(), "1,000,2,000,3", {"answer": [1000, 2000]}),
+        (answer_set(), "-1,000,2,000", {"answer": [1000, 2000]}),
         (answer_set(), "100,200, 100200", {"answer": [100, 200, 100200]}),  # 100 and 200 or 100200
         (answer_set(), "1,2," * 5_000 + "1", {"answer": [1000, 2]}),
         (answer_pattern(r"[A-Z]{2}-\d+"), "It is TX-9", {}),

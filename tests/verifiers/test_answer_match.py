@@ -103,6 +103,11 @@ async def test_a_wrong_or_hedged_answer_does_not_count(answer, gold):
         "Say yes if it has. Otherwise, no.",
         "Is it so? Yes/no.",
         "Reply 'no' or 'yes'!",
+        "Answer with one of:\nyes\nno",
+        "\n- Yes\n- No",
+        "\nA. Yes\nB) No",
+        "Options: yes, no.",
+        "If it has, say yes. If it has not, say no.",
     ],
 )
 async def test_a_prompt_that_asks_for_yes_or_no_excuses_no_answer_that_says_both(form):
@@ -111,12 +116,18 @@ async def test_a_prompt_that_asks_for_yes_or_no_excuses_no_answer_that_says_both
     assert await score(f"{prompt} Yes.", True, prompt=prompt) == 1
     assert await score("Yes, but actually the answer is no.", True, prompt=prompt) == 0
     assert await score("Yes or no.", True, prompt=prompt) == 0
+    assert await score("yes\nno", True, prompt=prompt) == 0
     assert await score("No, wait: yes!", False, prompt=prompt) == 0
 
 
 async def test_an_answer_may_repeat_the_no_that_its_prompt_tells_of():
     prompt = "The customer said no. Is the offer still open? Answer yes or no."
     assert await score("Yes, although the customer said no.", True, prompt=prompt) == 1
+
+
+@pytest.mark.parametrize("told", ["Did the customer answer no?", "Did they say: no?", "No. They declined."])
+async def test_an_answer_may_repeat_a_no_that_is_asked_about(told):
+    assert await score("Yes, the customer said no.", True, prompt=f"{told} Is that so?") == 1
 
 
 async def test_the_prompt_said_again_is_no_answer():

@@ -38,7 +38,7 @@ def _read_view(rollout: Rollout) -> Rollout:
     bare = rollout.model_copy(update={"verdict": None, **{name: [] for name in aside}})
     fields = _dumped(bare)
     for record in fields["calls"]:
-        result = record["result"]
+        result = record.get("result") if isinstance(record, dict) else None
         if isinstance(result, dict) and type(result.get("notes")) is tuple:
             result["notes"] = list(result["notes"])
     # Writing JSON and reading it takes three times as long, and gives plain data back as it is.

@@ -155,6 +155,7 @@ ODD: tuple[Any, ...] = (
     ["a"],
     {},
     {"a": "b"},
+    [Message(role="user")],
 )
 
 
@@ -208,7 +209,7 @@ def test_a_view_of_a_full_rollout_shares_nothing_that_can_be_changed() -> None:
 def changeable_in(value: Any) -> set[int]:
     """The ids of all lists, dicts and records that are not frozen."""
     if isinstance(value, BaseModel):
-        inner = changeable_in(list(value.__dict__.values())) - {id(value.__dict__)}
+        inner = set().union(*map(changeable_in, value.__dict__.values()))
         return inner if value.model_config.get("frozen") else inner | {id(value)}
     if isinstance(value, dict | list | tuple):
         parts = list(value.values()) if isinstance(value, dict) else value

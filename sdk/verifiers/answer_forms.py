@@ -18,7 +18,7 @@ from .tokens import tokenize
 
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
-_DIGITS = re.compile(r"(?<![\w.,])[-−]?\d+(?:\.\d+)?(?:,[-−]?\d+(?:\.\d+)?)+(?!\w|[.,]\d)")
+_DIGITS = re.compile(r"(?<![\w.])(?<!\d,)[-−]?\d+(?:\.\d+)?(?:,[-−]?\d+(?:\.\d+)?)+(?!\w|[.,]\d)")
 """Digits between which commas stand without spaces: each is of thousands, or between two items."""
 _THOUSANDS = re.compile(r"[-−]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _MOST_GROUPS = 12

@@ -46,6 +46,7 @@ async def judge(verifier, answer, expected, **fields):
         (answer_set(), "417,418,419", {"answer": [417418419]}),
         (answer_set(), "100, 200, 100200", {"answer": [100, 200, 100200]}),
         (answer_set(), "1,000 USD, EUR 2,000 and 3,000 dollars", {"answer": [3000, 2000, 1000]}),
+        (answer_set(), "5 USD,1,234 USD,tea,-2,000", {"answer": [-2000, "tea", 1234, 5]}),
         (answer_set(), "-1,000, -2", {"answer": [-2, -1000]}),
         (answer_set(), "−1,000,-2,000,3", {"answer": [-2000, -1000, 3]}),
         (answer_set(), "- tea\n- Bread and butter", {"answer": ["bread and butter", "Tea"]}),

@@ -37,9 +37,9 @@ class BatchStats:
     """Without signal because every rollout reached the best score seen in the group, and that was positive."""
     groups_all_wrong: int = 0
     groups_unscored: int = 0
+    """Without signal because fewer than two of their rollouts could be scored."""
     cut_off: int = 0
     """Rollouts cut off by length and therefore not trained, where that was asked for; they count in the baseline."""
-    """Without signal because fewer than two of their rollouts could be scored."""
     mean_score: float | None = None
     sampled_tokens: int = 0
     scored_rows: int = 0

@@ -130,8 +130,8 @@ class TrainConfig(BaseModel):
     """Do not train rollouts that a token limit ended (DAPO, section 3.4). They count in their group's baseline."""
     kl_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the divergence from a reference: the weights with which GRPO began. It holds for every rollout, those
-    of groups without signal too, which keeps kinds of tasks alive that are all right or all wrong for a while. Takes
-    memory for a second model."""
+    of groups without signal too, which keeps kinds of tasks alive that are all right or all wrong for a while; unless
+    `resample_rounds` replaces these. Takes memory for a second model."""
     reference_every: int | None = Field(default=None, ge=1)
     """Take the present weights as the reference every so many steps; never where None."""
     importance_correction: Literal["none", "truncate", "mask"] = "none"

@@ -94,6 +94,8 @@ def make_trainer(
 class RolloutTrainer(ShardsWeights, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer whose batches come from `collect` and whose weights go to `publisher`."""
 
+    entropy_coef: float
+
     def __init__(
         self,
         *,
@@ -232,7 +234,12 @@ class RolloutTrainer(ShardsWeights, GRPOTrainer):  # type: ignore[misc]
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         self._inputs = dict(inputs)
-        loss: torch.Tensor = super()._compute_loss(model, self._inputs) * inputs["loss_scale"]
+        coefficient = self.entropy_coef
+        self.entropy_coef = coefficient * float(inputs["entropy_scale"])
+        try:
+            loss: torch.Tensor = super()._compute_loss(model, self._inputs) * inputs["loss_scale"]
+        finally:
+            self.entropy_coef = coefficient
         mask_BT = inputs["completion_mask"].bool() & inputs["tool_mask"].bool()
         if bool(mask_BT.any()):
             gap = (self._last_logps_BT - inputs["old_per_token_logps"])[mask_BT].abs()

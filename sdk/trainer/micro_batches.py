@@ -123,7 +123,9 @@ def collate_batch(
 
     A part without rows becomes one row with nothing to train. TRL averages most losses within each part; `loss_scale`
     makes of that the average over all scored rows (or tokens) of the step and of all processes, whose gradients are
-    averaged. Rows of groups without signal count there though they are not forwarded: their advantage is zero.
+    averaged. Rows of groups without signal count there also where they are not forwarded: their advantage is zero.
+    `entropy_scale` is for the entropy bonus, which TRL averages over each part's tokens whatever the loss: times both
+    scales it is the sum over the part's tokens divided by the scored tokens of the step.
     """
     stats = batch.stats
     tokens = torch.tensor(float(stats.scored_tokens), device=device)
@@ -135,12 +137,15 @@ def collate_batch(
 
     def collate(part: Part) -> dict[str, torch.Tensor]:
         rows = [*part.rows, *[nothing] * (part.height - len(part.rows))]
+        times = plan.processes * plan.parts
         # TRL knows of the processes in the losses that it divides by the tokens of the step.
-        scale = 1.0 if loss_type == "dapo" else plan.processes * plan.parts * _weight(rows, loss_type) / whole
+        scale = 1.0 if loss_type == "dapo" else times * _weight(rows, loss_type) / whole
+        share = times * _weight(rows, "bnpo") / max(stats.scored_tokens, 1)
         return {
             **_collate_rows(rows, pad_id, device),
             "num_items_in_batch": tokens,
             "loss_scale": torch.tensor(scale, device=device),
+            "entropy_scale": torch.tensor(share / scale if scale else 0.0),  # on the host, where it is read
         }
 
     return [[collate(part) for part in parts] for parts in plan.parts_of(batch)]

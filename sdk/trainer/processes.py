@@ -125,8 +125,14 @@ def _check_deepspeed(config: TrainConfig) -> None:
             )
     if config.bf16:
         raise ConfigError(
-            "bf16 is true, but DeepSpeed would keep the weights themselves in bfloat16, where small updates round to "
-            "nothing; leave bf16 out, or shard by FSDP2 (examples/distributed/fsdp2.yaml), which keeps float32"
+            "bf16 is true, but DeepSpeed would keep the weights themselves in bfloat16, and what is sampled from and "
+            "kept would be rounded; leave bf16 out, or shard by FSDP2 (examples/distributed/fsdp2.yaml), which keeps "
+            "float32"
+        )
+    if (precision := os.environ.get("ACCELERATE_MIXED_PRECISION", "no")) != "no":
+        raise ConfigError(
+            f"mixed_precision is {precision!r}, but DeepSpeed would keep the weights themselves in it; set "
+            'mixed_precision: "no" in the configuration of accelerate, as in examples/distributed/deepspeed_zero2.yaml'
         )
 
 

@@ -133,9 +133,28 @@ def test_parts_by_a_budget_give_the_loss_and_the_gradient_of_the_whole_step(
     (loss, gradients), (same, others) = step_of(whole), step_of(parted)
     assert len(parted._micro_batches[0]) >= 3
     assert same == pytest.approx(loss, rel=1e-4)
-    largest = max(float(g.abs().max()) for g in gradients)
-    for one, other in zip(gradients, others, strict=True):
+    assert_same(others, gradients)
+
+
+def assert_same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
+    largest = max(float(g.abs().max()) for g in wanted)
+    for one, other in zip(wanted, found, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-4 * largest)
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo"])
+def test_the_entropy_bonus_weighs_the_same_however_many_parts_a_step_has(
+    tiny_model_dir: Path, tmp_path: Path, loss_type: str
+) -> None:
+    def bonus(budget: int | None) -> list[torch.Tensor]:
+        """The gradient of the bonus alone."""
+        with_it, without = (
+            step_of(trainer_for(tiny_model_dir, tmp_path, loss_type=loss_type, tokens_per_micro_batch=budget, trl=trl))
+            for trl in ({"entropy_coef": 10.0}, {})
+        )
+        return [one - other for one, other in zip(with_it[1], without[1], strict=True)]
+
+    assert_same(bonus(28), bonus(None))
 
 
 def test_rollouts_that_are_larger_than_a_part_are_trained_and_counted(tiny_model_dir: Path, tmp_path: Path) -> None:

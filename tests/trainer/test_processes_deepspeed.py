@@ -58,6 +58,7 @@ LAUNCHED = {"WORLD_SIZE": "2", "ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_D
         ({"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"}, {}, "offload_optimizer_device is 'cpu'"),
         ({"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "nvme"}, {}, "offload_param_device is 'nvme'"),
         ({}, {"bf16": True}, "bf16 is true, but DeepSpeed would keep the weights themselves in bfloat16"),
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, {}, "mixed_precision is 'bf16', but DeepSpeed would keep the weights"),
     ],
 )
 def test_what_deepspeed_would_do_otherwise_is_refused_before_anything_is_loaded(

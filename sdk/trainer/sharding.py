@@ -133,6 +133,8 @@ def check_checkpoint(folder: Path) -> None:
             f"the checkpoint {str(folder)!r} was written {was[0]}, and this launch would go on {now}, so its optimiser "
             "cannot be read; launch the run as it was launched before"
         )
+    if by_deepspeed():
+        zero.check_shards(folder)
 
 
 def prepare_accelerator(accelerator: Accelerator) -> None:

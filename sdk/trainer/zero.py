@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedType
 from transformers.integrations.deepspeed import propagate_args_to_deepspeed, unset_hf_deepspeed_config
 
-from .processes import zero_stage
+from ..errors import ConfigError
+from .processes import world_size, zero_stage
 
 
 def make_ready(args: Any) -> None:
@@ -54,6 +56,20 @@ def _without_kernels() -> None:
     import deepspeed
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def check_shards(checkpoint: Path) -> None:
+    """Raises `ConfigError` for a checkpoint of another number of processes or another stage, which DeepSpeed cannot read
+    and does not say how to."""
+    files = [file.name for file in checkpoint.glob("global_step*/*zero_pp_rank_*_states.pt")]
+    processes = sum(name.endswith("_optim_states.pt") for name in files)
+    stage = 3 if any(name.endswith("_model_states.pt") for name in files) else 2
+    if processes and (processes, stage) != (world_size(), zero_stage()):
+        raise ConfigError(
+            f"the checkpoint {str(checkpoint)!r} was written by {processes} processes with zero_stage {stage}, and "
+            f"this launch has {world_size()} with zero_stage {zero_stage()}, which cannot read it; launch the run with "
+            f"num_processes: {processes} and zero_stage: {stage}"
+        )
 
 
 @contextlib.contextmanager

@@ -185,6 +185,27 @@ def test_a_checkpoint_of_another_kind_of_launch_is_named(
             check_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize(("processes", "stage"), [(2, 2), (2, 3), (4, 2), (4, 3)])
+def test_a_checkpoint_that_deepspeed_sharded_otherwise_is_named_with_how_to_launch_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, processes: int, stage: int
+) -> None:
+    for name, value in {**LAUNCHES["DeepSpeed"], "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}.items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "global_step7"
+    folder.mkdir()
+    for rank in range(processes):
+        (folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+        model = f"zero_pp_rank_{rank}_mp_rank_00" if stage == 3 else "mp_rank_00"
+        (folder / f"{model}_model_states.pt").touch()
+    if (processes, stage) == (2, 3):
+        check_checkpoint(tmp_path)
+    else:
+        with pytest.raises(
+            sdk.ConfigError, match=f"launch the run with num_processes: {processes} and zero_stage: {stage}"
+        ):
+            check_checkpoint(tmp_path)
+
+
 def test_an_optimiser_with_moments_of_its_own_form_is_refused_on_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SHARDED.items():
         monkeypatch.setenv(name, value)

@@ -59,8 +59,10 @@ def _without_kernels() -> None:
 
 
 def check_shards(checkpoint: Path) -> None:
-    """Raises `ConfigError` for a checkpoint of another number of processes or another stage, which DeepSpeed cannot read
-    and does not say how to."""
+    """Raises `ConfigError` for a checkpoint of another number of processes or another stage.
+
+    DeepSpeed cannot read it either, and does not say what to launch instead.
+    """
     files = [file.name for file in checkpoint.glob("global_step*/*zero_pp_rank_*_states.pt")]
     processes = sum(name.endswith("_optim_states.pt") for name in files)
     stage = 3 if any(name.endswith("_model_states.pt") for name in files) else 2

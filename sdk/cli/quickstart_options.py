@@ -33,7 +33,7 @@ finds the way by trying."""
 
 LOOKED_UP = ("query", "product", "topic")
 """Arguments that the tools look up whatever their case and the spaces around them: a call that found what was asked for
-is right however it was spelled, and counting it as wrong would teach the policy to leave the tool alone."""
+is right, and counting it as wrong would teach the policy to leave the tool alone."""
 
 LIMITS = Limits(
     max_turns=5,  # two calls and an answer, with room for two mistakes

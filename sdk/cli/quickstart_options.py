@@ -31,6 +31,10 @@ SELDOM_SHOWN = ("customer_city", "stock_count")
 """Intents of which every second task has no demonstration: after the warm start the model gets few of them right, and
 finds the way by trying."""
 
+KEPT_ASIDE = (4, 11, 16, 23)
+"""Places among an intent's training tasks of those on which the checkpoint is chosen, and which are not trained on. Of
+intents of which every second task has no demonstration, two of them have one."""
+
 LOOKED_UP = ("query", "product", "topic")
 """Arguments that the tools look up whatever their case and the spaces around them: a call that found what was asked for
 is right, and counting it as wrong would teach the policy to leave the tool alone."""
@@ -42,14 +46,21 @@ LIMITS = Limits(
 )
 
 
-def quickstart_tasks() -> list[dict[str, Any]]:
-    """The helpdesk's tasks of these tiers and intents, both sides of the split."""
+def quickstart_tasks(*, kept_aside: bool = False) -> list[dict[str, Any]]:
+    """The helpdesk's tasks of these tiers and intents, both sides of the split.
+
+    `kept_aside`: some of those for training are tagged as those to choose the checkpoint on.
+    """
     import sandboxes.helpdesk
 
     tasks = [task for task in sandboxes.helpdesk.tasks(tiers=TIERS) if task["tags"]["intent"] in INTENTS]
     for intent in SELDOM_SHOWN:
         for task in [task for task in tasks if task["tags"]["intent"] == intent][::2]:
             del task["demonstration"]
+    for intent in INTENTS if kept_aside else ():
+        trained = [task for task in tasks if (task["tags"]["intent"], task["tags"]["split"]) == (intent, "train")]
+        for place in KEPT_ASIDE:
+            trained[place]["tags"]["split"] = "validation"
     for task in tasks:
         for call in task["expected"]["calls"]:
             call["arguments"] = {
@@ -64,8 +75,10 @@ def quickstart_options(
     """The quickstart's options.
 
     `steps`: at most so many steps of the warm start and of GRPO each; `heldout`: measure on at most so many
-    held-out tasks; `prompts`: at most so many tasks in a step of either. All are for a shorter try.
+    held-out tasks; `prompts`: at most so many tasks in a step of either. All are for a shorter try, which ends with its
+    last weights.
     """
+    whole = steps is None and heldout is None and prompts is None
     prompts_per_step = _at_most(PROMPTS_PER_STEP, prompts)
     return TrainConfig(
         warm_start_steps=_at_most(WARM_START_STEPS, steps),
@@ -81,7 +94,8 @@ def quickstart_options(
         learning_rate=1.5e-5,
         learning_rate_rise=3,
         learning_rate_fall=4,
-        checkpoint_every=4,
+        checkpoint_every=5,
+        validation=len(KEPT_ASIDE) * len(INTENTS) if whole else 0,
         max_heldout=heldout,
         limits=LIMITS,
     )

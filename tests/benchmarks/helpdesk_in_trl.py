@@ -104,9 +104,9 @@ def speak_as_ours(tokenizer: Any, tools: Iterable[Any]) -> None:
 
 
 def quickstart_verifier() -> Any:
-    from sdk.verifiers import all_of, answer_match, final_state, required_calls
+    from sdk.verifiers import all_of, answer_match, calls_match, final_state
 
-    return all_of(final_state(), required_calls(), answer_match())
+    return all_of(final_state(), calls_match(), answer_match())
 
 
 def verified(verifier: Any, end_token: int) -> Reward:

@@ -15,6 +15,8 @@ from mcp_bridge.sources.functions import FunctionSource
 from sdk.cli.quickstart_options import INTENTS, SELDOM_SHOWN, TIERS, quickstart_options, quickstart_tasks
 from sdk.cli.resuming import finished_run, fresh_folder
 from sdk.evaluation.report import Report
+from sdk.tasks import load_tasks
+from sdk.trainer.pipeline import choose_sides
 
 SHORT = ("quickstart", "--steps", "1", "--heldout", "2", "--prompts", "1")
 
@@ -194,6 +196,8 @@ def test_a_shorter_try_bounds_both_stages_and_leaves_the_rest():
     whole, short = quickstart_options(), quickstart_options(steps=2, heldout=5, prompts=3)
     assert (short.warm_start_steps, short.grpo_steps, short.max_heldout, short.prompts_per_step) == (2, 2, 5, 3)
     changed = {"warm_start_steps", "warm_start_batch", "grpo_steps", "max_heldout", "prompts_per_step", "micro_batches"}
+    changed |= {"validation"}
+    assert (whole.validation, short.validation) == (28, 0)
     assert short.model_dump(exclude=changed) == whole.model_dump(exclude=changed)
 
 
@@ -202,6 +206,16 @@ def test_some_kinds_are_seldom_shown_and_none_is_never_shown():
     asked = Counter(task["tags"]["intent"] for task in quickstart_tasks())
     assert {intent for intent in INTENTS if shown[intent] < asked[intent]} == set(SELDOM_SHOWN)
     assert all(0 < shown[intent] <= asked[intent] / 2 for intent in SELDOM_SHOWN)
+
+
+def test_the_tasks_kept_aside_are_of_every_kind_and_none_of_them_is_trained_on():
+    options = quickstart_options()
+    tasks = load_tasks(quickstart_tasks(kept_aside=True))
+    train, validation, heldout = choose_sides(tasks, options)
+    assert (len(train), len(validation), len(heldout)) == (140, options.validation, 84)
+    assert Counter(task.tags["intent"] for task in validation) == dict.fromkeys(INTENTS, 4)
+    demonstrated = Counter(task.tags["intent"] for task in validation if task.demonstration)
+    assert demonstrated == {intent: 2 if intent in SELDOM_SHOWN else 4 for intent in INTENTS}
 
 
 def test_the_right_solution_of_every_task_fits_into_the_limits():

@@ -95,7 +95,8 @@ def _run(folder: Path, options: TrainConfig, progress: Progress) -> None:
     from ..showing import show_result
 
     quiet_libraries()
-    result = finished_run(folder, options, tools=HELPDESK, prompts=quickstart_tasks(), verifier=_verifier())
+    tasks = quickstart_tasks(kept_aside=options.validation > 0)
+    result = finished_run(folder, options, tools=HELPDESK, prompts=tasks, verifier=_verifier())
     if result is not None:
         progress.say(f"{folder} holds a finished quickstart, reported again; --fresh starts over into a new folder")
     else:
@@ -112,7 +113,7 @@ def _train(folder: Path, options: TrainConfig, progress: Progress) -> TrainResul
 
     return train(
         HELPDESK,
-        quickstart_tasks(),
+        quickstart_tasks(kept_aside=options.validation > 0),
         _verifier(),
         output_dir=folder,
         config=options,

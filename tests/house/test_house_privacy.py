@@ -53,7 +53,9 @@ def test_a_path_of_a_machine_is_recognised(folder: str) -> None:
 
 
 def test_everything_imported_is_a_declared_dependency() -> None:
-    listed = tomllib.loads(read(Path("pyproject.toml")))["project"]["dependencies"]
+    project = tomllib.loads(read(Path("pyproject.toml")))["project"]
+    extras = [line for name, lines in project["optional-dependencies"].items() if name != "dev" for line in lines]
+    listed = [*project["dependencies"], *extras]
     names = [re.match(r"[\w-]+", line)[0] for line in listed]  # type: ignore[index]
     declared = {MODULE_OF.get(name, name.replace("-", "_")) for name in names}
     allowed = {

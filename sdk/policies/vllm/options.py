@@ -98,7 +98,8 @@ class VllmOptions(BaseModel):
             raise ValueError("served_model does nothing for servers that we start; take it out, or give urls")
         if self.in_flight and self.publish == "adapter":
             raise ValueError("in_flight does nothing for adapters, which never interrupt; take it out")
-        if "transfer_backend" in self.model_fields_set and self.publish != "transfer":
+        usual = type(self).model_fields["transfer_backend"].default
+        if self.transfer_backend != usual and self.publish != "transfer":
             raise ValueError(
                 f'transfer_backend does nothing while publish is "{self.publish}"; set publish to "transfer", or take '
                 "it out"

@@ -69,6 +69,13 @@ def quickstart_tasks(*, kept_aside: bool = False) -> list[dict[str, Any]]:
     return tasks
 
 
+def quickstart_verifier() -> Any:
+    """The right change, the right calls and the right answer."""
+    from ..verifiers import all_of, answer_match, calls_match, final_state
+
+    return all_of(final_state(), calls_match(), answer_match())
+
+
 def quickstart_options(
     *, steps: int | None = None, heldout: int | None = None, prompts: int | None = None
 ) -> TrainConfig:

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from helpdesk_in_trl import quickstart_verifier  # its import sets what must be set before torch is loaded
+import helpdesk_in_trl  # noqa: F401 - its import sets what must be set before torch is loaded
 
 Step = Mapping[str, float]
 """`rollout_s`, `update_s`, `cpu_s` (processor time of both, all threads of the process, the MCP server's not), `reward`
@@ -87,7 +87,7 @@ def train_ours(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     import sdk
     from sdk.cli.commands.quickstart import HELPDESK
-    from sdk.cli.quickstart_options import quickstart_tasks
+    from sdk.cli.quickstart_options import quickstart_tasks, quickstart_verifier
     from sdk.traces import RunFolder
 
     torch.set_num_threads(job["threads"])

@@ -103,12 +103,6 @@ def speak_as_ours(tokenizer: Any, tools: Iterable[Any]) -> None:
     tokenizer.response_template = CALLS_BY_TAGS
 
 
-def quickstart_verifier() -> Any:
-    from sdk.verifiers import all_of, answer_match, calls_match, final_state
-
-    return all_of(final_state(), calls_match(), answer_match())
-
-
 def verified(verifier: Any, end_token: int) -> Reward:
     """A reward function for TRL: the verdict of one of our verifiers on each of its conversations."""
     from sdk.verifiers import run_verifier
@@ -195,6 +189,7 @@ def make_trainer(job: Mapping[str, Any], folder: str) -> tuple[Any, Callable[[],
     from trl import GRPOTrainer
 
     from sandboxes.helpdesk import Helpdesk
+    from sdk.cli.quickstart_options import quickstart_verifier
     from sdk.policies.models import load_model
     from sdk.policies.models.loading import load_tokenizer
     from sdk.policies.rendering import make_renderer

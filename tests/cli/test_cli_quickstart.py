@@ -12,7 +12,14 @@ from safetensors import safe_open
 
 import sandboxes.helpdesk
 from mcp_bridge.sources.functions import FunctionSource
-from sdk.cli.quickstart_options import INTENTS, SELDOM_SHOWN, TIERS, quickstart_options, quickstart_tasks
+from sdk.cli.quickstart_options import (
+    INTENTS,
+    SELDOM_SHOWN,
+    TIERS,
+    quickstart_options,
+    quickstart_tasks,
+    quickstart_verifier,
+)
 from sdk.cli.resuming import finished_run, fresh_folder
 from sdk.evaluation.report import Report
 from sdk.tasks import load_tasks
@@ -94,7 +101,6 @@ def test_a_fresh_start_takes_the_first_free_folder(tmp_path):
 def test_a_call_that_finds_what_was_asked_for_is_right_however_it_is_spelled():
     import anyio
 
-    from sdk.cli.commands.quickstart import _verifier
     from sdk.records import CallRecord, Message, Rollout, Task, ToolCall
     from sdk.verifiers import run_verifier
 
@@ -117,7 +123,7 @@ def test_a_call_that_finds_what_was_asked_for_is_right_however_it_is_spelled():
                 initial_state=before,
                 final_state=await world.state(),
             )
-        return (await run_verifier(_verifier(), rollout)).score
+        return (await run_verifier(quickstart_verifier(), rollout)).score
 
     spelled = [name, f" {name}", name.lower(), name.upper(), f"not {name}", name.split()[0] + " Nobody"]
     assert [anyio.run(score, query) for query in spelled] == [1, 1, 1, 1, 0, 0]

@@ -89,61 +89,50 @@ def _how_to_go_on(folder: Path, shorter: Mapping[str, int | None]) -> str:
 
 
 def _run(folder: Path, options: TrainConfig, progress: Progress) -> None:
-    from ..quickstart_options import quickstart_tasks
+    from ..quickstart_options import quickstart_tasks, quickstart_verifier
     from ..quiet import quiet_bars, quiet_libraries
     from ..resuming import finished_run, say_what_is_there
     from ..showing import show_result
 
     quiet_libraries()
-    tasks = quickstart_tasks(kept_aside=options.validation > 0)
-    result = finished_run(folder, options, tools=HELPDESK, prompts=tasks, verifier=_verifier())
+    tasks, verifier = quickstart_tasks(kept_aside=options.validation > 0), quickstart_verifier()
+    result = finished_run(folder, options, tools=HELPDESK, prompts=tasks, verifier=verifier)
     if result is not None:
         progress.say(f"{folder} holds a finished quickstart, reported again; --fresh starts over into a new folder")
     else:
         say_what_is_there(folder, progress)
         quiet_bars()
-        result = _train(folder, options, progress)
+        result = _train(folder, options, tasks, verifier, progress)
     show_result(result)
-    _ask(result, options, progress)
+    _ask(result, options, tasks, verifier, progress)
 
 
-def _train(folder: Path, options: TrainConfig, progress: Progress) -> TrainResult:
+def _train(
+    folder: Path, options: TrainConfig, tasks: list[dict[str, Any]], verifier: Any, progress: Progress
+) -> TrainResult:
     from ...blocking import train
-    from ..quickstart_options import quickstart_tasks
 
-    return train(
-        HELPDESK,
-        quickstart_tasks(kept_aside=options.validation > 0),
-        _verifier(),
-        output_dir=folder,
-        config=options,
-        progress=progress,
-    )
+    return train(HELPDESK, tasks, verifier, output_dir=folder, config=options, progress=progress)
 
 
-def _verifier() -> Any:
-    from ...verifiers import all_of, answer_match, calls_match, final_state
-
-    return all_of(final_state(), calls_match(), answer_match())
-
-
-def _ask(result: TrainResult, options: TrainConfig, progress: Progress) -> None:
+def _ask(
+    result: TrainResult, options: TrainConfig, tasks: list[dict[str, Any]], verifier: Any, progress: Progress
+) -> None:
     """Serve the tuned model and ask it the first held-out question that takes two calls."""
     import anyio
 
     from ...serving import serve
     from ...tasks import load_tasks
     from ..asking import ask_served_model
-    from ..quickstart_options import quickstart_tasks
     from ..showing import show_rollout
 
-    asked = (t for t in quickstart_tasks() if t["tags"]["tier"] == "2" and t["tags"]["split"] == "heldout")
+    asked = (t for t in tasks if t["tags"]["tier"] == "2" and t["tags"]["split"] == "heldout")
     question = load_tasks([next(asked)])[0]
     progress.say("serving the tuned model to ask it one held-out question")
     with serve(result.model_dir, port=0) as server:
 
         async def ask() -> Any:
-            return await ask_served_model(server, HELPDESK, question, _verifier(), limits=options.limits)
+            return await ask_served_model(server, HELPDESK, question, verifier, limits=options.limits)
 
         rollout = anyio.run(ask)
         typer.echo()

@@ -85,7 +85,7 @@ class VllmProcess:
     def __init__(self, python: str, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
         """Start it, without waiting. Raises `PolicyFailure` where it cannot be started."""
         self.log = log
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         command = [python, "-m", "vllm.entrypoints.openai.api_server", *arguments, "--port", str(self.port)]
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -166,8 +166,9 @@ def _environment(further: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port of this machine at `address` that nobody listens on."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         port: int = probe.getsockname()[1]
         return port

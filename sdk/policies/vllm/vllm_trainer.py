@@ -15,6 +15,7 @@ from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTran
 from vllm.distributed.weight_transfer.base import TrainerInitInfo
 
 from .control import call
+from .process import free_port
 
 
 class SyncClient:
@@ -78,7 +79,7 @@ def _nccl(url: str, workers: int) -> TrainerInitInfo:
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
     address = _address_towards(url)
-    return NCCLTrainerInitInfo(master_address=address, master_port=_free_port(address), world_size=1 + workers, rank=0)
+    return NCCLTrainerInitInfo(master_address=address, master_port=free_port(address), world_size=1 + workers, rank=0)
 
 
 def _ipc(url: str, workers: int) -> TrainerInitInfo:  # noqa: ARG001
@@ -104,10 +105,3 @@ def _address_towards(url: str) -> str:
         probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))  # sends nothing
         address: str = probe.getsockname()[0]
         return address
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port

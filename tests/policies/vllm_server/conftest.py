@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before torch is imported: threads that spin at barriers cost a shared machine a factor of ten and more.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
+from token_server import TokenServer
 from vllm_environment import installed_python
 
 REQUIRED = "TOOLBAKE_VLLM_TESTS"
@@ -25,3 +27,9 @@ def vllm_python() -> Path:
             pytest.fail(message)
         pytest.skip(message)
     return python
+
+
+@pytest.fixture
+def server() -> Iterator[TokenServer]:
+    with TokenServer() as server:
+        yield server

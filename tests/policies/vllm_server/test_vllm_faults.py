@@ -4,41 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from token_server import TokenServer, token
+from token_policies import EIGHT, opened, state, tokens_of
+from token_server import TokenServer
 
 from sdk.errors import ConfigError, PolicyFailure
 from sdk.policies.protocol import Sampling
-from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
-
-EIGHT = Sampling(max_tokens=8)
-
-
-@pytest.fixture
-def server() -> Iterator[TokenServer]:
-    with TokenServer() as server:
-        yield server
-
-
-@asynccontextmanager
-async def opened(*servers: TokenServer, folder: Path | None = None, **options: Any) -> AsyncIterator[VllmPolicy]:
-    urls = tuple(server.url for server in servers)
-    async with open_vllm("unused", VllmOptions(urls=urls, **options), folder=folder) as policy:
-        yield policy
-
-
-def state(value: float) -> dict[str, torch.Tensor]:
-    return {"weight": torch.full((4,), value)}
-
-
-def tokens_of(weights: str, seed: int, count: int, first_place: int = 0) -> list[int]:
-    return [token(weights, seed, place) for place in range(first_place, first_place + count)]
 
 
 async def test_tokens_log_probabilities_and_the_version_come_back(server: TokenServer) -> None:

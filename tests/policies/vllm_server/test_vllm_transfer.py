@@ -6,47 +6,25 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+import token_policies
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from token_server import TokenServer, token
+from token_policies import EIGHT, state, tokens_of
+from token_server import TokenServer
 
 from sdk.errors import PolicyFailure
-from sdk.policies.protocol import Sampling
-from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from sdk.policies.vllm.shared_memory import SharedWeights, layout_of
 
-EIGHT = Sampling(max_tokens=8)
 STEPS = ("/start_weight_update", "/update_weights", "/finish_weight_update", "/reset_prefix_cache")
 """Of an exchange, after which the server has a part of the new weights or mixes versions."""
 
 
-@pytest.fixture
-def server() -> Iterator[TokenServer]:
-    with TokenServer() as server:
-        yield server
-
-
-@asynccontextmanager
-async def opened(*servers: TokenServer, folder: Path | None = None, **options: Any) -> AsyncIterator[VllmPolicy]:
-    urls = tuple(server.url for server in servers)
-    given = VllmOptions.model_validate({"urls": urls, "publish": "transfer", **options})
-    async with open_vllm("unused", given, folder=folder) as policy:
-        yield policy
-
-
-def state(value: float) -> dict[str, torch.Tensor]:
-    return {"weight": torch.full((4,), value)}
-
-
-def tokens_of(weights: str, seed: int, count: int) -> list[int]:
-    return [token(weights, seed, place) for place in range(count)]
+opened = partial(token_policies.opened, publish="transfer")
 
 
 async def test_a_transfer_needs_no_file_and_every_replica_has_the_weights_when_it_ends(tmp_path: Path) -> None:

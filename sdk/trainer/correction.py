@@ -15,12 +15,16 @@ from .config import TrainConfig
 
 
 def importance_weights(trainer_BT: torch.Tensor, sampler_BT: torch.Tensor, config: TrainConfig) -> torch.Tensor:
-    """[B, T] weights of the tokens' advantages, from the log-probabilities of both."""
+    """[B, T] weights of the tokens' advantages, from the log-probabilities of both: finite, however far they are apart.
+
+    `truncate`: `min(r, cap)`. `mask`: `r` where `1/cap <= r <= cap`, else 0.
+    """
     ratio_BT = torch.exp(trainer_BT - sampler_BT)
     if config.importance_correction == "truncate":
         return ratio_BT.clamp(max=config.importance_cap)
     within_BT = (ratio_BT <= config.importance_cap) & (ratio_BT >= 1 / config.importance_cap)
-    return ratio_BT * within_BT
+    # Not `ratio * within`: above e^88 the ratio is infinite in float32, and infinity times 0 is no number.
+    return torch.where(within_BT, ratio_BT, 0.0)
 
 
 def correct(inputs: dict[str, torch.Tensor], trainer_BT: torch.Tensor, config: TrainConfig) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import sdk
@@ -52,8 +52,8 @@ def trainer_for(model_dir: Path, output_dir: Path, **options: Any) -> RolloutTra
     return trainer
 
 
-def loss_of(trainer: RolloutTrainer, advantage: float = 1.0) -> torch.Tensor:
-    batch = Batch([[TrainRow(ROW, advantage)]], BatchStats(scored_tokens=3, scored_rows=1))
+def loss_of(trainer: RolloutTrainer, advantage: float = 1.0, row: TokenRow = ROW) -> torch.Tensor:
+    batch = Batch([[TrainRow(row, advantage)]], BatchStats(scored_tokens=3, scored_rows=1))
     ((inputs,),) = collate_batch(batch, Plan(), loss_type="dapo", pad_id=0, device="cpu")
     if trainer._reference is not None:
         inputs["ref_per_token_logps"] = trainer._reference_logps(trainer._reference, inputs)
@@ -132,12 +132,38 @@ def test_the_corrected_gradient_is_the_policy_gradient_of_each_token_times_its_w
     assert loss_of(trainer).item() == pytest.approx(-sum(weights) / 3, rel=1e-3)
 
 
-@given(st.lists(st.floats(-3, 3), min_size=1, max_size=8), st.sampled_from(["truncate", "mask"]))
-def test_no_weight_is_negative_or_above_the_cap(gaps: list[float], kind: str) -> None:
+@given(
+    st.lists(st.floats(-3, 3) | st.floats(allow_nan=False, width=32), min_size=1, max_size=8),
+    st.sampled_from(["truncate", "mask"]),
+)
+@example([200.0, -200.0, math.inf, -math.inf, 0.0], "mask")
+def test_weights_are_the_ratio_within_the_cap_and_finite_however_far_the_two_are_apart(
+    gaps: list[float], kind: str
+) -> None:
     config = TrainConfig(importance_correction=kind, importance_cap=2.5)  # type: ignore[arg-type]
-    weights = importance_weights(torch.tensor([gaps]), torch.zeros(1, len(gaps)), config)
-    assert (weights >= 0).all()
-    assert (weights <= 2.5 + 1e-6).all()
+    weights = importance_weights(torch.tensor([gaps]), torch.zeros(1, len(gaps)), config)[0].tolist()
+    for gap, weight in zip(gaps, weights, strict=True):
+        ratio = math.exp(min(gap, 100.0))
+        if math.isclose(abs(gap), math.log(2.5), rel_tol=1e-5):  # rounding decides on which side of the cap it is
+            continue
+        if kind == "truncate":
+            wanted = min(ratio, 2.5)
+        else:
+            wanted = ratio if 1 / 2.5 <= ratio <= 2.5 else 0.0
+        assert weight == pytest.approx(wanted, rel=1e-5, abs=1e-30)
+
+
+@pytest.mark.parametrize("kind", ["truncate", "mask"])
+def test_a_token_that_the_sampler_held_for_impossible_leaves_the_gradient_finite(
+    tiny_model_dir: Path, tmp_path: Path, kind: str
+) -> None:
+    trainer = trainer_for(tiny_model_dir, tmp_path, importance_correction=kind, importance_cap=1.5)
+    row = ROW.model_copy(update={"logprobs": [-10.0, -500.0, 0.0, -11.0]})
+    loss = loss_of(trainer, row=row)
+    loss.backward()
+    gradients = [weight.grad for weight in trainer.model.parameters()]
+    assert all(bool(one.isfinite().all()) for one in gradients if one is not None)
+    assert any(bool(one.any()) for one in gradients if one is not None)
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def build_batch(
     `mask_cut_off`: rollouts that a length limit ended are not trained. `average_over_signal`: rows of groups without
     signal do not count in the average that the loss is (see `BatchStats.scored_rows`). `without_signal`: their rows are
     there with an advantage of 0, for the part of a loss that holds for every rollout, as the divergence from a
-    reference does (GRPO, arXiv 2402.03300, equation 3). `domain`: a tag; advantages are then divided by the deviation
-    in their domain in place of the group's (see `normalised_by_domain`).
+    reference (GRPO, arXiv 2402.03300, equation 3) and the entropy bonus do. `domain`: a tag; advantages are then
+    divided by the deviation in their domain in place of the group's (see `normalised_by_domain`).
     """
     batch = Batch()
     stats = batch.stats

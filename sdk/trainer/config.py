@@ -149,7 +149,9 @@ class TrainConfig(BaseModel):
     """Forward each distinct token of a group once. Off: TRL's padded forward."""
     trl: dict[str, Any] = Field(default_factory=dict)
     """Further options of TRL's GRPOConfig by their names there: those of the optimiser, its schedule and the
-    clipping, for example `{"max_grad_norm": 0.5}`. Options that the rollouts decide are refused."""
+    clipping, for example `{"max_grad_norm": 0.5}`. Options that the rollouts decide are refused. `entropy_coef` holds
+    for every rollout, as `kl_coefficient` does. `top_entropy_quantile` is one of the tokens that a part forwards: those
+    of groups without signal are among them where `kl_coefficient` or `entropy_coef` is set."""
 
     allow_destructive: tuple[str, ...] = ()
     """Names or patterns of destructive tools that training may call for real. Without them, a live server whose tools
@@ -320,9 +322,9 @@ class TrainConfig(BaseModel):
 
     @property
     def trains_without_signal(self) -> bool:
-        """Whether groups without signal have a part in the loss: the divergence from the reference, where there is one.
-        Dynamic sampling leaves such groups out altogether."""
-        return self.kl_coefficient > 0 and self.resample_rounds == 0
+        """Whether groups without signal have a part in the loss: the divergence from the reference or TRL's entropy
+        bonus, which every token has, where there is one. Dynamic sampling leaves such groups out altogether."""
+        return (self.kl_coefficient > 0 or bool(self.trl.get("entropy_coef"))) and self.resample_rounds == 0
 
     @classmethod
     def of(cls, config: TrainConfig | Mapping[str, Any] | str | Path | None) -> TrainConfig:

@@ -146,10 +146,8 @@ def test_weights_are_the_ratio_within_the_cap_and_finite_however_far_the_two_are
         ratio = math.exp(min(gap, 100.0))
         if math.isclose(abs(gap), math.log(2.5), rel_tol=1e-5):  # rounding decides on which side of the cap it is
             continue
-        if kind == "truncate":
-            wanted = min(ratio, 2.5)
-        else:
-            wanted = ratio if 1 / 2.5 <= ratio <= 2.5 else 0.0
+        within = 1 / 2.5 <= ratio <= 2.5
+        wanted = min(ratio, 2.5) if kind == "truncate" else ratio * within
         assert weight == pytest.approx(wanted, rel=1e-5, abs=1e-30)
 
 

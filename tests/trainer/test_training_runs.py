@@ -126,15 +126,16 @@ def test_dynamic_sampling_replaces_groups_without_signal_in_the_same_step(tiny_m
     assert any(line["rollouts"] > 8 for line in lines)
 
 
-def test_the_divergence_from_the_reference_holds_for_groups_without_signal_too(
-    tiny_model_dir: Path, tmp_path: Path
+@pytest.mark.parametrize("option", [{"kl_coefficient": 0.1}, {"trl": {"entropy_coef": 0.01}}])
+def test_the_divergence_from_the_reference_and_the_entropy_bonus_hold_for_groups_without_signal_too(
+    option: dict[str, Any], tiny_model_dir: Path, tmp_path: Path
 ) -> None:
-    config = {**TINY, "kl_coefficient": 0.1, "grpo_steps": 2, "checkpoint_every": 1}
+    config = {**TINY, **option, "grpo_steps": 2, "checkpoint_every": 1}
     run = sdk.train([add], tasks(), half_without_signal, str(tiny_model_dir), tmp_path / "run", config)
     lines = [line for line in RunFolder.open_to_read(run.run_dir).read_metrics() if line["stage"] == "grpo"]
     assert sum(line["groups_without_signal"] for line in lines) > 0
     assert [line["trained_tokens"] for line in lines] == [line["sampled_tokens"] for line in lines]
-    assert all(line["kl"] >= 0 for line in lines)
+    assert all(line.get("kl", 0) >= 0 for line in lines)
 
 
 def test_a_demonstration_that_does_not_pass_its_verifier_stops_the_run_before_the_model_is_loaded(

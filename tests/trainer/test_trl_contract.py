@@ -135,6 +135,26 @@ def test_a_group_without_signal_changes_nothing(trainer: RolloutTrainer) -> None
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo"])
+def test_the_entropy_bonus_of_a_group_without_signal_is_the_mean_over_the_scored_tokens_of_the_step(
+    trainer: RolloutTrainer, loss_type: str
+) -> None:
+    rows = [TrainRow(row.tokens, 0.0) for row in two_rows()]
+    wanted = 0.0
+    for row in rows:
+        for place, sampled in enumerate(row.tokens.sampled):
+            ids = torch.tensor([row.tokens.prompt_ids + row.tokens.completion_ids[:place]])
+            with torch.no_grad():
+                log_probs = trainer.model(input_ids=ids).logits[0, -1].log_softmax(-1)
+            wanted -= sampled * float((log_probs.exp() * log_probs).sum()) / 5
+    trainer.loss_type, trainer.entropy_coef, trainer._entropy_bonus_enabled = loss_type, 0.25, True
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.model.train()
+    batch = Batch(groups=[rows], stats=BatchStats(scored_tokens=5, scored_rows=2))
+    ((inputs,),) = collate_batch(batch, Plan(), loss_type=loss_type, pad_id=0, device="cpu")
+    assert trainer._compute_loss(trainer.model, inputs).item() == pytest.approx(-0.25 * wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo"])
 def test_a_step_in_parts_gives_the_gradient_of_the_whole_step(trainer: RolloutTrainer, loss_type: str) -> None:
     one, other = two_rows()
     # Groups of different sizes, two of them without signal.

@@ -65,9 +65,9 @@ def _special(pattern: Mapping[str, Any], value: Any, where: str) -> bool:
 
 def _near(gold: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
     within = pattern.get("within")
-    if not _is_number(gold) or within is None or not _is_number(within) or within < 0:
+    if not is_number(gold) or within is None or not is_number(within) or within < 0:
         raise VerifierError(f"{where} holds {shortened(pattern)}; write {{'$near': 12.5, 'within': 0.01}}")
-    if not _is_number(value) or abs(value) > _MOST:
+    if not is_number(value) or abs(value) > _MOST:
         return False
     # A little more than `within`, since 0.3 - 0.2 is not 0.1 in binary.
     return bool(abs(value - gold) <= within + 1e-9 * max(1.0, abs(gold)))
@@ -138,7 +138,8 @@ def unmatched(wanted: list[Any], found: list[Any], fit: Callable[[Any, Any], boo
     return missing, [place for place in range(len(found)) if place not in taken]
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a JSON value is a number that can be compared: finite, and no truth value."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)

@@ -10,6 +10,7 @@ from ..errors import ConfigError, VerifierError
 from ..records import CallRecord, Rollout, Verdict
 from .argument_patterns import all_fit, fits, unmatched
 from .comparing import shortened
+from .pattern_words import call_in_words
 
 Order = Literal["any", "in_order", "exact"]
 _ORDERS = ("any", "in_order", "exact")
@@ -46,7 +47,7 @@ class CallsMatch:
             "required": 1 - len(missing) / len(gold) if gold else 1.0,
             "no_forbidden": float(not forbidden),
         }
-        reasons = [f"missing: {_shown(gold[place])}" for place in missing]
+        reasons = [f"missing: {_asked(gold[place])}" for place in missing]
         reasons += [f"forbidden: {_called(record)}" for record in forbidden]
         if self.only or self.order == "exact":
             components["no_others"] = float(not others)
@@ -143,10 +144,9 @@ def _where(rollout: Rollout, key: str) -> str:
     return f"task {rollout.task.id!r}: expected[{key!r}]"
 
 
-def _shown(call: Mapping[str, Any]) -> str:
-    arguments = call.get("arguments", {})
-    return f"{call['name']}({', '.join(f'{name}={shortened(value, 60)}' for name, value in arguments.items())})"
+def _asked(pattern: Mapping[str, Any]) -> str:
+    return call_in_words(pattern["name"], pattern.get("arguments", {}), patterns=True)
 
 
 def _called(record: CallRecord) -> str:
-    return _shown({"name": record.call.name, "arguments": record.call.arguments})
+    return call_in_words(record.call.name, record.call.arguments, patterns=False)

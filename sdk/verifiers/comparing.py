@@ -25,5 +25,9 @@ def holds_json(whole: Any, part: Any) -> bool:
 
 def shortened(value: Any, limit: int = 160) -> str:
     """A value for an explanation."""
-    text = repr(value)
+    return cut_text(repr(value), limit)
+
+
+def cut_text(text: str, limit: int) -> str:
+    """The text, or its beginning and how long it is."""
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"

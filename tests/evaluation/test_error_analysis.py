@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -155,6 +156,33 @@ CASES = {
 def test_the_first_fault_is_found(rollout: Rollout, kind: str, turn: int, where: str) -> None:
     fault = find_fault(rollout, tools=[READS])
     assert (fault.kind, fault.turn, fault.signature, fault.by) == (kind, turn, where, "rule")
+
+
+def test_what_was_needed_is_said_in_words_and_what_was_called_as_it_was() -> None:
+    asked = {"calls": [{"name": "find", "arguments": {"query": {"$text": "chair"}, "days": {"$near": 5, "within": 1}}}]}
+    found = ToolResult(text="nothing")
+    called = played(("find", {"query": {"$text": "chair"}, "days": 5}, found), expected=asked)
+    words = 'find(query≈"chair", days=5±1)'
+    assert find_fault(called).detail == f'find(query={{"$text": "chair"}}, days=5) in place of {words}'
+    assert find_fault(played(expected=asked)).detail == f"answered without {words}"
+    unknown = {"calls": [{"name": "find", "arguments": {"query": {"$like": "chair"}}}]}
+    assert find_fault(played(expected=unknown)).detail == 'answered without find(query={"$like": "chair"})'
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("\ud83d", '"\\ud83d"'),
+        (10**5000, "(int that is no JSON)"),
+        ({("a", "b"): 1}, '{["a", "b"]: 1}'),
+        (Decimal("1.5"), '"1.5"'),
+    ],
+    ids=["half a pair", "huge", "keys", "decimal"],
+)
+def test_values_that_no_report_can_hold_are_said_otherwise(value: Any, written: str) -> None:
+    fault = find_fault(played(expected={"calls": [{"name": "find", "arguments": {"query": value}}]}))
+    assert fault.detail == f"answered without find(query={written})"
+    assert fault.model_dump_json()
 
 
 def test_a_mistake_that_was_mended_is_not_to_blame() -> None:

@@ -97,6 +97,36 @@ async def test_each_pattern_takes_what_it_names_and_nothing_else(pattern, right,
     assert absent == (pattern == {"$absent": True})
 
 
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ({"$any": True}, "x=(any value)"),
+        ({"$absent": True}, "x=(not given)"),
+        ({"$optional": {"$near": 5, "within": 1}}, "x=(5±1, or not given)"),
+        ({"$one_of": ["17", {"$text": "a 17"}]}, 'x=("17" or ≈"a 17")'),
+        ({"$text": "chair"}, 'x≈"chair"'),
+        ({"$says": "late"}, 'x=(a text with "late")'),
+        ({"$pattern": "[A-Z]-\\d+"}, 'x=(a text like "[A-Z]-\\\\d+")'),
+        ({"$set": [1, {"$text": "chair"}]}, 'x=([1, ≈"chair"] in any order)'),
+        ({"of": [{"$text": "chair"}, None]}, 'x={"of": [≈"chair", null]}'),
+        ("late\n\u202eeht", 'x="late\\n\\u202eeht"'),
+        ("=≈", 'x="=≈"'),
+        ("a" * 100, 'x="' + "a" * 59 + "... (102 characters)"),
+        ([[[[[[[[{"$any": True}]]]]]]]], "x=[[[[[[…]]]]]]"),
+    ],
+)
+async def test_what_is_missing_is_said_in_words(pattern, words):
+    gold = {"calls": [{"name": "do", "arguments": {"x": pattern}}]}
+    verdict = await judge(calls_match(), expected=gold, calls=[])
+    assert verdict.explanation == f"missing: do({words})"
+
+
+async def test_what_a_policy_wrote_like_a_pattern_is_said_as_it_is():
+    gold = {"calls": [], "forbid": ["do"]}
+    verdict = await judge(calls_match(), expected=gold, calls=[("do", {"x": {"$text": "chair"}})])
+    assert verdict.explanation == 'forbidden: do(x={"$text": "chair"})'
+
+
 async def test_a_forbidden_call_counts_when_it_was_only_tried():
     gold = {"calls": [], "forbid": [{"name": "refund", "arguments": {"amount": {"$one_of": [99, 100]}}}, "wipe"]}
     assert (await judge(calls_match(), expected=gold, calls=[("refund", {"amount": 5})])).score == 1

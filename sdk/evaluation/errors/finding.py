@@ -11,6 +11,7 @@ from typing import Any
 from mcp_bridge.records import Tool
 
 from ...records import CallRecord, Rollout, ToolCall
+from ...verifiers.pattern_words import call_in_words
 from ..conditions import is_success
 from ..safe_text import cut
 from .faults import ORDER, Fault, FaultKind
@@ -148,7 +149,7 @@ def _beside_gold(
         differing = wanted.differing(call)
         values = {n: call.arguments[n] for n in differing if n in call.arguments}
         argument = ungrounded_argument(call.name, values, words_before(rollout, record.turn), tools)
-        detail = f"{_written(call.name, call.arguments)} in place of {_written(wanted.name, wanted.arguments)}"
+        detail = f"{_written(call.name, call.arguments)} in place of {_wanted(wanted)}"
         kind: FaultKind = "ungrounded_argument" if argument else "wrong_argument"
         yield _fault(kind, record, detail, argument or (differing[0] if differing else ""))
     elif not any(other.name == call.name for other in gold) and not _only_reads(call.name, tools):
@@ -188,7 +189,7 @@ def _at_the_end(rollout: Rollout, gold: list[GoldCall] | None) -> Iterator[Fault
     required = expected_answer(rollout.task)
     right = bool(required) and says(rollout.answer, required)
     if missing:
-        wanted = ", ".join(_written(call.name, call.arguments) for call in missing)
+        wanted = ", ".join(map(_wanted, missing))
         yield Fault(kind="gave_up", turn=turn, tool=missing[0].name, detail=cut(f"answered without {wanted}", 300))
     elif not right and (not rollout.answer.strip() or _REFUSAL.search(rollout.answer)):
         yield Fault(kind="gave_up", turn=turn, detail=f"the answer: {answer}")
@@ -229,5 +230,8 @@ def _fault(kind: FaultKind, record: CallRecord, detail: str, argument: str = "")
 
 
 def _written(name: str, arguments: Mapping[str, Any]) -> str:
-    shown = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
-    return cut(f"{name}({shown})", 200)
+    return cut(call_in_words(name, arguments, patterns=False, most=200), 200)
+
+
+def _wanted(call: GoldCall) -> str:
+    return cut(call_in_words(call.name, call.arguments, patterns=call.patterns, most=200), 200)

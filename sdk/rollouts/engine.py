@@ -121,9 +121,10 @@ class RolloutEngine:
         retries: int = 0,
         on_broken: Callable[[Rollout, bool], None] | None = None,
     ) -> Rollout:
-        """One rollout, scored. `on_broken` hears of each attempt that broke, and whether it is made again.
+        """One rollout, played and not scored yet: see `judge`.
 
-        `starts`: takes a copy of the rollout before each turn.
+        `on_broken` hears of each attempt that broke, and whether it is made again. `starts`: takes a copy of the
+        rollout before each turn.
         """
         job, agent = self._shown(job)
         for number in range(retries + 1):
@@ -143,11 +144,9 @@ class RolloutEngine:
             if on_broken is not None:
                 on_broken(rollout, again)
             if not again:
-                return rollout
+                break
             while starts:
                 await starts.pop().aclose()
-        if self.verifier is not None:
-            await self._judge(self.verifier, rollout)
         return rollout
 
     def _shown(self, job: Job) -> tuple[Job, Agent]:
@@ -159,8 +158,11 @@ class RolloutEngine:
             self._agents[length] = with_tool_prompt(self.agent, length)
         return job if job.tool_prompt == length else replace(job, tool_prompt=length), self._agents[length]
 
-    async def _judge(self, verifier: VerifierLike, rollout: Rollout) -> None:
+    async def judge(self, rollout: Rollout) -> None:
+        """The verdict, noted in the rollout. What broke has none, nor has what a verifier fails on: see its failure."""
+        if self.verifier is None or rollout.failure is not None:
+            return
         try:
-            rollout.verdict = await run_verifier(verifier, rollout, timeout_s=self.verifier_timeout_s)
+            rollout.verdict = await run_verifier(self.verifier, rollout, timeout_s=self.verifier_timeout_s)
         except VerifierError as error:
             rollout.failure = Failure(boundary="verifier", kind="VerifierError", message=str(error))

@@ -12,12 +12,13 @@ import threading
 from collections.abc import Iterator
 
 _NEW_CONTAINERS = 50_000
-_FOR_EACH_IN_FLIGHT = 500
-"""About what a rollout in flight holds and leaves behind: with a thousand of them 50 000 new containers are those of
-their next turn, and nothing that could be thrown away."""
+_FOR_EACH_IN_FLIGHT = 2_000
+"""Some rollouts' worth of what is held and left behind: with a thousand of them 50 000 new containers are those of
+their next turn, and nothing that could be thrown away. A walk takes half a microsecond a container, in which all of
+them wait: a third of a second with 500 for each, after every seven thousand rollouts."""
 _MOST_NEW = 5_000_000
-"""So many of ten thousand rollouts; a limit that stands for "as many as there are" must not keep all garbage, nor be
-more than Python takes."""
+"""So many with 2,500 rollouts and more; a limit that stands for "as many as there are" must not keep all garbage, nor
+be more than Python takes."""
 _lock = threading.Lock()
 _before: list[tuple[int, int, int]] = []
 """The thresholds to go back to, one entry for each block that is open."""
@@ -27,8 +28,8 @@ _raised_to = 0
 
 @contextlib.contextmanager
 def fewer_collections(in_flight: int = 0) -> Iterator[None]:
-    """In this block the youngest generation is collected after 50 000 new containers, or 500 for each of the
-    `in_flight` rollouts where that is more, of ten thousand at most. Blocks may overlap: the rarest holds until the
+    """In this block the youngest generation is collected after 50 000 new containers, or 2 000 for each of the
+    `in_flight` rollouts where that is more, 5 000 000 at most. Blocks may overlap: the rarest holds until the
     last has ended.
 
     Nothing changes where collections are off, or rarer already; a threshold set within the block stays.

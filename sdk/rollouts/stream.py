@@ -17,6 +17,7 @@ from .branching import Branching
 from .concurrency import AdaptiveConcurrency
 from .episode import Job
 from .forks import TurnStart
+from .turnstile import Turnstile
 
 if TYPE_CHECKING:
     from .engine import RolloutEngine
@@ -128,6 +129,7 @@ class RolloutStream:
         self._handed_in = 0
         self._in_flight = 0
         self._closed = False
+        self._turnstile = Turnstile(group)
         self.counts = RolloutCounts()
         pressure = getattr(engine.agent, "pressure", None)
         self.concurrency = AdaptiveConcurrency(engine.concurrency, pressure=pressure if callable(pressure) else None)
@@ -176,6 +178,8 @@ class RolloutStream:
             rollout = await self._engine.attempt(
                 job, self._sampling, starts=starts, retries=self._retries, on_broken=self._broke
             )
+            await self._turnstile.through(self._in_flight)
+            await self._engine.judge(rollout)
             if self._branching is not None and starts:
                 branches = self._branching.jobs(job, rollout, starts)
             self.concurrency.ended()

@@ -8,8 +8,10 @@ real calls and keep real tokens; what samples is a sleep. Groups have prompts of
 the same arguments and result, so that nobody gains by remembering texts. TRL's loop is `_AsyncRolloutLoop`, as
 shipped, with its request to vLLM replaced. The two alternate.
 
-Both are measured over twice as many rollouts as are in flight, of which the first are opened all at once, and ours also
-over eight times as many, which tells more of what it keeps up: TRL's would take minutes for that.
+What is kept up is measured from when a third of the rollouts have ended until the last one begins, so while the full
+number is in flight: ours over twelve times as many rollouts as are in flight, TRL's, which would take minutes for that,
+over four times. The whole runs are told beside it; in them the first rollouts are opened all at once, and the last ones
+end with ever fewer beside them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -35,7 +38,7 @@ GROUP = 8
 KEYS = 10_000
 """Different calls; encoded before the clock starts."""
 STEPS, STEP_S = 20, 0.5
-SHORT, LONG = 2, 8
+OURS, TRLS = 12, 4
 """Rollouts of a run, in times of those in flight."""
 
 
@@ -104,13 +107,26 @@ def _ours(in_flight: int, total: int, *, virtual: bool) -> dict[str, float]:
             tasks = [Task(prompt=f"go {n}", id=f"t{n}") for n in range(total // GROUP + 1)]
             made = [Job(id=f"r{n}", task=tasks[n // GROUP], seed=n) for n in range(total)]
             await engine.run(made[:GROUP], sampling=Sampling())
+            ended: list[float] = []
             wall, cpu = anyio.current_time(), time.process_time()
-            rollouts = await engine.run(made, sampling=Sampling())
+            rollouts = await engine.run(
+                made, sampling=Sampling(), on_rollout=lambda _: ended.append(anyio.current_time())
+            )
             wall, cpu = anyio.current_time() - wall, time.process_time() - cpu
         assert {(r.turns, r.stop_reason) for r in rollouts} == {(TURNS, "answered")}
-        return {"wall": wall, "cpu": cpu}
+        return {"wall": wall, "cpu": cpu, "kept": _kept(ended, in_flight)}
 
     return run_virtual(run) if virtual else anyio.run(run)
+
+
+def _kept(ended: list[float], in_flight: int) -> float:
+    """The rate at which rollouts ended while `in_flight` were under way, over the ideal one. `ended`: seconds, rising.
+
+    One begins whenever one ends, so the last one begins when all but `in_flight` have ended. What begins together may
+    end together, so whole generations are counted: from the end of the one that a third of all belong to.
+    """
+    first, last = math.ceil(len(ended) / 3 / in_flight) * in_flight, len(ended) - in_flight
+    return (last - first) / (ended[last - 1] - ended[first - 1]) * ROLLOUT_S / in_flight
 
 
 def _trl(in_flight: int, total: int) -> dict[str, float]:
@@ -170,7 +186,8 @@ def _trl(in_flight: int, total: int) -> dict[str, float]:
     wall, cpu = time.perf_counter(), time.process_time()
     loop.run()
     assert set(turns) == {TURNS}, set(turns)
-    return {"wall": ended[total - 1][0] - wall, "cpu": ended[total - 1][1] - cpu}
+    kept = _kept([at for at, _ in ended[:total]], in_flight)
+    return {"wall": ended[total - 1][0] - wall, "cpu": ended[total - 1][1] - cpu, "kept": kept}
 
 
 def _overlap(staleness: int, update_s: float) -> dict[str, float]:
@@ -244,35 +261,35 @@ def section(*, rounds: int = 3, in_flight: int = 1024) -> str:
 
 
 def _many_in_flight(rounds: int, in_flight: int) -> list[str]:
-    runs = {
-        "ours": ("ours", LONG),
-        "ours, a short run": ("ours", SHORT),
-        "TRL's asynchronous loop, a short run": ("trl", SHORT),
-    }
+    runs = {"ours": ("ours", OURS), "TRL's asynchronous loop": ("trl", TRLS)}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, (what, times) in runs.items():
             found[name].append(_measured(what, str(in_flight), str(times * in_flight)))
-    virtual = _measured("virtual", str(in_flight), str(LONG * in_flight))["wall"]
+    virtual = _measured("virtual", str(in_flight), str(OURS * in_flight))["wall"]
     lines = [
         f"## Rollouts: {in_flight} in flight",
         "",
-        f"Rollouts of {TURNS} turns, {POLICY_S * 1000:.0f} ms a reply and {TOOL_S * 1000:.0f} ms a call: "
-        f"{ROLLOUT_S:.1f} s for each {in_flight} if nothing else took time. {LONG * in_flight} rollouts say what is "
-        f"kept up; of {SHORT * in_flight} half are opened at once, and the other half end with ever fewer beside them. "
-        f"Median of {rounds}; lowest and highest in brackets. The processor's time says what a rollout costs whatever "
-        "else the machine does; the last column is how many in flight one core keeps up with at that.",
+        f"Rollouts of {TURNS} turns, {POLICY_S * 1000:.0f} ms a reply and {TOOL_S * 1000:.0f} ms a call: {in_flight} "
+        f"in {ROLLOUT_S:.1f} s if nothing else took time. Kept up: from when a third has ended until the last one "
+        "begins, so while all slots are taken. The whole run has the start in it, where all are opened at once, and "
+        f"the end, where ever fewer are left. Median of {rounds}; lowest and highest in brackets. The processor's time "
+        "says what a rollout costs whatever else the machine does; the last column is how many one core keeps up with.",
         "",
-        "| | rollouts | seconds | of the ideal | processor, ms a rollout | in flight on one core |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| | kept up, of the ideal | rollouts | the whole run, s | of the ideal | processor, ms a rollout | one core |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, (_, times) in runs.items():
         total = times * in_flight
         wall, cpu = [one["wall"] for one in found[name]], [1000 * one["cpu"] / total for one in found[name]]
+        kept = [100 * one["kept"] for one in found[name]]
         keeps_up = 1000 * ROLLOUT_S / statistics.median(cpu)
         share = ROLLOUT_S * times / statistics.median(wall)
-        lines.append(f"| {name} | {total} | {_spread(wall)} | {share:.0%} | {_spread(cpu)} | {keeps_up:.0f} |")
-    schedule = ROLLOUT_S * LONG / virtual
+        lines.append(
+            f"| {name} | {statistics.median(kept):.1f}% ({min(kept):.1f} to {max(kept):.1f}) | {total} "
+            f"| {_spread(wall)} | {share:.0%} | {_spread(cpu)} | {keeps_up:.0f} |"
+        )
+    schedule = ROLLOUT_S * OURS / virtual
     return [*lines, "", f"By a clock that does not count computing, our schedule is {schedule:.1%} of the ideal."]
 
 

@@ -40,6 +40,14 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return self._jumping.passed_s
 
 
+def computing_takes_time() -> bool:
+    """Whether the running loop's clock goes on while something is computed, as all do but the one of `run_virtual`."""
+    try:
+        return not isinstance(asyncio.get_running_loop(), VirtualClockLoop)
+    except RuntimeError:  # trio's
+        return True
+
+
 def run_virtual(function: Callable[..., Awaitable[Result]], *args: Any) -> Result:
     """`anyio.run` by a clock that jumps: `anyio.sleep(3600)` returns at once, an hour later by `anyio.current_time()`.
 

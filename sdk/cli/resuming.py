@@ -42,7 +42,7 @@ def finished_run(
     if run.stage("report") is None or not (run.model_dir / "config.json").is_file():
         return None
     now = plain_config(_identity(options, tools, prompts, verifier, model))
-    if not same_run(run.info, now, train_defaults()):
+    if not same_run(run.info, now, train_defaults(now)):
         return None
     return TrainResult(model_dir=run.model_dir, run_dir=run.path, report=Report.read(run.report_json))
 

@@ -128,7 +128,8 @@ async def _lead(
         )
         path = run_folder_path(output_dir, identity)
         needed = bytes_still_needed(model, path, lora=options.lora_rank > 0)
-        with RunFolder.create_or_resume(path, identity, needed_bytes=needed, defaults=train_defaults()) as folder:
+        defaults = train_defaults(identity)
+        with RunFolder.create_or_resume(path, identity, needed_bytes=needed, defaults=defaults) as folder:
             folder.record_tools(source.tools)
             run = _Run(options, source, verifier, tasks, folder, progress)
             return await run.through(model)

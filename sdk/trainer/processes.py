@@ -129,11 +129,21 @@ def _check_deepspeed(config: TrainConfig) -> None:
             "kept would be rounded; leave bf16 out, or shard by FSDP2 (examples/distributed/fsdp2.yaml), which keeps "
             "float32"
         )
-    if (precision := os.environ.get("ACCELERATE_MIXED_PRECISION", "no")) != "no":
+    if (precision := _launched_precision()) != "no":
         raise ConfigError(
             f"mixed_precision is {precision!r}, but DeepSpeed would keep the weights themselves in it; set "
             'mixed_precision: "no" in the configuration of accelerate, as in examples/distributed/deepspeed_zero2.yaml'
         )
+
+
+def mixed_precision(config: TrainConfig) -> str:
+    """What passes are computed in, in accelerate's word: by the option `bf16`, else as the launcher's configuration
+    says; "no" where neither does, which is float32."""
+    return "bf16" if config.bf16 else _launched_precision()
+
+
+def _launched_precision() -> str:
+    return os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
 
 
 def zero_stage() -> int:

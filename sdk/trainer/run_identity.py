@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..traces.opening import read_info
 from ..verifiers import VerifierLike, verifier_identity
 from .auditing import AUDIT, audit_verifier
 from .config import TrainConfig
+from .processes import mixed_precision
 
 _WHERE_VLLM_IS = VllmOptions.model_fields.keys() - {"publish", "in_flight"}
 """A run may go on with other servers. Their environment may hold keys, which belong into no file."""
@@ -52,6 +53,7 @@ def train_identity(
     chooses = {"validation_tasks": tasks_identity(validation)} if validation else {}
     return {
         "train": _stored(options),
+        "mixed_precision": mixed_precision(options),
         "model": str(model) if model is not None else None,
         "verifier": verifier_identity(verifier),
         **audits,
@@ -63,12 +65,13 @@ def train_identity(
     }
 
 
-def train_defaults() -> dict[str, Any]:
-    """What the options of `train_identity` are in a folder of an earlier version that lacks them.
+def train_defaults(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """What the parts of `identity` are in a folder of an earlier version that lacks them.
 
-    A run that an earlier version began goes on where a later one has more options, as long as nobody sets them.
+    A run that an earlier version began goes on where a later one has more options, as long as nobody sets them; and in
+    the precision that it is launched with now, since none was written down.
     """
-    return {"train": _stored(TrainConfig())}
+    return {"train": _stored(TrainConfig()), "mixed_precision": identity["mixed_precision"]}
 
 
 def run_folder_path(output_dir: str | Path | None, identity: dict[str, Any]) -> Path:
@@ -82,7 +85,7 @@ def run_folder_path(output_dir: str | Path | None, identity: dict[str, Any]) -> 
         return path
     for file in sorted(_RUNS.glob(f"{'[0-9a-f]' * _NAME_LENGTH}/run.json")):
         try:
-            if same_run(read_info(file.parent), now, train_defaults()):
+            if same_run(read_info(file.parent), now, train_defaults(now)):
                 return file.parent
         except RunFolderError:  # damaged, or a later version's: not ours to judge
             continue

@@ -85,10 +85,10 @@ def without(config: dict[str, Any], name: tuple[str, ...]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != first}
 
 
-def of_an_earlier_version(folder: Path, option: tuple[str, ...]) -> None:
-    """Makes of `folder` one whose options have no `option`, with something to lose in it."""
+def of_an_earlier_version(folder: Path, *option: str) -> None:
+    """Makes of `folder` one whose configuration has no `option`, with something to lose in it."""
     info = json.loads((folder / "run.json").read_text())
-    info["config"] = without(info["config"], ("train", *option))
+    info["config"] = without(info["config"], option)
     info["fingerprint"] = fingerprint(info["config"])
     (folder / "run.json").write_text(json.dumps(info))
     (folder / "metrics.jsonl").write_text('{"step": 0}\n')
@@ -102,8 +102,8 @@ async def test_a_run_goes_on_when_a_later_version_has_one_more_option_at_its_def
         earlier = without(now, ("train", *option))
         info = {"config": earlier, "fingerprint": fingerprint(earlier)}
         assert not same_run(info, now), option
-        assert same_run(info, now, train_defaults()) == (option[-1] not in TINY), option  # which sets some
-    of_an_earlier_version(tmp_path / "run", ("tool_prompt",))
+        assert same_run(info, now, train_defaults(now)) == (option[-1] not in TINY), option  # which sets some
+    of_an_earlier_version(tmp_path / "run", "train", "tool_prompt")
     with pytest.raises(sdk.ModelError):  # training got as far as the model, which is not there
         await started(tmp_path / "run")
 
@@ -111,9 +111,47 @@ async def test_a_run_goes_on_when_a_later_version_has_one_more_option_at_its_def
 async def test_a_later_version_s_option_that_is_set_makes_another_run(tmp_path: Path) -> None:
     with pytest.raises(sdk.ModelError):
         await started(tmp_path / "run", config={**TINY, "tool_prompt": "names"})
-    of_an_earlier_version(tmp_path / "run", ("tool_prompt",))
+    of_an_earlier_version(tmp_path / "run", "train", "tool_prompt")
     with pytest.raises(sdk.RunFolderError, match=r'train\.tool_prompt is "full" in the folder and "names" now'):
         await started(tmp_path / "run", config={**TINY, "tool_prompt": "names"})
+
+
+@pytest.mark.parametrize("launched", ["no", "bf16"])
+async def test_a_run_goes_on_in_the_precision_it_was_launched_with_only(
+    launched: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launched)
+    with pytest.raises(sdk.ModelError):
+        await started(tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0}\n')
+    with pytest.raises(sdk.ModelError):
+        await started(tmp_path / "run")
+    other = {"no": "bf16", "bf16": "no"}[launched]
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", other)
+    with pytest.raises(sdk.RunFolderError, match=f'mixed_precision is "{launched}" in the folder and "{other}" now'):
+        await started(tmp_path / "run")
+
+
+async def test_the_option_bf16_is_the_same_run_whatever_the_launcher_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for launched in ("no", "bf16"):
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launched)
+        with pytest.raises(sdk.ModelError):
+            await started(tmp_path / "run", config={**TINY, "bf16": True})
+        (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0}\n')
+
+
+@pytest.mark.parametrize("launched", ["no", "bf16"])
+async def test_a_run_that_did_not_write_down_its_precision_goes_on_as_it_is_launched(
+    launched: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(sdk.ModelError):
+        await started(tmp_path / "run")
+    of_an_earlier_version(tmp_path / "run", "mixed_precision")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launched)
+    with pytest.raises(sdk.ModelError):
+        await started(tmp_path / "run")
 
 
 async def test_a_run_without_a_named_folder_is_found_again_by_a_later_version(
@@ -123,7 +161,7 @@ async def test_a_run_without_a_named_folder_is_found_again_by_a_later_version(
     with pytest.raises(sdk.ModelError):
         await started(None)
     (first,) = (tmp_path / "runs").iterdir()
-    of_an_earlier_version(first, ("tool_prompt",))
+    of_an_earlier_version(first, "train", "tool_prompt")
     earlier = first.rename(first.parent / "0123456789ab")
     (first.parent / "000000000000").mkdir()
     (first.parent / "000000000000" / "run.json").write_text("damaged")

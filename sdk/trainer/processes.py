@@ -123,6 +123,7 @@ def _check_deepspeed(config: TrainConfig) -> None:
                 f"offload_{what}_device is {device!r}, but nothing is offloaded by DeepSpeed here; set it to none, and "
                 "use more processes, zero_stage: 3 or lora_rank where memory is short"
             )
+    _check_deepspeed_numbers(config)
     if config.bf16:
         raise ConfigError(
             "bf16 is true, but DeepSpeed would keep the weights themselves in bfloat16, and what is sampled from and "
@@ -134,6 +135,41 @@ def _check_deepspeed(config: TrainConfig) -> None:
             f"mixed_precision is {precision!r}, but DeepSpeed would keep the weights themselves in it; set "
             'mixed_precision: "no" in the configuration of accelerate, as in examples/distributed/deepspeed_zero2.yaml'
         )
+
+
+def _check_deepspeed_numbers(config: TrainConfig) -> None:
+    """Raises `ConfigError` for numbers of DeepSpeed's configuration that are not those of the stages.
+
+    transformers would refuse most of them, when the stage begins whose trainer is made; accelerate leaves out a
+    clipping of 0, and nothing would be clipped.
+    """
+    ours: dict[str, tuple[str, dict[str, float]]] = {
+        "gradient_accumulation_steps": ("micro_batches", {"the warm start": 1, "GRPO": config.micro_batches}),
+        "gradient_clipping": (
+            "trl's max_grad_norm",
+            {"the warm start": 1.0, "GRPO": float(config.trl.get("max_grad_norm", 1.0) or 0)},
+        ),
+    }
+    runs = {"the warm start": config.warm_start_steps, "GRPO": config.grpo_steps}
+    for name, (option, by_stage) in ours.items():
+        given = os.environ.get(f"ACCELERATE_{name.upper()}", "auto")
+        wanted = {stage: value for stage, value in by_stage.items() if runs[stage]}
+        if given != "auto" and any(not _says(given, value) for value in wanted.values()):
+            in_words = " and ".join(f"{value:g} in {stage}" for stage, value in wanted.items())
+            raise ConfigError(
+                f"{name} is {given} in deepspeed_config, but by the options of sdk.train it is {in_words}; leave it "
+                f'out of deepspeed_config, or write "auto", and set the option {option} where GRPO should have '
+                "another one"
+            )
+
+
+def _says(text: str, number: float) -> bool:
+    if isinstance(number, int):  # accelerate hands on "2.0" as a text
+        return text == str(number)
+    try:
+        return float(text) == number
+    except ValueError:
+        return False
 
 
 def mixed_precision(config: TrainConfig) -> str:

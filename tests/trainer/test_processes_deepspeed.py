@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -16,7 +17,9 @@ import sdk
 from sdk.evidence.verifying import verify_run
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.disk_space import EMBEDDED_BYTES, bytes_still_needed
+from sdk.trainer.grpo import _grpo_config
 from sdk.trainer.processes import check_processes
+from sdk.trainer.warm_start import _sft_config
 
 pytestmark = pytest.mark.timeout(600)
 """Of every test: whichever comes first waits for the environment, and for the runs that they share."""
@@ -64,11 +67,67 @@ LAUNCHED = {"WORLD_SIZE": "2", "ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_D
 def test_what_deepspeed_would_do_otherwise_is_refused_before_anything_is_loaded(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], options: dict[str, bool], error: str
 ) -> None:
+    launched_with(monkeypatch, environment)
+    with pytest.raises(sdk.ConfigError, match=error):
+        check_processes(TrainConfig().model_copy(update=options))
+
+
+def launched_with(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: importlib.machinery.ModuleSpec(name, None))
     for name, value in {**LAUNCHED, **environment}.items():
         monkeypatch.setenv(name, value)
+
+
+STEPS, CLIPPING = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT_CLIPPING"
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "error"),
+    [
+        ({STEPS: "4"}, {}, "gradient_accumulation_steps is 4 .* it is 1 in the warm start and 1 in GRPO; leave"),
+        ({STEPS: "1"}, {"micro_batches": 2}, "gradient_accumulation_steps is 1 .* and 2 in GRPO; .* micro_batches"),
+        ({STEPS: "2"}, {"micro_batches": 2}, "gradient_accumulation_steps is 2 .* it is 1 in the warm start"),
+        ({STEPS: "1.0"}, {}, "gradient_accumulation_steps is 1.0 in deepspeed_config"),
+        ({CLIPPING: "0.5"}, {}, "gradient_clipping is 0.5 .* it is 1 in the warm start and 1 in GRPO; leave"),
+        # accelerate takes 0 for nothing said: no gradient would be clipped, and nobody would hear of it
+        ({CLIPPING: "0.0"}, {}, "gradient_clipping is 0.0 in deepspeed_config"),
+        ({CLIPPING: "1.0"}, {"trl": {"max_grad_norm": 0.5}}, "and 0.5 in GRPO; .* trl's max_grad_norm"),
+        ({CLIPPING: "much"}, {}, "gradient_clipping is much in deepspeed_config"),
+    ],
+)
+def test_numbers_that_are_not_those_of_the_stages_are_refused_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], options: dict[str, Any], error: str
+) -> None:
+    launched_with(monkeypatch, environment)
     with pytest.raises(sdk.ConfigError, match=error):
-        check_processes(TrainConfig().model_copy(update=options))
+        check_processes(TrainConfig.of(options))
+
+
+@pytest.mark.parametrize(
+    ("environment", "options"),
+    [
+        ({STEPS: "auto", CLIPPING: "auto"}, {"micro_batches": 4, "trl": {"max_grad_norm": 0.3}}),
+        ({STEPS: "1", CLIPPING: "1"}, {}),
+        ({CLIPPING: "0.0"}, {"warm_start_steps": 0, "trl": {"max_grad_norm": None}}),
+        ({STEPS: "2", CLIPPING: "0.5"}, {"warm_start_steps": 0, "micro_batches": 2, "trl": {"max_grad_norm": 0.5}}),
+        ({CLIPPING: "1.0"}, {"grpo_steps": 0, "trl": {"max_grad_norm": 0.5}}),
+    ],
+)
+def test_numbers_that_are_those_of_the_stages_that_run_are_taken(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], options: dict[str, Any]
+) -> None:
+    launched_with(monkeypatch, environment)
+    check_processes(TrainConfig.of(options))
+
+
+def test_the_stages_have_the_numbers_that_are_checked(tmp_path: Path) -> None:
+    config = TrainConfig(micro_batches=2, trl={"max_grad_norm": 0.5})
+    for args, numbers in (
+        (_sft_config(config, str(tmp_path)), (1, 1.0)),
+        (_grpo_config(config, str(tmp_path)), (2, 0.5)),
+        (_grpo_config(TrainConfig(), str(tmp_path)), (1, 1.0)),
+    ):
+        assert (args.gradient_accumulation_steps, args.max_grad_norm) == numbers
 
 
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is not None, reason="DeepSpeed is installed here")

@@ -94,6 +94,9 @@ def describe(value: Any) -> Any:
     Functions count with their source, defaults and closure; a `partial` or bound method with its parts; dataclasses
     and records with their fields; objects that verify with their attributes, or with their own repr where they have
     one; any other object with its class only. Values under secret names do not count.
+
+    A class names in `__later_fields__`, a set of names, the fields that it gained after runs had been known by it.
+    These count only where they are not at their default, so that a run begun without them is still the same one.
     """
     return _describe(value, frozenset(), whole=True)
 
@@ -109,7 +112,7 @@ def _describe(value: Any, seen: frozenset[int], *, whole: bool = False) -> Any:
     inside = functools.partial(_describe, seen=seen)
     if isinstance(value, BaseModel):
         cls: Any = type(value)
-        return [_name(cls), _source(cls), inside(value.model_dump())]
+        return [_name(cls), _source(cls), inside(value.model_dump(exclude=_left_alone(value)))]
     if isinstance(value, Mapping):
         items = [[inside(key), inside(item)] for key, item in value.items() if not is_secret_key(key)]
         return ["mapping", *sorted(items, key=json.dumps)]
@@ -150,12 +153,42 @@ def _describe_object(value: Any, inside: Callable[[Any], Any], *, whole: bool) -
     cls: Any = type(value)
     kind = [_name(cls), _source(cls)]
     if dataclasses.is_dataclass(value):
-        return [*kind, inside({field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)})]
+        names = [field.name for field in dataclasses.fields(value) if field.name not in _later_at_default(value)]
+        return [*kind, inside({name: getattr(value, name, None) for name in names})]
     if cls.__module__ != "builtins" and cls.__repr__ is not object.__repr__:
         return [*kind, without_addresses(repr(value))]
     if whole or callable(value) or callable(getattr(value, "verify", None)):
         return [*kind, inside(vars(value) if hasattr(value, "__dict__") else {})]
     return kind[0]
+
+
+def _left_alone(value: Any) -> Any:
+    """What a dump of `value` leaves out, in the form of pydantic's `exclude`: later fields at their default."""
+    parts: dict[Any, Any]
+    if isinstance(value, BaseModel):
+        at_default = _later_at_default(value)
+        parts = {name: True if name in at_default else _left_alone(part) for name, part in value}
+    elif isinstance(value, Mapping):
+        parts = {key: _left_alone(part) for key, part in value.items()}
+    elif isinstance(value, list | tuple):
+        parts = dict(enumerate(map(_left_alone, value)))
+    else:
+        return None
+    return {name: left_out for name, left_out in parts.items() if left_out} or None
+
+
+def _later_at_default(value: Any) -> set[str]:
+    """The fields of a record or dataclass that its class gained later and that are at their default."""
+    cls = type(value)
+    later = {name for base in cls.__mro__ for name in vars(base).get("__later_fields__", ())}
+    return {name for name in later if describe(getattr(value, name)) == describe(_default(cls, name))}
+
+
+def _default(cls: type, name: str) -> Any:
+    if issubclass(cls, BaseModel):
+        return cls.model_fields[name].get_default(call_default_factory=True)
+    (field,) = [field for field in dataclasses.fields(cls) if field.name == name]  # type: ignore[arg-type]
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 @functools.lru_cache(maxsize=256)

@@ -35,10 +35,6 @@ KEPT_ASIDE = (4, 11, 16, 23)
 """Places among an intent's training tasks of those on which the checkpoint is chosen, and which are not trained on. Of
 intents of which every second task has no demonstration, two of them have one."""
 
-LOOKED_UP = ("query", "product", "topic")
-"""Arguments that the tools look up whatever their case and the spaces around them: a call that found what was asked for
-is right, and counting it as wrong would teach the policy to leave the tool alone."""
-
 LIMITS = Limits(
     max_turns=5,  # two calls and an answer, with room for two mistakes
     max_turn_tokens=80,  # the longest right turn takes about half of it
@@ -61,11 +57,6 @@ def quickstart_tasks(*, kept_aside: bool = False) -> list[dict[str, Any]]:
         trained = [task for task in tasks if (task["tags"]["intent"], task["tags"]["split"]) == (intent, "train")]
         for place in KEPT_ASIDE:
             trained[place]["tags"]["split"] = "validation"
-    for task in tasks:
-        for call in task["expected"]["calls"]:
-            call["arguments"] = {
-                name: {"$text": value} if name in LOOKED_UP else value for name, value in call["arguments"].items()
-            }
     return tasks
 
 

@@ -15,7 +15,8 @@ from ..records import Rollout, Task
 from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.scripts import play_scripts
-from ..verifiers import VerifierLike, all_of, answer_match, final_state, required_calls
+from ..verifiers import VerifierLike, all_of, answer_match, calls_match, final_state, required_calls
+from ..verifiers.argument_patterns import holds_pattern
 from ..verifiers.grounding import ungrounded_arguments
 from ..verifiers.tokens import positions, tokenize
 
@@ -31,19 +32,23 @@ def gold_verifier(tasks: Sequence[Task]) -> VerifierLike:
     if all({"changes", "state"} & kind for kind in kinds):
         parts.append(final_state())
     if all("calls" in kind for kind in kinds):
-        parts.append(required_calls())
+        parts.append(calls_match() if any(map(_has_patterns, tasks)) else required_calls())
     if all("answer" in kind for kind in kinds):
         parts.append(answer_match())
     return all_of(*parts)
+
+
+def _has_patterns(task: Task) -> bool:
+    return holds_pattern(task.expected.get("calls"))
 
 
 async def played_again(
     source: WorldSource, tasks: Sequence[Task], step: Step, *, concurrency: int = 8
 ) -> list[Rollout]:
     """The demonstration of each task in a fresh world of its own, judged by all that the task expects."""
-    kinds: dict[tuple[str, ...], list[int]] = {}
+    kinds: dict[tuple[bool, tuple[str, ...]], list[int]] = {}
     for place, task in enumerate(tasks):
-        kinds.setdefault(tuple(sorted(task.expected)), []).append(place)
+        kinds.setdefault((_has_patterns(task), tuple(sorted(task.expected))), []).append(place)
     found: dict[int, Rollout] = {}
     for places in kinds.values():
         plays = [

@@ -116,6 +116,40 @@ _KINDS: dict[str, _Kind] = {
 }
 
 
+_TAKES: dict[str, Callable[[Any, Mapping[str, Any]], bool]] = {
+    "$any": lambda _gold, _pattern: True,
+    "$absent": lambda _gold, _pattern: True,
+    "$optional": lambda _gold, _pattern: True,
+    "$one_of": lambda choices, _pattern: isinstance(choices, list) and bool(choices),
+    "$near": lambda gold, pattern: is_number(gold) and is_number(pattern.get("within")),
+    "$text": lambda gold, _pattern: isinstance(gold, str),
+    "$says": lambda gold, _pattern: isinstance(gold, str),
+    "$pattern": lambda gold, _pattern: isinstance(gold, str),
+    "$set": lambda items, _pattern: isinstance(items, list),
+}
+
+
+def pattern_key(value: Any) -> str | None:
+    """The `$` key of what `fits` reads as a pattern; None for all else, also for what only begins like one: APIs have
+    arguments such as `{"$set": {"status": "open"}}`."""
+    if not isinstance(value, Mapping) or len(value) > 2:
+        return None
+    key = next((key for key in value if key in _TAKES), None)
+    whole = key is not None and len(value) == 1 + (key == "$near") and _TAKES[key](value[key], value)
+    return key if whole else None
+
+
+def holds_pattern(value: Any) -> bool:
+    """Whether a pattern stands anywhere in a value."""
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if pattern_key(one) is not None:
+            return True
+        rest += one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else ()
+    return False
+
+
 def unmatched(wanted: list[Any], found: list[Any], fit: Callable[[Any, Any], bool]) -> tuple[list[int], list[int]]:
     """The places in `wanted` and in `found` that stay alone when as many as possible are paired one to one.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import ConfigError, VerifierError
 from ..records import CallRecord, Rollout, Verdict
+from .argument_patterns import holds_pattern
 from .comparing import same_json, shortened
 
 
@@ -66,7 +67,8 @@ def required_calls(*, ordered: bool = False, only: bool = False, forbid: Sequenc
     `ordered`: they must come in that order, others may stand between. `only`: no other call may have succeeded.
     `forbid`: names of tools that may not even be tried, together with `task.expected["forbid"]`.
 
-    Raises `VerifierError` for a task without `expected["calls"]`, unless something is forbidden there.
+    Raises `VerifierError` for a task without `expected["calls"]`, unless something is forbidden there, and for patterns
+    of arguments, which `calls_match` reads.
 
     Example: `required_calls(forbid=("cancel_order",))`
     """
@@ -89,6 +91,11 @@ def _gold_calls(rollout: Rollout) -> list[Mapping[str, Any]]:
         if not known or not isinstance(call.get("arguments", {}), Mapping):
             raise VerifierError(
                 f"task {rollout.task.id!r}: expected['calls'] holds {shortened(call)}; it must be {form}"
+            )
+        if holds_pattern(call.get("arguments", {})):
+            raise VerifierError(
+                f"task {rollout.task.id!r}: expected['calls'] holds {shortened(call)}, a pattern that no call is equal "
+                "to; use calls_match(), which reads patterns"
             )
     return gold
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from .argument_patterns import is_number
+from .argument_patterns import pattern_key
 from .comparing import cut_text
 
 _DEEPEST = 5
@@ -37,47 +37,25 @@ def _words(pattern: Any, depth: int = 0) -> str:
         return "…"
     if isinstance(pattern, list):
         return f"[{', '.join(_words(item, depth + 1) for item in pattern)}]"
-    key = next((key for key in pattern if key in _KINDS), None)
-    said = _KINDS[key](pattern[key], pattern, depth + 1) if key is not None else None
-    if said is not None:
-        return said
-    return f"{{{', '.join(f'{_value(key)}: {_words(item, depth + 1)}' for key, item in pattern.items())}}}"
+    key = pattern_key(pattern)
+    if key is None:
+        return f"{{{', '.join(f'{_value(name)}: {_words(item, depth + 1)}' for name, item in pattern.items())}}}"
+    gold = pattern[key]
+    if key == "$near":
+        return f"{_value(gold)}±{_value(pattern['within'])}"
+    if key == "$one_of":
+        return f"({' or '.join(_words(choice, depth + 1) for choice in gold)})"
+    return _FORMS[key].format(_words(gold, depth + 1))
 
 
-def _near(gold: Any, pattern: Mapping[str, Any], _depth: int) -> str | None:
-    within = pattern.get("within")
-    known = is_number(gold) and is_number(within) and len(pattern) == 2
-    return f"{_value(gold)}±{_value(within)}" if known else None
-
-
-def _one_of(choices: Any, pattern: Mapping[str, Any], depth: int) -> str | None:
-    known = isinstance(choices, list) and choices and len(pattern) == 1
-    return f"({' or '.join(_words(choice, depth) for choice in choices)})" if known else None
-
-
-def _set(items: Any, pattern: Mapping[str, Any], depth: int) -> str | None:
-    return f"({_words(items, depth)} in any order)" if isinstance(items, list) and len(pattern) == 1 else None
-
-
-def _alone(form: str, write: Callable[[Any, int], str] = lambda gold, _depth: _value(gold)) -> _Kind:
-    """Of patterns with one key: `form` with what that key holds."""
-    return lambda gold, pattern, depth: form.format(write(gold, depth)) if len(pattern) == 1 else None
-
-
-_Kind = Callable[[Any, Mapping[str, Any], int], str | None]
-"""What a key of a pattern says in words, from what it holds, the pattern and how deep that stands; None where `fits`
-refuses the pattern."""
-
-_KINDS: dict[Any, _Kind] = {
-    "$any": _alone("(any value)"),
-    "$absent": _alone("(not given)"),
-    "$optional": _alone("({}, or not given)", _words),
-    "$one_of": _one_of,
-    "$near": _near,
-    "$text": _alone("≈{}"),
-    "$says": _alone("(a text with {})"),
-    "$pattern": _alone("(a text like {})"),
-    "$set": _set,
+_FORMS = {
+    "$any": "(any value)",
+    "$absent": "(not given)",
+    "$optional": "({}, or not given)",
+    "$text": "≈{}",
+    "$says": "(a text with {})",
+    "$pattern": "(a text like {})",
+    "$set": "({} in any order)",
 }
 
 

@@ -77,7 +77,7 @@ async def test_demonstrations_replay_to_the_gold_state_through_the_real_server(t
         for task in sample:  # all worlds are open at once
             world = {"world": task["id"]}
             before = (await client.call_tool(verbs["world_state"], world)).structured_content or {}
-            for call in task["expected"]["calls"]:
+            for call in (call for message in task["demonstration"] for call in message.get("tool_calls", ())):
                 await client.call_tool(call["name"], call["arguments"], meta={WORLD_META: task["id"]})
             after = (await client.call_tool(verbs["world_state"], world)).structured_content or {}
             assert Helpdesk().diff(before, after) == task["expected"]["changes"], task["id"]

@@ -17,7 +17,7 @@ from sandboxes.helpdesk import Helpdesk, tasks
 from sandboxes.helpdesk.generator.build import INTENTS, WORLDS, build_tasks
 from sdk.records import CallRecord, Message, Rollout, Task
 from sdk.verifiers.answers import answer_match
-from sdk.verifiers.calls import required_calls
+from sdk.verifiers.call_patterns import calls_match
 from sdk.verifiers.states import final_state
 
 ROOT = Path(__file__).parents[2]
@@ -38,11 +38,17 @@ def _replay(task: dict[str, Any]) -> Rollout:
 
 @cache
 def _replay_by_id(task_id: str) -> Rollout:
-    record = Task.model_validate(next(task for task in ALL if task["id"] == task_id))
+    return _play(Task.model_validate(next(task for task in ALL if task["id"] == task_id)))
+
+
+def _play(record: Task, change: tuple[int, str, str] | None = None) -> Rollout:
+    """`change`: the place of a call, an argument of it and what that is instead."""
     world = DESK.prepare(record.setup)
     before, calls = dict(world.state()), []
     for turn, message in enumerate(record.demonstration):
         for call in message.tool_calls:
+            if change is not None and change[0] == len(calls):
+                call = call.model_copy(update={"arguments": {**call.arguments, change[1]: change[2]}})
             calls.append(CallRecord(turn=turn, call=call, result=world.call_now(call.name, call.arguments)))
     answer = record.demonstration[-1].content
     after = dict(world.state())
@@ -89,17 +95,55 @@ def test_the_tasks_are_records_with_unique_ids() -> None:
     assert len({(record.prompt, record.setup["seed"]) for record in records}) == len(records)
 
 
+def _spelled(asked: Any) -> Any:
+    """The one value that a gold call names, however a right call may spell it."""
+    if not isinstance(asked, dict):
+        return asked
+    (text,) = asked.values()
+    return text.removeprefix(r"\s*").removesuffix(r"\s*")
+
+
 @pytest.mark.parametrize("tier", "12345")
 def test_every_demonstration_replays_to_exactly_the_gold_outcome(tier: str) -> None:
-    state, answer, calls = final_state(), answer_match(), required_calls(ordered=True, only=True)
+    state, answer, calls = final_state(), answer_match(), calls_match(order="exact")
     for task in tasks((tier,)):
         rollout = _replay(task)
         assert DESK.diff(rollout.initial_state or {}, rollout.final_state or {}) == task["expected"]["changes"]
         assert len(rollout.calls) == int(tier)
         done = [record.call for record in rollout.calls if not record.result.is_error]
-        assert [{"name": call.name, "arguments": call.arguments} for call in done] == task["expected"]["calls"]
+        gold = [
+            (call["name"], {name: _spelled(asked) for name, asked in call["arguments"].items()})
+            for call in task["expected"]["calls"]
+        ]
+        assert [(call.name, call.arguments) for call in done] == gold
         for verdict in (state.verify(rollout), answer.verify(rollout), calls.verify(rollout)):
             assert verdict.score == 1, (task["id"], verdict.explanation)
+
+
+SPELLINGS = {"spaces": " {} ".format, "capitals": str.upper, "no capitals": str.lower}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_call_is_right_however_it_is_spelled_where_it_does_the_same_and_only_there(spelling: str) -> None:
+    seen: Counter[tuple[str, bool]] = Counter()
+    for task in {task["tags"]["intent"]: task for task in ALL}.values():
+        right = _replay(task)
+        for place, record in enumerate(right.calls):
+            for name, value in record.call.arguments.items():
+                other = SPELLINGS[spelling](value) if isinstance(value, str) else value
+                if record.result.is_error or other == value:
+                    continue
+                played = _play(Task.model_validate(task), (place, name, other))
+                same = played.final_state == right.final_state and all(
+                    one.result.structured == other.result.structured
+                    for one, other in zip(right.calls, played.calls, strict=True)
+                )
+                assert calls_match().verify(played).score == same, (task["id"], name, other)
+                seen[name, same] += 1
+    found = {"query", "product", "topic"} | ({"address"} if spelling == "spaces" else set())
+    assert {name for name, same in seen if same} == found - (
+        {"product", "topic"} if spelling == "no capitals" else set()
+    )
 
 
 def test_only_the_last_call_of_a_forbidden_request_is_refused() -> None:

@@ -191,11 +191,22 @@ async def test_the_right_answer_with_a_wrong_act_besides_is_wrong():
         ({"calls": "get"}, "it must be a list"),
         ({"calls": [{"tool": "get"}]}, "it must be a list"),
         ({"calls": [], "forbid": "refund"}, "give a list of names"),
+        ({"calls": [{"name": "get", "arguments": {"x": [{"$text": "chair"}]}}]}, r"use calls_match\(\)"),
+        ({"calls": [{"name": "get", "arguments": {"x": {"$near": 1, "within": 1}}}]}, r"use calls_match\(\)"),
     ],
 )
 async def test_gold_calls_of_another_form_are_an_error(expected, message):
     with pytest.raises(VerifierError, match=message):
         await judge(required_calls(), expected=expected)
+
+
+@pytest.mark.parametrize(
+    "value", [{"$set": {"status": "open"}}, {"$text": {"$search": "chair"}}, {"$near": [1, 2]}, {"$gt": 1, "$lt": 2}]
+)
+async def test_arguments_of_apis_that_only_look_like_patterns_are_compared_as_they_are(value):
+    expected = {"calls": [{"name": "update", "arguments": {"change": value}}]}
+    assert (await judge(required_calls(), expected=expected, calls=[("update", {"change": value})])).score == 1
+    assert (await judge(required_calls(), expected=expected, calls=[("update", {"change": {}})])).score == 0
 
 
 def half(rollout):

@@ -31,6 +31,11 @@ _PAIR_TASKS = 6
 _MOST_EQUAL = 0.35  # of an intent's tasks may have one answer, so that no constant does well
 _WORLDS_TRIED = 200
 
+_LOOKED_UP = ("query", "product", "topic")
+"""Arguments that the tools look up whatever their case and the spaces around them: a call that finds what was asked for
+is right, and counting it as wrong would teach a policy to leave the tool alone. An address is kept without the spaces
+around it; the other arguments are taken as they are."""
+
 Task = dict[str, Any]
 
 
@@ -116,7 +121,7 @@ def _solve(intent: Intent, split: str, worlds: _Worlds, setup: dict[str, Any], s
     task = {
         "expected": {
             **answer.expected(),
-            "calls": run.granted,
+            "calls": [{"name": call["name"], "arguments": _asked(call["arguments"])} for call in run.granted],
             "changes": changes,
         },
         "demonstration": _demonstration(run, answer),
@@ -128,6 +133,17 @@ def _solve(intent: Intent, split: str, worlds: _Worlds, setup: dict[str, Any], s
         },
     }
     return task, answer
+
+
+def _asked(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What a right call must give, as `calls_match` of `sdk.verifiers` reads it."""
+    return {name: _pattern(name, value) for name, value in arguments.items()}
+
+
+def _pattern(name: str, value: Any) -> Any:
+    if name in _LOOKED_UP:
+        return {"$text": value}
+    return {"$pattern": rf"\s*{value}\s*"} if name == "address" else value
 
 
 def _demonstration(run: GoldRun, answer: Answer) -> list[dict[str, Any]]:

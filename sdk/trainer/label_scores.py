@@ -157,7 +157,7 @@ def _normalise(
         p_UV = z_UV.sub_(largest_U1).exp()
         sum_U1 = p_UV.sum(-1, keepdim=True)
         log_sum_U1 = sum_U1.log()
-        mean_U1 = torch.bmm(p_UV[:, None], z_UV[:, :, None])[:, 0] / sum_U1
+        mean_U1 = z_UV.mul_(p_UV).sum(-1, keepdim=True) / sum_U1
         if becomes_probabilities:
             torch.div(p_UV, sum_U1, out=z_UV)
         parts.append(torch.cat([log_sum_U1 + largest_U1, log_sum_U1 - mean_U1, largest_U1], 1))

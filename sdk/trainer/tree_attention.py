@@ -1,109 +1,47 @@
-"""Attention over a prefix tree: every query reads exactly its own path, and no score is computed to be masked away.
+"""Attention over a prefix tree: every query reads exactly its own path.
 
-The tree falls into *pieces*: runs of nodes that stand one after the other on one path and in the packed order. A
-piece's queries see the path above it and themselves causally. One attention call for each piece and layer costs the
-sum of (piece length x path length), where a dense ancestor mask costs N x N. Long runs are several pieces: what a mask
-hides is computed all the same, in a run of n nodes half of n x n, and the backward pass of torch's causal attention
-skips nothing of it on a CPU.
+By segments where that can be done, which is quicker, and by pieces elsewhere: see `segment_attention` and
+`piece_attention`.
 
 Registered with transformers under `ATTENTION_NAME`; a model set to it keeps its own projections and rotary positions.
 
-Axes: N nodes, H query heads, K key heads, G = H / K, n nodes of a piece, a ancestors of a piece, D head size.
+Axes: N nodes, H query heads, K key heads, D head size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .piece_attention import PiecePlan, attend_by_pieces
 from .prefix_tree import PrefixTree
+from .segment_attention import SegmentPlan, attend_by_segments, can_attend_by_segments
 
 ATTENTION_NAME = "toolbake_tree"
-LONGEST_PIECE = 128
-"""Nodes. A prompt of 575 takes 0.63 of the time of one piece, forward and backward on a CPU; with 96 the same, with 288
-0.75. For CPUs: a GPU has a call for each piece and layer to start."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Nodes `start .. end - 1`, which follow each other on one path below `ancestors` [a], from the root down."""
-
-    start: int
-    end: int
-    ancestors: torch.Tensor
-    follows_all: bool
-    """Whether its path is everything before it in the packed order: then its keys are a view, and not gathered."""
-
-    def mask(self, queries_per_key: int, dtype: torch.dtype) -> torch.Tensor | None:
-        """[G n, a + n] 0 where a query may look, else minus infinity; None where the plain causal rule says the same.
-
-        As numbers: of booleans every layer would make numbers of its own, and keep them for the backward pass.
-        """
-        n, a = self.end - self.start, len(self.ancestors)
-        if a == 0 and queries_per_key == 1:
-            return None
-        visible = torch.ones((n, a + n), dtype=torch.bool, device=self.ancestors.device).tril(diagonal=a)
-        unseen = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
-        return unseen.repeat(queries_per_key, 1)
 
 
 class TreePlan:
-    """The pieces of a tree, with their masks, made once for all layers."""
+    """How a tree is attended over, made once for all layers."""
 
-    def __init__(
-        self,
-        tree: PrefixTree,
-        *,
-        queries_per_key: int,
-        device: torch.device | str,
-        longest_piece: int | None = None,
-    ) -> None:
-        """`longest_piece`: in nodes; where None, what is quick on `device`."""
-        if longest_piece is None:
-            # Where a run without a path above needs no mask, torch's own causal attention is the better half.
-            splits = torch.device(device).type == "cpu" and queries_per_key > 1
-            longest_piece = LONGEST_PIECE if splits else max(len(tree.token_ids), 1)
-        self.pieces = [
-            Piece(start, end, torch.tensor(path, dtype=torch.long, device=device), follows_all=len(path) == start)
-            for start, end, path in _pieces(tree, longest_piece)
-        ]
+    def __init__(self, tree: PrefixTree, *, queries_per_key: int, device: torch.device | str) -> None:
+        self._tree = tree
         self._queries_per_key = queries_per_key
-        self._masks: dict[torch.dtype, list[torch.Tensor | None]] = {}
-        self.lengths = [piece.end - piece.start for piece in self.pieces]
+        self._device = device
 
-    def masks(self, dtype: torch.dtype) -> list[torch.Tensor | None]:
-        """Of each piece, in the type that the queries have: under autocast not that of the weights."""
-        if dtype not in self._masks:
-            self._masks[dtype] = [piece.mask(self._queries_per_key, dtype) for piece in self.pieces]
-        return self._masks[dtype]
+    @cached_property
+    def segments(self) -> SegmentPlan:
+        """Where `can_attend_by_segments`."""
+        return SegmentPlan(self._tree)
 
-
-def _pieces(tree: PrefixTree, longest: int) -> Iterator[tuple[int, int, list[int]]]:
-    """(start, end, path above) of each piece, in packed order; together they are all nodes."""
-    for start, end, path in _runs(tree):
-        for first in range(start, end, longest):
-            yield first, min(first + longest, end), [*path, *range(start, first)]
-
-
-def _runs(tree: PrefixTree) -> Iterator[tuple[int, int, list[int]]]:
-    """(start, end, path above) of the longest runs of nodes, each the child of the one before."""
-    path: list[int] = []
-    start = 0
-    for node in range(len(tree.token_ids)):
-        depth = tree.depths[node]
-        if node and depth != tree.depths[node - 1] + 1:  # not a child of the node before: a new branch begins
-            yield start, node, path[: tree.depths[start]]
-            start = node
-        del path[depth:]
-        path.append(node)
-    if tree.token_ids:
-        yield start, len(tree.token_ids), path[: tree.depths[start]]
+    @cached_property
+    def pieces(self) -> PiecePlan:
+        """For everything else."""
+        return PiecePlan(self._tree, queries_per_key=self._queries_per_key, device=self._device)
 
 
 def tree_attention(
@@ -122,23 +60,11 @@ def tree_attention(
     if dropout:
         raise ValueError(f"attention dropout is {dropout} in {type(module).__name__}; set attention_dropout to 0")
     q_HND, k_KND, v_KND = query[0], key[0], value[0]
-    heads, groups = q_HND.shape[0], q_HND.shape[0] // k_KND.shape[0]
-    split = (q_HND.split(tree_plan.lengths, 1), k_KND.split(tree_plan.lengths, 1), v_KND.split(tree_plan.lengths, 1))
-    seen = []
-    for piece, mask, q, k_own, v_own in zip(tree_plan.pieces, tree_plan.masks(q_HND.dtype), *split, strict=True):
-        if piece.follows_all:
-            k, v = k_KND[:, : piece.end], v_KND[:, : piece.end]
-        else:
-            k = torch.cat([k_KND.index_select(1, piece.ancestors), k_own], 1)
-            v = torch.cat([v_KND.index_select(1, piece.ancestors), v_own], 1)
-        # The G query heads of a key head stand below each other, so that keys are read once and never repeated.
-        n = q.shape[1]
-        q = q.reshape(k.shape[0], groups * n, -1)
-        out = F.scaled_dot_product_attention(
-            q[None], k[None], v[None], attn_mask=mask, is_causal=mask is None, scale=scaling
-        )[0]
-        seen.append(out.reshape(heads, n, -1))
-    return torch.cat(seen, 1).transpose(0, 1)[None], None
+    if can_attend_by_segments(q_HND, v_KND):
+        out_HND = attend_by_segments(q_HND, k_KND, v_KND, tree_plan.segments, scaling)
+    else:
+        out_HND = attend_by_pieces(q_HND, k_KND, v_KND, tree_plan.pieces, scaling)
+    return out_HND.transpose(0, 1)[None], None
 
 
 ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, tree_attention)

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from ..records import Message, ToolCall
+from ..records import Message, ToolCall, ToolPrompt
 from .protocol import Reply
 from .rendering.calls import read_arguments
 from .tool_prompt import TOOL_PROMPTS
@@ -67,9 +67,16 @@ def read_reply(text: str) -> Reply:
         "length" if finish == "length" else "stop",
         sampled_tokens=_count(usage.get("completion_tokens")),
         prompt_tokens=_count(usage.get("prompt_tokens")),
-        tool_prompt=next((length for length in TOOL_PROMPTS if length == body.get("tool_prompt")), None),
+        tool_prompt=_shown(body.get("toolbake")),
         extra={"finish_reason": finish, "id": body.get("id"), "model": body.get("model")},
     )
+
+
+def _shown(ours: Any) -> ToolPrompt | None:
+    """What `sdk.serve` says under our name; a field of another server may be called `tool_prompt`, too, and mean
+    something else."""
+    said = ours.get("tool_prompt") if isinstance(ours, dict) else None
+    return next((length for length in TOOL_PROMPTS if length == said), None)
 
 
 def _read_call(call: Any) -> ToolCall:

@@ -18,10 +18,10 @@ DONE = b"data: [DONE]\n\n"
 
 def whole_reply(generated: Generated, model: str, tool_prompt: ToolPrompt = "full") -> dict[str, Any]:
     """The body of an answer that is not streamed. `tool_prompt`, how much of the tools its prompt showed, is in it
-    beside OpenAI's fields: who measures a model behind this endpoint can tell."""
+    beside OpenAI's fields, under our name: who measures a model behind this endpoint can tell."""
     return {
         **_head("chat.completion", model),
-        "tool_prompt": tool_prompt,
+        "toolbake": {"tool_prompt": tool_prompt},
         "choices": [
             {"index": index, "message": _message(choice), "finish_reason": choice.finish_reason, "logprobs": None}
             for index, choice in enumerate(generated.choices)

@@ -51,6 +51,26 @@ async def test_a_models_own_instructions_come_before_what_the_task_says_in_one_s
             assert body["messages"][0]["role"] == "system"
 
 
+@pytest.mark.parametrize(
+    ("extra", "shown"),
+    [
+        ({"toolbake": {"tool_prompt": "names"}}, "names"),
+        ({"tool_prompt": "none"}, None),
+        ({"toolbake": {"tool_prompt": "some"}}, None),
+        ({"toolbake": {"tool_prompt": ["none"]}}, None),
+        ({"toolbake": "none"}, None),
+        ({}, None),
+    ],
+)
+async def test_only_in_the_words_of_our_own_server_a_reply_says_how_much_of_the_tools_its_prompt_showed(
+    chat_server: ChatServer, extra: dict[str, Any], shown: str | None
+) -> None:
+    body = json.loads(bytes(says("Shipped.").body))
+    chat_server.will(JSONResponse({**body, **extra}))
+    reply = await talk(chat_server.url).reply(ASK)
+    assert (reply.message.content, reply.tool_prompt) == ("Shipped.", shown)
+
+
 @pytest.mark.parametrize("system", ["", " \n", 7])
 def test_an_empty_system_prompt_is_refused(system: Any) -> None:
     with pytest.raises(ConfigError, match="system prompt is empty"):

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from ..records import ToolResult
 from ..toolsets.plain import is_plain
 from ..toolsets.unchecked import unchecked
+from .spelling import spelled
 
 Event = Literal["started", "accepted", "lost", "answered", "refused", "failed", "unknown"]
 """What a line says of a call.
@@ -81,42 +82,16 @@ answers."""
 
 
 def digest_arguments(arguments: object) -> str:
-    """Of the arguments as JSON with sorted keys and without spaces; of what JSON cannot write, as Python does."""
+    """Of the arguments as JSON with sorted keys and without spaces; of what JSON cannot write, as Python does; of what
+    that cannot write either, as `spelled` does. Never raises."""
     try:
         text = _CANONICAL.encode(arguments)
-    except (TypeError, ValueError, RecursionError):
+    except Exception:  # also of what somebody else wrote
         try:
             text = repr(arguments)
-        except (ValueError, RecursionError):
-            text = _spelled(arguments)
+        except Exception:
+            text = spelled(arguments)
     return digest_text(text)
-
-
-def _spelled(value: object) -> str:
-    """What Python does not write either: whole numbers of more than 4 300 digits, as hexadecimal ones, which take no
-    time squared, and what is nested a thousand times or more."""
-    parts: list[str] = []
-    within: set[int] = set()  # the containers around what is next
-    rest: list[tuple[bool, object]] = [(False, value)]
-    while rest:
-        is_end, one = rest.pop()
-        if is_end:
-            within.discard(id(one))
-            parts.append("]")
-        elif id(one) in within:
-            parts.append("itself")
-        elif isinstance(one, dict | list | tuple):
-            within.add(id(one))
-            inner = [part for item in sorted(one.items(), key=_key) for part in item] if isinstance(one, dict) else one
-            rest += [(True, one), *((False, part) for part in reversed(inner))]
-            parts.append(f"{type(one).__name__}[")
-        else:
-            parts.append(hex(one) if type(one) is int else repr(one))
-    return ",".join(parts)
-
-
-def _key(item: tuple[object, object]) -> str:
-    return hex(item[0]) if type(item[0]) is int else repr(item[0])
 
 
 def digest_text(text: str) -> str:

@@ -184,15 +184,40 @@ def nested(levels: int) -> list[Any]:
     return whole
 
 
+def boxed(levels: int) -> frozenset[Any]:
+    whole: frozenset[Any] = frozenset()
+    for _ in range(levels):
+        whole = frozenset([whole])
+    return whole
+
+
+class Unsaid:
+    def __repr__(self) -> str:
+        raise LookupError("nothing to say")
+
+
 def test_arguments_that_cannot_be_written_have_digests_too() -> None:
     long, longer = 10**5_000, 10**5_000 + 1  # more digits than Python writes
     itself: list[Any] = [long]
     itself.append(itself)
     odd = [long, longer, [long], {"a": long}, {"a": longer}, {long: 1}, itself, nested(100_000), nested(100_001)]
+    odd += [
+        {long},
+        {longer},
+        frozenset([long]),
+        {(long,): 1},
+        {(longer,): 1},
+        [{long, 1}, 2],
+        [{long}, 1, 2],
+        {"a": {(long,)}},
+    ]
+    odd += [boxed(5_000), boxed(5_001), Unsaid()]
     digests = [digest_arguments(one) for one in odd]
     assert digests == [digest_arguments(one) for one in odd]
     assert len(set(digests)) == len(odd)
     assert digest_arguments({"a": long, "b": 1}) == digest_arguments({"b": 1, "a": long})
+    assert digest_arguments({long, "a", "b"}) == digest_arguments({"b", "a", long})
+    assert digest_arguments({(long, 1): 1, "b": 2}) == digest_arguments({"b": 2, (long, 1): 1})
     ledger = Ledger("r")
     ledger.open("charge", {"amount": long}, None).started()
     assert ledger.lines[0].arguments == digest_arguments({"amount": long})

@@ -44,7 +44,7 @@ class Reference:
     def follow(self, model: torch.nn.Module, step: int) -> None:
         """At the beginning of a step: take the model's weights where it is time to."""
         if self._every is not None and step > 0 and step % self._every == 0:
-            self._take(present_state(model))
+            self._take(present_state(model, self._own))
 
     def place(self, accelerator: Accelerator) -> None:
         """Go where the accelerator computes: to its device, or into shards, for which all processes call this."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +72,10 @@ class ShardsWeights:
         trainer: Any = self
         if resume_from_checkpoint:
             check_checkpoint(Path(resume_from_checkpoint))
-            if by_deepspeed():  # its engine loads the model; `trainer` may have more to load, and is not asked to
+            if by_deepspeed():  # its engine loads the weights; `trainer` may have more to load, and is not asked to
                 trainer._load_from_checkpoint(resume_from_checkpoint)
-            elif sharded() and trainer.accelerator.is_main_process:
+            loads = not by_deepspeed() or keeps_buffers(trainer.model)  # which are no part of what the engine loads
+            if sharded() and trainer.accelerator.is_main_process and loads:
                 load_kept(trainer.model, Path(resume_from_checkpoint))  # before it is sharded
         if sharded():
             send_buffers(trainer.model, trainer.accelerator.device)
@@ -178,12 +179,14 @@ def trained_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: weight for name, weight in named.items() if weight.requires_grad}
 
 
-def present_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """As another model that is sharded in the same way can load it. All processes call this together."""
-    state: dict[str, torch.Tensor] = model.state_dict()
+def present_state(model: torch.nn.Module, names: Collection[str]) -> dict[str, torch.Tensor]:
+    """The weights of these names as another model sharded in the same way can load them. All processes call this
+    together."""
     if by_deepspeed():  # whose copies are whole
-        state.update({name: zero.whole(weight) for name, weight in model.named_parameters(remove_duplicate=False)})
-    return state
+        named = model.named_parameters(remove_duplicate=False)
+        return {name: zero.whole(weight) for name, weight in named if name in names}
+    state = model.state_dict()
+    return {name: state[name] for name in names}
 
 
 def full(weight: torch.Tensor) -> torch.Tensor:
@@ -218,6 +221,11 @@ def send_buffers(model: torch.nn.Module, device: torch.device) -> None:
                 dist.broadcast(sent, src=0)
                 buffer.copy_(sent)
                 module._non_persistent_buffers_set.add(name)
+
+
+def keeps_buffers(model: torch.nn.Module) -> bool:
+    """Whether checkpoints of the model have buffers, and not weights alone."""
+    return len(model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()) > 0
 
 
 def let_go(model: Any) -> None:

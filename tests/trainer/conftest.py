@@ -31,3 +31,36 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     folder = tmp_path_factory.mktemp("models") / "tiny"
     return save_model(LlamaForCausalLM(config), tokenizer, folder)
+
+
+@pytest.fixture(scope="session")
+def experts_dir(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random GLM with experts, whose router has a buffer in its checkpoints."""
+    import torch
+    from launching import ROUTED
+    from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
+
+    from sdk.policies.models import load_model, save_model
+
+    tokenizer = load_model(str(tiny_model_dir)).tokenizer
+    torch.manual_seed(0)
+    config = Glm4MoeConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        moe_intermediate_size=16,
+        num_hidden_layers=2,
+        first_k_dense_replace=1,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=1024,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = Glm4MoeForCausalLM(config)
+    model.get_buffer(ROUTED).copy_(torch.tensor([0.3, 0.1, -0.2, 0.0]))
+    return save_model(model, tokenizer, tmp_path_factory.mktemp("models") / "experts")

@@ -29,6 +29,10 @@ HERE = Path(__file__).parent
 EXAMPLES = HERE.parent.parent / "examples" / "distributed"
 
 
+ROUTED = "model.layers.1.mlp.gate.e_score_correction_bias"
+"""The buffer that checkpoints of the fixture `experts_dir` have."""
+
+
 PORT_TAKEN = re.compile("EADDRINUSE|another process is utilizing it")
 """What torch and accelerate say where somebody else was faster to listen at the port that was found free."""
 

@@ -3,7 +3,8 @@
 run_in_processes.py MODEL_DIR FOLDER RUNS
 RUNS: JSON, the options of each run by its name; a `model` among them is trained in place of MODEL_DIR. In a run whose
 name begins with "resumed" the verifier is broken from the second step on; the run ends with an error, and is called
-again with the verifier mended. In one whose name begins with "fails" the first process cannot write the figures of its
+again with the verifier mended; where it has a `buffer`, another value of that buffer is put into the checkpoint it goes
+on from. In one whose name begins with "fails" the first process cannot write the figures of its
 first step; nothing can be called after it.
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
+from safetensors.torch import load_file, save_file
 from test_training_runs import TINY, add, even_letters, tasks
 
 import sdk
@@ -28,6 +30,13 @@ def judge(rollout: sdk.Rollout) -> bool:
     return even_letters(rollout)
 
 
+def change_buffer(name: str, checkpoints: Path) -> None:
+    """One more, in each number of it: as training would have left it there."""
+    (file,) = checkpoints.glob("checkpoint-*/model.safetensors")
+    weights = load_file(file)
+    save_file({**weights, name: weights[name] + 1}, file, metadata={"format": "pt"})
+
+
 def no_space(self: RunFolder, line: dict[str, Any]) -> None:
     if line["stage"] == "grpo":
         raise OSError("no space left")
@@ -36,7 +45,7 @@ def no_space(self: RunFolder, line: dict[str, Any]) -> None:
 if __name__ == "__main__":
     model, folder, runs = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
     for name, options in runs.items():
-        trained = options.pop("model", model)
+        trained, buffer = options.pop("model", model), options.pop("buffer", None)
         if name.startswith("fails"):
             if os.environ["RANK"] == "0":
                 RunFolder.append_metrics = no_space
@@ -52,5 +61,7 @@ if __name__ == "__main__":
             except sdk.ToolbakeError as error:
                 print(f"{name} ended:", error)
             BROKEN = False
+            if buffer is not None and os.environ["RANK"] == "0":
+                change_buffer(buffer, folder / name / "checkpoints" / "grpo")
         result = sdk.train([add], tasks(), judge, trained, folder / name, {**TINY, **options})
         print(f"{name}:", list(result.report.conditions), "by", PartialState().distributed_type.value)

@@ -10,11 +10,12 @@ from typing import Any
 import anyio
 import pytest
 from deepspeed_environment import deepspeed_python
-from launching import assert_same_updates, in_one_process, launch
+from launching import ROUTED, assert_same_updates, in_one_process, launch
 from test_processes_sharded import RUNS
 
 import sdk
 from sdk.evidence.verifying import verify_run
+from sdk.policies.models import load_model
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.disk_space import EMBEDDED_BYTES, bytes_still_needed
 from sdk.trainer.grpo import _grpo_config
@@ -23,6 +24,9 @@ from sdk.trainer.warm_start import _sft_config
 
 pytestmark = pytest.mark.timeout(600)
 """Of every test: whichever comes first waits for the environment, and for the runs that they share."""
+
+BUFFER = {"grpo_steps": 2, "checkpoint_every": 1, "learning_rate": 0.5, "warm_start_steps": 0, "buffer": ROUTED}
+"""Of a model whose checkpoints have one, which is changed in the checkpoint that the run goes on from."""
 
 STAGES = {"deepspeed_zero2.yaml": RUNS, "deepspeed_zero3.yaml": RUNS}
 
@@ -37,15 +41,19 @@ def alone(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.mark.parametrize("config", STAGES)
 def test_deepspeed_makes_the_updates_of_one_process_keeps_its_evidence_and_resumes(
-    config: str, alone: Path, tiny_model_dir: Path, tmp_path: Path
+    config: str, alone: Path, tiny_model_dir: Path, experts_dir: Path, tmp_path: Path
 ) -> None:
-    said = launch(config, tiny_model_dir, tmp_path, STAGES[config], python=deepspeed_python())
+    runs = {**STAGES[config], "resumed buffer": {**BUFFER, "model": str(experts_dir)}}
+    said = launch(config, tiny_model_dir, tmp_path, runs, python=deepspeed_python())
     assert said.count("resumed whole ended:") == 2
     assert said.count("resumed whole: ['untrained', 'after warm start', 'after GRPO'] by DEEPSPEED") == 2
     for name, options in STAGES[config].items():
         assert_same_updates(alone / name, tmp_path / name, tiny_model_dir, steps=options["grpo_steps"])
         found = anyio.run(verify_run, tmp_path / name)
         assert found.holds, found.findings
+    assert said.count("resumed buffer: ['untrained', 'after GRPO'] by DEEPSPEED") == 2
+    buffer = load_model(str(tmp_path / "resumed buffer" / "model")).model.get_buffer(ROUTED).tolist()
+    assert buffer == pytest.approx([1.3, 1.1, 0.8, 1.0])
 
 
 LAUNCHED = {"WORLD_SIZE": "2", "ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}

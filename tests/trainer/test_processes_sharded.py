@@ -7,15 +7,16 @@ from typing import Any
 
 import anyio
 import pytest
-import torch
-from launching import assert_same_updates, in_one_process, launch
-from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
+from launching import ROUTED, assert_same_updates, in_one_process, launch
 
 import sdk
 from sdk.evidence.verifying import verify_run
-from sdk.policies.models import load_model, save_model
+from sdk.policies.models import load_model
+from sdk.trainer import zero
 from sdk.trainer.config import TrainConfig
+from sdk.trainer.lora import with_adapters
 from sdk.trainer.processes import check_processes
+from sdk.trainer.reference import Reference
 from sdk.trainer.sharding import check_checkpoint, forget_weights, make_room
 
 pytestmark = pytest.mark.timeout(500)
@@ -30,12 +31,11 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "adapters": {
         **{"grpo_steps": 2, "lora_rank": 2, "learning_rate": 0.5, "trl": {"optim": "sgd"}, "micro_batches": 2},
-        **{"kl_coefficient": 0.1, "loss_type": "bnpo", "warm_start_steps": 0},
+        **{"kl_coefficient": 0.1, "reference_every": 1, "loss_type": "bnpo", "warm_start_steps": 0},
     },
 }
 
 
-ROUTED = "model.layers.1.mlp.gate.e_score_correction_bias"
 BUFFERS = {"grpo_steps": 1, "learning_rate": 0.5, "kl_coefficient": 0.1, "trl": {"optim": "sgd"}}
 """Of a model whose checkpoints have buffers, which are sent and kept whole."""
 
@@ -55,33 +55,6 @@ def runs(tiny_model_dir: Path, experts_dir: Path, tmp_path_factory: pytest.TempP
     folder = tmp_path_factory.mktemp("sharded")
     buffers = {**BUFFERS, "model": str(experts_dir)}
     return folder, launch("fsdp2.yaml", tiny_model_dir, folder, {**RUNS, "buffers": buffers, "fails": FAILS})
-
-
-@pytest.fixture(scope="module")
-def experts_dir(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random GLM with experts, whose router has a buffer in its checkpoints."""
-    tokenizer = load_model(str(tiny_model_dir)).tokenizer
-    torch.manual_seed(0)
-    config = Glm4MoeConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        moe_intermediate_size=16,
-        num_hidden_layers=2,
-        first_k_dense_replace=1,
-        n_routed_experts=4,
-        num_experts_per_tok=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=1024,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    model = Glm4MoeForCausalLM(config)
-    model.get_buffer(ROUTED).copy_(torch.tensor([0.3, 0.1, -0.2, 0.0]))
-    return save_model(model, tokenizer, tmp_path_factory.mktemp("models") / "experts")
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -156,6 +129,18 @@ def test_weights_that_come_from_the_first_process_take_no_memory_in_the_others(t
     kept = model.lm_head.weight
     make_room(model)
     assert model.lm_head.weight is kept is model.model.embed_tokens.weight
+
+
+def test_a_reference_that_follows_adapters_gathers_no_frozen_weights(
+    monkeypatch: pytest.MonkeyPatch, tiny_model_dir: Path
+) -> None:
+    for name, value in LAUNCHES["DeepSpeed"].items():
+        monkeypatch.setenv(name, value)
+    model = with_adapters(load_model(str(tiny_model_dir)).model, TrainConfig(lora_rank=2))
+    gathered = []
+    monkeypatch.setattr(zero, "whole", lambda weight: gathered.append(weight) or weight)
+    Reference(model, every=1, prepare=lambda _: None).follow(model, 1)
+    assert [id(weight) for weight in gathered] == [id(one) for one in model.parameters() if one.requires_grad]
 
 
 LAUNCHES = {"plain": {}, "FSDP2": SHARDED, "DeepSpeed": {"WORLD_SIZE": "2", "ACCELERATE_USE_DEEPSPEED": "true"}}

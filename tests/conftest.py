@@ -17,6 +17,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 LONG_FILES = (
+    "policies/vllm_server/test_vllm_broken_transfers.py",
     "policies/vllm_server/test_vllm_real.py",
     "cli/test_cli_quickstart.py",
     "trainer/test_kill_and_resume.py",

@@ -17,10 +17,15 @@ _OTHERS_S = 60.0
 """How long requests that are not ours may take to end."""
 
 
+class ServerFailed(PolicyFailure):
+    """A server answered that it failed (HTTP 5xx): it refuses what it was asked, or its engine has died."""
+
+
 def call(
     client: httpx.Client, url: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
 ) -> httpx.Response:
-    """POST, and a 200 back. Raises `PolicyFailure` for any other answer, `httpx.HTTPError` where there is none."""
+    """POST, and a 200 back. Raises `PolicyFailure` for any other answer, `ServerFailed` for HTTP 500 and above,
+    `httpx.HTTPError` where there is none."""
     timeout = client.timeout if timeout_s is None else httpx.Timeout(timeout_s)
     answer = client.post(url, json=body, timeout=timeout) if body is not None else client.post(url, timeout=timeout)
     if answer.status_code == 200:
@@ -31,7 +36,8 @@ def call(
             "; start it with VLLM_SERVER_DEV_MODE=1 and, for adapters, with --enable-lora and "
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
         )
-    raise PolicyFailure(f"{url} answered HTTP {answer.status_code}: {error_text(answer.text)}{fix}")
+    kind = ServerFailed if answer.status_code >= 500 else PolicyFailure
+    raise kind(f"{url} answered HTTP {answer.status_code}: {error_text(answer.text)}{fix}")
 
 
 def held_version(url: str, client: httpx.Client) -> str:
@@ -45,6 +51,18 @@ def held_version(url: str, client: httpx.Client) -> str:
             f"{url}/weight_info answered HTTP {answer.status_code} and no version of the weights; start it with "
             "VLLM_SERVER_DEV_MODE=1"
         ) from None
+
+
+def unwell(url: str, client: httpx.Client, *, timeout_s: float = 10.0) -> str | None:
+    """What is wrong with a server's health; None where nothing is. Raises `httpx.TimeoutException` where it does not
+    answer, and may be busy."""
+    try:
+        status = client.get(f"{url}/health", timeout=timeout_s).status_code
+    except httpx.TimeoutException:
+        raise
+    except httpx.HTTPError as error:
+        return f"the server cannot be reached ({type(error).__name__}: {error})"
+    return None if status == 200 else f"the server answers HTTP {status} when asked for its health"
 
 
 def broken_off(has: str) -> str:

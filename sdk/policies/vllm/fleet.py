@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 
 from ...errors import PolicyFailure
-from .control import call
+from .control import ServerFailed, call, unwell
 from .replica import Replica, Ticket, needs_certificates
 from .routing import PrefixRouter
 from .waiting import SharedState
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _PUT_S = 600.0
 _LOOK_AGAIN_S = 0.5
+_DYING_S = 2.0
+"""So long a server may answer that it is well after its engine has died."""
 
 
 class Fleet:
@@ -144,7 +146,7 @@ class Fleet:
             if replica.holds is not self._current:
                 with self.state.changed:  # those that it lost are about to leave
                     self.state.changed.wait_for(lambda: not replica.tickets, timeout=self._drain_timeout_s)
-                model = self._current.put(replica.url, self.client, replica.base)
+                model = self._given(replica, self._current)
                 with self.state.changed:
                     replica.retired.clear()
                     replica.model, replica.version, replica.holds = model, self._current.version, self._current
@@ -201,7 +203,7 @@ class Fleet:
 
     def _put(self, replica: Replica, weights: Weights) -> None:
         try:
-            model = weights.put(replica.url, self.client, replica.base)
+            model = self._given(replica, weights)
         except httpx.HTTPError as error:
             # Whoever looks after the replica gives it the weights when it is back.
             why = f"{type(error).__name__} while it took weights: {error}"
@@ -220,6 +222,28 @@ class Fleet:
                 self._router.forget(replica)
             self.state.notify()
         self.unload_unused(replica)
+
+    def _given(self, replica: Replica, weights: Weights) -> str:
+        """As `Weights.put`. A server whose engine died of it answers HTTP 500, too, and cannot be reached from then on:
+        that is an `httpx.HTTPError` here."""
+        try:
+            return weights.put(replica.url, self.client, replica.base)
+        except ServerFailed as error:
+            if self._dies(replica):
+                raise httpx.RemoteProtocolError(str(error)) from error
+            raise
+
+    def _dies(self, replica: Replica) -> bool:
+        """Whether a server that failed is not well, or says so within `_DYING_S`."""
+        condition, deadline = replica.condition, time.monotonic() + _DYING_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(httpx.TimeoutException):
+                if unwell(replica.url, self.client) is not None:
+                    return True
+            with self.state.changed:  # whoever looks after it may see it first
+                if self.state.changed.wait_for(lambda: replica.condition != condition, timeout=_LOOK_AGAIN_S):
+                    return True
+        return False
 
     @contextlib.contextmanager
     def _alone(self, *, interrupt: bool) -> Iterator[None]:

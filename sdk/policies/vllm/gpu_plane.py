@@ -6,6 +6,7 @@ and a backend for CPUs; the bytes of NCCL and of CUDA IPC have not been sent any
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -17,7 +18,7 @@ from typing import Any, Literal, TypeVar
 import httpx
 
 from ...errors import ConfigError, PolicyFailure
-from .control import call, held_version
+from .control import call, held_version, unwell
 from .shared_memory import SharedWeights
 
 GpuBackend = Literal["nccl", "ipc"]
@@ -140,7 +141,9 @@ class GpuPlane:
         while not result.done.wait(_LOOK_S):
             problem = sync.refused
             if problem is None and time.monotonic() - looked > _HEALTH_S:
-                problem, looked = _unwell(url, client), time.monotonic()
+                with contextlib.suppress(httpx.TimeoutException):  # it is busy
+                    problem = unwell(url, client)
+                looked = time.monotonic()
             if problem is not None and not result.done.wait(_LOOK_S):
                 self._lines.pop(url, None)
                 raise PolicyFailure(f"the transfer of weights to {url} broke off: {problem}")
@@ -183,14 +186,3 @@ class _InThread:
             self._error = error
         finally:
             self.done.set()
-
-
-def _unwell(url: str, client: httpx.Client) -> str | None:
-    """What is wrong with a server's health. None: nothing, or it is busy."""
-    try:
-        status = client.get(f"{url}/health", timeout=5.0).status_code
-    except httpx.TimeoutException:
-        return None
-    except httpx.HTTPError as error:
-        return f"the server cannot be reached ({type(error).__name__}: {error})"
-    return None if status == 200 else f"the server answers HTTP {status} when asked for its health"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ _TERM_S = 5.0
 _KILL_S = 5.0
 _POLL_S = 0.2
 _SHOWN_LINES = 12
+_SEGMENT = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
 _SECRET_PARTS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 
 
@@ -132,11 +134,14 @@ class VllmProcess:
 
     def stop(self) -> None:
         """End the whole group: SIGTERM, and SIGKILL where that is not heard. Bounded; twice is fine."""
+        segments = _segments(self.pid)
         for number, limit_s in ((signal.SIGTERM, _TERM_S), (signal.SIGKILL, _KILL_S)):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
             if self._gone_within(limit_s):
                 break
+        for segment in segments:  # a process that is killed leaves them
+            segment.unlink(missing_ok=True)
         watchdog.forget(self.pid)
 
     def _gone_within(self, limit_s: float) -> bool:
@@ -149,6 +154,17 @@ class VllmProcess:
                 return True
             time.sleep(_POLL_S)
         return False
+
+
+def _segments(group: int) -> set[Path]:
+    """The shared memory by which the processes of a group speak with each other: files of Python's `multiprocessing`,
+    as far as this system tells."""
+    found: set[Path] = set()
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # one that has ended meanwhile, or is not ours
+            if os.getpgid(int(place.name)) == group:
+                found.update(map(Path, _SEGMENT.findall((place / "maps").read_text())))
+    return found
 
 
 def _environment(further: Mapping[str, str]) -> dict[str, str]:

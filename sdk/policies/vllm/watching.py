@@ -10,7 +10,7 @@ from collections.abc import Callable
 import httpx
 
 from ...errors import PolicyFailure
-from .control import INCOMPLETE, broken_off, held_version
+from .control import INCOMPLETE, broken_off, held_version, unwell
 from .fleet import Fleet
 from .pressure import pressure_of, read_figures
 from .process import VllmProcess
@@ -80,18 +80,14 @@ class Watcher:
         if process is not None and process.ended is not None:
             return f"the server ended with status {process.ended}; {process.last_words()}"
         try:
-            status = self._client.get(f"{self._replica.url}/health").status_code
+            problem = unwell(self._replica.url, self._client, timeout_s=_PROBE_S)
         except httpx.TimeoutException:
             silent = time.monotonic() - self._heard
             return f"the server has not answered for {silent:.0f} s" if silent > _SILENT_S else ""
-        except httpx.HTTPError as error:
-            return f"the server cannot be reached ({type(error).__name__}: {error})"
         self._heard = time.monotonic()
-        if status == 200:
+        if problem is None:
             return self._forgotten()
-        return f"the server answers HTTP {status} when asked for its health" + (
-            f"; {process.last_words()}" if process is not None else ""
-        )
+        return f"{problem}; {process.last_words()}" if process is not None else problem
 
     def _look_at_cache(self) -> None:
         """Note how full the cache is. A server that does not tell limits nobody, and the log says so once."""

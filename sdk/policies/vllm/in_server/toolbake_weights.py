@@ -47,7 +47,8 @@ class SharedUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
 class SharedMemoryEngine(WeightTransferEngine[SharedInit, SharedUpdate]):  # type: ignore[misc]
     """All weights in one update, in the names and shapes of a checkpoint, by vLLM's own layerwise reload.
 
-    Weights that the model has and the trainer did not send are an error: vLLM would go on with the old ones.
+    Weights that the model has and the trainer did not send are an error, for vLLM would go on with the old ones; and so
+    are those that it has no place for, of which vLLM leaves out some (a bias, rows too many).
     """
 
     init_info_cls = SharedInit
@@ -62,7 +63,9 @@ class SharedMemoryEngine(WeightTransferEngine[SharedInit, SharedUpdate]):  # typ
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         self._loaded: set[str] | None = set()
+        self._sent = 0
         initialize_layerwise_reload(self.model)
+        self._sizes = [(layer, _info(layer).load_numel_total or 0) for layer in self.model.modules()]
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         """As the base class does; that one also waits for an accelerator, which a CPU has not."""
@@ -71,17 +74,38 @@ class SharedMemoryEngine(WeightTransferEngine[SharedInit, SharedUpdate]):  # typ
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: SharedUpdate) -> None:
-        """Raises `ValueError` where the memory holds other weights than those announced."""
+        """Raises `ValueError` where the memory holds other weights than those announced, and for a weight that the
+        model does not take."""
         memory = _mapped(update_info.path, update_info.mark)
-        loaded = self.model.load_weights(_tensors(memory, update_info))
+        under_way = ""
+
+        def announced() -> Iterator[tuple[str, torch.Tensor]]:
+            nonlocal under_way
+            for name, tensor in _tensors(memory, update_info):
+                under_way = f"{name} of shape {list(tensor.shape)}"
+                yield name, tensor
+            under_way = ""
+
+        try:
+            loaded = self.model.load_weights(announced())
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise ValueError(f"the model does not take {under_way or 'the weights'} ({said})") from error
+        tied = getattr(self.model_config.hf_text_config, "tie_word_embeddings", False)
+        for name, shape in zip(update_info.names, update_info.shapes, strict=True):
+            self._sent += 0 if tied and name.startswith("lm_head.") else math.prod(shape)
         self._loaded = None if loaded is None or self._loaded is None else self._loaded | loaded
 
     def finish_weight_update(self) -> None:
-        """Raises `ValueError` where weights of the model are missing in what was sent."""
+        """Raises `ValueError` where weights of the model are missing in what was sent, or something is left over."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
+        said = ""
         if missing := self._missing():
             said = f"{len(missing)} weights of the model were not sent, or not whole: {', '.join(missing[:3])}"
+        elif (over := self._left_over()) > 0:
+            said = f"{over} numbers of what was sent have no place in the model, such as a bias or rows that it lacks"
+        if said:
             if self.model_config.quantization is None:
                 raise ValueError(said)
             logger.warning(said)  # what quantization adds is in no checkpoint
@@ -91,18 +115,31 @@ class SharedMemoryEngine(WeightTransferEngine[SharedInit, SharedUpdate]):  # typ
         """Weights that nothing was loaded into, and linear layers that lack a part, such as an attention's queries.
         Embeddings may: they have rows that pad them."""
         from vllm.model_executor.layers.linear import LinearBase
-        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
         names = {name.replace(".base_layer.", ".") for name, _ in self.model.named_parameters()}
         missing = sorted(names - self._loaded) if self._loaded is not None else []
         for name, layer in self.model.named_modules():
-            info = get_layerwise_info(layer)
+            info = _info(layer)
             if isinstance(layer, LinearBase) and info.can_load() and 0 < info.load_numel < info.load_numel_total:
                 missing.append(name)
         return missing
 
+    def _left_over(self) -> int:
+        """How many numbers were sent and not loaded. Not known, and so 0, where each worker loads its part only."""
+        if self.parallel_config.world_size > 1:
+            return 0
+        infos = [(_info(layer), size) for layer, size in self._sizes]
+        return self._sent - sum(info.load_numel if info.can_load() else size for info, size in infos)
+
     def shutdown(self) -> None:
         """Nothing is held between updates."""
+
+
+def _info(layer: torch.nn.Module) -> Any:
+    """What vLLM notes of a layer while it is loaded again."""
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    return get_layerwise_info(layer)
 
 
 def _mapped(path: str, mark: str) -> mmap.mmap:

@@ -35,9 +35,13 @@ def as_json(value: Any, *, special: Callable[[Any], Any] | None = None) -> Any:
     """`value` as JSON: a new object, which shares nothing with it.
 
     Objects are their public attributes, or their text where they have none. `special` may replace a value before:
-    it returns what to use, or the value itself. Raises `NoForm` where neither says anything of the value.
+    it returns what to use, or the value itself. Raises `NoForm` where neither says anything of the value, and where it
+    is nested too deeply.
     """
-    return _Former(special).form(value, ("$",))
+    try:
+        return _Former(special).form(value, ("$",))
+    except RecursionError:
+        raise NoForm("it is nested hundreds of levels deep") from None
 
 
 class _Former:

@@ -9,7 +9,7 @@ from typing import Any
 from mcp_bridge.toolsets.plain import NotPlain, is_plain
 
 from ..records import Rollout
-from ..traces.json_text import dump_json
+from ..traces.json_text import TOO_DEEP, dump_json
 from .plain_view import ledger_line, plain_view, row_copy
 
 _dumped, _read = Rollout.__pydantic_serializer__.to_python, Rollout.__pydantic_validator__.validate_python
@@ -25,7 +25,11 @@ def stored_view(rollout: Rollout) -> Rollout:
     try:
         return plain_view(rollout)
     except NotPlain:
+        pass
+    try:
         return _read_view(rollout)
+    except RecursionError:  # in reading, which may take a level less than writing did
+        raise ValueError(TOO_DEEP) from None
 
 
 def _read_view(rollout: Rollout) -> Rollout:

@@ -94,7 +94,7 @@ class Journal:
     def _parse(self, raw: bytes, number: int) -> Line:
         try:
             line = json.loads(raw)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunFolderError(
                 f"{self.path}, line {number}, is damaged ({error}); remove that line, or use another output_dir"
             ) from error

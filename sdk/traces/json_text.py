@@ -9,6 +9,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from ..errors import RunFolderError
+
 
 def dump_json(value: Any, *, indent: int | None = None) -> bytes:
     """A pydantic record or plain data as JSON in UTF-8, without a line break unless `indent` is given.
@@ -16,7 +18,27 @@ def dump_json(value: Any, *, indent: int | None = None) -> bytes:
     Pydantic's own writer fails on half a surrogate pair in a value and silently replaces it in a key, and a
     model can write one (`"\\ud83d"` in its arguments); here it stays as an escape. JSON has no `nan` or `inf`:
     in free-form values (tool results, states) they become the strings "nan", "inf" and "-inf".
+
+    Raises `TypeError` or `ValueError` for what JSON cannot hold, and for what is nested deeper than Python's reads.
     """
+    try:
+        return _written(value, indent)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+
+
+def json_line(value: Any, name: str) -> bytes:
+    """A line of a file of a run folder. Raises `RunFolderError` where what is called `name` cannot be written."""
+    try:
+        return dump_json(value) + b"\n"
+    except (TypeError, ValueError) as error:
+        raise RunFolderError(f"{name} holds what cannot be written: {error}") from error
+
+
+TOO_DEEP = "it is nested more than some 900 levels deep, which Python's JSON can neither write nor read"
+
+
+def _written(value: Any, indent: int | None) -> bytes:
     data = value.model_dump() if isinstance(value, BaseModel) else value
     try:
         text = _dumps(data, indent=indent, ascii_only=False)

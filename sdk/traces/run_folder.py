@@ -23,7 +23,7 @@ from . import identity
 from .atomic_files import file_sha256, make_folder, read_json, require_space, write_bytes, write_json
 from .interrupted_calls import ended, interrupted
 from .journal import Journal, Line
-from .json_text import dump_json, non_finite_path
+from .json_text import dump_json, json_line, non_finite_path
 from .opening import CALLS, holds_run, new_info, note_resume, now, read_info, refuse_foreign_content
 from .run_lock import RunLock
 from .settling import move_to_discarded, settle
@@ -175,7 +175,7 @@ class RunFolder:
     # ---- rollouts
 
     def append_rollout(self, stage: str, rollout: Rollout) -> None:
-        """Write a rollout to its stage's file. Raises `RunFolderError`, also for an id the stage has already."""
+        """Write a rollout to its stage's file. Raises `RunFolderError`, also for a known id and for what is no JSON."""
         evidence = self._require_writable()
         journal = self._journal(f"rollouts/{_checked(stage)}.jsonl")
         ids = self._known_ids(stage)
@@ -185,7 +185,7 @@ class RunFolder:
                 "(on resume, call drop_after for what the checkpoint does not know)"
             )
         _require_finite(rollout)
-        line = dump_json(rollout) + b"\n"
+        line = json_line(rollout, f"rollout {rollout.id!r}")
         with evidence.rollout(stage, line):
             journal.append_raw(line)
         ids.add(rollout.id)

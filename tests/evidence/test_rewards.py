@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from evidence_runs import CONFIG, make_run, named, play, says_shipped, verified
@@ -99,11 +100,29 @@ def test_a_verifier_reads_evidence_only_and_the_same_at_every_time(tmp_path: Pat
     assert json.loads(seen[0])["final_state"] == {"odd": {"mean": "nan", "pair": [1, 2]}}
 
 
-def test_what_no_evidence_can_hold_is_no_input_for_a_verifier(caplog: pytest.LogCaptureFixture) -> None:
+def nested(levels: int) -> list[Any]:
+    whole: list[Any] = []
+    for _ in range(levels):
+        whole = [whole]
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ({"lock": object()}, "Unable to serialize"),
+        ({"a": nested(5_000)}, "levels deep"),
+        ({"a": nested(400_000)}, "levels deep"),
+    ],
+    ids=["no JSON", "deep", "deepest"],
+)
+def test_what_no_evidence_can_hold_is_no_input_for_a_verifier(
+    state: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
     import anyio
 
     from sdk.errors import VerifierError
     from sdk.verifiers.running import run_verifier
 
-    with caplog.at_level(logging.ERROR), pytest.raises(VerifierError, match="holds what no evidence can"):
-        anyio.run(run_verifier, says_shipped, made_up(final_state={"lock": object()}))
+    with caplog.at_level(logging.ERROR), pytest.raises(VerifierError, match=f"holds what no evidence can: .*{why}"):
+        anyio.run(run_verifier, says_shipped, made_up().model_copy(update={"final_state": state}))

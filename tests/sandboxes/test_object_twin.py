@@ -443,6 +443,11 @@ def test_values_have_one_json_form(value: Any, form: Any) -> None:
 def test_values_without_a_form_are_an_error() -> None:
     with pytest.raises(NoForm, match="Plain"):
         as_json([type("Plain", (), {})()])
+    deep: list[Any] = []
+    for _ in range(5_000):
+        deep = [deep]
+    with pytest.raises(NoForm, match="levels deep"):
+        as_json({"a": deep})
     with pytest.raises(NoForm, match="two keys"):
         as_json({1: "a", "1": "b"})
 

@@ -146,7 +146,7 @@ def _check_deepspeed_numbers(config: TrainConfig) -> None:
     ours: dict[str, tuple[str, dict[str, float]]] = {
         "gradient_accumulation_steps": ("micro_batches", {"the warm start": 1, "GRPO": config.micro_batches}),
         "gradient_clipping": (
-            "trl's max_grad_norm",
+            'trl={"max_grad_norm": ...}',
             {"the warm start": 1.0, "GRPO": float(config.trl.get("max_grad_norm", 1.0) or 0)},
         ),
     }
@@ -158,8 +158,7 @@ def _check_deepspeed_numbers(config: TrainConfig) -> None:
             in_words = " and ".join(f"{value:g} in {stage}" for stage, value in wanted.items())
             raise ConfigError(
                 f"{name} is {given} in deepspeed_config, but by the options of sdk.train it is {in_words}; leave it "
-                f'out of deepspeed_config, or write "auto", and set the option {option} where GRPO should have '
-                "another one"
+                f'out of deepspeed_config, or write "auto" there; {option} is the option for another one in GRPO'
             )
 
 

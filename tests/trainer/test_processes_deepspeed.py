@@ -93,13 +93,17 @@ STEPS, CLIPPING = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT
     ("environment", "options", "error"),
     [
         ({STEPS: "4"}, {}, "gradient_accumulation_steps is 4 .* it is 1 in the warm start and 1 in GRPO; leave"),
-        ({STEPS: "1"}, {"micro_batches": 2}, "gradient_accumulation_steps is 1 .* and 2 in GRPO; .* micro_batches"),
+        (
+            {STEPS: "1"},
+            {"micro_batches": 2},
+            "gradient_accumulation_steps is 1 .* and 2 in GRPO; .*micro_batches is the option",
+        ),
         ({STEPS: "2"}, {"micro_batches": 2}, "gradient_accumulation_steps is 2 .* it is 1 in the warm start"),
         ({STEPS: "1.0"}, {}, "gradient_accumulation_steps is 1.0 in deepspeed_config"),
         ({CLIPPING: "0.5"}, {}, "gradient_clipping is 0.5 .* it is 1 in the warm start and 1 in GRPO; leave"),
         # accelerate takes 0 for nothing said: no gradient would be clipped, and nobody would hear of it
         ({CLIPPING: "0.0"}, {}, "gradient_clipping is 0.0 in deepspeed_config"),
-        ({CLIPPING: "1.0"}, {"trl": {"max_grad_norm": 0.5}}, "and 0.5 in GRPO; .* trl's max_grad_norm"),
+        ({CLIPPING: "1.0"}, {"trl": {"max_grad_norm": 0.5}}, "and 0.5 in GRPO; .*max_grad_norm"),
         ({CLIPPING: "much"}, {}, "gradient_clipping is much in deepspeed_config"),
     ],
 )

@@ -23,7 +23,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import ModelError
 from .label_scores import Labels, Limits, linear_scores
+from .norms import quicken_norms
 from .prefix_tree import PrefixTree, build_prefix_tree
+from .tied_embedding import rows_alone
 from .tree_attention import TreePlan, attending_by, attending_by_tree, attention_of
 
 IGNORED = -100
@@ -70,6 +72,7 @@ def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
         return fused_forward(self, kwargs["input_ids"], kwargs["attention_mask"], labels, temperature=temperature)
 
     model.forward = types.MethodType(forward, model)
+    quicken_norms(model)
 
 
 def checkpoint_layers(model: Any) -> None:
@@ -115,7 +118,7 @@ def _run_backbone(model: Any, tree: PrefixTree, device: torch.device) -> torch.T
     """[N, H] hidden state of every node."""
     config = model.config.get_text_config()
     groups = config.num_attention_heads // config.num_key_value_heads
-    with attending_by_tree(model):
+    with attending_by_tree(model), rows_alone(model):
         hidden_1NH: torch.Tensor = model.base_model(
             input_ids=torch.tensor([tree.token_ids], device=device),
             position_ids=torch.tensor([tree.depths], device=device),

@@ -1,0 +1,102 @@
+"""Root-mean-square norms (arXiv 1910.07467) with a backward pass of their own.
+
+Composed of torch's elementary operations, a norm of transformers walks about fifteen times over its activations,
+forward and backward; here it is eight times, and one tensor of that size is kept instead of three. A norm is little,
+but every layer has two: of a training step on a CPU they were a thirtieth.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+_EPSILONS = ("variance_epsilon", "eps")
+"""What transformers' models call it."""
+
+
+def quicken_norms(model: Any) -> int:
+    """Let the norms of `model` compute float32 on a CPU by `rms_norm`; everything else stays with their own forward.
+
+    Only those that were seen to compute just that: each kind is tried on random numbers. Returns how many.
+    """
+    known: dict[type, bool] = {}
+    done = 0
+    for module in model.modules():
+        kind = type(module)
+        if kind not in known:
+            known[kind] = kind.__name__.endswith("RMSNorm") and _computes_just_that(module)
+        if known[kind] and "forward" not in module.__dict__:
+            module.forward = types.MethodType(_forward, module)
+            done += 1
+    return done
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """x / sqrt(mean(x^2) + epsilon) * weight over the last axis; differentiable once."""
+    normed: torch.Tensor = _RmsNorm.apply(x, weight, epsilon)
+    return normed
+
+
+def _forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+    if (
+        x.device.type == "cpu"
+        and x.dtype == self.weight.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+    ):
+        return rms_norm(x, self.weight, _epsilon(self))
+    own: torch.Tensor = type(self).forward(self, x)
+    return own
+
+
+def _epsilon(module: Any) -> float:
+    return next(float(getattr(module, name)) for name in _EPSILONS if isinstance(getattr(module, name, None), float))
+
+
+def _computes_just_that(module: Any) -> bool:
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, nn.Parameter) or weight.dim() != 1 or not weight.numel():
+        return False
+    if [name for name, _ in module.named_parameters()] != ["weight"] or list(module.children()):
+        return False
+    if not any(isinstance(getattr(module, name, None), float) for name in _EPSILONS):
+        return False
+    chance = torch.Generator().manual_seed(0)
+    trial = copy.copy(module)
+    trial._parameters = {"weight": nn.Parameter(torch.randn(weight.shape, generator=chance))}
+    x = torch.randn(3, *weight.shape, generator=chance) * torch.tensor([[1e-3], [1.0], [30.0]])
+    try:
+        with torch.no_grad():
+            expected = type(trial).forward(trial, x)
+            found = rms_norm(x, trial.weight, _epsilon(trial))
+    except Exception:
+        return False  # it takes or needs something else: it is left alone
+    return bool(torch.allclose(found, expected, rtol=1e-5, atol=1e-6))
+
+
+class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        scale = length.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+        unit = x * scale
+        ctx.save_for_backward(unit, weight, scale)
+        return unit * weight
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        unit, weight, scale = ctx.saved_tensors
+        size = unit.shape[-1]
+        taken = grad * unit
+        dweight = taken.reshape(-1, size).sum(0) if ctx.needs_input_grad[1] else None
+        dx = None
+        if ctx.needs_input_grad[0]:
+            # With u = x s and s = 1 / rms: dx = s (g w - u mean(g w u)).
+            mean = torch.mv(taken.reshape(-1, size), weight).view(scale.shape).div_(size)
+            dx = torch.mul(grad, weight, out=taken).addcmul_(unit, mean, value=-1).mul_(scale)
+        return dx, dweight, None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import token_policies
@@ -98,6 +100,48 @@ async def test_a_server_whose_connection_broke_in_the_midst_is_not_asked_until_i
                 completion = await waiting
     assert new.mark == new.weights
     assert (completion.version, completion.token_ids) == (2, tokens_of(new.weights, 3, 8))
+
+
+class Dying(TokenServer):
+    """Its engine dies of new weights, which the server answers as it does what it refuses."""
+
+    deaths = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen_dead = threading.Semaphore(0)
+
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if path == "/update_weights" and self.deaths:
+            self.deaths -= 1
+            self.healthy = False
+            return 500, {"error": {"message": "cancelled"}}
+        return super().answer(path, body)
+
+    def read(self, path: str) -> tuple[int, dict[str, Any] | str]:
+        answer = super().read(path)
+        if path == "/health" and answer[0] == 503:
+            self.seen_dead.release()
+        return answer
+
+    def start_again(self) -> None:
+        self.weights, self.mark, self.paused, self.healthy = "as started", "default", False, True
+
+
+async def test_a_server_whose_engine_dies_of_new_weights_gets_them_as_often_as_it_is_started_again() -> None:
+    with Dying() as server:
+        async with opened(server) as policy:
+            await asyncio.to_thread(policy.publish, state(1.0), version=1)
+            server.deaths = 2
+            await asyncio.to_thread(policy.publish, state(2.0), version=2)
+            waiting = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+            while not waiting.done():
+                if await asyncio.to_thread(server.seen_dead.acquire, timeout=0.5):
+                    server.start_again()
+            completion = await waiting
+        assert server.deaths == 0
+        assert server.weights == server.mark
+        assert (completion.version, completion.token_ids) == (2, tokens_of(server.weights, 3, 8))
 
 
 async def test_one_replica_that_refuses_weights_is_told_at_once_and_the_other_mixes_nothing(

@@ -15,7 +15,7 @@ from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dic
 from peft.tuners.lora import LoraLayer
 from peft.utils import load_peft_weights
 
-from ..errors import ModelError
+from ..errors import ConfigError, ModelError
 from ..policies.models import load_model, save_model
 from ..policies.models.saving import ADAPTER_FOLDER
 from ..policies.tool_prompt import TrainedToolPrompt
@@ -27,12 +27,15 @@ def with_adapters(model: Any, config: TrainConfig) -> Any:
 
     The adapters change nothing at first, and equal seeds give equal ones. The model's own weights are frozen; they are
     shared with `model`, whose linear layers are exchanged in place.
+
+    Raises `ConfigError` for a model with experts whose weights are no linear layers, as transformers has most of them:
+    PEFT adapts these by their tensors, which `merged_state` cannot merge.
     """
     if not config.lora_rank:
         return model
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
-        return get_peft_model(
+        adapted = get_peft_model(
             model,
             LoraConfig(
                 r=config.lora_rank,
@@ -42,6 +45,18 @@ def with_adapters(model: Any, config: TrainConfig) -> Any:
                 task_type="CAUSAL_LM",
             ),
         )
+    packed = [
+        name
+        for name, one in plain_model(adapted).named_modules()
+        if isinstance(one, LoraLayer) and getattr(one, "parameter_name", "weight") != "weight"
+    ]
+    if packed:
+        raise ConfigError(
+            f"lora_rank is {config.lora_rank}, but {packed[0]} of the model has the weights of all its experts in one "
+            "tensor, which adapters here cannot reach; set lora_rank to 0, which trains all weights, or take a model "
+            "without experts"
+        )
+    return adapted
 
 
 def plain_model(model: Any) -> Any:

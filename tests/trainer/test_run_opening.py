@@ -198,6 +198,15 @@ async def test_a_model_that_cannot_be_trained_leaves_no_key_anywhere(tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")
+async def test_adapters_for_experts_that_they_cannot_reach_are_refused_before_anything_is_sampled(
+    experts_dir: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(sdk.ConfigError, match=r"lora_rank is 4, but model\.layers\.1\.mlp\.experts of the model has"):
+        await started(tmp_path / "run", model=str(experts_dir), config={**TINY, "lora_rank": 4})
+    assert not list((tmp_path / "run").glob("rollouts/*.jsonl"))
+
+
 def shop() -> MCPServer:
     """A live server: what it cancels is cancelled."""
     server = MCPServer("shop", log_level="ERROR")

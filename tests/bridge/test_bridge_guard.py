@@ -306,8 +306,10 @@ async def test_calls_in_a_second_are_held_to_their_rate_after_the_first_burst(no
 async def test_waiting_for_a_turn_is_not_counted_as_the_servers_time(notes_url: NotesUrl) -> None:
     entry = {"url": notes_url(), "toolbake": {"calls_per_second": 2}}
     async with mcp_bridge.connect({"mcpServers": {"notes": entry}}, call_timeout_s=0.4) as toolset:
-        for _ in range(3):
-            await toolset.call("add_note", {"text": "x"})
+        began = time.monotonic()
+        results = [await toolset.call("add_note", {"text": "x"}) for _ in range(3)]
+        assert time.monotonic() - began >= 0.4, "none had to wait for longer than a call may take"
+        assert [result.is_error for result in results] == [False] * 3
 
 
 async def test_a_turn_that_was_waited_for_in_vain_is_given_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,4 +68,8 @@ def test_importing_the_evaluation_loads_no_plotting_and_drawing_needs_no_display
         "sdk.evaluation.learning_curve([], {}, pathlib.Path(sys.argv[1]))\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "curve.png")], check=True, timeout=60)
+    without = {
+        name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY", "MPLBACKEND")
+    }
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "curve.png")], check=True, timeout=60, env=without)
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

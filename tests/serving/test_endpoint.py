@@ -417,14 +417,22 @@ def test_many_requests_are_answered_at_once():
 
     class Meeting(FakePolicy):
         async def sample(self, prompt_ids, **options):
-            await anyio.to_thread.run_sync(together.wait)
+            await anyio.to_thread.run_sync(together.wait, 30)
             return await super().sample(prompt_ids, **options)
+
+    said = []
+
+    async def ask(client):
+        reply = await client.chat.completions.create(model="desk", messages=USER)
+        said.append(reply.choices[0].message.content)
 
     async def ask_all(url):
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
             async with anyio.create_task_group() as group:
                 for _ in range(4):
-                    group.start_soon(lambda: client.chat.completions.create(model="desk", messages=USER))
+                    group.start_soon(ask, client)
 
     with running(Meeting(talk)) as server:
         anyio.run(ask_all, f"{server.url}/v1")
+    assert len(said) == 4
+    assert all(said)

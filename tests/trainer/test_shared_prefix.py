@@ -111,7 +111,10 @@ def test_other_calls_reach_the_models_own_forward() -> None:
     plain, shared = tiny(CONFIGS[0]), tiny(CONFIGS[0])
     share_prefixes(shared)
     ids = torch.arange(8)[None]
-    torch.testing.assert_close(shared(input_ids=ids, labels=ids).loss, plain(input_ids=ids, labels=ids).loss)
+    own, expected = shared(input_ids=ids, labels=ids), plain(input_ids=ids, labels=ids)
+    assert type(own) is type(expected)
+    torch.testing.assert_close(own.loss, expected.loss)
+    torch.testing.assert_close(own.logits, expected.logits)
 
 
 def test_a_batch_with_nothing_to_score_gives_a_zero_that_can_be_trained() -> None:

@@ -131,15 +131,22 @@ async def test_a_verifier_cannot_alter_the_trace(wrap):
 
 
 async def test_a_sync_verifier_does_not_block_the_loop():
-    proceed = threading.Event()
+    began, proceed = threading.Event(), threading.Event()
 
     def waits(rollout):
-        return proceed.wait(30)
+        began.set()
+        return proceed.wait(10)
+
+    verdicts = []
+
+    async def judge():
+        verdicts.append(await run_verifier(waits, a_rollout()))
 
     async with anyio.create_task_group() as group:
-        group.start_soon(run_verifier, waits, a_rollout())
-        await anyio.lowlevel.checkpoint()
-        proceed.set()  # reached only because the loop is free
+        group.start_soon(judge)
+        await anyio.to_thread.run_sync(began.wait)
+        proceed.set()  # in time only because the loop is free
+    assert [verdict.score for verdict in verdicts] == [1]
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -171,9 +178,15 @@ async def test_many_sync_verifiers_run_at_once():
     def meets(rollout):
         return together.wait(30) >= 0
 
+    verdicts = []
+
+    async def judge():
+        verdicts.append(await run_verifier(meets, a_rollout()))
+
     async with anyio.create_task_group() as group:
         for _ in range(8):
-            group.start_soon(run_verifier, meets, a_rollout())
+            group.start_soon(judge)
+    assert [verdict.score for verdict in verdicts] == [1] * 8
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="FILE.jsonl",
-        show_default=False,
+        show_default="none: give it, or --check",
         help="Where the tasks are written. The same command again goes on from what stands beside it.",
     ),
 ]
@@ -29,7 +29,7 @@ Check = Annotated[
     typer.Option(
         "--check",
         metavar="FILE",
-        show_default=False,
+        show_default="none: tasks are made",
         help="Make nothing: play the tasks in this file again, as people have edited them, and name every problem with "
         "its line and what mends it.",
     ),

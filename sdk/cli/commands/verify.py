@@ -31,13 +31,13 @@ Again = Annotated[
 Root = Annotated[
     str | None,
     typer.Option(
-        "--root", metavar="HASH", show_default=False, help="A root that was noted elsewhere: the run must have it."
+        "--root", metavar="HASH", show_default="none", help="A root that was noted elsewhere: the run must have it."
     ),
 ]
 PublicKey = Annotated[
     Path | None,
     typer.Option(
-        "--public-key", metavar="FILE.pem", show_default=False, help="The run must be signed with this Ed25519 key."
+        "--public-key", metavar="FILE.pem", show_default="none", help="The run must be signed with this Ed25519 key."
     ),
 ]
 SignWith = Annotated[
@@ -45,7 +45,7 @@ SignWith = Annotated[
     typer.Option(
         "--sign-with",
         metavar="KEY.pem",
-        show_default=False,
+        show_default="none: nothing is signed",
         help="Where everything holds, sign the root with this Ed25519 private key, into RUN/evidence.sig.json.",
     ),
 ]

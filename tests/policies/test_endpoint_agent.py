@@ -46,6 +46,7 @@ async def test_a_models_own_instructions_come_before_what_the_task_says_in_one_s
         conversation = talk(chat_server.url, system="You are the desk.")
         await conversation.reply(messages)
         await conversation.reply([Message(role="user", content="Sure?")])
+        assert len(chat_server.bodies) == 2
         for body in chat_server.bodies:
             assert [m["content"] for m in body["messages"] if m["role"] == "system"] == [sent]
             assert body["messages"][0]["role"] == "system"

@@ -185,6 +185,15 @@ def test_values_that_no_report_can_hold_are_said_otherwise(value: Any, written: 
     assert fault.model_dump_json()
 
 
+def test_a_pattern_nested_too_deeply_to_be_read_is_one_that_no_call_fits() -> None:
+    deep: Any = "4417"
+    for _ in range(5_000):
+        deep = {"$optional": deep}
+    fault = find_fault(played(RIGHT, expected={"calls": [{"name": "get_order", "arguments": {"order_id": deep}}]}))
+    assert (fault.kind, fault.signature) == ("wrong_argument", "get_order.order_id")
+    assert "in place of get_order(order_id=((((((…, or not given)" in fault.detail
+
+
 def test_a_mistake_that_was_mended_is_not_to_blame() -> None:
     mended = played(("get_order", {}, INVALID), ("find", {}, UNKNOWN), RIGHT)
     assert (find_fault(mended).kind, find_fault(mended).turn) == ("ignored_result", 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -143,7 +144,10 @@ def _asked(arguments: dict[str, Any]) -> dict[str, Any]:
 def _pattern(name: str, value: Any) -> Any:
     if name in _LOOKED_UP:
         return {"$text": value}
-    return {"$pattern": rf"\s*{value}\s*"} if name == "address" else value
+    if name == "address":
+        plain = re.escape(value).replace("\\ ", " ")
+        return {"$pattern": rf"\s*{plain}\s*"}
+    return value
 
 
 def _demonstration(run: GoldRun, answer: Answer) -> list[dict[str, Any]]:

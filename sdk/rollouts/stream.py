@@ -129,7 +129,7 @@ class RolloutStream:
         self._handed_in = 0
         self._in_flight = 0
         self._closed = False
-        self._turnstile = Turnstile(group)
+        self._turnstile = Turnstile(group, lambda: self._in_flight)
         self.counts = RolloutCounts()
         pressure = getattr(engine.agent, "pressure", None)
         self.concurrency = AdaptiveConcurrency(engine.concurrency, pressure=pressure if callable(pressure) else None)
@@ -178,7 +178,7 @@ class RolloutStream:
             rollout = await self._engine.attempt(
                 job, self._sampling, starts=starts, retries=self._retries, on_broken=self._broke
             )
-            await self._turnstile.through(self._in_flight)
+            await self._turnstile.through()
             await self._engine.judge(rollout)
             if self._branching is not None and starts:
                 branches = self._branching.jobs(job, rollout, starts)

@@ -9,6 +9,7 @@ they wait. A few at a time they spread out by themselves within some rollouts' l
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import anyio
 import anyio.abc
@@ -27,15 +28,16 @@ FEW = 4 * AT_ONCE
 class Turnstile:
     """Of one stream of rollouts, on one event loop."""
 
-    def __init__(self, group: anyio.abc.TaskGroup) -> None:
-        """`group` runs what opens it."""
+    def __init__(self, group: anyio.abc.TaskGroup, in_flight: Callable[[], int]) -> None:
+        """`group` runs what opens it; `in_flight` tells how many rollouts have begun and not ended."""
         self._group = group
+        self._in_flight = in_flight
         self._waiting: deque[anyio.Event] = deque()
         self._is_opening = False
 
-    async def through(self, in_flight: int) -> None:
-        """Returns when it is this rollout's turn, of `in_flight` that have begun and not ended."""
-        if in_flight <= FEW or not computing_takes_time():
+    async def through(self) -> None:
+        """Returns when it is this rollout's turn."""
+        if self._in_flight() <= FEW or not computing_takes_time():
             return
         turn = anyio.Event()
         self._waiting.append(turn)
@@ -46,7 +48,8 @@ class Turnstile:
 
     async def _open(self) -> None:
         while self._waiting:
-            await anyio.sleep(PAUSE_S)
+            # Where all that are left wait here, there is nobody to give way to.
+            await anyio.sleep(PAUSE_S if len(self._waiting) < self._in_flight() else 0)
             for _ in range(min(AT_ONCE, len(self._waiting))):
                 self._waiting.popleft().set()
         self._is_opening = False

@@ -23,8 +23,14 @@ from .prefix_tree import PrefixTree
 LONGEST_PIECE = 128
 """Queries of a part of one segment. Torch's causal attention skips nothing of the masked half in its backward pass."""
 
-_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-_attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+def _torchs(name: str) -> Any:
+    """An operation of torch's own; None where this torch has none of that name."""
+    return getattr(getattr(torch.ops.aten, name, None), "default", None)
+
+
+_attention = _torchs("_scaled_dot_product_flash_attention_for_cpu")
+_attention_backward = _torchs("_scaled_dot_product_flash_attention_for_cpu_backward")
 """What `scaled_dot_product_attention` runs on a CPU; called by name for the normalisers, which it keeps to itself."""
 
 
@@ -111,9 +117,10 @@ def _mask(part: Part, dtype: torch.dtype) -> torch.Tensor | None:
 
 
 def can_attend_by_segments(q_HND: torch.Tensor, v_KND: torch.Tensor) -> bool:
-    """Whether torch's attention for CPUs takes them. Other devices have kernels of their own, which tell no normalisers
-    in the same way."""
-    return bool(q_HND.device.type == "cpu" and q_HND.shape[-1] == v_KND.shape[-1])
+    """Whether torch's attention for CPUs is there and takes them. Other devices have kernels of their own, which tell
+    no normalisers in the same way."""
+    is_there = _attention is not None and _attention_backward is not None
+    return bool(is_there and q_HND.device.type == "cpu" and q_HND.shape[-1] == v_KND.shape[-1])
 
 
 def attend_by_segments(
@@ -123,6 +130,8 @@ def attend_by_segments(
     if torch.is_autocast_enabled("cpu"):  # as for `scaled_dot_product_attention`
         dtype = torch.get_autocast_dtype("cpu")
         q_HND, k_KND, v_KND = q_HND.to(dtype), k_KND.to(dtype), v_KND.to(dtype)
+    # The kernel reads the numbers of a head as neighbours, and does not look whether they are.
+    q_HND, k_KND, v_KND = (x if x.stride(-1) == 1 else x.contiguous() for x in (q_HND, k_KND, v_KND))
     out_HND: torch.Tensor = _BySegments.apply(q_HND, k_KND, v_KND, plan, scaling)
     return out_HND
 

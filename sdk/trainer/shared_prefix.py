@@ -58,7 +58,7 @@ def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
     a tree cannot express (sliding windows, recurrent layers).
     """
     check_fits(model)
-    original_forward = model.forward
+    given = model.__dict__.get("forward")
 
     def forward(
         self: Any, *args: Any, fused_lm_head: bool = False, labels: torch.Tensor | None = None, **kwargs: Any
@@ -66,7 +66,8 @@ def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
         if not fused_lm_head:
             if labels is not None:
                 kwargs["labels"] = labels
-            return original_forward(*args, **kwargs)
+            # A copy of the model has its class's own, and not that of the model it was copied from.
+            return given(*args, **kwargs) if given is not None else type(self).forward(self, *args, **kwargs)
         if labels is None:
             raise ValueError("a fused forward needs labels")
         return fused_forward(self, kwargs["input_ids"], kwargs["attention_mask"], labels, temperature=temperature)
@@ -262,6 +263,13 @@ def check_fits(model: Any) -> None:
             f"{type(model).__name__} has experts whose load is balanced by a loss over every token "
             f"(router_aux_loss_coef={config.router_aux_loss_coef}), which the shared-prefix forward does not compute. "
             "Pass config={'shared_prefix': False} to train with the padded forward, or set it to 0 in config.json."
+        )
+    if getattr(config, "attn_logit_softcapping", None) or any(
+        n.endswith(".sinks") for n, _ in model.named_parameters()
+    ):
+        raise ModelError(
+            f"the attention of {type(model).__name__} caps its scores or has sinks, which the shared-prefix forward "
+            "does not compute. Pass config={'shared_prefix': False} to train with the padded forward."
         )
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier"):
         if getattr(config, name, None) not in (None, 1, 1.0):

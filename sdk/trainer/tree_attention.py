@@ -18,11 +18,14 @@ from typing import Any
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from ..errors import ModelError
 from .piece_attention import PiecePlan, attend_by_pieces
 from .prefix_tree import PrefixTree
 from .segment_attention import SegmentPlan, attend_by_segments, can_attend_by_segments
 
 ATTENTION_NAME = "toolbake_tree"
+_NOT_COMPUTED = ("s_aux", "sinks", "softcap", "position_bias", "block_indices", "head_mask")
+"""What models hand to their attention beside queries, keys and values, by transformers' names."""
 
 
 class TreePlan:
@@ -54,11 +57,20 @@ def tree_attention(
     tree_plan: TreePlan,
     scaling: float | None = None,
     dropout: float = 0.0,
-    **_: Any,
+    **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention interface: query [1, H, N, D], key and value [1, K, N, D] -> [1, N, H, D]."""
+    """transformers' attention interface: query [1, H, N, D], key and value [1, K, N, D] -> [1, N, H, D].
+
+    Raises `ModelError` for what would change the scores and is not computed here.
+    """
     if dropout:
         raise ValueError(f"attention dropout is {dropout} in {type(module).__name__}; set attention_dropout to 0")
+    for name in _NOT_COMPUTED:
+        if more.get(name) is not None:
+            raise ModelError(
+                f"{type(module).__name__} attends with {name}, which the shared-prefix forward does not compute. Pass "
+                "config={'shared_prefix': False} to train with the padded forward."
+            )
     q_HND, k_KND, v_KND = query[0], key[0], value[0]
     if can_attend_by_segments(q_HND, v_KND):
         out_HND = attend_by_segments(q_HND, k_KND, v_KND, tree_plan.segments, scaling)

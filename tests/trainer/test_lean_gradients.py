@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -62,6 +63,37 @@ def test_norms_that_compute_something_else_are_left_alone() -> None:
     assert isinstance(model.model.norm, GemmaRMSNorm)  # whose weights are added to one
     assert quicken_norms(model) == 0
     assert "forward" not in model.model.norm.__dict__
+
+
+class SometimesRMSNorm(nn.Module):  # type: ignore[misc]
+    """As some models have it: with a weight or without, by a flag."""
+
+    def __init__(self, size: int, *, with_scale: bool) -> None:
+        super().__init__()
+        self.eps = 1e-6
+        self.doubled = not with_scale
+        if with_scale:
+            self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed = x * (x.pow(2).mean(-1, keepdim=True) + self.eps).rsqrt()
+        return 2 * normed if self.doubled else normed * self.weight
+
+
+@pytest.mark.parametrize("flags", [(True, False), (False, True)])
+def test_norms_of_one_class_that_differ_are_told_apart(flags: tuple[bool, bool]) -> None:
+    norms = nn.ModuleList([SometimesRMSNorm(8, with_scale=flag) for flag in flags])
+    before = [norm(torch.arange(8.0)) for norm in norms]
+    assert quicken_norms(norms) == 1
+    for norm, expected in zip(norms, before, strict=True):
+        torch.testing.assert_close(norm(torch.arange(8.0)), expected)
+
+
+def test_a_norm_can_be_pickled_and_is_its_class_s_own_again() -> None:
+    norm = LlamaRMSNorm(8)
+    quicken_norms(norm)
+    again = pickle.loads(pickle.dumps(norm))
+    assert torch.equal(again(torch.ones(2, 8)), norm(torch.ones(2, 8)))
 
 
 def test_all_norms_of_a_model_are_found_once_and_a_copy_has_its_own() -> None:

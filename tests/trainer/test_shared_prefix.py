@@ -1,5 +1,6 @@
 """The shared-prefix forward against the plain padded one, in float64, gradients included."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -131,3 +132,23 @@ def test_a_batch_with_nothing_to_score_gives_a_zero_that_can_be_trained() -> Non
 def test_a_model_with_a_sliding_window_is_refused() -> None:
     with pytest.raises(ModelError, match="sliding_attention"):
         share_prefixes(tiny(MistralConfig(**SIZES, sliding_window=4)))
+
+
+def test_attention_that_caps_its_scores_or_has_sinks_is_refused() -> None:
+    capped = tiny(LlamaConfig(**SIZES))
+    capped.config.attn_logit_softcapping = 50.0
+    sinking = tiny(LlamaConfig(**SIZES))
+    sinking.model.layers[0].self_attn.sinks = torch.nn.Parameter(torch.zeros(4))
+    for model in (capped, sinking):
+        with pytest.raises(ModelError, match="caps its scores or has sinks"):
+            share_prefixes(model)
+
+
+def test_a_copy_has_a_plain_forward_of_its_own() -> None:
+    model = tiny(CONFIGS[0])
+    share_prefixes(model)
+    other, ids = copy.deepcopy(model), torch.arange(8)[None]
+    before = other(input_ids=ids).logits
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    assert torch.equal(other(input_ids=ids).logits, before)

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sdk.errors import ModelError
 from sdk.trainer import tree_attention as ways
 from sdk.trainer.piece_attention import PiecePlan, attend_by_pieces
 from sdk.trainer.prefix_tree import PrefixTree, build_prefix_tree
@@ -123,6 +124,24 @@ def test_values_of_another_size_than_keys_go_by_pieces() -> None:
     plan = ways.TreePlan(tree, queries_per_key=2, device="cpu")
     found, _none = ways.tree_attention(None, q[None], k[None], v[None], None, tree_plan=plan)
     torch.testing.assert_close(found[0].transpose(0, 1), by_definition(tree, q, k, v), rtol=0, atol=1e-12)
+
+
+def test_heads_whose_numbers_are_not_neighbours_are_read_rightly() -> None:
+    tree = long_tree()
+    nodes = len(tree.token_ids)
+    torch.manual_seed(0)
+    made = (torch.randn(count, 4, nodes, dtype=torch.float64).transpose(1, 2) for count in (4, 2, 2))
+    q, k, v = (one.requires_grad_() for one in made)
+    assert_equal_with_gradients(tree, (q, k, v), attend_by_segments(q, k, v, SegmentPlan(tree), None), 1e-12)
+
+
+@pytest.mark.parametrize("name", ["s_aux", "softcap"])
+def test_what_would_change_the_scores_is_refused(name: str) -> None:
+    tree = build_prefix_tree([[5, 6]])
+    q, k, v = heads(tree, 1, torch.float32)
+    plan = ways.TreePlan(tree, queries_per_key=1, device="cpu")
+    with pytest.raises(ModelError, match=f"attends with {name}, which .* Pass config"):
+        ways.tree_attention(None, q[None], k[None], v[None], None, tree_plan=plan, **{name: 1.0})
 
 
 def test_the_segments_of_a_tree_and_what_grows_out_of_them() -> None:

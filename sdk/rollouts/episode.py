@@ -16,6 +16,7 @@ import anyio
 from mcp_bridge.errors import BridgeError, ToolFailure
 from mcp_bridge.ledger.lines import Ledger, Listener
 from mcp_bridge.records import ToolResult
+from mcp_bridge.toolsets.unchecked import unchecked
 from mcp_bridge.world import World, WorldSource
 
 from ..errors import PolicyFailure
@@ -25,6 +26,9 @@ from ..records import CallRecord, Failure, Message, Rollout, StopReason, Task, T
 from .forkable import ForkableConversation
 from .forks import ForkFailed, TurnStart, turn_start
 from .limits import Limits
+
+_message, _call_record = unchecked(Message), unchecked(CallRecord)
+"""Of parts that are records already."""
 
 
 @dataclass(frozen=True)
@@ -265,8 +269,17 @@ class _Episode:
 
     def _answered(self, call: ToolCall, result: ToolResult) -> Message:
         """Note a call that ended; the message that the policy hears of it."""
-        self.rollout.calls.append(CallRecord(turn=self.turns, call=call, result=result))
-        return Message(role="tool", content=result.text, tool_call_id=call.id, name=call.name)
+        self.rollout.calls.append(_call_record({"turn": self.turns, "call": call, "result": result}))
+        return _message(
+            {
+                "role": "tool",
+                "content": result.text,
+                "tool_calls": [],
+                "tool_call_id": call.id,
+                "name": call.name,
+                "reasoning": None,
+            }
+        )
 
     async def _call(self, call: ToolCall) -> ToolResult:
         if call.error is not None:

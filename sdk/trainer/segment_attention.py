@@ -75,7 +75,7 @@ def segments(tree: PrefixTree) -> list[Segment]:
     found: list[Segment] = []
     later: list[int] = []  # starts that may be the first one behind all that grows out of a segment
     for start, end in zip(reversed(starts), reversed(ends), strict=True):
-        while later and tree.depths[later[-1]] >= tree.depths[end - 1] + 1:
+        while later and tree.depths[later[-1]] > tree.depths[end - 1]:
             later.pop()
         found.append(Segment(start, end, later[-1] if later else len(tree.depths)))
         later.append(start)
@@ -99,12 +99,15 @@ class SegmentPlan:
 
     def __init__(self, tree: PrefixTree, *, longest_piece: int = LONGEST_PIECE) -> None:
         self._parts = list(parts(tree, longest_piece))
-        self._masked: dict[torch.dtype, list[tuple[Part, torch.Tensor | None]]] = {}
+        self._masked: dict[torch.dtype, list[tuple[Part, torch.Tensor | None, bool]]] = {}
 
-    def masked(self, dtype: torch.dtype) -> list[tuple[Part, torch.Tensor | None]]:
-        """Each part with what is added to its scores: None where all are open, or the plain causal rule holds."""
+    def masked(self, dtype: torch.dtype) -> list[tuple[Part, torch.Tensor | None, bool]]:
+        """Each part with what is added to its scores, None for nothing, and whether the plain causal rule holds."""
         if dtype not in self._masked:
-            self._masked[dtype] = [(part, _mask(part, dtype)) for part in self._parts]
+            masks = [_mask(part, dtype) for part in self._parts]
+            self._masked[dtype] = [
+                (part, mask, part.is_own and mask is None) for part, mask in zip(self._parts, masks, strict=True)
+            ]
         return self._masked[dtype]
 
 
@@ -152,9 +155,8 @@ class _BySegments(torch.autograd.Function):  # type: ignore[misc]
         kept = torch.promote_types(q.dtype, torch.float32)
         out = q.new_empty((nodes, heads, size), dtype=kept).transpose(0, 1).unflatten(0, q.shape[:2])
         norm = q.new_empty((nodes, heads), dtype=kept).t().unflatten(0, q.shape[:2])
-        for part, mask in plan.masked(q.dtype):
+        for part, mask, causal in plan.masked(q.dtype):
             rows, keys = slice(part.first, part.end), slice(part.keys_start, part.keys_end)
-            causal = part.is_own and mask is None
             found, norms = _attention(
                 q[:, :, rows], k[:, :, keys], v[:, :, keys], 0.0, causal, attn_mask=mask, scale=scaling
             )
@@ -178,7 +180,7 @@ class _BySegments(torch.autograd.Function):  # type: ignore[misc]
         dq_HND = torch.empty_like(q_HND)
         dq = dq_HND.unflatten(0, q.shape[:2])
         dk_KND, dv_KND = torch.zeros_like(k_KND), torch.zeros_like(v_KND)
-        for part, mask in ctx.plan.masked(q.dtype):
+        for part, mask, causal in ctx.plan.masked(q.dtype):
             rows, keys = slice(part.first, part.end), slice(part.keys_start, part.keys_end)
             of_q, of_k, of_v = _attention_backward(
                 grad[:, :, rows],
@@ -188,7 +190,7 @@ class _BySegments(torch.autograd.Function):  # type: ignore[misc]
                 out[:, :, rows],
                 norm[:, :, rows],
                 0.0,
-                part.is_own and mask is None,
+                causal,
                 attn_mask=mask,
                 scale=ctx.scaling,
             )

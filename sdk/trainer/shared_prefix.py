@@ -25,7 +25,7 @@ from ..errors import ModelError
 from .label_scores import Labels, Limits, linear_scores
 from .norms import quicken_norms
 from .prefix_tree import PrefixTree, build_prefix_tree
-from .tied_embedding import rows_alone
+from .tied_embedding import tied_in_one_gradient
 from .tree_attention import TreePlan, attending_by, attending_by_tree, attention_of
 
 IGNORED = -100
@@ -104,10 +104,11 @@ def fused_forward(
         zero = head(_run_backbone(model, build_prefix_tree([input_ids[0, :1].tolist()]), device)).sum() * 0.0
         return FusedOutput(log_probs_BL + zero, entropy_BL, top1_BL, label_mask_BL, zero)
 
-    hidden_NH = _run_backbone(model, tree, device)
     node_K = node_BL[:, :-1][label_mask_BL]
     target_K = shifted_BL[label_mask_BL]
-    log_probs_K, entropy_K, top1_K = _score(model, hidden_NH, node_K, target_K, temperature)
+    with tied_in_one_gradient(model):
+        hidden_NH = _run_backbone(model, tree, device)
+        log_probs_K, entropy_K, top1_K = _score(model, hidden_NH, node_K, target_K, temperature)
     log_probs_BL = log_probs_BL.to(log_probs_K.dtype).masked_scatter(label_mask_BL, log_probs_K)
     entropy_BL = entropy_BL.to(entropy_K.dtype).masked_scatter(label_mask_BL, entropy_K)
     top1_BL = top1_BL.masked_scatter(label_mask_BL, top1_K)
@@ -119,7 +120,7 @@ def _run_backbone(model: Any, tree: PrefixTree, device: torch.device) -> torch.T
     """[N, H] hidden state of every node."""
     config = model.config.get_text_config()
     groups = config.num_attention_heads // config.num_key_value_heads
-    with attending_by_tree(model), rows_alone(model):
+    with attending_by_tree(model):
         hidden_1NH: torch.Tensor = model.base_model(
             input_ids=torch.tensor([tree.token_ids], device=device),
             position_ids=torch.tensor([tree.depths], device=device),

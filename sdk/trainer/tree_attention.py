@@ -71,7 +71,7 @@ def tree_attention(
                 f"{type(module).__name__} attends with {name}, which the shared-prefix forward does not compute. Pass "
                 "config={'shared_prefix': False} to train with the padded forward."
             )
-    q_HND, k_KND, v_KND = query[0], key[0], value[0]
+    q_HND, k_KND, v_KND = query.squeeze(0), key.squeeze(0), value.squeeze(0)  # an index would copy its gradient
     if can_attend_by_segments(q_HND, v_KND):
         out_HND = attend_by_segments(q_HND, k_KND, v_KND, tree_plan.segments, scaling)
     else:

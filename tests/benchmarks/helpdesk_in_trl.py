@@ -2,9 +2,10 @@
 
     python tests/benchmarks/helpdesk_in_trl.py JOB.json RESULT.json
 
-A process of its own, started by `end_to_end.py`, which also writes the job. TRL calls the tools in this process, by the
-methods of an environment: an advantage over a server. The prompt, the calls and the results are the same tokens as on
-our side, and the reward is the same verifier's; both are checked on gold conversations before the first step.
+A process of its own, started by `end_to_end.py` or `first_update.py`, which also write the job. TRL calls the tools in
+this process, by the methods of an environment: an advantage over a server. The prompt, the calls and the results are
+the same tokens as on our side, and the reward is the same verifier's; both are checked on gold conversations before the
+first step.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import inspect
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -198,12 +200,13 @@ def make_trainer(job: Mapping[str, Any], folder: str) -> tuple[Any, Callable[[],
 
     class TimedTrainer(GRPOTrainer):  # type: ignore[misc]
         rollout_seconds = 0.0
+        last_batch: Mapping[str, Any]
 
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             began = time.perf_counter()
-            made = super()._generate_and_score_completions(inputs)
+            self.last_batch = super()._generate_and_score_completions(inputs)
             self.rollout_seconds += time.perf_counter() - began
-            return made
+            return self.last_batch
 
         def _send_telemetry(self) -> None:
             """Nothing is sent from a benchmark."""
@@ -287,6 +290,7 @@ def run(job: Mapping[str, Any], folder: str) -> dict[str, Any]:
                 "cpu_s": cpu - self.cpu,
                 "reward": float(logs["reward"]),
                 "tokens": round(float(logs["completions/mean_length"]) * rollouts),
+                "loss": float(logs["loss"]),
             }
             self.ended, self.cpu = now, cpu
             steps.append(line)
@@ -296,7 +300,31 @@ def run(job: Mapping[str, Any], folder: str) -> dict[str, Any]:
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(Steps)
     trainer.train()
-    return {"steps": steps}
+    return {"steps": steps, "rollouts": rollouts_of(trainer.last_batch), "model": save_beside(trainer, job, folder)}
+
+
+def rollouts_of(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rollouts of a step as TRL trains them: tokens of prompt and completion, which were sampled, the advantage."""
+    sampled_BT = batch["tool_mask"].bool()
+    return [
+        {
+            "prompt_ids": batch["prompt_ids"][b][batch["prompt_mask"][b].bool()].tolist(),
+            "completion_ids": batch["completion_ids"][b][batch["completion_mask"][b].bool()].tolist(),
+            "sampled": sampled_BT[b][batch["completion_mask"][b].bool()].tolist(),
+            "advantage": float(batch["advantages"][b]),
+        }
+        for b in range(len(batch["prompt_ids"]))
+    ]
+
+
+def save_beside(trainer: Any, job: Mapping[str, Any], folder: str) -> str:
+    """The trained weights with the files of the model that they began with; where they are."""
+    target = f"{folder}_model"
+    shutil.copytree(job["model"], target, ignore=shutil.ignore_patterns("*.safetensors"))
+    settings = Path(target, "config.json").read_bytes()
+    trainer.model.save_pretrained(target)
+    Path(target, "config.json").write_bytes(settings)
+    return target
 
 
 def main() -> None:

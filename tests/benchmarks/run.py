@@ -29,6 +29,7 @@ NAMES = (
     "vllm_engine",
     "training_step",
     "end_to_end",
+    "first_update",
     "rollout_engine",
     "world_forks",
     "lost_calls",

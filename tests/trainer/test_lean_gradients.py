@@ -15,8 +15,8 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from sdk.trainer.norms import quicken_norms, rms_norm
-from sdk.trainer.shared_prefix import share_prefixes
-from sdk.trainer.tied_embedding import rows_alone
+from sdk.trainer.shared_prefix import checkpoint_layers, share_prefixes
+from sdk.trainer.tied_embedding import tied_in_one_gradient
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -119,9 +119,10 @@ def llama(*, tied: bool) -> Any:
     return AutoModelForCausalLM.from_config(LlamaConfig(**SIZES, tie_word_embeddings=tied))
 
 
-def gradients(model: Any) -> dict[str, torch.Tensor]:
+def gradients(model: Any, *, calls: int = 1) -> dict[str, torch.Tensor]:
     ids, mask, labels = padded_rows()
-    model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs.sum().backward()
+    outputs = [model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True) for _ in range(calls)]
+    sum(output.log_probs.sum() * (place + 1) for place, output in enumerate(outputs)).backward()
     return {name: weights.grad for name, weights in model.named_parameters()}
 
 
@@ -139,7 +140,7 @@ def test_a_tied_embedding_has_the_same_dense_gradient(tied: bool, monkeypatch: p
 
     monkeypatch.setattr(nn.functional, "embedding", seen)
     found = gradients(lean)
-    monkeypatch.setattr("sdk.trainer.tied_embedding._is_also_the_head", lambda *_: False)
+    monkeypatch.setattr("sdk.trainer.tied_embedding._are_one", lambda *_: False)
     expected = gradients(plain)
     assert parts == [tied, False]
     assert list(found) == list(expected)
@@ -149,20 +150,52 @@ def test_a_tied_embedding_has_the_same_dense_gradient(tied: bool, monkeypatch: p
         torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-5, msg=name)
 
 
+@pytest.mark.parametrize("way", ["two forwards", "two backwards", "checkpoints", "half of a pair", "another head"])
+def test_the_gradient_of_a_tied_weight_is_whole(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it comes together: in one graph or several, from a head in chunks, from one of its two parts alone."""
+    lean, plain = llama(tied=True), llama(tied=True)
+    found = []
+    for model in (lean, plain):
+        if way == "another head":  # computed in chunks with checkpoints, by the head's own forward
+            monkeypatch.setattr(type(model.lm_head), "forward", lambda self, x: nn.functional.linear(x, self.weight))
+        share_prefixes(model)
+        if way == "checkpoints":
+            checkpoint_layers(model)
+        if way == "half of a pair":
+            monkeypatch.setattr(
+                "sdk.trainer.shared_prefix._score",
+                lambda _model, hidden_NH, node_K, *_: (hidden_NH[node_K].sum(-1), *[hidden_NH[node_K, 0]] * 2),
+            )
+        if way == "two backwards":
+            gradients(model)
+        found.append(gradients(model, calls=2 if way == "two forwards" else 1)["model.embed_tokens.weight"])
+        monkeypatch.setattr("sdk.trainer.tied_embedding._are_one", lambda *_: False)
+    assert found[0].any()
+    assert not found[0].is_sparse
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
+
+
 def test_the_embedding_is_as_before_whatever_happens() -> None:
     model = llama(tied=True)
-    embedding = model.get_input_embeddings()
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+
+    weight = embedding.weight
 
     def break_off() -> None:
-        with rows_alone(model):
+        with tied_in_one_gradient(model):
             assert embedding.sparse
+            assert embedding.weight is not weight
+            assert next(model.parameters()) is weight
             raise RuntimeError("broken off")
 
     with pytest.raises(RuntimeError, match="broken off"):
         break_off()
     assert not embedding.sparse
-    with torch.no_grad(), rows_alone(model):
+    assert embedding.weight is head.weight is weight
+    with torch.no_grad(), tied_in_one_gradient(model):
+        assert not embedding.sparse
+    with torch.autocast("cpu"), tied_in_one_gradient(model):
         assert not embedding.sparse
     embedding.weight.requires_grad_(False)
-    with rows_alone(model):
+    with tied_in_one_gradient(model):
         assert not embedding.sparse

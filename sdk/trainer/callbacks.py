@@ -84,7 +84,9 @@ class StepMetrics(TrainerCallback):  # type: ignore[misc]
         }
         wanted = ("loss", "grad_norm", "learning_rate", "entropy", "kl", "rows_over_budget", "micro_batches")
         for name, value in logs.items():
-            if (name in wanted or name.startswith(("sampler_gap/", "clip_ratio/"))) and value is not None:
+            if (
+                name in wanted or name.startswith(("sampler_gap/", "clip_ratio/", "cispo_clip_ratio", "vespo/"))
+            ) and value is not None:
                 number = float(value)
                 if math.isfinite(number):
                     line[name] = number

@@ -15,12 +15,13 @@ from ..policies.tool_prompt import TrainedToolPrompt, as_trained
 from ..policies.vllm.options import VllmOptions
 from ..rollouts.limits import Limits
 from .advantages import Baseline, Scale
+from .loss_options import LOSS_OPTIONS, LossType, check_loss
 
 TRL_OPTIONS = frozenset(
     {
         *("adam_beta1", "adam_beta2", "adam_epsilon", "optim", "optim_args", "weight_decay", "max_grad_norm"),
         *("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"),
-        *("delta", "entropy_coef", "importance_sampling_level", "top_entropy_quantile", "use_bias_correction_kl"),
+        *LOSS_OPTIONS,
     }
 )
 """What may be handed through to TRL. Everything else there is set by this config, or belongs to TRL's own sampling and
@@ -139,11 +140,15 @@ class TrainConfig(BaseModel):
     `importance_cap` (`truncate`), or leave them out where the ratio is above the cap or below 1/cap (`mask`). The clip
     then sees the trainer's own probabilities."""
     importance_cap: float = Field(default=2.0, gt=1)
-    loss_type: Literal["grpo", "dapo", "bnpo", "dr_grpo"] = "dapo"
-    """TRL's loss by its name there."""
+    loss_type: LossType = "dapo"
+    """TRL's loss by its name there: GRPO's (arXiv 2402.03300) averaged by rows (`grpo`), by tokens (`dapo`, arXiv
+    2503.14476; `bnpo`: those of rows in the loss), or by a constant (`dr_grpo`, arXiv 2503.20783); `cispo` (arXiv
+    2506.13585), `sapo` (arXiv 2511.20347), `luspo` (arXiv 2602.05261), `vespo` (arXiv 2602.10693). GSPO (arXiv
+    2507.18071) is `grpo` with `trl={"importance_sampling_level": "sequence"}`."""
     clip_low: float = Field(default=0.2, gt=0)
     clip_high: float = Field(default=0.28, gt=0)
-    """The upper clip may be wider than the lower one (DAPO, arXiv 2503.14476, section 3.1)."""
+    """The upper clip may be wider than the lower one (DAPO, section 3.1). In `cispo`: the largest weight of a ratio,
+    such as 5.0."""
     temperature: float = Field(default=1.0, gt=0)
     shared_prefix: bool = True
     """Forward each distinct token of a group once. Off: TRL's padded forward."""
@@ -225,6 +230,11 @@ class TrainConfig(BaseModel):
                 f"micro_batches is {self.micro_batches} beside tokens_per_micro_batch, which plans the parts itself; "
                 "leave micro_batches out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _loss_reads_its_options(self) -> TrainConfig:
+        check_loss(self, {name: field.default for name, field in type(self).model_fields.items()})
         return self
 
     @model_validator(mode="after")

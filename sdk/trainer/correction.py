@@ -32,9 +32,11 @@ def correct(inputs: dict[str, torch.Tensor], trainer_BT: torch.Tensor, config: T
 
     Every one of TRL's losses is linear in the advantages for a positive weight, so a weight on them is a weight on the
     token's loss. The ratio that is clipped then starts at 1: it no longer holds what the correction has taken care of.
+    What TRL masks by the sampler's probabilities (`off_policy_mask_threshold`) still sees those.
     """
     if config.importance_correction == "none":
         return
     weights_BT = importance_weights(trainer_BT, inputs["old_per_token_logps"], config)
     inputs["advantages"] = inputs["advantages"].unsqueeze(1) * weights_BT
+    inputs["sampling_per_token_logps"] = inputs["old_per_token_logps"]
     inputs["old_per_token_logps"] = trainer_BT

@@ -29,6 +29,7 @@ from .collecting import TrainingStopped
 from .config import TrainConfig
 from .correction import correct
 from .lora import plain_model
+from .loss_options import sampling_level
 from .micro_batches import Plan, collate_batch, over_budget
 from .processes import by_deepspeed, sharded, share, stage_ended, world_size
 from .reference import Reference
@@ -273,6 +274,7 @@ def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
         "num_generations": config.group_size,
         "temperature": config.temperature,
         "loss_type": config.loss_type,
+        "importance_sampling_level": sampling_level(config),
         "epsilon": config.clip_low,
         "epsilon_high": config.clip_high,
         "beta": 0.0,

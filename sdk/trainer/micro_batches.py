@@ -12,6 +12,7 @@ import torch
 
 from ..records import TokenRow
 from .batch import Batch, TrainRow
+from .loss_options import BY_TOKENS_OF_THE_STEP
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def collate_batch(
         rows = [*part.rows, *[nothing] * (part.height - len(part.rows))]
         times = plan.processes * plan.parts
         # TRL knows of the processes in the losses that it divides by the tokens of the step.
-        scale = 1.0 if loss_type == "dapo" else times * _weight(rows, loss_type) / whole
+        scale = 1.0 if loss_type in BY_TOKENS_OF_THE_STEP else times * _weight(rows, loss_type) / whole
         share = times * _weight(rows, "bnpo") / max(stats.scored_tokens, 1)
         return {
             **_collate_rows(rows, pad_id, device),

@@ -1,11 +1,13 @@
 """The seams of TRL that the trainer relies on. An upgrade that moves one fails here, not in a run."""
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from test_micro_batches import LOSSES
 from transformers import Trainer
 from trl import GRPOTrainer
 
@@ -124,6 +126,12 @@ def test_the_loss_is_the_policy_gradient_over_sampled_tokens_only(trainer: Rollo
     assert trainer._metrics["train"]["sampler_gap/max"][-1] < 1e-4
 
 
+def test_trl_has_the_losses_that_we_name() -> None:
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    compared = re.findall(r"self\.loss_type (?:==|in) (\[.*?\]|\".*?\")", source)
+    assert set(re.findall(r"\w+", " ".join(compared))) == set(LOSSES)
+
+
 def test_a_group_without_signal_changes_nothing(trainer: RolloutTrainer) -> None:
     ((inputs,),) = collate_batch(Batch(groups=[[]]), Plan(), loss_type="dapo", pad_id=0, device="cpu")
     trainer.current_gradient_accumulation_steps = 1
@@ -134,7 +142,7 @@ def test_a_group_without_signal_changes_nothing(trainer: RolloutTrainer) -> None
     assert all(p.grad is None or not p.grad.any() for p in trainer.model.parameters())
 
 
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo"])
+@pytest.mark.parametrize("loss_type", LOSSES)
 def test_the_entropy_bonus_of_a_group_without_signal_is_the_mean_over_the_scored_tokens_of_the_step(
     trainer: RolloutTrainer, loss_type: str
 ) -> None:
@@ -154,7 +162,7 @@ def test_the_entropy_bonus_of_a_group_without_signal_is_the_mean_over_the_scored
     assert trainer._compute_loss(trainer.model, inputs).item() == pytest.approx(-0.25 * wanted, rel=1e-4)
 
 
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo"])
+@pytest.mark.parametrize("loss_type", LOSSES)
 def test_a_step_in_parts_gives_the_gradient_of_the_whole_step(trainer: RolloutTrainer, loss_type: str) -> None:
     one, other = two_rows()
     # Groups of different sizes, two of them without signal.
@@ -178,7 +186,7 @@ def test_a_step_in_parts_gives_the_gradient_of_the_whole_step(trainer: RolloutTr
             torch.testing.assert_close(part, whole, rtol=1e-3, atol=1e-4 * largest)
 
 
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo"])
+@pytest.mark.parametrize("loss_type", [one for one in LOSSES if one != "dr_grpo"])
 def test_rows_without_signal_count_in_the_average_without_being_forwarded(
     trainer: RolloutTrainer, loss_type: str
 ) -> None:

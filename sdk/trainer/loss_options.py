@@ -1,0 +1,74 @@
+"""TRL's losses by their names there, and which options each of them reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+LossType = Literal["grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo"]
+BY_TOKENS_OF_THE_STEP = ("dapo", "cispo", "vespo")
+"""Losses that TRL divides by the sampled tokens of the whole step; it averages the others within each micro-batch."""
+
+_UNCLIPPED = ("cispo", "sapo", "vespo")
+_OF_ONE_LOSS = {
+    "sapo": ("sapo_temperature_pos", "sapo_temperature_neg"),
+    "vespo": ("vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"),
+}
+LOSS_OPTIONS = frozenset(
+    {
+        *("delta", "entropy_coef", "importance_sampling_level", "off_policy_mask_threshold"),
+        *("top_entropy_quantile", "use_bias_correction_kl"),
+        *(name for names in _OF_ONE_LOSS.values() for name in names),
+    }
+)
+"""Options of TRL's GRPOConfig that shape the loss."""
+
+
+class LossChoice(Protocol):
+    """What of a `TrainConfig` decides the loss."""
+
+    @property
+    def loss_type(self) -> LossType: ...
+    @property
+    def clip_low(self) -> float: ...
+    @property
+    def clip_high(self) -> float: ...
+    @property
+    def importance_correction(self) -> str: ...
+    @property
+    def trl(self) -> Mapping[str, Any]: ...
+
+
+def sampling_level(chosen: LossChoice) -> str:
+    """Whether ratios are of tokens or of rows (`sequence`; GSPO, arXiv 2507.18071). LUSPO's are of rows."""
+    default = "sequence" if chosen.loss_type == "luspo" else "token"
+    return str(chosen.trl.get("importance_sampling_level", default))
+
+
+def check_loss(chosen: LossChoice, defaults: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for options that the loss does not read, or reads as something else.
+
+    `defaults`: those of the clips, which every config has.
+    """
+    loss, level = chosen.loss_type, sampling_level(chosen)
+    if level not in ("token", "sequence"):
+        raise ValueError(f"trl's importance_sampling_level is {level!r}; choose 'token' or 'sequence'")
+    if loss == "luspo" and level != "sequence":
+        raise ValueError("loss_type luspo weighs whole rows; leave trl's importance_sampling_level out")
+    if loss == "vespo" and level != "token":
+        raise ValueError("loss_type vespo makes its ratios of rows itself; leave trl's importance_sampling_level out")
+    if loss == "vespo" and chosen.importance_correction != "none":
+        raise ValueError(
+            "importance_correction would hide from loss_type vespo the ratios that it weighs rows by; set it to none"
+        )
+    if loss == "cispo" and chosen.clip_high < 1:
+        raise ValueError(
+            f"clip_high is {chosen.clip_high}, and loss_type cispo takes it as the largest weight of a ratio, which is "
+            "1 on policy; set clip_high to 5.0, as TRL advises, or another number of at least 1"
+        )
+    idle = [name for name in ("delta",) if loss in _UNCLIPPED and name in chosen.trl]
+    idle += [name for name in ("clip_low",) if loss in _UNCLIPPED and chosen.clip_low != defaults[name]]
+    idle += [name for name in ("clip_high",) if loss in ("sapo", "vespo") and chosen.clip_high != defaults[name]]
+    idle += [name for owner, names in _OF_ONE_LOSS.items() if owner != loss for name in names if name in chosen.trl]
+    if idle:
+        raise ValueError(f"{idle[0]} does nothing in loss_type {loss}; leave it out, or choose another loss_type")

@@ -1,0 +1,159 @@
+"""TRL's losses on our rows: each is the formula of its paper, and options that it does not read are refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_micro_batches import LOSSES, Nowhere, assert_same
+
+import sdk
+from sdk.policies.models import load_model
+from sdk.records import TokenRow
+from sdk.trainer.batch import Batch, BatchStats, TrainRow
+from sdk.trainer.config import TrainConfig
+from sdk.trainer.grpo import RolloutTrainer, make_trainer
+
+pytestmark = pytest.mark.timeout(120)
+
+PROMPT = [5, 6, 7]
+COMPLETIONS = {0.5: [8, 9, 10], -1.5: [8, 12]}
+"""By advantage."""
+DRIFTS = {0.5: [0.4, -0.3, 0.2], -1.5: [-0.5, 0.1]}
+"""Log of the ratio of each token: how much more probable the trainer finds it than the sampler did."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "gspo": {"loss_type": "grpo", "trl": {"importance_sampling_level": "sequence"}},
+    "cispo": {"loss_type": "cispo", "clip_high": 1.3},
+    "sapo": {"loss_type": "sapo", "trl": {"sapo_temperature_pos": 1.5, "sapo_temperature_neg": 2.0}},
+    "luspo": {"loss_type": "luspo"},
+    "vespo": {"loss_type": "vespo", "trl": {"vespo_k_neg": 1.0, "vespo_lambda_neg": 0.5}},
+}
+
+
+@pytest.fixture
+def model_and_tokenizer(tiny_model_dir: Path) -> Any:
+    return load_model(str(tiny_model_dir), dtype="float32")
+
+
+def log_probs(model: Any, completion: list[int]) -> torch.Tensor:
+    """[T] of a completion after the prompt, as any forward gives them."""
+    logits_TV = model(torch.tensor([PROMPT + completion])).logits[0, len(PROMPT) - 1 : -1]
+    return logits_TV.log_softmax(-1).gather(1, torch.tensor(completion)[:, None])[:, 0]
+
+
+def by_hand(name: str, model: Any) -> torch.Tensor:
+    """The loss of both rows, written down from its paper; what a ratio weighs has no gradient unless it says so."""
+    rows, tokens = len(COMPLETIONS), sum(map(len, COMPLETIONS.values()))
+    loss = torch.zeros(())
+    for advantage, completion in COMPLETIONS.items():
+        logps_T = log_probs(model, completion)
+        drift_T = torch.tensor(DRIFTS[advantage]) + logps_T - logps_T.detach()
+        ratio_T = drift_T.exp()
+        if name in ("gspo", "luspo"):  # one ratio a row: the geometric mean
+            ratio = drift_T.mean().exp()
+            clipped = ratio.clamp(0.8, 1.28)
+            times = len(completion) if name == "luspo" else 1
+            loss = loss - times * torch.min(ratio * advantage, clipped * advantage) / rows
+        elif name == "sapo":
+            tau = 1.5 if advantage > 0 else 2.0
+            loss = loss - (torch.sigmoid(tau * (ratio_T - 1)) * 4 / tau * advantage).mean() / rows
+        elif name == "cispo":
+            loss = loss - (ratio_T.detach().clamp(max=1.3) * advantage * logps_T).sum() / tokens
+        else:
+            whole = math.exp(sum(DRIFTS[advantage]))
+            k, scale = (2.0, 3.0) if advantage > 0 else (1.0, 0.5)
+            phi = math.exp(scale + k * math.log(whole) - scale * whole)
+            loss = loss - (phi * advantage * logps_T).sum() / tokens
+    return loss
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_loss_and_its_gradient_are_those_of_its_paper(
+    model_and_tokenizer: Any, tmp_path: Path, name: str, shared: bool
+) -> None:
+    model = model_and_tokenizer.model
+    rows = []
+    for advantage, completion in COMPLETIONS.items():
+        sampler = (log_probs(model, completion) - torch.tensor(DRIFTS[advantage])).tolist()
+        tokens = TokenRow(
+            prompt_ids=PROMPT,
+            completion_ids=completion,
+            sampled=[True] * len(completion),
+            logprobs=sampler,
+            versions=[0] * len(completion),
+        )
+        rows.append(TrainRow(tokens, advantage))
+    model.zero_grad()
+    expected = by_hand(name, model)
+    expected.backward()
+    gradients = [weights.grad.clone() for weights in model.parameters()]
+    model.zero_grad()
+    trainer = trainer_of(model_and_tokenizer, tmp_path, rows, shared_prefix=shared, **OPTIONS[name])
+    found = trainer.compute_loss(trainer.model, trainer._prepare_inputs(None))
+    assert found.item() == pytest.approx(expected.item(), rel=1e-4)
+    found.backward()
+    assert_same([weights.grad for weights in trainer.model.parameters()], gradients)
+
+
+def trainer_of(loaded: Any, folder: Path, rows: list[TrainRow], **options: Any) -> RolloutTrainer:
+    stats = BatchStats(scored_rows=len(rows), scored_tokens=sum(sum(row.tokens.sampled) for row in rows))
+    trainer = make_trainer(
+        loaded.model,
+        loaded.tokenizer,
+        config=TrainConfig(group_size=2, prompts_per_step=1, grpo_steps=1, **options),
+        output_dir=str(folder),
+        collect=lambda step: Batch(groups=[rows], stats=stats),
+        publisher=Nowhere(),
+        callbacks=[],
+    )
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.model.train()
+    return trainer
+
+
+def test_rows_far_from_the_sampler_are_left_out_by_the_sampler_s_probabilities_also_where_ratios_are_corrected(
+    model_and_tokenizer: Any, tmp_path: Path
+) -> None:
+    """Off-policy sequence masking (DeepSeek-V3.2): rows with an advantage below zero and a mean drift above."""
+    model = model_and_tokenizer.model
+    completion = COMPLETIONS[-1.5]
+    sampler = (log_probs(model, completion) + 0.5).tolist()  # the trainer finds it less probable
+    tokens = TokenRow(
+        prompt_ids=PROMPT, completion_ids=completion, sampled=[True] * 2, logprobs=sampler, versions=[0, 0]
+    )
+    losses = []
+    for threshold in (0.4, 0.6):
+        options = {"importance_correction": "truncate", "trl": {"off_policy_mask_threshold": threshold}}
+        trainer = trainer_of(model_and_tokenizer, tmp_path, [TrainRow(tokens, -1.0)], **options)
+        losses.append(trainer.compute_loss(trainer.model, trainer._prepare_inputs(None)).item())
+    assert losses == [0.0, pytest.approx(math.exp(-0.5), rel=1e-4)]
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_every_loss_of_trls_is_taken_by_its_name(loss_type: str) -> None:
+    assert TrainConfig.of({"loss_type": loss_type, "clip_high": 5.0 if loss_type == "cispo" else 0.28})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"loss_type": "cispo"}, "clip_high is 0.28, and loss_type cispo takes it as .* set clip_high to 5.0"),
+        ({"loss_type": "cispo", "clip_high": 5.0, "clip_low": 0.1}, "clip_low does nothing in loss_type cispo"),
+        ({"loss_type": "sapo", "clip_high": 0.3}, "clip_high does nothing in loss_type sapo"),
+        ({"loss_type": "vespo", "trl": {"delta": 2.0}}, "delta does nothing in loss_type vespo"),
+        ({"trl": {"vespo_k_pos": 2.0}}, "vespo_k_pos does nothing in loss_type dapo"),
+        ({"loss_type": "vespo", "trl": {"sapo_temperature_pos": 2.0}}, "sapo_temperature_pos does nothing"),
+        ({"loss_type": "vespo", "importance_correction": "truncate"}, "would hide from loss_type vespo .* to none"),
+        ({"loss_type": "luspo", "trl": {"importance_sampling_level": "token"}}, "luspo weighs whole rows; leave"),
+        ({"loss_type": "vespo", "trl": {"importance_sampling_level": "sequence"}}, "vespo makes its ratios of rows"),
+        ({"trl": {"importance_sampling_level": "turn"}}, "is 'turn'; choose 'token' or 'sequence'"),
+        ({"loss_type": "gspo"}, "loss_type"),
+    ],
+)
+def test_options_that_a_loss_does_not_read_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(sdk.ConfigError, match=said):
+        TrainConfig.of(options)

@@ -28,27 +28,39 @@ class Piece:
     follows_all: bool
     """Whether its path is everything before it in the packed order: then its keys are a view, and not gathered."""
 
-    def mask(self, queries_per_key: int, dtype: torch.dtype) -> torch.Tensor | None:
+    def mask(self, queries_per_key: int, dtype: torch.dtype, window: int | None = None) -> torch.Tensor | None:
         """[G n, a + n] 0 where a query may look, else minus infinity; None where the plain causal rule says the same.
 
         As numbers: of booleans every layer would make numbers of its own, and keep them for the backward pass.
         """
         n, a = self.end - self.start, len(self.ancestors)
-        if a == 0 and queries_per_key == 1:
+        if a == 0 and queries_per_key == 1 and (window is None or window >= n):
             return None
         visible = torch.ones((n, a + n), dtype=torch.bool, device=self.ancestors.device).tril(diagonal=a)
+        if window is not None:
+            visible = visible.triu(diagonal=a - window + 1)
         unseen = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
         return unseen.repeat(queries_per_key, 1)
 
 
 class PiecePlan:
-    """The pieces of a tree, with their masks, made once for all layers."""
+    """The pieces of a tree, with their masks, made once for all layers that see as far.
 
-    def __init__(self, tree: PrefixTree, *, queries_per_key: int, device: torch.device | str) -> None:
+    `window`: a query sees that many tokens, itself included; all of its path where None.
+    """
+
+    def __init__(
+        self, tree: PrefixTree, *, queries_per_key: int, device: torch.device | str, window: int | None = None
+    ) -> None:
+        nearest = slice(None) if window is None else slice(-(window - 1) if window > 1 else len(tree.depths), None)
         self.pieces = [
-            Piece(start, end, torch.tensor(path, dtype=torch.long, device=device), follows_all=len(path) == start)
+            Piece(
+                start, end, torch.tensor(path[nearest], dtype=torch.long, device=device),
+                follows_all=len(path[nearest]) == start,
+            )
             for start, end, path in _runs(tree)
-        ]
+        ]  # fmt: skip
+        self._window = window
         self.lengths = [piece.end - piece.start for piece in self.pieces]
         self._queries_per_key = queries_per_key
         self._masks: dict[torch.dtype, list[torch.Tensor | None]] = {}
@@ -56,7 +68,7 @@ class PiecePlan:
     def masks(self, dtype: torch.dtype) -> list[torch.Tensor | None]:
         """Of each piece, in the type that the queries have: under autocast not that of the weights."""
         if dtype not in self._masks:
-            self._masks[dtype] = [piece.mask(self._queries_per_key, dtype) for piece in self.pieces]
+            self._masks[dtype] = [piece.mask(self._queries_per_key, dtype, self._window) for piece in self.pieces]
         return self._masks[dtype]
 
 

@@ -11,7 +11,7 @@ Axes: N nodes, H query heads, K key heads, G = H / K, n queries and m keys of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,11 @@ class Part:
         """Whether it is of one segment over itself: causally, and the first part of these queries."""
         return self.keys_end == self.end
 
+    @property
+    def begins_alone(self) -> bool:
+        """Whether its first query sees itself alone."""
+        return self.is_own and self.first == self.keys_start
+
 
 def segments(tree: PrefixTree) -> list[Segment]:
     """In the order of their nodes; together they are all nodes."""
@@ -82,41 +87,68 @@ def segments(tree: PrefixTree) -> list[Segment]:
     return found[::-1]
 
 
-def parts(tree: PrefixTree, longest_piece: int) -> Iterator[Part]:
-    """First those of segments over themselves, of `longest_piece` queries, then of what grows out of them over them."""
-    found = segments(tree)
+def parts(tree: PrefixTree, longest_piece: int, window: int | None = None) -> Iterator[Part]:
+    """First those of segments over themselves, of `longest_piece` queries, then of what grows out of them over them.
+
+    `window`: a query sees that many tokens, itself included; all of its path where None. Keys that no query of a part
+    sees are not in it, nor are queries that see none of its keys.
+    """
+    found, depths = segments(tree), tree.depths
     for one in found:
         for first in range(one.start, one.end, longest_piece):
             end = min(first + longest_piece, one.end)
-            yield Part(first, end, one.start, end)
+            yield Part(first, end, one.start if window is None else max(one.start, first - window + 1), end)
     for one in found:
-        if one.last > one.end:
-            yield Part(one.end, one.last, one.start, one.end)
+        if window is None:
+            if one.last > one.end:
+                yield Part(one.end, one.last, one.start, one.end)
+            continue
+        for first, end in _runs_within(depths, one, window):
+            unseen = min(depths[first:end]) - window + 1 - depths[one.start]
+            yield Part(first, end, one.start + max(0, unseen), one.end)
+
+
+def _runs_within(depths: Sequence[int], one: Segment, window: int) -> Iterator[tuple[int, int]]:
+    """Of what grows out of a segment, the longest runs of nodes that see its last node."""
+    first = one.end
+    for node in range(one.end, one.last + 1):
+        if node == one.last or depths[node] - depths[one.end - 1] >= window:
+            if node > first:
+                yield first, node
+            first = node + 1
 
 
 class SegmentPlan:
-    """The parts of a tree, with their masks, made once for all layers."""
+    """The parts of a tree, with their masks, made once for all layers that see as far (`window`, see `parts`)."""
 
-    def __init__(self, tree: PrefixTree, *, longest_piece: int = LONGEST_PIECE) -> None:
-        self._parts = list(parts(tree, longest_piece))
+    def __init__(self, tree: PrefixTree, *, longest_piece: int = LONGEST_PIECE, window: int | None = None) -> None:
+        self._parts = list(parts(tree, longest_piece, window))
+        self._depths_N = torch.tensor(tree.depths)
+        self._window = window
         self._masked: dict[torch.dtype, list[tuple[Part, torch.Tensor | None, bool]]] = {}
 
     def masked(self, dtype: torch.dtype) -> list[tuple[Part, torch.Tensor | None, bool]]:
         """Each part with what is added to its scores, None for nothing, and whether the plain causal rule holds."""
         if dtype not in self._masked:
-            masks = [_mask(part, dtype) for part in self._parts]
+            masks = [self._mask(part, dtype) for part in self._parts]
             self._masked[dtype] = [
-                (part, mask, part.is_own and mask is None) for part, mask in zip(self._parts, masks, strict=True)
+                (part, mask, part.begins_alone and mask is None) for part, mask in zip(self._parts, masks, strict=True)
             ]
         return self._masked[dtype]
 
-
-def _mask(part: Part, dtype: torch.dtype) -> torch.Tensor | None:
-    """[n, m] 0 where a query may look, else minus infinity."""
-    if not part.is_own or part.first == part.keys_start:
-        return None
-    n, m = part.end - part.first, part.keys_end - part.keys_start
-    return torch.full((n, m), -torch.inf, dtype=dtype).triu_(diagonal=m - n + 1)
+    def _mask(self, part: Part, dtype: torch.dtype) -> torch.Tensor | None:
+        """[n, m] 0 where a query may look, else minus infinity; None where that is told without."""
+        if self._window is None and (not part.is_own or part.begins_alone):
+            return None
+        depths_n = self._depths_N[part.first : part.end]
+        depths_m = self._depths_N[part.keys_start : part.keys_end]
+        reach_nm = depths_n[:, None] - depths_m  # all keys of a part stand on one path
+        unseen_nm = reach_nm < 0
+        if self._window is not None:
+            unseen_nm |= reach_nm >= self._window
+        if torch.equal(unseen_nm, unseen_nm.triu(1) if part.begins_alone else torch.zeros_like(unseen_nm)):
+            return None
+        return torch.zeros(unseen_nm.shape, dtype=dtype).masked_fill_(unseen_nm, -torch.inf)
 
 
 def can_attend_by_segments(q_HND: torch.Tensor, v_KND: torch.Tensor) -> bool:

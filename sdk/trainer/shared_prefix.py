@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import ModelError
+from .forward_fits import check_fits, check_same, logit_factor
 from .label_scores import Labels, Limits, linear_scores
 from .norms import quicken_norms
 from .prefix_tree import PrefixTree, build_prefix_tree
@@ -55,7 +55,7 @@ def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
     """Let `model` answer TRL's fused calls with the shared-prefix forward. Other calls are left as they are.
 
     `temperature` divides the logits, as the sampler's did. Raises ModelError for a model whose attention
-    a tree cannot express (sliding windows, recurrent layers).
+    a tree cannot express (chunks, recurrent layers), or whose own forward finds other log-probabilities.
     """
     check_fits(model)
     given = model.__dict__.get("forward")
@@ -74,6 +74,7 @@ def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
 
     model.forward = types.MethodType(forward, model)
     quicken_norms(model)
+    check_same(model, temperature)
 
 
 def checkpoint_layers(model: Any) -> None:
@@ -106,6 +107,7 @@ def fused_forward(
 
     node_K = node_BL[:, :-1][label_mask_BL]
     target_K = shifted_BL[label_mask_BL]
+    temperature /= logit_factor(model)
     with tied_in_one_gradient(model):
         hidden_NH = _run_backbone(model, tree, device)
         log_probs_K, entropy_K, top1_K = _score(model, hidden_NH, node_K, target_K, temperature)
@@ -242,39 +244,3 @@ def _head_chunk(
     entropy_U = norm_U - (torch.softmax(logits_UV, dim=-1) * logits_UV).sum(-1)
     top1_K = (logits_UV.detach().argmax(-1)[place_K] == target_K).float()
     return log_probs_K, entropy_U[place_K], top1_K
-
-
-def check_fits(model: Any) -> None:
-    """Raises ModelError for a model that the shared-prefix forward cannot express."""
-    config = model.config.get_text_config()
-    windowed = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
-    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if windowed else "full_attention"])
-    if kinds != {"full_attention"}:
-        raise ModelError(
-            f"{type(model).__name__} has layers of the kinds {sorted(kinds)}; the shared-prefix forward handles "
-            "full attention only. Pass config={'shared_prefix': False} to train with the padded forward."
-        )
-    if getattr(config, "attention_dropout", 0.0):
-        raise ModelError(
-            f"{type(model).__name__} has attention_dropout={config.attention_dropout}, which the shared-prefix forward "
-            "does not apply. Set it to 0 in the model's config.json, or pass config={'shared_prefix': False}."
-        )
-    if getattr(config, "router_aux_loss_coef", None) and hasattr(config, "output_router_logits"):
-        raise ModelError(
-            f"{type(model).__name__} has experts whose load is balanced by a loss over every token "
-            f"(router_aux_loss_coef={config.router_aux_loss_coef}), which the shared-prefix forward does not compute. "
-            "Pass config={'shared_prefix': False} to train with the padded forward, or set it to 0 in config.json."
-        )
-    if getattr(config, "attn_logit_softcapping", None) or any(
-        n.endswith(".sinks") for n, _ in model.named_parameters()
-    ):
-        raise ModelError(
-            f"the attention of {type(model).__name__} caps its scores or has sinks, which the shared-prefix forward "
-            "does not compute. Pass config={'shared_prefix': False} to train with the padded forward."
-        )
-    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier"):
-        if getattr(config, name, None) not in (None, 1, 1.0):
-            raise ModelError(
-                f"{type(model).__name__} scales its logits ({name}={getattr(config, name)}); the shared-prefix forward "
-                "does not. Pass config={'shared_prefix': False} to train with the padded forward."
-            )

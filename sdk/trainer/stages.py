@@ -33,12 +33,12 @@ from .callbacks import StepMetrics, StopOnRequest, WarmStartProgress
 from .collecting import STAGE, Collector, TrainingStopped
 from .config import TrainConfig
 from .curriculum import Curriculum
+from .forward_fits import check_fits
 from .grpo import make_trainer
 from .lora import keep_model, load_kept, plain_model, with_adapters
 from .overlap import BROKEN, FIGURES
 from .processes import holding_device, stage_ended, tell
 from .sampling import Sampler, open_sampler, publish, sampler_facts
-from .shared_prefix import check_fits
 from .threads import TrainerThread
 from .validating import forget_after
 from .warm_start import make_warm_start

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
 from typing import Any
 
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..errors import ModelError
+from ..policies.models.sliding_window import window_of
 from .piece_attention import PiecePlan, attend_by_pieces
 from .prefix_tree import PrefixTree
 from .segment_attention import SegmentPlan, attend_by_segments, can_attend_by_segments
@@ -35,16 +35,28 @@ class TreePlan:
         self._tree = tree
         self._queries_per_key = queries_per_key
         self._device = device
+        self._segments: dict[int | None, SegmentPlan] = {}
+        self._pieces: dict[int | None, PiecePlan] = {}
 
-    @cached_property
-    def segments(self) -> SegmentPlan:
-        """Where `can_attend_by_segments`."""
-        return SegmentPlan(self._tree)
+    def segments(self, window: int | None) -> SegmentPlan:
+        """Where `can_attend_by_segments`. `window`: tokens that a query sees, itself included; None: its whole path."""
+        window = self._reaching(window)
+        if window not in self._segments:
+            self._segments[window] = SegmentPlan(self._tree, window=window)
+        return self._segments[window]
 
-    @cached_property
-    def pieces(self) -> PiecePlan:
+    def pieces(self, window: int | None) -> PiecePlan:
         """For everything else."""
-        return PiecePlan(self._tree, queries_per_key=self._queries_per_key, device=self._device)
+        window = self._reaching(window)
+        if window not in self._pieces:
+            self._pieces[window] = PiecePlan(
+                self._tree, queries_per_key=self._queries_per_key, device=self._device, window=window
+            )
+        return self._pieces[window]
+
+    def _reaching(self, window: int | None) -> int | None:
+        """None for a window that holds every row."""
+        return None if window is None or window > max(self._tree.depths, default=0) else window
 
 
 def tree_attention(
@@ -57,6 +69,7 @@ def tree_attention(
     tree_plan: TreePlan,
     scaling: float | None = None,
     dropout: float = 0.0,
+    sliding_window: int | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention interface: query [1, H, N, D], key and value [1, K, N, D] -> [1, N, H, D].
@@ -71,11 +84,12 @@ def tree_attention(
                 f"{type(module).__name__} attends with {name}, which the shared-prefix forward does not compute. Pass "
                 "config={'shared_prefix': False} to train with the padded forward."
             )
+    window = window_of(module, sliding_window)
     q_HND, k_KND, v_KND = query.squeeze(0), key.squeeze(0), value.squeeze(0)  # an index would copy its gradient
     if can_attend_by_segments(q_HND, v_KND):
-        out_HND = attend_by_segments(q_HND, k_KND, v_KND, tree_plan.segments, scaling)
+        out_HND = attend_by_segments(q_HND, k_KND, v_KND, tree_plan.segments(window), scaling)
     else:
-        out_HND = attend_by_pieces(q_HND, k_KND, v_KND, tree_plan.pieces, scaling)
+        out_HND = attend_by_pieces(q_HND, k_KND, v_KND, tree_plan.pieces(window), scaling)
     return out_HND.transpose(0, 1)[None], None
 
 

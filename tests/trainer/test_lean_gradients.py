@@ -161,6 +161,7 @@ def test_the_gradient_of_a_tied_weight_is_whole(way: str, monkeypatch: pytest.Mo
         share_prefixes(model)
         if way == "checkpoints":
             checkpoint_layers(model)
+    for model in (lean, plain):
         if way == "half of a pair":
             monkeypatch.setattr(
                 "sdk.trainer.shared_prefix._score",

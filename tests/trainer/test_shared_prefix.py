@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from sdk.errors import ModelError
 from sdk.trainer.shared_prefix import IGNORED, share_prefixes
@@ -19,6 +27,13 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2,
 }
 CONFIGS = [LlamaConfig(**SIZES), Qwen2Config(**SIZES), Qwen3Config(**SIZES, head_dim=8)]
+WINDOWED = [  # of 24 tokens and more: windows that end within prompts, within completions, and beyond all
+    MistralConfig(**SIZES, sliding_window=4),
+    Phi3Config(**SIZES, sliding_window=15, pad_token_id=0, eos_token_id=1),
+    Qwen3Config(**SIZES, head_dim=8, use_sliding_window=True, sliding_window=12, max_window_layers=1),
+    Gemma3TextConfig(**SIZES, head_dim=8, sliding_window=9, layer_types=["sliding_attention", "full_attention"]),
+    MistralConfig(**SIZES, sliding_window=1000),
+]
 
 
 def tiny(config: Any) -> Any:
@@ -28,7 +43,8 @@ def tiny(config: Any) -> Any:
     for name, module in list(model.named_modules()):
         if type(module).__name__.endswith("RMSNorm"):
             parent = model.get_submodule(name.rpartition(".")[0])
-            norm = torch.nn.RMSNorm(module.weight.shape, eps=module.variance_epsilon)
+            gemma = type(module).__name__.startswith("Gemma")  # whose weights are added to one
+            norm = torch.nn.RMSNorm(module.weight.shape, eps=module.eps if gemma else module.variance_epsilon)
             setattr(parent, name.rpartition(".")[2], norm)
     return model.double().eval()
 
@@ -74,7 +90,7 @@ def plain_log_probs(
     return chosen.masked_fill(~scored, 0.0), entropy.masked_fill(~scored, 0.0)
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.model_type)
+@pytest.mark.parametrize("config", [*CONFIGS, *WINDOWED], ids=lambda c: c.model_type)
 @pytest.mark.parametrize(("temperature", "before"), [(1.0, 0), (0.7, 0), (1.0, 300)])
 def test_log_probabilities_entropies_and_gradients_equal_the_padded_forward(
     config: Any, temperature: float, before: int
@@ -129,9 +145,28 @@ def test_a_batch_with_nothing_to_score_gives_a_zero_that_can_be_trained() -> Non
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
 
-def test_a_model_with_a_sliding_window_is_refused() -> None:
-    with pytest.raises(ModelError, match="sliding_attention"):
-        share_prefixes(tiny(MistralConfig(**SIZES, sliding_window=4)))
+def test_windows_are_seen_to_by_pieces_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sdk.trainer.tree_attention.can_attend_by_segments", lambda *_: False)
+    for config in WINDOWED:
+        test_log_probabilities_entropies_and_gradients_equal_the_padded_forward(config, 1.0, 0)
+
+
+def test_layers_that_see_by_chunks_or_do_not_attend_are_refused() -> None:
+    model = tiny(LlamaConfig(**SIZES))
+    model.config.layer_types = ["chunked_attention", "full_attention"]
+    with pytest.raises(
+        ModelError, match=r"kinds \['chunked_attention', 'full_attention'\].* full or in a sliding window"
+    ):
+        share_prefixes(model)
+
+
+def test_a_window_that_only_the_mask_knows_of_is_refused() -> None:
+    kinds, whole = tiny(LlamaConfig(**SIZES)), tiny(LlamaConfig(**SIZES))
+    kinds.config.layer_types = ["full_attention", "sliding_attention"]
+    whole.config.sliding_window = 8
+    for model in (kinds, whole):
+        with pytest.raises(ModelError, match="LlamaAttention has a sliding window and does not say how far"):
+            share_prefixes(model)
 
 
 def test_attention_that_caps_its_scores_or_has_sinks_is_refused() -> None:

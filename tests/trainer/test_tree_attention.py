@@ -16,6 +16,7 @@ from sdk.trainer.segment_attention import Segment, SegmentPlan, attend_by_segmen
 
 pytestmark = pytest.mark.timeout(120)
 
+WINDOWS = st.one_of(st.none(), st.integers(1, 10))
 ROWS = st.lists(st.lists(st.integers(0, 2), max_size=9), min_size=1, max_size=6).filter(any)
 Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -34,18 +35,22 @@ def heads(tree: PrefixTree, groups: int, dtype: torch.dtype, size: int = 4) -> H
     return q, k, v
 
 
-def by_definition(tree: PrefixTree, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """softmax(q k / sqrt(D)) v over each node's path."""
+def by_definition(
+    tree: PrefixTree, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
+) -> torch.Tensor:
+    """softmax(q k / sqrt(D)) v over each node's path, or the last `window` nodes of it."""
     open_ = torch.zeros(len(tree.token_ids), len(tree.token_ids), dtype=torch.bool)
     for node, path in paths(tree).items():
-        open_[node, path] = True
+        open_[node, path[-window:] if window else path] = True
     groups = q.shape[0] // k.shape[0]
     scores = q @ k.repeat_interleave(groups, 0).transpose(1, 2) / math.sqrt(q.shape[-1])
     return scores.masked_fill(~open_, -math.inf).softmax(-1) @ v.repeat_interleave(groups, 0)
 
 
-def assert_equal_with_gradients(tree: PrefixTree, given_: Heads, found: torch.Tensor, atol: float) -> None:
-    expected = by_definition(tree, *given_)
+def assert_equal_with_gradients(
+    tree: PrefixTree, given_: Heads, found: torch.Tensor, atol: float, window: int | None = None
+) -> None:
+    expected = by_definition(tree, *given_, window=window)
     weights = torch.randn(expected.shape, dtype=expected.dtype)
     torch.testing.assert_close(found, expected, rtol=0, atol=atol)
     ours, theirs = torch.autograd.grad(found, given_, weights), torch.autograd.grad(expected, given_, weights)
@@ -54,21 +59,23 @@ def assert_equal_with_gradients(tree: PrefixTree, given_: Heads, found: torch.Te
 
 
 @settings(deadline=None)
-@given(ROWS, st.integers(1, 3), st.integers(1, 5))
-def test_by_segments_it_is_the_attention_over_each_path(rows: list[list[int]], groups: int, longest_piece: int) -> None:
+@given(ROWS, st.integers(1, 3), st.integers(1, 5), WINDOWS)
+def test_by_segments_it_is_the_attention_over_each_path(
+    rows: list[list[int]], groups: int, longest_piece: int, window: int | None
+) -> None:
     tree = build_prefix_tree(rows)
     q, k, v = heads(tree, groups, torch.float64)
-    plan = SegmentPlan(tree, longest_piece=longest_piece)
-    assert_equal_with_gradients(tree, (q, k, v), attend_by_segments(q, k, v, plan, None), 1e-12)
+    plan = SegmentPlan(tree, longest_piece=longest_piece, window=window)
+    assert_equal_with_gradients(tree, (q, k, v), attend_by_segments(q, k, v, plan, None), 1e-12, window)
 
 
 @settings(deadline=None)
-@given(ROWS, st.integers(1, 3))
-def test_by_pieces_it_is_the_attention_over_each_path(rows: list[list[int]], groups: int) -> None:
+@given(ROWS, st.integers(1, 3), WINDOWS)
+def test_by_pieces_it_is_the_attention_over_each_path(rows: list[list[int]], groups: int, window: int | None) -> None:
     tree = build_prefix_tree(rows)
     q, k, v = heads(tree, groups, torch.float64)
-    plan = PiecePlan(tree, queries_per_key=groups, device="cpu")
-    assert_equal_with_gradients(tree, (q, k, v), attend_by_pieces(q, k, v, plan, None), 1e-12)
+    plan = PiecePlan(tree, queries_per_key=groups, device="cpu", window=window)
+    assert_equal_with_gradients(tree, (q, k, v), attend_by_pieces(q, k, v, plan, None), 1e-12, window)
 
 
 def long_tree() -> PrefixTree:
@@ -77,13 +84,17 @@ def long_tree() -> PrefixTree:
     return build_prefix_tree([[*prompt, 8, *prompt], [*prompt, 9, 8], [*prompt[:150], 8, 8], [*prompt[:150], 9]])
 
 
+@pytest.mark.parametrize("window", [None, 1, 100, 200, 301])
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
-def test_long_prompts_and_scores_that_differ_widely_are_exact(dtype: torch.dtype, atol: float) -> None:
+def test_long_prompts_and_scores_that_differ_widely_are_exact(
+    dtype: torch.dtype, atol: float, window: int | None
+) -> None:
     tree = long_tree()
     q, k, v = heads(tree, 3, dtype)
     with torch.no_grad():
         q *= 3  # some keys take nearly all of the weight, others none
-    assert_equal_with_gradients(tree, (q, k, v), attend_by_segments(q, k, v, SegmentPlan(tree), None), 20 * atol)
+    found = attend_by_segments(q, k, v, SegmentPlan(tree, window=window), None)
+    assert_equal_with_gradients(tree, (q, k, v), found, 20 * atol, window)
 
 
 def test_scores_far_from_zero_give_no_infinity() -> None:

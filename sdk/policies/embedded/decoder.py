@@ -93,8 +93,8 @@ class Decoder:
                 found = self._logits_in_steps(ids[0].tolist())
             except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
                 raise ModelError(
-                    f"the embedded engine cannot run {name}: {error}; choose a Llama, Qwen2, Qwen3 or SmolLM2 model, "
-                    "or serve this model with vLLM"
+                    f"the embedded engine cannot run {name}: {error}; choose a Llama, Qwen2, Qwen3, Mistral or Gemma 3 "
+                    "model, or serve this model with vLLM"
                 ) from error
             self.reset()
         limit = (1e-3 if expected.dtype == torch.float32 else 0.1) * (1 + float(expected.abs().max()))
@@ -103,7 +103,7 @@ class Decoder:
             raise ModelError(
                 f"the embedded engine's logits of {name} differ from the model's own by {difference:.3g} (at most "
                 f"{limit:.3g} is allowed): its attention does something the engine cannot express; choose a Llama, "
-                "Qwen2, Qwen3 or SmolLM2 model, or serve this model with vLLM"
+                "Qwen2, Qwen3, Mistral or Gemma 3 model, or serve this model with vLLM"
             )
 
     def _logits_in_steps(self, ids: list[int]) -> torch.Tensor:

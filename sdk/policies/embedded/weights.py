@@ -41,10 +41,8 @@ def check_supported(model: Any) -> None:
     config = model.config.get_text_config(decoder=True)
     found = []
     kinds = set(getattr(config, "layer_types", None) or [])
-    if kinds - {"full_attention"}:
-        found.append(f"layers of type {', '.join(sorted(kinds - {'full_attention'}))}")
-    elif not kinds and getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        found.append(f"a sliding window of {config.sliding_window} tokens")
+    if kinds - {"full_attention", "sliding_attention"}:
+        found.append(f"layers of type {', '.join(sorted(kinds - {'full_attention', 'sliding_attention'}))}")
     for name in ("attn_logit_softcapping", "attention_chunk_size", "alibi", "kv_lora_rank"):
         if getattr(config, name, None):
             found.append(f"{name}={getattr(config, name)}")
@@ -57,8 +55,8 @@ def check_supported(model: Any) -> None:
     if found:
         raise ModelError(
             f"the embedded engine cannot run {type(model).__name__} with {'; '.join(found)}; it runs decoders with "
-            "rotary positions and full attention (Llama, Qwen2, Qwen3, SmolLM2): choose one of these, or serve "
-            "this model with vLLM"
+            "rotary positions and attention in full or in a sliding window (Llama, Qwen2, Qwen3, SmolLM2, Mistral, "
+            "Gemma 3): choose one of these, or serve this model with vLLM"
         )
 
 

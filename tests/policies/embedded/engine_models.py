@@ -24,7 +24,8 @@ def tiny_model(family: str = "Llama", seed: int = 0, **settings: Any) -> Any:
         "eos_token_id": EOS,
         "pad_token_id": 0,
     }
-    config = getattr(transformers, f"{family}Config")(**(shape | settings))
+    config_class = getattr(transformers, f"{family}TextConfig", None) or getattr(transformers, f"{family}Config")
+    config = config_class(**(shape | settings))
     torch.manual_seed(seed)
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():

@@ -18,9 +18,23 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SAMPLING = Sampling(max_tokens=24)
 
 
-@pytest.fixture(params=["Llama", "Qwen2", "Qwen3"])
+# Windows that end in a row's own tokens, in the prefix that rows share, and in one layer alone.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{family: (family, {}) for family in ("Llama", "Qwen2", "Qwen3")},
+    "narrow window": ("Mistral", {"sliding_window": 7}),
+    "wide window": ("Mistral", {"sliding_window": 55}),
+    "two kinds": ("Qwen3", {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 1}),
+    "Gemma 3": (
+        "Gemma3",
+        {"head_dim": 8, "sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+}
+
+
+@pytest.fixture(params=MODELS)
 def model(request: pytest.FixtureRequest) -> Any:
-    return tiny_model(request.param)
+    family, settings = MODELS[request.param]
+    return tiny_model(family, **settings)
 
 
 @pytest.fixture

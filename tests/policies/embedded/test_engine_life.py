@@ -213,10 +213,10 @@ def test_limits_that_cannot_be_are_refused(options: dict[str, int], message: str
 @pytest.mark.parametrize(
     ("family", "settings", "named"),
     [
-        ("Mistral", {"sliding_window": 16}, "sliding window of 16"),
-        ("Qwen3", {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 16}, "sliding_attention"),
+        ("Llama", {"layer_types": ["full_attention", "chunked_attention"]}, "layers of type chunked_attention"),
+        ("Llama", {"layer_types": ["full_attention", "sliding_attention"]}, "does not say how far it sees"),
         ("Llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "dynamic"),
-        ("Gemma2", {"head_dim": 8}, "sliding_attention"),
+        ("Gemma2", {"head_dim": 8}, "attn_logit_softcapping=50"),
     ],
 )
 def test_models_whose_attention_the_engine_cannot_express_are_refused(

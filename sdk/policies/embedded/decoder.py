@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...errors import ModelError
+from ..models.sliding_window import short_windows
 from .attention import DecodeStep, JointStep, NextTokens, PrefillStep, Segment, Step
 from .cache import RowCache
 from .weights import OwnWeights, check_supported
@@ -85,7 +86,7 @@ class Decoder:
         This finds any architecture whose attention does something that our steps do not know of.
         """
         name = type(self.weights.model).__name__
-        with torch.inference_mode():
+        with torch.inference_mode(), short_windows(self.weights.model, 6):
             ids = torch.randint(self.vocabulary, (1, 14), generator=torch.Generator().manual_seed(0)).to(self.device)
             expected = self.weights.model(input_ids=ids, use_cache=False).logits[0, 8:]
             try:

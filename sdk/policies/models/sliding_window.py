@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...errors import ModelError
@@ -27,3 +29,27 @@ def window_of(module: Any, handed_over: int | None) -> int | None:
             "vLLM, and train it with config={'shared_prefix': False}"
         )
     return handed_over if windowed else None
+
+
+@contextmanager
+def short_windows(model: Any, tokens: int) -> Iterator[None]:
+    """In this block no layer of `model` sees further than `tokens`, so that a trial on a few tries windows, too.
+
+    Models differ in which of three places tells their mask and their attention: the config, its layers' or the layers.
+    """
+    places: dict[int, Any] = {
+        id(one): one for module in model.modules() for one in (module, getattr(module, "config", None))
+    }
+    long = [(one, one.sliding_window) for one in places.values() if _number(one) > tokens]
+    for one, _ in long:
+        one.sliding_window = tokens
+    try:
+        yield
+    finally:
+        for one, window in long:
+            one.sliding_window = window
+
+
+def _number(place: Any) -> int:
+    window = getattr(place, "sliding_window", None)
+    return window if isinstance(window, int) else 0

@@ -9,6 +9,7 @@ import pytest
 from engine_models import random_tokens, tiny_model
 from plain_forward import assert_exact
 
+from sdk.errors import ModelError
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.protocol import Sampling
 
@@ -44,3 +45,10 @@ async def test_a_family_is_exact(family: str) -> None:
                 [*prompt, *reply.token_ids, *random_tokens(3, 7)]
                 for prompt, reply in zip(prompts, replies, strict=True)
             ]
+
+
+def test_a_window_that_mask_and_attention_do_not_agree_on_is_found_however_long_it_is() -> None:
+    model = tiny_model("Olmoe", num_experts=4, num_experts_per_tok=2, sliding_window=100)  # its mask knows of none
+    with pytest.raises(ModelError, match="differ from the model's own"):
+        EmbeddedEngine(model)
+    assert model.config.sliding_window == 100

@@ -82,7 +82,16 @@ class StepMetrics(TrainerCallback):  # type: ignore[misc]
             **self._collector.audit_figures,
             **({"seconds/validation": validation_seconds} if validation_seconds else {}),
         }
-        wanted = ("loss", "grad_norm", "learning_rate", "entropy", "kl", "rows_over_budget", "micro_batches")
+        wanted = (
+            "loss",
+            "grad_norm",
+            "learning_rate",
+            "entropy",
+            "kl",
+            "aux_loss",
+            "rows_over_budget",
+            "micro_batches",
+        )
         for name, value in logs.items():
             if (
                 name in wanted or name.startswith(("sampler_gap/", "clip_ratio/", "cispo_clip_ratio", "vespo/"))

@@ -11,6 +11,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ..errors import ModelError
+from ..policies.models.sliding_window import short_windows
+from .expert_balance import balances_experts
 from .processes import follows
 
 
@@ -24,17 +26,12 @@ def check_fits(model: Any) -> None:
             "attention, full or in a sliding window. Pass config={'shared_prefix': False} to train with the padded "
             "forward."
         )
-    if getattr(config, "attention_dropout", 0.0):
-        raise ModelError(
-            f"{type(model).__name__} has attention_dropout={config.attention_dropout}, which the shared-prefix forward "
-            "does not apply. Set it to 0 in the model's config.json, or pass config={'shared_prefix': False}."
-        )
-    if getattr(config, "router_aux_loss_coef", None) and hasattr(config, "output_router_logits"):
-        raise ModelError(
-            f"{type(model).__name__} has experts whose load is balanced by a loss over every token "
-            f"(router_aux_loss_coef={config.router_aux_loss_coef}), which the shared-prefix forward does not compute. "
-            "Pass config={'shared_prefix': False} to train with the padded forward, or set it to 0 in config.json."
-        )
+    for name in ("attention_dropout", "attn_pdrop", "attn_dropout", "attention_probs_dropout_prob"):
+        if getattr(config, name, 0.0):
+            raise ModelError(
+                f"{type(model).__name__} has {name}={getattr(config, name)}, which the shared-prefix forward "
+                "does not apply. Set it to 0 in the model's config.json, or pass config={'shared_prefix': False}."
+            )
     if getattr(config, "attn_logit_softcapping", None) or any(
         n.endswith(".sinks") for n, _ in model.named_parameters()
     ):
@@ -75,14 +72,18 @@ def check_same(model: Any, temperature: float) -> None:
     shared = [(17 * place + 3) % vocabulary for place in range(7)]
     rows = [[*shared, *((31 * place + row) % vocabulary for place in range(5))] for row in (1, 2)]
     ids_BL = torch.tensor(rows, device=weights[0].device)
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), short_windows(model, 5):
             logits_BLV = model(input_ids=ids_BL, use_cache=False).logits[:, :-1].float() / temperature
             expected_BL = logits_BLV.log_softmax(-1).gather(-1, ids_BL[:, 1:, None])[..., 0]
             found_BL = model(
-                input_ids=ids_BL, attention_mask=torch.ones_like(ids_BL), labels=ids_BL, fused_lm_head=True
+                input_ids=ids_BL,
+                attention_mask=torch.ones_like(ids_BL),
+                labels=ids_BL,
+                fused_lm_head=True,
+                output_router_logits=balances_experts(model),
             ).log_probs
     except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         raise ModelError(
@@ -90,7 +91,8 @@ def check_same(model: Any, temperature: float) -> None:
             "config={'shared_prefix': False} to train with the padded forward."
         ) from error
     finally:
-        model.train(was_training)
+        for module, was_training in modes:
+            module.training = was_training
     exact = weights[0].dtype in (torch.float32, torch.float64)
     limit = (1e-3 if exact else 0.1) * (1 + float(expected_BL.abs().max()))
     difference = float((found_BL - expected_BL).abs().max())

@@ -96,6 +96,7 @@ class RolloutTrainer(ShardsWeights, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer whose batches come from `collect` and whose weights go to `publisher`."""
 
     entropy_coef: float
+    router_aux_loss_coef: float
 
     def __init__(
         self,
@@ -235,12 +236,13 @@ class RolloutTrainer(ShardsWeights, GRPOTrainer):  # type: ignore[misc]
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         self._inputs = dict(inputs)
-        coefficient = self.entropy_coef
-        self.entropy_coef = coefficient * float(inputs["entropy_scale"])
+        coefficients = self.entropy_coef, self.router_aux_loss_coef
+        self.entropy_coef *= float(inputs["entropy_scale"])
+        self.router_aux_loss_coef *= float(inputs["balance_scale"])
         try:
             loss: torch.Tensor = super()._compute_loss(model, self._inputs) * inputs["loss_scale"]
         finally:
-            self.entropy_coef = coefficient
+            self.entropy_coef, self.router_aux_loss_coef = coefficients
         mask_BT = inputs["completion_mask"].bool() & inputs["tool_mask"].bool()
         if bool(mask_BT.any()):
             gap = (self._last_logps_BT - inputs["old_per_token_logps"])[mask_BT].abs()

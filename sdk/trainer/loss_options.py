@@ -17,7 +17,7 @@ _OF_ONE_LOSS = {
 LOSS_OPTIONS = frozenset(
     {
         *("delta", "entropy_coef", "importance_sampling_level", "off_policy_mask_threshold"),
-        *("top_entropy_quantile", "use_bias_correction_kl"),
+        *("router_aux_loss_coef", "top_entropy_quantile", "use_bias_correction_kl"),
         *(name for names in _OF_ONE_LOSS.values() for name in names),
     }
 )
@@ -33,6 +33,8 @@ class LossChoice(Protocol):
     def clip_low(self) -> float: ...
     @property
     def clip_high(self) -> float: ...
+    @property
+    def kl_coefficient(self) -> float: ...
     @property
     def importance_correction(self) -> str: ...
     @property
@@ -57,10 +59,14 @@ def check_loss(chosen: LossChoice, defaults: Mapping[str, Any]) -> None:
         raise ValueError("loss_type luspo weighs whole rows; leave trl's importance_sampling_level out")
     if loss == "vespo" and level != "token":
         raise ValueError("loss_type vespo makes its ratios of rows itself; leave trl's importance_sampling_level out")
-    if loss == "vespo" and chosen.importance_correction != "none":
+    if loss in _UNCLIPPED and chosen.importance_correction != "none":
         raise ValueError(
-            "importance_correction would hide from loss_type vespo the ratios that it weighs rows by; set it to none"
+            f"importance_correction would hide from loss_type {loss} the ratios that it weighs itself; set it to none"
         )
+    if (threshold := chosen.trl.get("off_policy_mask_threshold")) is not None and threshold < 0:
+        raise ValueError(f"trl's off_policy_mask_threshold is {threshold}; give a mean difference in nats, 0 or more")
+    if chosen.trl.get("use_bias_correction_kl") and not chosen.kl_coefficient:
+        raise ValueError("trl's use_bias_correction_kl does nothing while kl_coefficient is 0; leave it out")
     if loss == "cispo" and chosen.clip_high < 1:
         raise ValueError(
             f"clip_high is {chosen.clip_high}, and loss_type cispo takes it as the largest weight of a ratio, which is "

@@ -126,12 +126,14 @@ def collate_batch(
     makes of that the average over all scored rows (or tokens) of the step and of all processes, whose gradients are
     averaged. Rows of groups without signal count there also where they are not forwarded: their advantage is zero.
     `entropy_scale` is for the entropy bonus, which TRL averages over each part's tokens whatever the loss: times both
-    scales it is the sum over the part's tokens divided by the scored tokens of the step.
+    scales it is the sum over the part's tokens divided by the scored tokens of the step. `balance_scale` is for the
+    balancing loss of experts, which is a number of each part: times both scales the mean of the parts by their rows.
     """
     stats = batch.stats
     tokens = torch.tensor(float(stats.scored_tokens), device=device)
     whole = max(stats.scored_tokens if loss_type == "bnpo" else stats.scored_rows, 1)
 
+    all_rows = max(sum(map(len, batch.groups)), 1)
     nothing = TrainRow(
         TokenRow(prompt_ids=[pad_id], completion_ids=[pad_id], sampled=[False], logprobs=[0.0], versions=[-1]), 0.0
     )
@@ -146,7 +148,9 @@ def collate_batch(
             **_collate_rows(rows, pad_id, device),
             "num_items_in_batch": tokens,
             "loss_scale": torch.tensor(scale, device=device),
-            "entropy_scale": torch.tensor(share / scale if scale else 0.0),  # on the host, where it is read
+            # On the host, where they are read.
+            "entropy_scale": torch.tensor(share / scale if scale else 0.0),
+            "balance_scale": torch.tensor(times * len(part.rows) / all_rows / scale if scale else 0.0),
         }
 
     return [[collate(part) for part in parts] for parts in plan.parts_of(batch)]

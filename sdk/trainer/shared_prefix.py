@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from .expert_balance import balancing_loss
 from .forward_fits import check_fits, check_same, logit_factor
 from .label_scores import Labels, Limits, linear_scores
 from .norms import quicken_norms
@@ -70,7 +71,14 @@ def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
             return given(*args, **kwargs) if given is not None else type(self).forward(self, *args, **kwargs)
         if labels is None:
             raise ValueError("a fused forward needs labels")
-        return fused_forward(self, kwargs["input_ids"], kwargs["attention_mask"], labels, temperature=temperature)
+        return fused_forward(
+            self,
+            kwargs["input_ids"],
+            kwargs["attention_mask"],
+            labels,
+            temperature=temperature,
+            balances=bool(kwargs.get("output_router_logits")),
+        )
 
     model.forward = types.MethodType(forward, model)
     quicken_norms(model)
@@ -88,13 +96,22 @@ def checkpoint_layers(model: Any) -> None:
 
 
 def fused_forward(
-    model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor, *, temperature: float = 1.0
+    model: Any,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    balances: bool = False,
 ) -> FusedOutput:
-    """Log-probability and entropy of every label. `input_ids`, `attention_mask`, `labels`: [B, L]."""
+    """Log-probability and entropy of every label. `input_ids`, `attention_mask`, `labels`: [B, L].
+
+    `balances`: with the loss that balances the load of a mixture's experts over all tokens.
+    """
     device = input_ids.device
     shifted_BL = labels[:, 1:]
     label_mask_BL = (shifted_BL != IGNORED) & attention_mask[:, 1:].bool() & attention_mask[:, :-1].bool()
-    node_BL, tree = _pack(input_ids, attention_mask, label_mask_BL)
+    node_BL, tree = _pack(input_ids, attention_mask, label_mask_BL, whole=balances)
     log_probs_BL = torch.zeros(shifted_BL.shape, device=device)
     entropy_BL = torch.zeros_like(log_probs_BL)
     top1_BL = torch.zeros_like(log_probs_BL)
@@ -102,48 +119,55 @@ def fused_forward(
         # Nothing to score: a zero that still hangs on all weights. Backward passes then have something to do, and
         # processes that share weights meet in every layer, whatever each of them has to score.
         head = model.get_output_embeddings()
-        zero = head(_run_backbone(model, build_prefix_tree([input_ids[0, :1].tolist()]), device)).sum() * 0.0
-        return FusedOutput(log_probs_BL + zero, entropy_BL, top1_BL, label_mask_BL, zero)
+        zero = head(_run_backbone(model, build_prefix_tree([input_ids[0, :1].tolist()]), device)[0]).sum() * 0.0
+        return FusedOutput(
+            log_probs_BL + zero, entropy_BL, top1_BL, label_mask_BL, zero, aux_loss=zero if balances else None
+        )
 
     node_K = node_BL[:, :-1][label_mask_BL]
     target_K = shifted_BL[label_mask_BL]
     temperature /= logit_factor(model)
     with tied_in_one_gradient(model):
-        hidden_NH = _run_backbone(model, tree, device)
+        hidden_NH, router_logits = _run_backbone(model, tree, device, balances=balances)
         log_probs_K, entropy_K, top1_K = _score(model, hidden_NH, node_K, target_K, temperature)
     log_probs_BL = log_probs_BL.to(log_probs_K.dtype).masked_scatter(label_mask_BL, log_probs_K)
     entropy_BL = entropy_BL.to(entropy_K.dtype).masked_scatter(label_mask_BL, entropy_K)
     top1_BL = top1_BL.masked_scatter(label_mask_BL, top1_K)
     loss = -log_probs_BL.sum() / label_mask_BL.sum()
-    return FusedOutput(log_probs_BL, entropy_BL, top1_BL, label_mask_BL, loss, forwarded_tokens=len(tree.token_ids))
+    aux_loss = balancing_loss(model, router_logits, tree) if balances else None
+    return FusedOutput(log_probs_BL, entropy_BL, top1_BL, label_mask_BL, loss, aux_loss, len(tree.token_ids))
 
 
-def _run_backbone(model: Any, tree: PrefixTree, device: torch.device) -> torch.Tensor:
-    """[N, H] hidden state of every node."""
+def _run_backbone(
+    model: Any, tree: PrefixTree, device: torch.device, *, balances: bool = False
+) -> tuple[torch.Tensor, Any]:
+    """[N, H] hidden state of every node, and the logits of the experts' routers where `balances`."""
     config = model.config.get_text_config()
-    groups = config.num_attention_heads // config.num_key_value_heads
+    key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    groups = config.num_attention_heads // key_heads
     with attending_by_tree(model):
-        hidden_1NH: torch.Tensor = model.base_model(
+        outputs = model.base_model(
             input_ids=torch.tensor([tree.token_ids], device=device),
             position_ids=torch.tensor([tree.depths], device=device),
             # Four dimensions tell transformers that the mask is made already; ours is in the plan.
             attention_mask=torch.zeros((1, 1, 1, 1), device=device),
             use_cache=False,
             tree_plan=TreePlan(tree, queries_per_key=groups, device=device),
-        ).last_hidden_state
-    return hidden_1NH[0]
+            **({"output_router_logits": True} if balances else {}),
+        )
+    return outputs.last_hidden_state[0], outputs.router_logits if balances else None
 
 
 def _pack(
-    input_ids: torch.Tensor, attention_mask: torch.Tensor, label_mask_BL: torch.Tensor
+    input_ids: torch.Tensor, attention_mask: torch.Tensor, label_mask_BL: torch.Tensor, *, whole: bool
 ) -> tuple[torch.Tensor, PrefixTree]:
     """Padded rows to ([B, L] node of each position, the tree).
 
-    Tokens after a row's last predicting position are left out: nothing depends on them.
+    Tokens after a row's last predicting position are left out unless rows are wanted `whole`: no label depends on them.
     """
     rows, columns = [], []
     for ids, mask, scored in zip(input_ids.tolist(), attention_mask.tolist(), label_mask_BL.tolist(), strict=True):
-        end = max((t for t, is_scored in enumerate(scored) if is_scored), default=-1) + 1
+        end = len(ids) if whole else max((t for t, is_scored in enumerate(scored) if is_scored), default=-1) + 1
         kept = [t for t in range(end) if mask[t]]
         columns.append(kept)
         rows.append([ids[t] for t in kept])

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from test_micro_batches import LOSSES, Nowhere, assert_same
+from test_micro_batches import LOSSES, Nowhere, assert_same, row
+from test_shared_prefix import SIZES
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 import sdk
-from sdk.policies.models import load_model
+from sdk.policies.models import LoadedModel, load_model
 from sdk.records import TokenRow
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
 from sdk.trainer.config import TrainConfig
@@ -99,8 +101,11 @@ def test_a_loss_and_its_gradient_are_those_of_its_paper(
     assert_same([weights.grad for weights in trainer.model.parameters()], gradients)
 
 
-def trainer_of(loaded: Any, folder: Path, rows: list[TrainRow], **options: Any) -> RolloutTrainer:
-    stats = BatchStats(scored_rows=len(rows), scored_tokens=sum(sum(row.tokens.sampled) for row in rows))
+def trainer_of(
+    loaded: Any, folder: Path, rows: list[TrainRow], scored_rows: int | None = None, **options: Any
+) -> RolloutTrainer:
+    tokens = sum(sum(row.tokens.sampled) for row in rows)
+    stats = BatchStats(scored_rows=scored_rows or len(rows), scored_tokens=tokens)
     trainer = make_trainer(
         loaded.model,
         loaded.tokenizer,
@@ -133,6 +138,35 @@ def test_rows_far_from_the_sampler_are_left_out_by_the_sampler_s_probabilities_a
     assert losses == [0.0, pytest.approx(math.exp(-0.5), rel=1e-4)]
 
 
+@pytest.mark.parametrize("budget", [None, 6])
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "luspo"])
+def test_experts_are_balanced_as_much_whatever_the_loss_and_the_parts(
+    model_and_tokenizer: Any, tmp_path: Path, loss_type: str, budget: int | None
+) -> None:
+    """By its coefficient, times the mean over the parts; rows that are not forwarded, without signal, take no share."""
+    rows = [TrainRow(row(PROMPT, completion).tokens, advantage) for advantage, completion in COMPLETIONS.items()]
+    experts: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(Qwen3MoeConfig(**{**SIZES, "vocab_size": 512}, **experts)).float()
+    losses = []
+    for coefficient in (0.0, 0.5):
+        loaded = LoadedModel(model, model_and_tokenizer.tokenizer, "tiny")
+        options = {"trl": {"router_aux_loss_coef": coefficient}, "tokens_per_micro_batch": budget}
+        trainer = trainer_of(loaded, tmp_path, rows, scored_rows=5, loss_type=loss_type, **options)
+        losses.append(trainer.compute_loss(trainer.model, trainer._prepare_inputs(None)).item())
+        assert len(trainer._micro_batches[0]) == (2 if budget else 1)
+    parts = [[0], [1]] if budget else [[0, 1]]
+    balances = []
+    for part in parts:
+        tokens = [rows[number].tokens for number in part]
+        ids = [[*one.prompt_ids, *one.completion_ids] for one in tokens]
+        mask = torch.tensor([[1] * len(one) + [0] * (6 - len(one)) for one in ids])
+        padded = torch.tensor([one + [0] * (6 - len(one)) for one in ids])
+        output = model(input_ids=padded, attention_mask=mask, output_router_logits=True)
+        balances.append(output.aux_loss.item() * len(part) / 2)
+    assert losses[1] - losses[0] == pytest.approx(0.5 * sum(balances), rel=1e-4)
+
+
 @pytest.mark.parametrize("loss_type", LOSSES)
 def test_every_loss_of_trls_is_taken_by_its_name(loss_type: str) -> None:
     assert TrainConfig.of({"loss_type": loss_type, "clip_high": 5.0 if loss_type == "cispo" else 0.28})
@@ -148,6 +182,9 @@ def test_every_loss_of_trls_is_taken_by_its_name(loss_type: str) -> None:
         ({"trl": {"vespo_k_pos": 2.0}}, "vespo_k_pos does nothing in loss_type dapo"),
         ({"loss_type": "vespo", "trl": {"sapo_temperature_pos": 2.0}}, "sapo_temperature_pos does nothing"),
         ({"loss_type": "vespo", "importance_correction": "truncate"}, "would hide from loss_type vespo .* to none"),
+        ({"loss_type": "sapo", "importance_correction": "mask"}, "would hide from loss_type sapo .* to none"),
+        ({"trl": {"off_policy_mask_threshold": -0.1}}, "is -0.1; give a mean difference in nats, 0 or more"),
+        ({"trl": {"use_bias_correction_kl": True}}, "does nothing while kl_coefficient is 0"),
         ({"loss_type": "luspo", "trl": {"importance_sampling_level": "token"}}, "luspo weighs whole rows; leave"),
         ({"loss_type": "vespo", "trl": {"importance_sampling_level": "sequence"}}, "vespo makes its ratios of rows"),
         ({"trl": {"importance_sampling_level": "turn"}}, "is 'turn'; choose 'token' or 'sequence'"),

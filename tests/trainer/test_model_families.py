@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from test_shared_prefix import SIZES, padded_rows, plain_log_probs
+from trl.trainer.utils import add_fused_lm_head
 
 from sdk.errors import ModelError
 from sdk.trainer.shared_prefix import share_prefixes
@@ -32,12 +33,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Mistral": {"sliding_window": 9},
     "Olmo3": {"sliding_window": 9},
     "Phi3": {"sliding_window": 9},
-    "Qwen3Moe": {"router_aux_loss_coef": 0.0, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 8},
+    **{name: {"num_experts": 4, "num_experts_per_tok": 2} for name in ("FlexOlmo", "Olmoe", "Qwen2Moe")},
+    "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "head_dim": 8},
 }
 REFUSED = {
     "Falcon": "attention of FalconForCausalLM cannot be exchanged",
     "Gemma2": "caps its scores or has sinks",
-    "GptOss": "has experts whose load is balanced",
+    "GptOss": "caps its scores or has sinks",
     "Mamba": "layers of the kinds|cannot be exchanged|cannot run",
     "NanoChat": "changes its logits \\(final_logit_softcapping=15.0\\)",
     "Nemotron": "cannot run NemotronForCausalLM",
@@ -47,9 +50,11 @@ REFUSED = {
 
 
 def tiny(name: str, **settings: Any) -> Any:
-    config = getattr(transformers, f"{name}Config")(
-        **{**SIZES, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1, **settings}
-    )
+    config_class = getattr(transformers, f"{name}Config")
+    sizes = dict(SIZES)
+    if not hasattr(config_class(), "num_key_value_heads"):
+        del sizes["num_key_value_heads"]  # a config keeps any name that it is given
+    config = config_class(**{**sizes, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1, **settings})
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     with torch.no_grad():
@@ -78,11 +83,42 @@ def test_a_family_is_exact(name: str) -> None:
         torch.testing.assert_close(gradient, wanted[weights], rtol=0, atol=1e-4 * largest, msg=weights)
 
 
+@pytest.mark.parametrize("name", ["FlexOlmo", "Mixtral", "Olmoe", "Qwen2Moe", "Qwen3Moe"])
+def test_the_loss_that_balances_experts_is_that_of_trl_over_padded_rows(name: str) -> None:
+    ours, theirs = tiny(name, **FAMILIES[name]), tiny(name, **FAMILIES[name])
+    share_prefixes(ours)
+    add_fused_lm_head(theirs)
+    ids, mask, labels = padded_rows()
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    call: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, "labels": labels, "fused_lm_head": True}
+    found = ours(**call, output_router_logits=True).aux_loss
+    expected = theirs(**call, position_ids=positions, output_router_logits=True).aux_loss
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+    found.backward()
+    expected.backward()
+    for weights, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        if other.grad is not None:
+            torch.testing.assert_close(weights.grad, other.grad, rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_family_that_a_tree_cannot_express_is_refused_with_the_way_out(name: str) -> None:
     with pytest.raises(ModelError, match=REFUSED[name]) as refused:
         share_prefixes(tiny(name))
     assert "config={'shared_prefix': False}" in str(refused.value)
+
+
+def test_a_window_of_which_mask_and_attention_tell_different_things_is_found_however_long_it_is() -> None:
+    model = tiny("Olmoe", num_experts=4, num_experts_per_tok=2, sliding_window=100)  # its mask knows of none
+    with pytest.raises(ModelError, match="differ from the model's own by"):
+        share_prefixes(model)
+
+
+def test_dropout_of_attention_is_refused_by_any_name() -> None:
+    model = tiny("Llama")
+    model.config.attn_pdrop = 0.1
+    with pytest.raises(ModelError, match=r"attn_pdrop=0\.1"):
+        share_prefixes(model)
 
 
 def test_a_model_that_does_something_unknown_is_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,9 +136,11 @@ def test_a_model_that_does_something_unknown_is_found_by_trying(monkeypatch: pyt
 
 
 def test_trying_draws_no_random_numbers_and_leaves_the_model_as_it_was() -> None:
-    model = tiny("Llama").train()
-    before = torch.random.get_rng_state()
+    model = tiny("Mistral", sliding_window=100).train()
+    model.model.layers[1].eval()
+    before, modes = torch.random.get_rng_state(), [module.training for module in model.modules()]
     share_prefixes(model, temperature=0.5)
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert model.training
+    assert [module.training for module in model.modules()] == modes
+    assert model.config.sliding_window == 100
     assert all(weights.grad is None for weights in model.parameters())

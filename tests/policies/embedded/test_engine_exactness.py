@@ -58,7 +58,8 @@ async def test_groups_with_a_common_beginning_compute_it_once(model: Any, engine
     completions = await sample_all(engine, prompts)
     for prompt, completion in zip(prompts, completions, strict=True):
         assert_exact(model, prompt, completion)
-    assert engine.computed_prompt_tokens == 50 + 3 * 9
+    # A request that the engine hears of after its group has begun computes its last token again, and nothing else.
+    assert 50 + 3 * 9 <= engine.computed_prompt_tokens < 50 + 3 * 9 + len(prompts)
 
 
 async def test_the_next_turn_of_a_rollout_computes_only_what_is_new(model: Any, engine: EmbeddedEngine) -> None:

@@ -24,6 +24,7 @@ from transformers import (
 import sdk
 from sdk.evidence.weights import files_digest, files_of
 from sdk.records import Rollout
+from sdk.traces import RunFolder
 from sdk.trainer.weights_digest import weights_digest
 
 SMALL = {
@@ -123,9 +124,10 @@ def test_a_run_of_a_mixture_of_experts_is_verified_with_its_weights(tmp_path: Pa
     AutoModelForCausalLM.from_config(MixtralConfig(**SMALL | EXPERTS | ids | sizes)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     run = tmp_path / "run"
-    with pytest.raises(sdk.ModelError, match=r"experts whose load is balanced .* Pass config={'shared_prefix': False}"):
-        sdk.train([get_order], TASKS, answers_oddly, folder, tmp_path / "refused", CONFIG)
-    sdk.train([get_order], TASKS, answers_oddly, folder, run, {**CONFIG, "shared_prefix": False})
+    sdk.train([get_order], TASKS, answers_oddly, folder, run, CONFIG)
+    steps = [line for line in RunFolder.open_to_read(run).read_metrics() if line["stage"] == "grpo"]
+    assert all(line["aux_loss"] > 0 for line in steps)  # of balanced experts
+    assert steps
     assert [one["version"] for one in published(run)] == [0, 1, 2]
     assert len({one["sha256"] for one in published(run)}) == 3
     assert verified(run, answers_oddly).findings == []

@@ -82,20 +82,10 @@ class StepMetrics(TrainerCallback):  # type: ignore[misc]
             **self._collector.audit_figures,
             **({"seconds/validation": validation_seconds} if validation_seconds else {}),
         }
-        wanted = (
-            "loss",
-            "grad_norm",
-            "learning_rate",
-            "entropy",
-            "kl",
-            "aux_loss",
-            "rows_over_budget",
-            "micro_batches",
-        )
+        wanted = {"loss", "grad_norm", "learning_rate", "entropy", "kl", "aux_loss", "cispo_clip_ratio"}
+        wanted |= {"rows_over_budget", "micro_batches"}
         for name, value in logs.items():
-            if (
-                name in wanted or name.startswith(("sampler_gap/", "clip_ratio/", "cispo_clip_ratio", "vespo/"))
-            ) and value is not None:
+            if (name in wanted or name.startswith(("sampler_gap/", "clip_ratio/", "vespo/"))) and value is not None:
                 number = float(value)
                 if math.isfinite(number):
                     line[name] = number

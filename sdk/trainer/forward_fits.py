@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from ..errors import ModelError
 from ..policies.models.sliding_window import short_windows
+from ..policies.models.trial import beyond
 from .expert_balance import balances_experts
 from .processes import follows
 
@@ -93,12 +94,9 @@ def check_same(model: Any, temperature: float) -> None:
     finally:
         for module, was_training in modes:
             module.training = was_training
-    exact = weights[0].dtype in (torch.float32, torch.float64)
-    limit = (1e-3 if exact else 0.1) * (1 + float(expected_BL.abs().max()))
-    difference = float((found_BL - expected_BL).abs().max())
-    if not difference <= limit:
+    if too_far := beyond(found_BL, expected_BL, weights[0].dtype):
         raise ModelError(
             f"the shared-prefix forward of {type(model).__name__} finds log-probabilities that differ from the model's "
-            f"own by {difference:.3g} (at most {limit:.3g} is allowed): the model does something that a tree of "
+            f"own by {too_far[0]:.3g} (at most {too_far[1]:.3g} is allowed): the model does something that a tree of "
             "prefixes does not know of. Pass config={'shared_prefix': False} to train with the padded forward."
         )

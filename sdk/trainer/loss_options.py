@@ -9,7 +9,8 @@ LossType = Literal["grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", 
 BY_TOKENS_OF_THE_STEP = ("dapo", "cispo", "vespo")
 """Losses that TRL divides by the sampled tokens of the whole step; it averages the others within each micro-batch."""
 
-_UNCLIPPED = ("cispo", "sapo", "vespo")
+_UNREAD = {"cispo": ("delta", "clip_low"), **dict.fromkeys(("sapo", "vespo"), ("delta", "clip_low", "clip_high"))}
+"""Of the losses that weigh ratios in a way of their own, what they do not read of how the others clip them."""
 _OF_ONE_LOSS = {
     "sapo": ("sapo_temperature_pos", "sapo_temperature_neg"),
     "vespo": ("vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"),
@@ -59,7 +60,7 @@ def check_loss(chosen: LossChoice, defaults: Mapping[str, Any]) -> None:
         raise ValueError("loss_type luspo weighs whole rows; leave trl's importance_sampling_level out")
     if loss == "vespo" and level != "token":
         raise ValueError("loss_type vespo makes its ratios of rows itself; leave trl's importance_sampling_level out")
-    if loss in _UNCLIPPED and chosen.importance_correction != "none":
+    if loss in _UNREAD and chosen.importance_correction != "none":
         raise ValueError(
             f"importance_correction would hide from loss_type {loss} the ratios that it weighs itself; set it to none"
         )
@@ -72,9 +73,7 @@ def check_loss(chosen: LossChoice, defaults: Mapping[str, Any]) -> None:
             f"clip_high is {chosen.clip_high}, and loss_type cispo takes it as the largest weight of a ratio, which is "
             "1 on policy; set clip_high to 5.0, as TRL advises, or another number of at least 1"
         )
-    idle = [name for name in ("delta",) if loss in _UNCLIPPED and name in chosen.trl]
-    idle += [name for name in ("clip_low",) if loss in _UNCLIPPED and chosen.clip_low != defaults[name]]
-    idle += [name for name in ("clip_high",) if loss in ("sapo", "vespo") and chosen.clip_high != defaults[name]]
-    idle += [name for owner, names in _OF_ONE_LOSS.items() if owner != loss for name in names if name in chosen.trl]
-    if idle:
-        raise ValueError(f"{idle[0]} does nothing in loss_type {loss}; leave it out, or choose another loss_type")
+    of_others = [name for owner, names in _OF_ONE_LOSS.items() if owner != loss for name in names]
+    for name in (*_UNREAD.get(loss, ()), *of_others):
+        if name in chosen.trl or (name in defaults and getattr(chosen, name) != defaults[name]):
+            raise ValueError(f"{name} does nothing in loss_type {loss}; leave it out, or choose another loss_type")

@@ -37,7 +37,7 @@ def update_on(job: Mapping[str, Any]) -> dict[str, float]:
 
     torch.set_num_threads(job["threads"])
     config, rollouts = TrainConfig.of(job["config"]), job["trl"]["rollouts"]
-    start, theirs = (load_model(job[side]["model"], dtype="float32") for side in ("start", "trl"))
+    start, theirs = (load_model(folder, dtype="float32") for folder in (job["model"], job["trl"]["model"]))
     before = {name: weights.detach().clone() for name, weights in start.model.named_parameters()}
     rows = [_row(start.model, one) for one in rollouts]
     size = config.group_size
@@ -116,8 +116,8 @@ def success(models: Mapping[str, str], samples: int, threads: int) -> Any:
 def one_seed(seed: int, start: Path, folder: Path, samples: int, threads: int) -> dict[str, Any]:
     """What is compared, of one seed."""
     program = Path(__file__)
-    job: dict[str, Any] = {"model": str(start), "threads": threads, "start": {"model": str(start)}}
-    job["config"] = end_to_end.step_config(seed=seed, **SHAPE)
+    config = end_to_end.step_config(seed=seed, **SHAPE)
+    job: dict[str, Any] = {"model": str(start), "config": config, "threads": threads}
     ours = end_to_end.in_process(
         [str(program.with_name("end_to_end.py")), "--ours"], job, folder / f"ours_{seed}", threads
     )

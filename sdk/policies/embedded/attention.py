@@ -133,8 +133,7 @@ class DecodeStep:
         self._mask_R11S = _as_scores(unseen, cache.dtype)
         self._prefixes = [(kv, None if len(r) == rows else torch.tensor(r, device=device)) for kv, r in prefixes]
         self._longest_prefix = max((kv.shape[3] for kv, _ in prefixes), default=0)
-        self._positions_R = torch.tensor(new.positions, device=device)
-        self._last_position = max(new.positions)
+        self._positions = new.positions
         self._windows: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
 
     def attend(self, layer: Layer, q_HND: torch.Tensor, k_KND: torch.Tensor, v_KND: torch.Tensor) -> torch.Tensor:
@@ -157,15 +156,16 @@ class DecodeStep:
     def _masks_within(self, window: int | None) -> tuple[torch.Tensor, list[torch.Tensor] | None]:
         """What is added to the scores of the rows' own tokens, and of each prefix [its rows, 1, 1, P] where a window
         ends within one of them."""
-        if window is None or window > self._last_position:
+        if window is None or window > max(self._positions):
             return self._mask_R11S, None
         if window not in self._windows:
             dtype, device = self._cache.dtype, self._cache.device
             stored_S = torch.arange(self._stored, device=device)
+            positions_R = torch.tensor(self._positions, device=device)
             own = _as_scores(self._lengths_R[:, None] - stored_S >= window, dtype) + self._mask_R11S
             of_prefixes = []
             for prefix, rows in self._prefixes:
-                positions_r = self._positions_R if rows is None else self._positions_R[rows]
+                positions_r = positions_R if rows is None else positions_R[rows]
                 unseen = positions_r[:, None] - torch.arange(prefix.shape[3], device=device) >= window
                 of_prefixes.append(_as_scores(unseen, dtype))
             self._windows[window] = own, of_prefixes

@@ -11,6 +11,7 @@ import torch
 
 from ...errors import ModelError
 from ..models.sliding_window import short_windows
+from ..models.trial import beyond
 from .attention import DecodeStep, JointStep, NextTokens, PrefillStep, Segment, Step
 from .cache import RowCache
 from .weights import OwnWeights, check_supported
@@ -98,13 +99,11 @@ class Decoder:
                     "model, or serve this model with vLLM"
                 ) from error
             self.reset()
-        limit = (1e-3 if expected.dtype == torch.float32 else 0.1) * (1 + float(expected.abs().max()))
-        difference = float((found - expected).abs().max())
-        if not difference <= limit:
+        if too_far := beyond(found, expected, expected.dtype):
             raise ModelError(
-                f"the embedded engine's logits of {name} differ from the model's own by {difference:.3g} (at most "
-                f"{limit:.3g} is allowed): its attention does something the engine cannot express; choose a Llama, "
-                "Qwen2, Qwen3, Mistral or Gemma 3 model, or serve this model with vLLM"
+                f"the embedded engine's logits of {name} differ from the model's own by {too_far[0]:.3g} (at most "
+                f"{too_far[1]:.3g} is allowed): its attention does something the engine cannot express; choose a "
+                "Llama, Qwen2, Qwen3, Mistral or Gemma 3 model, or serve this model with vLLM"
             )
 
     def _logits_in_steps(self, ids: list[int]) -> torch.Tensor:

@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 from transformers import PrinterCallback
 
+from ..idle_threads import let_idle_threads_go
 from ..policies.models.progress import quiet_loading
 from .callbacks import StopOnRequest
 
@@ -39,6 +40,7 @@ class TrainerThread:
                 trainer.train(resume_from_checkpoint=str(self._checkpoint) if self._checkpoint else None)
             self.finished = trainer.state.global_step >= trainer.args.max_steps
         finally:
+            let_idle_threads_go()
             self._ended.set()
 
     async def stop_when_cancelled(self, on_stop: Callable[[], None] | None) -> None:

@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from sdk.freed_memory import keep_freed_memory
@@ -103,15 +104,16 @@ def run_engine(engine: Any, rows: list[list[int]], new_tokens: int) -> float:
 
 
 @contextmanager
-def opened(threads: int) -> Iterator[tuple[Any, Any]]:
-    """The embedded model without an end token, with its tokenizer, and an embedded engine with its weights."""
+def opened(threads: int, model_folder: Path | None = None) -> Iterator[tuple[Any, Any]]:
+    """A model, the embedded one where none is given, without an end token, with its tokenizer, and an embedded engine
+    with its weights."""
     import torch
 
     from sdk.policies.embedded import EmbeddedEngine
     from sdk.policies.models import load_model
 
     torch.set_num_threads(threads)
-    loaded = load_model(dtype=torch.float32)
+    loaded = load_model(model_folder, dtype=torch.float32)
     model = loaded.model.to("cpu")
     model.config.eos_token_id = None
     model.generation_config.eos_token_id = None
@@ -146,10 +148,11 @@ def alternate(
     *,
     rounds: int,
     threads: int,
+    model_folder: Path | None = None,
 ) -> tuple[list[Any], dict[str, list[float]]]:
     """What `prepare` makes with the tokenizer, and the seconds that the engine and `generate` take for it in each
     round."""
-    with opened(threads) as (loaded, engine):
+    with opened(threads, model_folder) as (loaded, engine):
         work = prepare(loaded.tokenizer)
         on_engine(engine, work[:2])
         on_generate(loaded.model, work[:2])

@@ -1,13 +1,13 @@
 """Tokens a second in the rollouts of one quickstart step: the embedded engine beside transformers' `generate`.
 
-    python tests/benchmarks/rollout_sampling.py [--rounds 3] [--threads 2]
+    python tests/benchmarks/rollout_sampling.py [--rounds 3] [--threads 2] [--model FOLDER]
 
-The prompts, the group size and the turns are the quickstart's: eight tasks, six rollouts each, and each rollout has the
-turns of its task's demonstration, as many tokens sampled in each turn and the same tool results between. Which tokens
-are sampled is left to chance, so that no trained model is needed. The engine runs each rollout on its own, as rollouts
-do; `generate` runs all of them turn by turn, in one batch with padding on the left, and reads the conversation again in
-each turn, as loops around it do. Only tokens that a rollout needs count: a batch of `generate` goes on until its
-longest turn has ended. The two alternate, because the speed of a shared machine changes: read the ratio.
+First `sdk.train` makes a step of eight tasks with six rollouts each, from the quickstart's warm start, which is trained
+before (some minutes) unless its folder is given. Then these rollouts are sampled again, turn by turn as they were: by
+the engine, each on its own as rollouts are and from its own seeds, so that it comes to the same tokens; and by
+`generate`, all of them in one batch with padding on the left, where each turn reads the conversation again, as loops
+around it do. Only tokens that a rollout needs count: a batch of `generate` goes on until its longest turn has ended.
+The two alternate, because the speed of a shared machine changes: read the ratio.
 """
 
 from __future__ import annotations
@@ -15,76 +15,80 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import tempfile
 import time
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from engine_throughput import alternate, table  # its import sets what must be set before torch is loaded
+import end_to_end  # its import sets what must be set before torch is loaded
+from engine_throughput import alternate, table
 
-Turn = tuple[list[int], int]
-"""The tokens that come before the policy speaks (the prompt, later a tool result), and how many it then samples."""
+SHAPE = {"steps": 1, "prompts": 8, "group_size": 6}
+MOST_OTHER = 0.05
+"""The share of turns in which rounding may lead the engine to other tokens than those that were recorded."""
 
 
-def turns_of(prompt_ids: list[int], completion_ids: list[int], sampled: list[bool]) -> list[Turn]:
-    """The turns of one rollout."""
+class Turn(NamedTuple):
+    """The tokens that come before the policy speaks (the prompt, later a tool result), and those that it sampled."""
+
+    heard: list[int]
+    said: list[int]
+    seed: int
+
+
+def turns_of(rollout: Any) -> list[Turn]:
+    """The turns of a recorded rollout."""
+    from sdk.policies.token_agent import turn_seed
+
+    [row] = rollout.rows
     turns: list[Turn] = []
-    heard = list(prompt_ids)
-    for speaks, run in itertools.groupby(zip(completion_ids, sampled, strict=True), key=lambda pair: pair[1]):
+    heard = list(row.prompt_ids)
+    for speaks, run in itertools.groupby(zip(row.completion_ids, row.sampled, strict=True), key=lambda pair: pair[1]):
         tokens = [token for token, _ in run]
         if speaks:
-            turns.append((heard, len(tokens)))
+            turns.append(Turn(heard, tokens, turn_seed(rollout.seed, len(turns))))
         heard = tokens
     return turns
 
 
-def quickstart_step(tokenizer: Any) -> list[list[Turn]]:
-    """The turns of each rollout in one step: of demonstrated tasks, as many of one kind as of another."""
-    import mcp_bridge
-    import sdk
-    from sdk.cli.commands.quickstart import HELPDESK
-    from sdk.cli.quickstart_options import GROUP_SIZE, PROMPTS_PER_STEP, quickstart_tasks
-    from sdk.policies.rendering import make_renderer, render_demonstration
-    from sdk.policies.scripted import replay_demonstration
-    from sdk.tasks import load_tasks
+def recorded_step(model: Path, folder: Path, threads: int) -> list[list[Turn]]:
+    """The turns of each rollout of a step of GRPO that begins with `model`."""
+    from sdk.traces import RunFolder
 
-    tasks = [task for task in load_tasks(quickstart_tasks()) if task.demonstration and task.tags["split"] == "train"]
-    tasks.sort(key=lambda task: task.tags["intent"])
-    kinds = [list(group) for _, group in itertools.groupby(tasks, key=lambda task: task.tags["intent"])]
-    turn_about = [task for row in itertools.zip_longest(*kinds) for task in row if task is not None]
-    renderer = make_renderer(tokenizer)
-    groups = []
-
-    async def play() -> None:
-        async with mcp_bridge.connect(HELPDESK) as toolset:
-            tools = list(toolset.tools)
-        for task in turn_about[:PROMPTS_PER_STEP]:
-            played = await sdk.rollout_async(HELPDESK, task, model=replay_demonstration(task))
-            opening = task.opening()
-            (row,) = render_demonstration(renderer, opening, tools, played.messages[len(opening) :])
-            groups.append(turns_of(row.prompt_ids, row.completion_ids, row.sampled))
-
-    asyncio.run(play())
-    return [turns for turns in groups for _ in range(GROUP_SIZE)]
+    job = {"model": str(model), "config": end_to_end.step_config(seed=0, **SHAPE), "threads": threads}
+    end_to_end.in_process([end_to_end.__file__, "--ours"], job, folder, threads)
+    return [turns_of(rollout) for rollout in RunFolder.open_to_read(folder / "run").iter_rollouts("grpo")]
 
 
-def run_engine(engine: Any, rollouts: list[list[Turn]]) -> float:
+def run_engine(engine: Any, rollouts: list[list[Turn]], stops: list[int]) -> float:
     """Seconds until all rollouts have ended, all under way at once."""
+    from sdk.cli.quickstart_options import LIMITS, quickstart_options
     from sdk.policies.protocol import Sampling
 
-    async def roll(seed: int, turns: list[Turn]) -> None:
+    sampling = Sampling(max_tokens=LIMITS.max_turn_tokens, temperature=quickstart_options().temperature)
+    others = 0
+
+    async def roll(turns: list[Turn]) -> None:
+        nonlocal others
         tokens: list[int] = []
-        for number, (heard, count) in enumerate(turns):
-            tokens += heard
-            said = await engine.sample(tokens, sampling=Sampling(max_tokens=count), seed=100 * seed + number)
-            if len(said.token_ids) != count:
-                raise RuntimeError(f"the engine made {len(said.token_ids)} tokens instead of {count}")
-            tokens += said.token_ids
+        for turn in turns:
+            tokens += turn.heard
+            said = await engine.sample(tokens, sampling=sampling, seed=turn.seed, stop_token_ids=stops)
+            others += said.token_ids != turn.said
+            tokens += turn.said
 
     async def roll_all() -> None:
-        await asyncio.gather(*(roll(seed, turns) for seed, turns in enumerate(rollouts)))
+        await asyncio.gather(*map(roll, rollouts))
 
     start = time.perf_counter()
     asyncio.run(roll_all())
-    return time.perf_counter() - start
+    taken = time.perf_counter() - start
+    if others > MOST_OTHER * sum(map(len, rollouts)):
+        raise RuntimeError(
+            f"in {others} of {sum(map(len, rollouts))} turns the engine sampled other tokens than before"
+        )
+    return taken
 
 
 def run_generate(model: Any, rollouts: list[list[Turn]]) -> float:
@@ -95,35 +99,69 @@ def run_generate(model: Any, rollouts: list[list[Turn]]) -> float:
     tokens: list[list[int]] = [[] for _ in rollouts]
     start = time.perf_counter()
     for number in range(max(map(len, rollouts))):
-        rows = [row for row, turns in enumerate(rollouts) if number < len(turns)]
-        for row in rows:
-            tokens[row] += rollouts[row][number][0]
-        longest = max(len(tokens[row]) for row in rows)
-        padding = [longest - len(tokens[row]) for row in rows]
-        ids = torch.tensor([[0] * pad + tokens[row] for row, pad in zip(rows, padding, strict=True)])
-        seen = torch.tensor([[0] * pad + [1] * (longest - pad) for pad in padding])
+        turns = {row: turns[number] for row, turns in enumerate(rollouts) if number < len(turns)}
+        for row, turn in turns.items():
+            tokens[row] += turn.heard
+        longest = max(len(tokens[row]) for row in turns)
+        padding = {row: longest - len(tokens[row]) for row in turns}
+        ids = torch.tensor([[0] * pad + tokens[row] for row, pad in padding.items()])
+        seen = torch.tensor([[0] * pad + [1] * (longest - pad) for pad in padding.values()])
         with torch.inference_mode():
-            out = model.generate(
+            model.generate(
                 ids,
                 attention_mask=seen,
                 do_sample=True,
                 top_k=0,
-                max_new_tokens=max(rollouts[row][number][1] for row in rows),
+                max_new_tokens=max(len(turn.said) for turn in turns.values()),
                 pad_token_id=0,
             )
-        for row, said in zip(rows, out[:, longest:].tolist(), strict=True):
-            tokens[row] += said[: rollouts[row][number][1]]
+        for row, turn in turns.items():
+            tokens[row] += turn.said
     return time.perf_counter() - start
 
 
-def section(*, rounds: int = 3, threads: int = 2) -> str:
+def distinct(rollouts: list[list[Turn]]) -> int:
+    """How many sampled tokens have a beginning of their own: the others were sampled after the same tokens before."""
+
+    def beginnings(turns: list[Turn]) -> Iterator[tuple[int, ...]]:
+        tokens: list[int] = []
+        for turn in turns:
+            tokens += turn.heard
+            for token in turn.said:
+                yield tuple(tokens)
+                tokens.append(token)
+
+    return len({beginning for turns in rollouts for beginning in beginnings(turns)})
+
+
+def section(*, rounds: int = 3, threads: int = 2, model: Path | None = None) -> str:
     """The result as Markdown."""
-    rollouts, taken = alternate(quickstart_step, run_engine, run_generate, rounds=rounds, threads=threads)
-    sampled = sum(count for turns in rollouts for _, count in turns)
-    lengths = [len(turns[0][0]) for turns in rollouts]
+    from sdk.policies.rendering import make_renderer
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        start = model.resolve() if model is not None else end_to_end.warm_start(folder / "warm_start", threads)
+        work = recorded_step(start, folder / "step", threads)
+        stops: list[int] = []
+
+        def prepare(tokenizer: Any) -> list[list[Turn]]:
+            stops.extend(make_renderer(tokenizer).stop_token_ids)
+            return work
+
+        rollouts, taken = alternate(
+            prepare,
+            lambda engine, rollouts: run_engine(engine, rollouts, stops),
+            run_generate,
+            rounds=rounds,
+            threads=threads,
+            model_folder=start,
+        )
+    sampled = sum(len(turn.said) for turns in rollouts for turn in turns)
+    lengths = [len(turns[0].heard) for turns in rollouts]
     about = (
-        f"{len(rollouts)} rollouts of one step with {sum(map(len, rollouts))} turns, prompts of {min(lengths)} to "
-        f"{max(lengths)} tokens, {sampled} tokens sampled, float32, {threads} threads. `generate` goes turn by turn."
+        f"{len(rollouts)} rollouts of one step from the quickstart's warm start with {sum(map(len, rollouts))} turns, "
+        f"prompts of {min(lengths)} to {max(lengths)} tokens, {sampled} tokens sampled, of which {distinct(rollouts)} "
+        f"after other tokens than the rest of their group, float32, {threads} threads. `generate` goes turn by turn."
     )
     title = "Sampling in the quickstart's rollouts: the embedded engine beside `generate`"
     return table(title, about, sampled, taken)
@@ -133,8 +171,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--model", type=Path, metavar="FOLDER", help="a warm-started model; made where not given")
     options = parser.parse_args()
-    print(section(rounds=options.rounds, threads=options.threads))
+    print(section(rounds=options.rounds, threads=options.threads, model=options.model))
 
 
 if __name__ == "__main__":

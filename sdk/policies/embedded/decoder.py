@@ -41,18 +41,17 @@ class Decoder:
         """Forget everything stored."""
         self.cache = RowCache(self._config, dtype=self._dtype, device=self.device)
 
-    def compute(self, segments: Sequence[Segment], new: NextTokens | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def compute(self, segments: Sequence[Segment], new: NextTokens | None = None) -> torch.Tensor:
         """Compute and store the segments, and one more token for the rows of `new`, which belong to no segment.
 
         The cache has room for all of it (`RowCache.ensure`).
-        Returns the logits after the last token of each segment, [segments, V], and those of the rows, [R, V]. What fits
-        into one forward pass is computed in one: reading the weights is most of what a few tokens cost.
+        Returns the logits after the last token of each segment and then those of the rows, [segments + R, V]. What
+        fits into one forward pass is computed in one: reading the weights is most of what a few tokens cost.
         """
         batches = list(_batches(segments))
         logits = [self._forward(batch, None) for batch in batches[:-1]]
         logits.append(self._forward(batches[-1] if batches else [], new))
-        logits_NV = torch.cat(logits)
-        return logits_NV[: len(segments)], logits_NV[len(segments) :]
+        return torch.cat(logits) if len(logits) > 1 else logits[0]
 
     def _forward(self, batch: Sequence[_Piece], new: NextTokens | None) -> torch.Tensor:
         """Logits after the segments that end in this batch, then those of the rows of `new`."""
@@ -111,8 +110,8 @@ class Decoder:
         prefix = self.cache.separate(5)
         self.compute([Segment(ids[:5], prefix, 0)])
         self.cache.ensure(rows=1, tokens=16)
-        logits = [self.compute([Segment(ids[5:9], self.cache.row(0), 0, prefix)])[0]]
-        logits += [self.compute([], NextTokens([ids[i]], [i], [i - 5], [(prefix, [0])]))[1] for i in range(9, 14)]
+        logits = [self.compute([Segment(ids[5:9], self.cache.row(0), 0, prefix)])]
+        logits += [self.compute([], NextTokens([ids[i]], [i], [i - 5], [(prefix, [0])])) for i in range(9, 14)]
         return torch.cat(logits)
 
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ...errors import PolicyFailure
+from ...idle_threads import let_idle_threads_go
 from ..context import require_room
 from ..protocol import Completion, Sampling
 from .decoder import Decoder
@@ -66,6 +67,7 @@ class EmbeddedEngine:
         self.restarts = 0
         """How often it went on after a failure."""
         self._batch = Batch(decoder, max_rows=max_rows, version=version)
+        let_idle_threads_go()
         self._loading = False
         self._changed = threading.Condition()
         self._waiting: list[Request] = []
@@ -94,6 +96,11 @@ class EmbeddedEngine:
     def computed_prompt_tokens(self) -> int:
         """How many prompt tokens went through the model so far; the others were reused."""
         return self._batch.rows.computed_tokens
+
+    @property
+    def decoded_tokens(self) -> int:
+        """How many sampled tokens went through the model so far: one for all requests that came to it the same way."""
+        return self._batch.rows.decoded_tokens
 
     async def sample(
         self,
@@ -141,6 +148,8 @@ class EmbeddedEngine:
         Raises `ModelError` for weights that do not fit, `PolicyFailure` when the engine has failed or is closed.
         """
         self._decoder.weights.check(state)
+        # Who publishes has computed, and waits for what is sampled next.
+        let_idle_threads_go()
         ticket = NewWeights(state, version)
         with self._changed:
             while self._new_weights is not None and self._ended is None:
@@ -222,6 +231,8 @@ class EmbeddedEngine:
         """Wait for work and hand what waits to the batch; False when the engine is to close."""
         with self._changed:
             idle = not self._batch.busy
+            if idle and not (self._waiting or self._closing):
+                let_idle_threads_go()
             while not (self._waiting or self._batch.busy or self._new_weights or self._closing):
                 self._changed.wait()
             if idle and self._waiting and not self._new_weights and not self._closing:

@@ -1,13 +1,15 @@
-"""Which conversation sits in which row of the cache, and what of it need not be computed again.
+"""Which requests go on from which row of the cache, and what of their tokens need not be computed again.
 
-Three kinds of reuse, from the cheapest: a request that goes on from what a finished row holds takes that row over; a
-prefix that several conversations share (system prompt and tools) is stored once, apart from the rows; and what
-another row happens to hold is copied. Live rows are always the first rows, so that one view of the cache spans them.
+A row is a sequence of tokens: all requests that have come to the same tokens share it, so that it is decoded once for
+all of them, until they sample different ones and it branches. Three more kinds of reuse, from the cheapest: a prompt
+that goes on from what a finished row holds takes that row over; a prefix that several conversations share (system
+prompt and tools) is stored once, apart from the rows; and what another row happens to hold is copied. Live rows are
+always the first rows, so that one view of the cache spans them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -38,8 +40,11 @@ class Row:
 
     prefix: Prefix | None = None
     tokens: list[int] = field(default_factory=list)
-    request: Request | None = None
-    """None: the conversation waits for its next turn, and may lose its row to another."""
+    requests: list[Request] = field(default_factory=list)
+    """Those that have come to these tokens. Where there is none, the conversation waits for its next turn, and may lose
+    its row to another."""
+    trail: list[torch.Tensor] = field(default_factory=list)
+    """The logits [V] that each token of `requests` was sampled from; fewer than there are tokens where forgotten."""
     used: int = 0
 
     @property
@@ -49,17 +54,15 @@ class Row:
 
     @property
     def newest(self) -> int:
-        """The last token of its request that was sampled, which is not stored yet."""
-        if self.request is None:
-            raise RuntimeError("a row without a request has nothing to go on from")
-        return self.request.token_ids[-1]
+        """The last token that its requests sampled, which is not stored yet."""
+        return self.requests[0].token_ids[-1]
 
 
 @dataclass(eq=False)
 class Admission:
-    """Rows that begin with one and the same prompt; the first of them is computed, the others copy it."""
+    """A row that became live, and the tokens of its prompt that are still to compute."""
 
-    rows: list[Row]
+    row: Row
     missing: list[int]
 
 
@@ -75,11 +78,17 @@ class Rows:
         self.prefixes: list[Prefix] = []
         self.computed_tokens = 0
         """Prompt tokens that went through the model, for tests and metrics of reuse."""
+        self.decoded_tokens = 0
+        """Sampled tokens that did."""
 
     @property
     def room(self) -> int:
-        """How many more requests can be live."""
-        return self._max_rows - self.live
+        """How many more requests can be live: each may come to need a row of its own."""
+        return self._max_rows - sum(len(row.requests) for row in self.live_rows())
+
+    def live_rows(self) -> list[Row]:
+        """Those with requests."""
+        return self.rows[: self.live]
 
     def forget(self) -> None:
         """Drop everything stored; only without live rows."""
@@ -87,40 +96,68 @@ class Rows:
         self._decoder.reset()
 
     def admit(self, requests: Sequence[Request]) -> list[Admission]:
-        """Make `requests` (at most `room`) live, behind the rows that are; their prompts are still to compute."""
+        """Make `requests` (at most `room`) live, those of one prompt in one row, behind the rows that are; their
+        prompts are still to compute."""
         self._clock += 1
-        admissions = [a for a in map(self._take_over, requests) if a is not None]
-        taken = {id(a.rows[0].request) for a in admissions}
-        others: dict[tuple[int, ...], list[Request]] = {}
+        by_prompt: dict[tuple[int, ...], list[Request]] = {}
         for request in requests:
-            if id(request) not in taken:
-                others.setdefault(tuple(request.prompt), []).append(request)
-        prompts = [r.prompt for r in requests if id(r) not in taken]
-        admissions += [self._place(same, prompts) for same in others.values()]
-        return admissions
+            by_prompt.setdefault(tuple(request.prompt), []).append(request)
+        groups = list(by_prompt.values())
+        # All of these first: what is placed may take the row of a conversation that waits.
+        taken = [self._take_over(same) for same in groups]
+        others = [same for same, admission in zip(groups, taken, strict=True) if admission is None]
+        prompts = [request.prompt for same in others for request in same]
+        return [*(a for a in taken if a is not None), *(self._place(same, prompts) for same in others)]
 
-    def release(self, row: Row) -> None:
-        """The row's request ended: what it holds stays, for its next turn, until somebody needs the room."""
-        row.request = None
+    def go_on(self, row: Row, by_token: Mapping[int, list[Request]]) -> None:
+        """`by_token`: the row's requests that have not ended, by the token each sampled. One row for each token."""
+        ways = sorted(by_token.values(), key=len, reverse=True)
+        for requests in ways[1:]:
+            self.branch(row, len(row.tokens), requests)
+        # Only now: a request that no row holds would not hear of a failure.
+        row.requests = ways[0] if ways else []
+        if not ways:
+            self._release(row)
+
+    def branch(self, row: Row, length: int, requests: list[Request]) -> None:
+        """A live row for `requests`, which have come to the first `length` tokens of another and then left it."""
+        tokens, prefix = row.tokens[:length], row.prefix
+        if prefix is not None and len(prefix.tokens) > length:
+            prefix = None
+        begin = len(prefix.tokens) if prefix else 0
+        new = self._make_live(self._free_row(), requests)
+        new.prefix, new.tokens, new.trail = prefix, tokens[:begin], row.trail[: len(requests[0].token_ids)]
+        self._write(new, self._read(row, begin, length), tokens[begin:])
+
+    def drop_cancelled(self) -> None:
+        """Forget the requests that nobody waits for any more."""
+        for row in self.live_rows():
+            row.requests = [request for request in row.requests if not request.cancelled]
+            if not row.requests:
+                self._release(row)
+
+    def _release(self, row: Row) -> None:
+        """No request is left: what the row holds stays, for its next turn, until somebody needs the room."""
+        row.trail = []
         row.used = self._clock
         self.live -= 1
         self._exchange(self.rows.index(row), self.live)
 
     # Placing requests
 
-    def _take_over(self, request: Request) -> Admission | None:
-        """Continue the longest waiting conversation that the prompt extends."""
-        prompt = request.prompt
+    def _take_over(self, requests: list[Request]) -> Admission | None:
+        """Continue the longest waiting conversation that the prompt of all `requests` extends."""
+        prompt = requests[0].prompt
         found = [
             r for r in self.rows[self.live :] if len(r.tokens) < len(prompt) and prompt[: len(r.tokens)] == r.tokens
         ]
         best = max(found, key=lambda row: len(row.tokens), default=None)
         if best is None or best.own <= 0:
             return None
-        return Admission([self._make_live(best, request)], prompt[len(best.tokens) :])
+        return Admission(self._make_live(best, requests), prompt[len(best.tokens) :])
 
-    def _place(self, requests: Sequence[Request], prompts: Sequence[list[int]]) -> Admission:
-        """Rows for requests of one prompt: a shared prefix, what another row holds, and the rest to compute."""
+    def _place(self, requests: list[Request], prompts: Sequence[list[int]]) -> Admission:
+        """A row for requests of one prompt: a shared prefix, what another row holds, and the rest to compute."""
         prompt = requests[0].prompt
         prefix = self._prefix_for(prompt, prompts)
         known = len(prefix.tokens) if prefix else 0
@@ -128,12 +165,11 @@ class Rows:
         shared = min(common_length(source.tokens, prompt), len(prompt) - 1) if source else 0
         # A copy: the row that holds it may be the one that is given away next.
         copied = self._read(source, known, shared).clone() if source and shared > known else None
-        rows = [self._make_live(self._free_row(), request) for request in requests]
-        for row in rows:
-            row.prefix, row.tokens = prefix, prompt[:known]
+        row = self._make_live(self._free_row(), requests)
+        row.prefix, row.tokens = prefix, prompt[:known]
         if copied is not None:
-            self._write(rows[0], copied, prompt[known:shared])
-        return Admission(rows, prompt[max(known, shared) :])
+            self._write(row, copied, prompt[known:shared])
+        return Admission(row, prompt[max(known, shared) :])
 
     def _free_row(self) -> Row:
         """An unused row, or the one whose conversation has waited longest."""
@@ -145,8 +181,8 @@ class Rows:
         row.prefix, row.tokens = None, []
         return row
 
-    def _make_live(self, row: Row, request: Request) -> Row:
-        row.request = request
+    def _make_live(self, row: Row, requests: list[Request]) -> Row:
+        row.requests = requests
         row.used = self._clock
         if row.prefix is not None:
             row.prefix.used = self._clock
@@ -219,36 +255,29 @@ class Rows:
 
     # Keys and values
 
-    def compute(self, admissions: Sequence[Admission], decoding: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+    def compute(self, admissions: Sequence[Admission], decoding: Sequence[Row]) -> torch.Tensor:
         """The prompts of `admissions`, and the last sampled token of each of `decoding`, the first live rows.
 
-        Returns the logits after each prompt, [admissions, V], and after each of those tokens, [decoding, V].
+        Returns the logits after each prompt and then after each of those tokens, [admissions + decoding, V].
         """
         cache = self._decoder.cache
-        most = max((a.rows[0].own + len(a.missing) for a in admissions), default=0)
+        most = max((a.row.own + len(a.missing) for a in admissions), default=0)
         most = max([most, *(row.own for row in decoding)])
         self._make_room(most + 1)
         segments = []
         for admission in admissions:
-            first = admission.rows[0]
-            store = cache.row(self.rows.index(first))
-            segments.append(Segment(admission.missing, store, first.own, first.prefix.kv if first.prefix else None))
+            row = admission.row
+            store = cache.row(self.rows.index(row))
+            segments.append(Segment(admission.missing, store, row.own, row.prefix.kv if row.prefix else None))
         logits = self._forward(segments, _next_tokens(decoding) if decoding else None)
+        self.decoded_tokens += len(decoding)
         for row in decoding:
             row.tokens.append(row.newest)
         for admission in admissions:
-            first = admission.rows[0]
-            first.tokens = first.tokens + admission.missing
-        for admission in admissions:
-            first, *others = admission.rows
-            begin = len(first.tokens) - first.own
-            for row in others:
-                # The first one may have been moved onto a longer prefix since they were placed.
-                row.prefix, row.tokens = first.prefix, first.tokens[:begin]
-                self._write(row, self._read(first, begin, len(first.tokens)), first.tokens[begin:])
+            admission.row.tokens = admission.row.tokens + admission.missing
         return logits
 
-    def _forward(self, segments: Sequence[Segment], new: NextTokens | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(self, segments: Sequence[Segment], new: NextTokens | None) -> torch.Tensor:
         self.computed_tokens += sum(len(s.token_ids) for s in segments)
         return self._decoder.compute(segments, new)
 

@@ -3,7 +3,7 @@
 Each request draws one uniform number for each token from a counter-based generator of its own, and takes the token at
 which the cumulative distribution passes it.
 
-Axes: R rows, V vocabulary.
+Axes: N requests, R rows of logits, C distributions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -24,51 +24,69 @@ def generator(seed: int) -> np.random.Generator:
 
 
 def choose(
-    logits_RV: torch.Tensor, samplings: Sequence[Sampling], generators: Sequence[np.random.Generator]
+    logits_RV: torch.Tensor,
+    samplings: Sequence[Sampling],
+    generators: Sequence[np.random.Generator],
+    rows: Sequence[int] | None = None,
 ) -> tuple[list[int], list[float]]:
-    """One token for each row and its log-probability, in nats.
+    """One token for each request and its log-probability, in nats.
 
+    `rows`: which row of the logits each request draws from; without it, each from a row of its own.
     The log-probability is of the distribution sampled from, after temperature and `top_p`; at temperature 0 it is
     the model's own, untempered. Logits of any floating type; all arithmetic in float32, cumulative sums in float64.
     """
-    logits_RV = logits_RV.float()
     device = logits_RV.device
-    if any(s.temperature not in (0.0, 1.0) for s in samplings):
-        temperatures_R = torch.tensor([s.temperature or 1.0 for s in samplings], device=device)
-        logits_RV = logits_RV / temperatures_R[:, None]
-    logits_RV = _nucleus(logits_RV, samplings)
-    # A greedy row draws nothing; its number is never used.
+    # What a distribution costs is paid once, however many requests draw from it.
+    places: dict[tuple[int, float, float], int] = {}
+    of_N = [
+        places.setdefault((row, s.temperature, s.top_p), len(places))
+        for row, s in zip(range(len(samplings)) if rows is None else rows, samplings, strict=True)
+    ]
+    logits_CV = _logits(logits_RV, list(places))
+    # A greedy request draws nothing; its number is never used.
     draws = [0.0 if s.temperature == 0 else g.random() for s, g in zip(samplings, generators, strict=True)]
-    tokens_R, norm_R = _draw(logits_RV, torch.tensor(draws, dtype=torch.float64, device=device))
+    tokens_N, norm_C = _draw(logits_CV, torch.tensor(draws, dtype=torch.float64, device=device), of_N)
     greedy = [i for i, s in enumerate(samplings) if s.temperature == 0]
     if greedy:
-        tokens_R[greedy] = logits_RV[greedy].argmax(dim=-1)
-    logprobs_R = logits_RV.gather(1, tokens_R[:, None])[:, 0] - norm_R
-    return tokens_R.tolist(), logprobs_R.tolist()
+        tokens_N[greedy] = logits_CV[[of_N[i] for i in greedy]].argmax(dim=-1)
+    logprobs_N = logits_CV[of_N, tokens_N] - norm_C[of_N]
+    return tokens_N.tolist(), logprobs_N.tolist()
 
 
-def _draw(logits_RV: torch.Tensor, draws_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tokens at which the cumulative distributions pass `draws_R`, in [0, 1), and the logarithms of the sums.
+def _logits(logits_RV: torch.Tensor, distributions: Sequence[tuple[int, float, float]]) -> torch.Tensor:
+    """The logits of each distribution (row, temperature, `top_p`), [C, V] in float32."""
+    rows = [row for row, _, _ in distributions]
+    logits_CV = (logits_RV if rows == list(range(len(logits_RV))) else logits_RV[rows]).float()
+    if any(temperature not in (0.0, 1.0) for _, temperature, _ in distributions):
+        temperatures_C = torch.tensor([t or 1.0 for _, t, _ in distributions], device=logits_RV.device)
+        logits_CV = logits_CV / temperatures_C[:, None]
+    return _nucleus(logits_CV, [1.0 if t == 0 else top_p for _, t, top_p in distributions])
+
+
+def _draw(logits_CV: torch.Tensor, draws_N: torch.Tensor, of_N: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens [N] at which the cumulative distributions `of_N` pass `draws_N`, in [0, 1), and the logarithms of the
+    distributions' sums [C].
 
     In two steps, over sums of blocks and in the block that is passed: no cumulative sum over all of V is ever made.
     """
-    rows, vocabulary = logits_RV.shape
+    count, vocabulary = logits_CV.shape
     blocks = -(-vocabulary // _BLOCK)
-    probs_RV = logits_RV.new_zeros(rows, blocks * _BLOCK)
-    largest_R1 = logits_RV.amax(dim=-1, keepdim=True)
-    torch.sub(logits_RV, largest_R1, out=probs_RV[:, :vocabulary]).exp_()
-    probs_RBb = probs_RV.view(rows, blocks, _BLOCK)
-    cdf_RB = probs_RBb.sum(dim=-1).double().cumsum(dim=-1)
-    total_R1 = cdf_RB[:, -1:]
-    aim_R1 = _below(draws_R[:, None] * total_R1, total_R1)
+    probs_CV = logits_CV.new_zeros(count, blocks * _BLOCK)
+    largest_C1 = logits_CV.amax(dim=-1, keepdim=True)
+    torch.sub(logits_CV, largest_C1, out=probs_CV[:, :vocabulary]).exp_()
+    probs_CBb = probs_CV.view(count, blocks, _BLOCK)
+    cdf_CB = probs_CBb.sum(dim=-1).double().cumsum(dim=-1)
+    cdf_NB = cdf_CB[of_N]
+    total_N1 = cdf_NB[:, -1:]
+    aim_N1 = _below(draws_N[:, None] * total_N1, total_N1)
     # Where logits are not finite no token is passed: the last one is taken then, and its log-probability tells.
-    block_R1 = torch.searchsorted(cdf_RB, aim_R1, right=True).clamp_(max=blocks - 1)
-    before_RB = torch.nn.functional.pad(cdf_RB[:, :-1], (1, 0))
-    inside_R1 = aim_R1 - before_RB.gather(1, block_R1)
-    cdf_Rb = probs_RBb[torch.arange(rows, device=logits_RV.device), block_R1[:, 0]].double().cumsum(dim=-1)
-    place_R1 = torch.searchsorted(cdf_Rb, _below(inside_R1, cdf_Rb[:, -1:]), right=True)
-    tokens_R = (block_R1 * _BLOCK + place_R1)[:, 0].clamp_(max=vocabulary - 1)
-    return tokens_R, (largest_R1 + total_R1.log().float())[:, 0]
+    block_N1 = torch.searchsorted(cdf_NB, aim_N1, right=True).clamp_(max=blocks - 1)
+    before_NB = torch.nn.functional.pad(cdf_NB[:, :-1], (1, 0))
+    inside_N1 = aim_N1 - before_NB.gather(1, block_N1)
+    cdf_Nb = probs_CBb[of_N, block_N1[:, 0]].double().cumsum(dim=-1)
+    place_N1 = torch.searchsorted(cdf_Nb, _below(inside_N1, cdf_Nb[:, -1:]), right=True)
+    tokens_N = (block_N1 * _BLOCK + place_N1)[:, 0].clamp_(max=vocabulary - 1)
+    return tokens_N, (largest_C1 + cdf_CB[:, -1:].log().float())[:, 0]
 
 
 def _below(x: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
@@ -76,21 +94,21 @@ def _below(x: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
     return torch.minimum(x, torch.nextafter(bound, torch.zeros_like(bound)))
 
 
-def _nucleus(logits_RV: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
-    """Where a row asks for `top_p`, -inf outside the smallest set of most likely tokens that holds it.
+def _nucleus(logits_CV: torch.Tensor, top_ps: Sequence[float]) -> torch.Tensor:
+    """Where `top_p` is below 1, -inf outside the smallest set of most likely tokens that holds it.
 
     Nucleus sampling: Holtzman et al., arXiv 1904.09751. The most likely token always stays.
     """
-    rows = [i for i, s in enumerate(samplings) if s.top_p < 1 and s.temperature > 0]
+    rows = [i for i, top_p in enumerate(top_ps) if top_p < 1]
     if not rows:
-        return logits_RV
-    top_p_r = torch.tensor([samplings[i].top_p for i in rows], device=logits_RV.device, dtype=torch.float64)
-    sorted_rV, order_rV = torch.sort(logits_RV[rows], dim=-1, descending=True, stable=True)
+        return logits_CV
+    top_p_r = torch.tensor([top_ps[i] for i in rows], device=logits_CV.device, dtype=torch.float64)
+    sorted_rV, order_rV = torch.sort(logits_CV[rows], dim=-1, descending=True, stable=True)
     probs_rV = torch.softmax(sorted_rV, dim=-1, dtype=torch.float64)
     outside_rV = probs_rV.cumsum(dim=-1) - probs_rV >= top_p_r[:, None]
     outside_rV[:, 0] = False
-    logits_RV = logits_RV.clone()
-    logits_RV[rows] = torch.empty_like(sorted_rV).scatter_(
+    logits_CV = logits_CV.clone()
+    logits_CV[rows] = torch.empty_like(sorted_rV).scatter_(
         1, order_rV, sorted_rV.masked_fill(outside_rV, float("-inf"))
     )
-    return logits_RV
+    return logits_CV

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from .decoder import Decoder
+from .joining import join, remember
 from .requests import Request
-from .rows import Admission, Row, Rows
+from .rows import Row, Rows
 from .sampling import choose
 
 
@@ -42,7 +43,7 @@ class Batch:
     def requests(self) -> Iterator[Request]:
         """Every request that has not been answered."""
         yield from self.waiting
-        yield from (row.request for row in self.rows.rows if row.request is not None)
+        yield from (request for row in self.rows.rows for request in row.requests)
 
     def load(self, new: NewWeights) -> None:
         """Take new weights; only while not busy."""
@@ -54,45 +55,36 @@ class Batch:
     def step(self) -> None:
         """Admit what fits, and decode one token for each row that was live before, all in one forward pass."""
         with torch.inference_mode():
-            self._drop_cancelled()
-            decoding = self._live()
-            admitted = self.waiting[: self.rows.room]
-            admissions = self.rows.admit(admitted) if admitted else []
+            self.rows.drop_cancelled()
+            self.waiting = [request for request in self.waiting if not request.cancelled]
+            fitting = self.waiting[: self.rows.room]
+            others = [request for request in fitting if not join(self.rows, request, self.version)]
+            decoding = self.rows.live_rows()
+            admissions = self.rows.admit(others) if others else []
             # Only now: each request stays in `requests` all the time, or nobody would tell its caller of a failure.
-            self.waiting = self.waiting[len(admitted) :]
+            self.waiting = self.waiting[len(fitting) :]
             if admissions or decoding:
-                self._sample(admissions, decoding, *self.rows.compute(admissions, decoding))
+                logits_RV = self.rows.compute(admissions, decoding)
+                self._sample([*(admission.row for admission in admissions), *decoding], logits_RV)
 
-    def _drop_cancelled(self) -> None:
-        for row in self._live():
-            if row.request is not None and row.request.cancelled:
-                self.rows.release(row)
-        self.waiting = [request for request in self.waiting if not request.cancelled]
-
-    def _live(self) -> list[Row]:
-        return self.rows.rows[: self.rows.live]
-
-    def _sample(
-        self,
-        admissions: Sequence[Admission],
-        decoding: Sequence[Row],
-        prompts_AV: torch.Tensor,
-        decoded_RV: torch.Tensor,
-    ) -> None:
-        """Give each row a token: those of an admission from the same logits."""
-        rows, logits = list(decoding), [decoded_RV]
-        for admission, logits_V in zip(admissions, prompts_AV, strict=True):
-            rows += admission.rows
-            logits.append(logits_V.expand(len(admission.rows), -1))
-        requests = [_request(row) for row in rows]
-        tokens, logprobs = choose(torch.cat(logits), [r.sampling for r in requests], [r.random for r in requests])
-        for row, request, token, logprob in zip(rows, requests, tokens, logprobs, strict=True):
-            if request.take(token, logprob):
-                request.finish(self.version)
-                self.rows.release(row)
-
-
-def _request(row: Row) -> Request:
-    if row.request is None:
-        raise RuntimeError("a live row has no request")
-    return row.request
+    def _sample(self, rows: Sequence[Row], logits_RV: torch.Tensor) -> None:
+        """A token for each request of each row."""
+        drawing = [(place, request) for place, row in enumerate(rows) for request in row.requests]
+        drawn = choose(
+            logits_RV,
+            [request.sampling for _, request in drawing],
+            [request.random for _, request in drawing],
+            [place for place, _ in drawing],
+        )
+        for row, logits_V in zip(rows, logits_RV, strict=True):
+            remember(row, logits_V)
+        tokens = zip(*drawn, strict=True)
+        for row in rows:
+            going_on: dict[int, list[Request]] = {}
+            for request in row.requests:
+                token, logprob = next(tokens)
+                if request.take(token, logprob):
+                    request.finish(self.version)
+                else:
+                    going_on.setdefault(token, []).append(request)
+            self.rows.go_on(row, going_on)

@@ -1,0 +1,26 @@
+"""Threads that wait for a thread's next parallel work are let go where it has none for a while."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+_SOFT = 1
+"""`omp_pause_soft`, OpenMP 5.0, section 3.2.43: what is paused goes on as it was."""
+
+
+def let_idle_threads_go() -> bool:
+    """End the threads with which OpenMP has done the calling thread's parallel work; the next work begins new ones.
+
+    Each thread that has multiplied matrices keeps a team of its own. Where there are more threads in teams than
+    processors, at work or not, libgomp no longer has a team spin for a moment at its barriers (`GOMP_SPINCOUNT`) but
+    puts it to sleep at each. A decode step of the embedded model has several hundred of them, and took a fifth longer
+    beside the idle team of the thread that had loaded the model. To begin a team anew takes some 50 microseconds.
+
+    Returns whether it did; not where torch has come with another OpenMP than libgomp, or none.
+    """
+    if sys.platform != "linux":
+        return False
+    # torch loads its OpenMP for all to see.
+    pause = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)
+    return pause is not None and pause(_SOFT) == 0

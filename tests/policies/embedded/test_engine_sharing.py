@@ -1,0 +1,252 @@
+"""Requests of one prompt share a row as long as they sample the same tokens: nothing is decoded twice, and each gets
+what its seed draws from the model."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from engine_models import EOS, random_tokens, tiny_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_forward import assert_exact
+
+from sdk.errors import PolicyFailure
+from sdk.policies.embedded import EmbeddedEngine
+from sdk.policies.embedded.decoder import Decoder
+from sdk.policies.embedded.requests import Request
+from sdk.policies.embedded.sampling import generator
+from sdk.policies.embedded.worker import Batch
+from sdk.policies.protocol import Completion, Sampling
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+MODEL = tiny_model()
+DECODER = Decoder(MODEL)
+COOL = 0.3
+"""At this temperature the tiny model says much the same again and again, as a trained one does."""
+
+
+def distinct_prefixes(prompt: list[int], completions: list[Completion]) -> int:
+    """How many token sequences have to be decoded, the last token of each completion left out."""
+    return len({tuple(c.token_ids[:n]) for c in completions for n in range(1, len(c.token_ids))})
+
+
+@pytest.mark.parametrize("temperature", [0.0, COOL, 1.0])
+async def test_a_group_decodes_each_distinct_beginning_once(temperature: float) -> None:
+    prompt = random_tokens(40, 0)
+    sampling = Sampling(max_tokens=24, temperature=temperature)
+    DECODER.reset()
+    batch = Batch(DECODER, max_rows=8, version=0)
+    requests = [request_of(prompt, sampling, seed) for seed in range(8)]
+    batch.waiting += requests
+    while batch.busy:
+        batch.step()
+    completions = [await request.future for request in requests]
+    assert batch.rows.computed_tokens == len(prompt)
+    assert batch.rows.decoded_tokens == distinct_prefixes(prompt, completions)
+    sampled = sum(len(c.token_ids) for c in completions)
+    assert batch.rows.decoded_tokens < sampled / (7 if temperature == 0 else 1)
+    for completion in completions:
+        assert_exact(MODEL, prompt, completion, temperature or 1.0)
+
+
+async def test_the_next_turn_is_computed_once_for_all_that_heard_the_same() -> None:
+    prompt, heard = random_tokens(40, 0), random_tokens(11, 1)
+    with EmbeddedEngine(MODEL) as engine:
+        sampling = Sampling(max_tokens=6, temperature=0)
+        first = await asyncio.gather(*(engine.sample(prompt, sampling=sampling, seed=i) for i in range(6)))
+        before = engine.computed_prompt_tokens
+        longer = prompt + first[0].token_ids + heard
+        second = await asyncio.gather(*(engine.sample(longer, sampling=sampling, seed=i) for i in range(6)))
+        # The last sampled token was never an input. Those that come after the first are never computed again.
+        assert engine.computed_prompt_tokens - before == 1 + len(heard)
+        assert engine.decoded_tokens == sum(len(c[0].token_ids) - 1 for c in (first, second))
+    assert len({tuple(c.token_ids) for c in second}) == 1
+    assert_exact(MODEL, longer, second[0])
+
+
+async def test_requests_of_one_row_keep_their_own_temperature_nucleus_limit_and_end() -> None:
+    prompt = random_tokens(30, 3)
+    alone = [
+        (Sampling(max_tokens=20, temperature=0.0), ()),
+        (Sampling(max_tokens=3, temperature=0.0), ()),
+        (Sampling(max_tokens=20, temperature=COOL), ()),
+        (Sampling(max_tokens=20, temperature=COOL, top_p=0.5), ()),
+        (Sampling(max_tokens=20, temperature=1.5), ()),
+    ]
+    with EmbeddedEngine(MODEL) as engine:
+        greedy = await engine.sample(prompt, sampling=alone[0][0], seed=0)
+        alone.append((Sampling(max_tokens=20, temperature=0.0), (greedy.token_ids[4],)))
+
+        async def sample(number: int) -> Completion:
+            sampling, stops = alone[number]
+            return await engine.sample(prompt, sampling=sampling, seed=number, stop_token_ids=stops)
+
+        apart = [await sample(number) for number in range(len(alone))]
+        together = await asyncio.gather(*(sample(number) for number in range(len(alone))))
+    assert [(c.token_ids, c.stop_reason) for c in together] == [(c.token_ids, c.stop_reason) for c in apart]
+    for one, other in zip(together, apart, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+    assert (together[1].token_ids, together[1].stop_reason) == (greedy.token_ids[:3], "length")
+    assert together[5].stop_reason == "stop"
+
+
+async def test_each_request_of_a_row_hears_its_tokens_as_they_come() -> None:
+    prompt, heard = random_tokens(30, 3), [[] for _ in range(5)]  # type: list[int], list[list[int]]
+    with EmbeddedEngine(MODEL) as engine:
+        sampling = Sampling(max_tokens=12, temperature=COOL)
+        completions = await asyncio.gather(
+            *(engine.sample(prompt, sampling=sampling, seed=seed, on_token=heard[seed].append) for seed in range(5))
+        )
+    assert heard == [c.token_ids for c in completions]
+
+
+async def test_a_failure_while_a_row_branches_reaches_every_request_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sdk.policies.embedded.rows import Rows
+
+    def no_room(*_: Any) -> None:
+        raise MemoryError("injected fault")
+
+    monkeypatch.setattr(Rows, "branch", no_room)
+    with EmbeddedEngine(MODEL) as engine:
+        sampling = Sampling(max_tokens=30, temperature=2.0)
+        requests = [engine.sample(random_tokens(9, 0), sampling=sampling, seed=seed) for seed in range(6)]
+        results = await asyncio.gather(*requests, return_exceptions=True)
+    assert all(isinstance(r, PolicyFailure) and "injected fault" in str(r) for r in results)
+
+
+# Random schedules
+
+PROMPTS = [random_tokens(40, 0), random_tokens(40, 0)[:33] + random_tokens(5, 1), random_tokens(3, 2)]
+HEARD = [random_tokens(4, 3), random_tokens(4, 3)[:2] + random_tokens(3, 4)]
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A conversation of one or two turns: when it begins, after how many steps it hears of a tool, which sampling."""
+
+    arrives: int
+    prompt: int
+    pause: int
+    heard: int | None
+    seed: int
+    temperature: float
+    max_tokens: int
+    cancelled_after: int | None
+
+
+VISITS = st.builds(
+    Visit,
+    arrives=st.integers(0, 14),
+    prompt=st.sampled_from([0, 0, 0, 1, 2]),
+    pause=st.integers(0, 4),
+    heard=st.sampled_from([None, 0, 0, 1]),
+    seed=st.integers(0, 3),
+    temperature=st.sampled_from([0.0, COOL, COOL, 1.0]),
+    max_tokens=st.integers(1, 14),
+    cancelled_after=st.sampled_from([None, None, None, None, 0, 3]),
+)
+
+
+def request_of(prompt: list[int], sampling: Sampling, seed: int) -> Request:
+    loop = asyncio.get_running_loop()
+    return Request(
+        prompt=prompt,
+        sampling=sampling,
+        limit=sampling.max_tokens,
+        stop_ids=frozenset({EOS}),
+        random=generator(seed),
+        loop=loop,
+        future=loop.create_future(),
+    )
+
+
+async def play(visits: list[Visit], max_rows: int) -> list[list[tuple[list[int], Completion]]]:
+    """The turns of each conversation, with the engine's steps made one by one: what comes when is the schedule's."""
+    DECODER.reset()
+    batch = Batch(DECODER, max_rows=max_rows, version=0)
+    turns: list[list[tuple[list[int], Completion]]] = [[] for _ in visits]
+    due = {(visit.arrives, number): list(PROMPTS[visit.prompt]) for number, visit in enumerate(visits)}
+    flying: dict[int, tuple[Request, int]] = {}
+    clock = 0
+    while due or flying:
+        for (when, number), prompt in sorted(due.items()):
+            if when <= clock:
+                visit = visits[number]
+                sampling = Sampling(max_tokens=visit.max_tokens, temperature=visit.temperature)
+                request = request_of(prompt, sampling, visit.seed + 10 * len(turns[number]))
+                flying[number] = request, clock
+                batch.waiting.append(request)
+                del due[when, number]
+        if batch.busy:
+            batch.step()
+        clock += 1
+        await asyncio.sleep(0)  # the answers are delivered through the loop
+        for number, (request, began) in list(flying.items()):
+            visit = visits[number]
+            if request.future.done():
+                del flying[number]
+                completion = request.future.result()
+                turns[number].append((request.prompt, completion))
+                if visit.heard is not None and len(turns[number]) == 1:
+                    prompt = request.prompt + completion.token_ids + HEARD[visit.heard]
+                    due[clock + visit.pause, number] = prompt
+            elif visit.cancelled_after is not None and clock - began > visit.cancelled_after:
+                del flying[number]
+                request.cancelled = True
+    assert batch.rows.live <= max_rows
+    return turns
+
+
+@settings(max_examples=60, deadline=None)
+@given(visits=st.lists(VISITS, min_size=1, max_size=9), max_rows=st.sampled_from([2, 4, 16]))
+def test_whatever_comes_when_each_request_gets_what_its_seed_draws_from_the_model(
+    visits: list[Visit], max_rows: int
+) -> None:
+    for visit, turns in zip(visits, asyncio.run(play(visits, max_rows)), strict=True):
+        for number, (prompt, completion) in enumerate(turns):
+            assert_drawn(prompt, completion, visit.temperature, visit.seed + 10 * number)
+            assert len(completion.token_ids) == visit.max_tokens or completion.token_ids[-1] == EOS
+        if visit.cancelled_after is None:
+            assert len(turns) == (1 if visit.heard is None else 2)
+
+
+def assert_drawn(prompt: list[int], completion: Completion, temperature: float, seed: int) -> None:
+    """Each token is the one at which the plain model's cumulative distribution passes the seed's next number."""
+    assert_exact(MODEL, prompt, completion, temperature or 1.0)
+    tokens, random = completion.token_ids, generator(seed)
+    with torch.no_grad():
+        logits_TV = MODEL(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1].double()
+    for token, logits_V in zip(tokens, logits_TV, strict=True):
+        if temperature == 0:
+            assert logits_V[token] >= logits_V.max() - 1e-4
+            continue
+        cdf_V, draw = (logits_V / temperature).softmax(-1).cumsum(-1), random.random()
+        below = float(cdf_V[token - 1]) if token else 0.0
+        assert below - 1e-5 <= draw <= cdf_V[token] + 1e-5
+
+
+@pytest.mark.parametrize("late", range(12))
+async def test_a_request_that_comes_late_joins_its_group_or_goes_on_its_own(late: int) -> None:
+    """Up to eight tokens behind, nothing is computed again; from nine on, its prompt's last token is."""
+    prompt = PROMPTS[0]
+    sampling = Sampling(max_tokens=20, temperature=0)
+    batch = Batch(Decoder(tiny_model(eos_token_id=None)), max_rows=4, version=0)
+    requests = [request_of(prompt, sampling, 0), request_of(prompt, sampling, 1)]
+    for request in requests:
+        request.stop_ids = frozenset()
+    batch.waiting.append(requests[0])
+    for _ in range(late):
+        batch.step()
+    batch.waiting.append(requests[1])
+    while batch.busy:
+        batch.step()
+    first, second = [await request.future for request in requests]
+    assert first.token_ids == second.token_ids
+    joined = late <= 8
+    assert batch.rows.decoded_tokens == (19 if joined else 38)
+    assert batch.rows.computed_tokens == len(prompt) + (0 if joined else 1)
+    torch.testing.assert_close(torch.tensor(first.logprobs), torch.tensor(second.logprobs), atol=1e-5, rtol=0)

@@ -8,12 +8,13 @@ The keys of a row are the prefix's followed by its own. While decoding, all rows
 matrix product and each row reads its own keys; one softmax over both sets of scores joins them, which is the
 same as merging the two partial results by their log-sum-exp (Hydragen, arXiv 2402.05099).
 
-Axes: Y layers, 2 keys and values, R rows, N tokens of the step, H query heads, K key heads, G query heads for each
-key head, P prefix tokens, S stored tokens, D head size.
+Axes: Y layers, 2 keys and values, R rows, N tokens of the step, T tokens of one row in it, H query heads, K key heads,
+G query heads for each key head, Q = G * T, P prefix tokens, S stored tokens, D head size.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -108,95 +109,124 @@ class PrefillStep:
 
 @dataclass(frozen=True)
 class NextTokens:
-    """One new token for each of the first rows of the cache."""
+    """The next tokens of each of the first rows of the cache, one or more."""
 
-    token_ids: Sequence[int]
+    token_ids: Sequence[Sequence[int]]
     positions: Sequence[int]
+    """Of the first new token of each row."""
     own_lengths: Sequence[int]
-    """How many tokens each row itself stores, the new one not counted."""
+    """How many tokens each row itself stores, the new ones not counted."""
     prefixes: Sequence[tuple[torch.Tensor, Sequence[int]]]
     """Pairs of a prefix [Y, 2, K, P, D] and the rows that share it."""
 
 
 class DecodeStep:
-    """How `NextTokens` attend: each to its prefix and to its row's own tokens."""
+    """How `NextTokens` attend: each to its prefix, to its row's own tokens and to the new ones before it.
+
+    Rows with fewer new tokens than others are padded here, and nowhere else.
+    """
 
     def __init__(self, cache: torch.Tensor, new: NextTokens) -> None:
         """`cache` [Y, 2, R, K, S, D]."""
-        own_lengths, prefixes = new.own_lengths, new.prefixes
-        rows, device = len(own_lengths), cache.device
-        self._cache = cache
-        self._rows_R = torch.arange(rows, device=device)
-        self._lengths_R = torch.tensor(own_lengths, device=device)
-        self._stored = max(own_lengths) + 1
-        unseen = torch.arange(self._stored, device=device) > self._lengths_R[:, None]
-        self._mask_R11S = _as_scores(unseen, cache.dtype)
+        device = cache.device
+        counts = [len(token_ids) for token_ids in new.token_ids]
+        rows, self._most = len(counts), max(counts)
+        self._cache, self._rows = cache, rows
+        self._rows_N = torch.tensor([r for r, count in enumerate(counts) for _ in range(count)], device=device)
+        self._steps_N = torch.tensor([t for count in counts for t in range(count)], device=device)
+        begins = itertools.accumulate(counts, initial=0)
+        # Where a row has no token, its first one stands in: what comes of that is not read.
+        self._from_RT = torch.tensor(
+            [
+                [begin + (t if t < count else 0) for t in range(self._most)]
+                for begin, count in zip(begins, counts, strict=False)
+            ],
+            device=device,
+        )
+        lengths_R = torch.tensor(new.own_lengths, device=device)
+        self._places_N = lengths_R[self._rows_N] + self._steps_N
+        self._stored = max(own + count for own, count in zip(new.own_lengths, counts, strict=True))
+        steps_T = torch.arange(self._most, device=device)
+        self._last_RT = lengths_R[:, None] + steps_T
+        self._positions_RT = torch.tensor(new.positions, device=device)[:, None] + steps_T
+        self._longest = max(new.positions) + self._most - 1
+        prefixes = new.prefixes
         self._prefixes = [(kv, None if len(r) == rows else torch.tensor(r, device=device)) for kv, r in prefixes]
         self._longest_prefix = max((kv.shape[3] for kv, _ in prefixes), default=0)
-        self._positions = new.positions
-        self._windows: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
+        self._masks: dict[int | None, tuple[torch.Tensor, list[torch.Tensor] | None]] = {}
 
     def attend(self, layer: Layer, q_HND: torch.Tensor, k_KND: torch.Tensor, v_KND: torch.Tensor) -> torch.Tensor:
-        heads, rows, size = q_HND.shape
-        key_heads = k_KND.shape[0]
+        heads, _, size = q_HND.shape
+        key_heads, groups = k_KND.shape[0], heads // k_KND.shape[0]
         keys_RKSD, values_RKSD = self._cache[layer.index, 0], self._cache[layer.index, 1]
-        keys_RKSD[self._rows_R, :, self._lengths_R] = k_KND.transpose(0, 1)
-        values_RKSD[self._rows_R, :, self._lengths_R] = v_KND.transpose(0, 1)
-        q_RKGD = (q_HND * layer.scaling).transpose(0, 1).reshape(rows, key_heads, heads // key_heads, size)
-        mask_R11S, of_prefixes = self._masks_within(layer.window)
-        own_RKGS = q_RKGD @ keys_RKSD[:rows, :, : self._stored].transpose(-1, -2) + mask_R11S
-        shared_RKGP = self._prefix_scores(layer.index, q_RKGD, of_prefixes)
-        scores = own_RKGS if shared_RKGP is None else torch.cat([own_RKGS, shared_RKGP], dim=-1)
+        keys_RKSD[self._rows_N, :, self._places_N] = k_KND.transpose(0, 1)
+        values_RKSD[self._rows_N, :, self._places_N] = v_KND.transpose(0, 1)
+        # Q: the query heads of a key head, for each of them a row's new tokens.
+        q_NHD = (q_HND * layer.scaling).transpose(0, 1)
+        if self._most > 1:
+            q_RTHD = q_NHD[self._from_RT].unflatten(2, (key_heads, groups))
+            q_RKQD = q_RTHD.permute(0, 2, 3, 1, 4).reshape(self._rows, key_heads, -1, size)
+        else:
+            q_RKQD = q_NHD.reshape(self._rows, key_heads, groups, size)
+        mask_R1QS, of_prefixes = self._masks_within(layer.window, groups)
+        own_RKQS = q_RKQD @ keys_RKSD[: self._rows, :, : self._stored].transpose(-1, -2) + mask_R1QS
+        shared_RKQP = self._prefix_scores(layer.index, q_RKQD, of_prefixes)
+        scores = own_RKQS if shared_RKQP is None else torch.cat([own_RKQS, shared_RKQP], dim=-1)
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q_HND.dtype)
-        seen_RKGD = weights[..., : self._stored] @ values_RKSD[:rows, :, : self._stored]
-        if shared_RKGP is not None:
-            self._add_prefix_values(layer.index, weights[..., self._stored :], seen_RKGD)
-        return seen_RKGD.reshape(rows, heads, size)
+        seen_RKQD = weights[..., : self._stored] @ values_RKSD[: self._rows, :, : self._stored]
+        if shared_RKQP is not None:
+            self._add_prefix_values(layer.index, weights[..., self._stored :], seen_RKQD)
+        if self._most == 1:
+            return seen_RKQD.reshape(self._rows, heads, size)
+        seen_RTKGD = seen_RKQD.unflatten(2, (groups, self._most)).permute(0, 3, 1, 2, 4)
+        return seen_RTKGD[self._rows_N, self._steps_N].reshape(-1, heads, size)
 
-    def _masks_within(self, window: int | None) -> tuple[torch.Tensor, list[torch.Tensor] | None]:
-        """What is added to the scores of the rows' own tokens, and of each prefix [its rows, 1, 1, P] where a window
-        ends within one of them."""
-        if window is None or window > max(self._positions):
-            return self._mask_R11S, None
-        if window not in self._windows:
+    def _masks_within(self, window: int | None, groups: int) -> tuple[torch.Tensor, list[torch.Tensor] | None]:
+        """What is added to the scores of the rows' own tokens, [R, 1, Q, S], and of each prefix [its rows, 1, Q, P]
+        where a window ends within one of them."""
+        if window is not None and window > self._longest:
+            window = None
+        if window not in self._masks:
             dtype, device = self._cache.dtype, self._cache.device
             stored_S = torch.arange(self._stored, device=device)
-            positions_R = torch.tensor(self._positions, device=device)
-            own = _as_scores(self._lengths_R[:, None] - stored_S >= window, dtype) + self._mask_R11S
-            of_prefixes = []
-            for prefix, rows in self._prefixes:
-                positions_r = positions_R if rows is None else positions_R[rows]
-                unseen = positions_r[:, None] - torch.arange(prefix.shape[3], device=device) >= window
-                of_prefixes.append(_as_scores(unseen, dtype))
-            self._windows[window] = own, of_prefixes
-        return self._windows[window]
+            unseen_RTS = stored_S > self._last_RT[..., None]
+            of_prefixes = None
+            if window is not None:
+                unseen_RTS |= self._last_RT[..., None] - stored_S >= window
+                of_prefixes = []
+                for prefix, rows in self._prefixes:
+                    positions_rT = self._positions_RT if rows is None else self._positions_RT[rows]
+                    unseen_rTP = positions_rT[..., None] - torch.arange(prefix.shape[3], device=device) >= window
+                    of_prefixes.append(_as_scores(unseen_rTP, groups, dtype))
+            self._masks[window] = _as_scores(unseen_RTS, groups, dtype), of_prefixes
+        return self._masks[window]
 
-    def _prefix_scores(self, layer: int, q_RKGD: torch.Tensor, masks: list[torch.Tensor] | None) -> torch.Tensor | None:
-        """Scores against the prefixes, [R, K, G, longest P]; -inf where a row's prefix is shorter or another."""
+    def _prefix_scores(self, layer: int, q_RKQD: torch.Tensor, masks: list[torch.Tensor] | None) -> torch.Tensor | None:
+        """Scores against the prefixes, [R, K, Q, longest P]; -inf where a row's prefix is shorter or another."""
         if not self._prefixes:
             return None
         if len(self._prefixes) == 1 and self._prefixes[0][1] is None:
-            scores = _scores(q_RKGD, self._prefixes[0][0][layer, 0])
+            scores = _scores(q_RKQD, self._prefixes[0][0][layer, 0])
             return scores if masks is None else scores + masks[0]
-        out = q_RKGD.new_full((*q_RKGD.shape[:3], self._longest_prefix), float("-inf"))
+        out = q_RKQD.new_full((*q_RKQD.shape[:3], self._longest_prefix), float("-inf"))
         for number, (prefix, rows) in enumerate(self._prefixes):
-            scores = _scores(q_RKGD if rows is None else q_RKGD[rows], prefix[layer, 0])
+            scores = _scores(q_RKQD if rows is None else q_RKQD[rows], prefix[layer, 0])
             if masks is not None:
                 scores = scores + masks[number]
             out[slice(None) if rows is None else rows, :, :, : prefix.shape[3]] = scores
         return out
 
-    def _add_prefix_values(self, layer: int, weights_RKGP: torch.Tensor, seen_RKGD: torch.Tensor) -> None:
+    def _add_prefix_values(self, layer: int, weights_RKQP: torch.Tensor, seen_RKQD: torch.Tensor) -> None:
         for prefix, rows in self._prefixes:
             here = slice(None) if rows is None else rows
-            weights_KrgP = _heads_first(weights_RKGP[here, :, :, : prefix.shape[3]])
+            weights_KrgP = _heads_first(weights_RKQP[here, :, :, : prefix.shape[3]])
             seen_KrgD = weights_KrgP @ prefix[layer, 1]
-            count, groups = seen_RKGD[here].shape[0], seen_RKGD.shape[2]
-            seen_RKGD[here] += seen_KrgD.unflatten(1, (count, groups)).transpose(0, 1)
+            count, groups = seen_RKQD[here].shape[0], seen_RKQD.shape[2]
+            seen_RKQD[here] += seen_KrgD.unflatten(1, (count, groups)).transpose(0, 1)
 
 
 class JointStep:
-    """Segments, and behind them one new token for each of some other rows: the weights are read once for both."""
+    """Segments, and behind them the next tokens of some other rows: the weights are read once for both."""
 
     def __init__(self, prefill: PrefillStep, decode: DecodeStep) -> None:
         self._prefill, self._decode = prefill, decode
@@ -208,14 +238,14 @@ class JointStep:
         return torch.cat([before, after])
 
 
-def _heads_first(x_RKGA: torch.Tensor) -> torch.Tensor:
-    """[R, K, G, A] to [K, R * G, A]: one matrix for each key head, over the queries of all rows."""
-    return x_RKGA.transpose(0, 1).flatten(1, 2)
+def _heads_first(x_RKQA: torch.Tensor) -> torch.Tensor:
+    """[R, K, Q, A] to [K, R * Q, A]: one matrix for each key head, over the queries of all rows."""
+    return x_RKQA.transpose(0, 1).flatten(1, 2)
 
 
-def _scores(q_RKGD: torch.Tensor, keys_KPD: torch.Tensor) -> torch.Tensor:
-    rows, _, groups, _ = q_RKGD.shape
-    scores_KrgP = _heads_first(q_RKGD) @ keys_KPD.transpose(-1, -2)
+def _scores(q_RKQD: torch.Tensor, keys_KPD: torch.Tensor) -> torch.Tensor:
+    rows, _, groups, _ = q_RKQD.shape
+    scores_KrgP = _heads_first(q_RKQD) @ keys_KPD.transpose(-1, -2)
     return scores_KrgP.unflatten(1, (rows, groups)).transpose(0, 1)
 
 
@@ -229,9 +259,13 @@ def _causal_mask(past: int, new: int, device: torch.device, window: int | None) 
     return seen if window is None else seen.triu_(past - window + 1)
 
 
-def _as_scores(unseen_RS: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """[R, 1, 1, S] 0, or minus infinity where unseen."""
-    return unseen_RS.to(dtype).masked_fill_(unseen_RS, float("-inf"))[:, None, None]
+def _as_scores(unseen_RTS: torch.Tensor, groups: int, dtype: torch.dtype) -> torch.Tensor:
+    """[R, 1, Q, S] 0, or minus infinity where unseen; Q is 1 where all that it stands for see the same."""
+    rows, steps, _ = unseen_RTS.shape
+    scores_RTS = unseen_RTS.to(dtype).masked_fill_(unseen_RTS, float("-inf"))
+    if steps == 1:
+        return scores_RTS[:, None]
+    return scores_RTS[:, None, None].expand(-1, 1, groups, -1, -1).reshape(rows, 1, groups * steps, -1)
 
 
 def rows_attention(

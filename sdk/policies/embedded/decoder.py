@@ -1,4 +1,4 @@
-"""The model as one operation over the cache: the tokens of some rows, and one more token for each of others."""
+"""The model as one operation over the cache: the prompts of some rows, and the next tokens of others."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Decoder:
         self.cache = RowCache(self._config, dtype=self._dtype, device=self.device)
 
     def compute(self, segments: Sequence[Segment], new: NextTokens | None = None) -> torch.Tensor:
-        """Compute and store the segments, and one more token for the rows of `new`, which belong to no segment.
+        """Compute and store the segments, and the next tokens of the rows of `new`, which belong to no segment.
 
         The cache has room for all of it (`RowCache.ensure`).
-        Returns the logits after the last token of each segment and then those of the rows, [segments + R, V]. What
+        Returns the logits after the last token of each segment and then after each of `new`, [segments + N, V]. What
         fits into one forward pass is computed in one: reading the weights is most of what a few tokens cost.
         """
         batches = list(_batches(segments))
@@ -54,7 +54,7 @@ class Decoder:
         return torch.cat(logits) if len(logits) > 1 else logits[0]
 
     def _forward(self, batch: Sequence[_Piece], new: NextTokens | None) -> torch.Tensor:
-        """Logits after the segments that end in this batch, then those of the rows of `new`."""
+        """Logits after the segments that end in this batch, then after each token of `new`."""
         segments = [piece.segment for piece in batch]
         token_ids = [token for s in segments for token in s.token_ids]
         positions = [s.position + i for s in segments for i in range(len(s.token_ids))]
@@ -64,9 +64,11 @@ class Decoder:
         if new is None:
             step = PrefillStep(segments, self.device)
         else:
-            keep += range(len(token_ids), len(token_ids) + len(new.token_ids))
-            token_ids += new.token_ids
-            positions += new.positions
+            before = len(token_ids)
+            for next_ids, position in zip(new.token_ids, new.positions, strict=True):
+                token_ids += next_ids
+                positions += range(position, position + len(next_ids))
+            keep += range(before, len(token_ids))
             decode = DecodeStep(self.cache.data, new)
             step = JointStep(PrefillStep(segments, self.device), decode) if segments else decode
         logits: torch.Tensor = self.weights.model(
@@ -106,12 +108,14 @@ class Decoder:
             )
 
     def _logits_in_steps(self, ids: list[int]) -> torch.Tensor:
-        """Logits after tokens 8 to 13: a shared prefix of 5, then 4 of a row's own, then 5 decoded one by one."""
+        """Logits after tokens 8 to 13: a shared prefix of 5, 4 of a row's own, then 5 decoded, two of them at once."""
         prefix = self.cache.separate(5)
         self.compute([Segment(ids[:5], prefix, 0)])
         self.cache.ensure(rows=1, tokens=16)
         logits = [self.compute([Segment(ids[5:9], self.cache.row(0), 0, prefix)])]
-        logits += [self.compute([], NextTokens([ids[i]], [i], [i - 5], [(prefix, [0])])) for i in range(9, 14)]
+        for begin, end in ((9, 10), (10, 12), (12, 13), (13, 14)):
+            new = NextTokens([ids[begin:end]], [begin], [begin - 5], [(prefix, [0])])
+            logits.append(self.compute([], new))
         return torch.cat(logits)
 
 

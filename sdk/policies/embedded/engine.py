@@ -1,7 +1,7 @@
 """The embedded engine: one batch over every request in flight, in a worker thread of its own.
 
-In each step the worker admits what waits (computing only what no row holds yet) and decodes one token for every row
-that was live before, in one forward pass. Callers on any event loop await futures. New weights are taken in between
+In each step the worker admits what waits (computing only what no row holds yet) and decodes the next token of every row
+that was live before, with those that are guessed to follow, in one forward pass. Callers on any event loop await futures. New weights are taken in between
 requests.
 """
 

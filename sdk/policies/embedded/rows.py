@@ -9,8 +9,9 @@ always the first rows, so that one view of the cache spans them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -23,6 +24,8 @@ SHORTEST_PREFIX = 32
 LEAST_SHARERS = 2
 """So many other conversations must begin with a prefix to make it shared."""
 MOST_PREFIXES = 4
+MOST_REMEMBERED = 8
+"""So many tokens may a row be ahead of a request that joins it: the logits [V] of each are kept until then."""
 
 
 @dataclass(eq=False)
@@ -58,6 +61,13 @@ class Row:
         return self.requests[0].token_ids[-1]
 
 
+class Way(NamedTuple):
+    """Requests that have sampled the same token after the first `length` tokens of a row."""
+
+    length: int
+    requests: list[Request]
+
+
 @dataclass(eq=False)
 class Admission:
     """A row that became live, and the tokens of its prompt that are still to compute."""
@@ -79,7 +89,7 @@ class Rows:
         self.computed_tokens = 0
         """Prompt tokens that went through the model, for tests and metrics of reuse."""
         self.decoded_tokens = 0
-        """Sampled tokens that did."""
+        """Sampled tokens that did; guesses that were wrong are not counted."""
 
     @property
     def room(self) -> int:
@@ -109,25 +119,32 @@ class Rows:
         prompts = [request.prompt for same in others for request in same]
         return [*(a for a in taken if a is not None), *(self._place(same, prompts) for same in others)]
 
-    def go_on(self, row: Row, by_token: Mapping[int, list[Request]]) -> None:
-        """`by_token`: the row's requests that have not ended, by the token each sampled. One row for each token."""
-        ways = sorted(by_token.values(), key=len, reverse=True)
-        for requests in ways[1:]:
-            self.branch(row, len(row.tokens), requests)
+    def go_on(self, row: Row, reached: int, ways: Sequence[Way], trail: list[torch.Tensor]) -> None:
+        """Give each of `ways`, in which the row's requests go on from here, a row: the furthest one this row, whose
+        tokens after the `reached` ones came to no request.
+
+        `trail`: the row's as far as some request has come.
+        """
+        ways = sorted(ways, key=lambda way: (way.length, len(way.requests)))
+        for way in ways[:-1]:
+            self.branch(row, way, trail)
         # Only now: a request that no row holds would not hear of a failure.
-        row.requests = ways[0] if ways else []
-        if not ways:
+        if ways:
+            row.tokens, row.requests = row.tokens[: ways[-1].length], ways[-1].requests
+            row.trail = _kept(trail, row.requests)
+        else:
+            row.tokens, row.requests = row.tokens[:reached], []
             self._release(row)
 
-    def branch(self, row: Row, length: int, requests: list[Request]) -> None:
-        """A live row for `requests`, which have come to the first `length` tokens of another and then left it."""
-        tokens, prefix = row.tokens[:length], row.prefix
-        if prefix is not None and len(prefix.tokens) > length:
+    def branch(self, row: Row, way: Way, trail: list[torch.Tensor]) -> None:
+        """A live row for requests that go another way than `row`, whose `trail` they have followed until then."""
+        tokens, prefix = row.tokens[: way.length], row.prefix
+        if prefix is not None and len(prefix.tokens) > way.length:
             prefix = None
         begin = len(prefix.tokens) if prefix else 0
-        new = self._make_live(self._free_row(), requests)
-        new.prefix, new.tokens, new.trail = prefix, tokens[:begin], row.trail[: len(requests[0].token_ids)]
-        self._write(new, self._read(row, begin, length), tokens[begin:])
+        new = self._make_live(self._free_row(), way.requests)
+        new.prefix, new.tokens, new.trail = prefix, tokens[:begin], _kept(trail, way.requests)
+        self._write(new, self._read(row, begin, way.length), tokens[begin:])
 
     def drop_cancelled(self) -> None:
         """Forget the requests that nobody waits for any more."""
@@ -255,24 +272,26 @@ class Rows:
 
     # Keys and values
 
-    def compute(self, admissions: Sequence[Admission], decoding: Sequence[Row]) -> torch.Tensor:
-        """The prompts of `admissions`, and the last sampled token of each of `decoding`, the first live rows.
+    def compute(
+        self, admissions: Sequence[Admission], decoding: Sequence[Row], guesses: Sequence[Sequence[int]]
+    ) -> torch.Tensor:
+        """The prompts of `admissions`, and for `decoding`, the first live rows, the last sampled token of each and
+        what is guessed to come after it; all of this is then among the rows' tokens.
 
-        Returns the logits after each prompt and then after each of those tokens, [admissions + decoding, V].
+        Returns the logits after each prompt and then after each of those tokens, [admissions + N, V].
         """
         cache = self._decoder.cache
         most = max((a.row.own + len(a.missing) for a in admissions), default=0)
-        most = max([most, *(row.own for row in decoding)])
-        self._make_room(most + 1)
+        most = max([most, *(row.own + 1 + len(guess) for row, guess in zip(decoding, guesses, strict=True))])
+        self._make_room(most)
         segments = []
         for admission in admissions:
             row = admission.row
             store = cache.row(self.rows.index(row))
             segments.append(Segment(admission.missing, store, row.own, row.prefix.kv if row.prefix else None))
-        logits = self._forward(segments, _next_tokens(decoding) if decoding else None)
-        self.decoded_tokens += len(decoding)
-        for row in decoding:
-            row.tokens.append(row.newest)
+        logits = self._forward(segments, _next_tokens(decoding, guesses) if decoding else None)
+        for row, guess in zip(decoding, guesses, strict=True):
+            row.tokens += [row.newest, *guess]
         for admission in admissions:
             admission.row.tokens = admission.row.tokens + admission.missing
         return logits
@@ -304,14 +323,20 @@ class Rows:
         row.tokens = row.tokens + tokens
 
 
-def _next_tokens(rows: Sequence[Row]) -> NextTokens:
-    """The newest token of each row goes in."""
+def _kept(trail: list[torch.Tensor], requests: Sequence[Request]) -> list[torch.Tensor]:
+    """As much of a trail as `requests` have followed, while it is short enough for others to join them."""
+    length = len(requests[0].token_ids) if requests else 0
+    return trail[:length] if length <= MOST_REMEMBERED else []
+
+
+def _next_tokens(rows: Sequence[Row], guesses: Sequence[Sequence[int]]) -> NextTokens:
+    """The newest token of each row goes in, and what is guessed to come after it."""
     sharers: dict[int, tuple[torch.Tensor, list[int]]] = {}
     for place, row in enumerate(rows):
         if row.prefix is not None:
             sharers.setdefault(id(row.prefix), (row.prefix.kv, []))[1].append(place)
     return NextTokens(
-        [row.newest for row in rows],
+        [[row.newest, *guess] for row, guess in zip(rows, guesses, strict=True)],
         [len(row.tokens) for row in rows],
         [row.own for row in rows],
         list(sharers.values()),

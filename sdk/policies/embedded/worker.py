@@ -1,4 +1,4 @@
-"""What the worker thread does in one step: admit what waits, and one more token for every live row."""
+"""What the worker thread does in one step: admit what waits, and the next tokens of every live row."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from .decoder import Decoder
-from .joining import join, remember
+from .guesses import CONTEXT, Guesses
 from .requests import Request
-from .rows import Row, Rows
-from .sampling import choose
+from .rows import Admission, Row, Rows
+from .walking import Walk, join, walk
 
 
 @dataclass(eq=False)
@@ -34,6 +34,7 @@ class Batch:
         self.rows = Rows(decoder, max_rows=max_rows)
         self.waiting: list[Request] = []
         self.version = version
+        self._guesses = Guesses()
 
     @property
     def busy(self) -> bool:
@@ -50,10 +51,12 @@ class Batch:
         with torch.inference_mode():
             self._decoder.weights.load(new.state)
             self.rows.forget()
+        # Other weights say other things; and what is sampled from the same ones does not depend on what was before.
+        self._guesses = Guesses()
         self.version = new.version
 
     def step(self) -> None:
-        """Admit what fits, and decode one token for each row that was live before, all in one forward pass."""
+        """Admit what fits, and decode for each row that was live before, all in one forward pass."""
         with torch.inference_mode():
             self.rows.drop_cancelled()
             self.waiting = [request for request in self.waiting if not request.cancelled]
@@ -64,27 +67,22 @@ class Batch:
             # Only now: each request stays in `requests` all the time, or nobody would tell its caller of a failure.
             self.waiting = self.waiting[len(fitting) :]
             if admissions or decoding:
-                logits_RV = self.rows.compute(admissions, decoding)
-                self._sample([*(admission.row for admission in admissions), *decoding], logits_RV)
+                self._sample(admissions, decoding)
 
-    def _sample(self, rows: Sequence[Row], logits_RV: torch.Tensor) -> None:
-        """A token for each request of each row."""
-        drawing = [(place, request) for place, row in enumerate(rows) for request in row.requests]
-        drawn = choose(
-            logits_RV,
-            [request.sampling for _, request in drawing],
-            [request.random for _, request in drawing],
-            [place for place, _ in drawing],
-        )
-        for row, logits_V in zip(rows, logits_RV, strict=True):
-            remember(row, logits_V)
-        tokens = zip(*drawn, strict=True)
-        for row in rows:
-            going_on: dict[int, list[Request]] = {}
-            for request in row.requests:
-                token, logprob = next(tokens)
-                if request.take(token, logprob):
-                    request.finish(self.version)
-                else:
-                    going_on.setdefault(token, []).append(request)
-            self.rows.go_on(row, going_on)
+    def _sample(self, admissions: Sequence[Admission], decoding: Sequence[Row]) -> None:
+        """One forward pass, and what can be sampled from it."""
+        guessed = self._guesses.shorten([self._guess(row) for row in decoding])
+        logits_NV = self.rows.compute(admissions, decoding, guessed)
+        walks = [Walk(admission.row, number, ()) for number, admission in enumerate(admissions)]
+        first = len(admissions)
+        for row, guess in zip(decoding, guessed, strict=True):
+            walks.append(Walk(row, first, guess))
+            first += 1 + len(guess)
+        walk(self.rows, walks, logits_NV, self._guesses, self.version)
+        self.rows.decoded_tokens += sum(one.steps for one in walks[len(admissions) :])
+
+    def _guess(self, row: Row) -> list[int]:
+        """What may come after the row's newest token: no further than some request goes at most."""
+        most = max(request.limit - len(request.token_ids) for request in row.requests) - 1
+        stop_ids = frozenset.union(*(request.stop_ids for request in row.requests))
+        return self._guesses.guess([*row.tokens[-CONTEXT:], row.newest], most=most, stop_ids=stop_ids)

@@ -13,10 +13,12 @@ from engine_models import EOS, random_tokens, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_forward import assert_exact
+from test_engine_exactness import MODELS
 
 from sdk.errors import PolicyFailure
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.embedded.decoder import Decoder
+from sdk.policies.embedded.guesses import Guesses
 from sdk.policies.embedded.requests import Request
 from sdk.policies.embedded.sampling import generator
 from sdk.policies.embedded.worker import Batch
@@ -63,7 +65,7 @@ async def test_the_next_turn_is_computed_once_for_all_that_heard_the_same() -> N
         second = await asyncio.gather(*(engine.sample(longer, sampling=sampling, seed=i) for i in range(6)))
         # The last sampled token was never an input. Those that come after the first are never computed again.
         assert engine.computed_prompt_tokens - before == 1 + len(heard)
-        assert engine.decoded_tokens == sum(len(c[0].token_ids) - 1 for c in (first, second))
+    assert engine.decoded_tokens == sum(len(c[0].token_ids) - 1 for c in (first, second))
     assert len({tuple(c.token_ids) for c in second}) == 1
     assert_exact(MODEL, longer, second[0])
 
@@ -250,3 +252,86 @@ async def test_a_request_that_comes_late_joins_its_group_or_goes_on_its_own(late
     assert batch.rows.decoded_tokens == (19 if joined else 38)
     assert batch.rows.computed_tokens == len(prompt) + (0 if joined else 1)
     torch.testing.assert_close(torch.tensor(first.logprobs), torch.tensor(second.logprobs), atol=1e-5, rtol=0)
+
+
+# Guesses
+
+
+async def run(batch: Batch, *requests: Request) -> tuple[list[Completion], int]:
+    """The answers, and in how many steps they came."""
+    batch.waiting += requests
+    steps = 0
+    while batch.busy:
+        batch.step()
+        steps += 1
+    return [await request.future for request in requests], steps
+
+
+async def test_what_was_said_before_comes_in_a_fifth_of_the_steps() -> None:
+    model, prompt = tiny_model(eos_token_id=None), random_tokens(40, 0)
+    batch = Batch(Decoder(model), max_rows=4, version=0)
+    sampling = Sampling(max_tokens=25, temperature=0)
+    [first], slow = await run(batch, request_of(prompt, sampling, 0))
+    [second], fast = await run(batch, request_of(prompt, sampling, 1))
+    assert second.token_ids == first.token_ids
+    assert_exact(model, prompt, second)
+    # The first token is the prompt's; then come steps of one token and four guesses.
+    assert fast == 1 + 5 < slow
+    assert batch.rows.decoded_tokens == 2 * 24
+
+
+@pytest.mark.parametrize("name", MODELS)
+async def test_guesses_change_no_result_be_they_right_or_wrong(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    family, options = MODELS[name]
+    model = tiny_model(family, **options)
+    prompts = [random_tokens(50, 0) + random_tokens(9, 1 + group) for group in range(3) for _ in range(3)]
+
+    def requests() -> list[Request]:
+        sampling = Sampling(max_tokens=30, temperature=COOL)
+        return [request_of(prompt, sampling, seed) for seed, prompt in enumerate(prompts)]
+
+    honest, _ = await run(Batch(Decoder(model), max_rows=16, version=0), *requests())
+    known = [[*prompt, *completion.token_ids] for prompt, completion in zip(prompts, honest, strict=True)]
+
+    def spoilt(_: Guesses, tokens: list[int], *, most: int, stop_ids: frozenset[int]) -> list[int]:
+        """What one of them said after these tokens, spoilt from some place on, which changes from call to call."""
+        calls.append(1)
+        ends = [(one, n) for one in known for n in range(60, len(one)) if one[n - len(tokens) : n] == list(tokens)]
+        said = [token for one, n in ends[:1] for token in one[n : n + most]]
+        right = said[: len(calls) % 7]
+        guess = [*right, *random_tokens(3, len(calls))][:most]
+        return guess[: next((place for place, token in enumerate(guess) if token in stop_ids), len(guess))]
+
+    calls: list[int] = []
+    monkeypatch.setattr(Guesses, "guess", spoilt)
+    monkeypatch.setattr(Guesses, "shorten", lambda _, guesses: guesses)
+    guessed, steps = await run(Batch(Decoder(model), max_rows=16, version=0), *requests())
+    assert calls
+    assert steps < 30
+    assert [completion.token_ids for completion in guessed] == [completion.token_ids for completion in honest]
+    for prompt, completion in zip(prompts, guessed, strict=True):
+        assert_exact(model, prompt, completion, COOL)
+
+
+def test_a_guess_is_what_came_last_after_three_tokens_and_no_longer_than_may_be() -> None:
+    guesses = Guesses()
+    for text in ([1, 2, 3, 4, 5, 6, 7, 8, 9], [9, 9, 3, 4, 5, 60]):
+        for place in range(3, len(text)):
+            guesses.learn(text[:place], text[place])
+    assert guesses.guess([1, 2, 3], most=9, stop_ids=()) == [4, 5, 60]
+    assert guesses.guess([0, 4, 5, 6], most=9, stop_ids=()) == [7, 8, 9]
+    assert guesses.guess([0, 4, 5, 6], most=2, stop_ids=()) == [7, 8]
+    assert guesses.guess([0, 4, 5, 6], most=9, stop_ids={8}) == [7]
+    assert guesses.guess([0, 4, 5, 6], most=0, stop_ids=()) == []
+    assert guesses.guess([7, 7, 7], most=9, stop_ids=()) == []
+
+
+def test_guesses_are_as_long_as_they_save_steps() -> None:
+    guesses = Guesses()
+    assert guesses.shorten([]) == []
+    assert guesses.shorten([[1, 2, 3, 4]]) == [[1, 2, 3, 4]]
+    # One row of forty that would be padded for: not worth it.
+    assert guesses.shorten([[1, 2, 3, 4], *[[]] * 39]) == [[]] * 40
+    assert guesses.shorten([[1, 2], [3, 4], [5]] * 10) == [[1, 2], [3, 4], [5]] * 10
+    guesses.note(made=4000, right=0)
+    assert guesses.shorten([[1, 2], [3, 4], [5]] * 10) == [[]] * 30

@@ -1,8 +1,8 @@
 """The embedded engine: one batch over every request in flight, in a worker thread of its own.
 
 In each step the worker admits what waits (computing only what no row holds yet) and decodes the next token of every row
-that was live before, with those that are guessed to follow, in one forward pass. Callers on any event loop await futures. New weights are taken in between
-requests.
+that was live before, with those that are guessed to follow, in one forward pass. Callers on any event loop await
+futures. New weights are taken in between requests.
 """
 
 from __future__ import annotations

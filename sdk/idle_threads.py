@@ -21,6 +21,8 @@ def let_idle_threads_go() -> bool:
     """
     if sys.platform != "linux":
         return False
-    # torch loads its OpenMP for all to see.
-    pause = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)
-    return pause is not None and pause(_SOFT) == 0
+    # torch loads its OpenMP for all to see. The other one on Linux, LLVM's, pauses the teams of all threads.
+    loaded = ctypes.CDLL(None)
+    if hasattr(loaded, "__kmpc_fork_call") or not hasattr(loaded, "omp_pause_resource_all"):
+        return False
+    return bool(loaded.omp_pause_resource_all(_SOFT) == 0)

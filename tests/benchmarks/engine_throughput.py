@@ -148,11 +148,10 @@ def alternate(
     *,
     rounds: int,
     threads: int,
-    model_folder: Path | None = None,
 ) -> tuple[list[Any], dict[str, list[float]]]:
     """What `prepare` makes with the tokenizer, and the seconds that the engine and `generate` take for it in each
     round."""
-    with opened(threads, model_folder) as (loaded, engine):
+    with opened(threads) as (loaded, engine):
         work = prepare(loaded.tokenizer)
         on_engine(engine, work[:2])
         on_generate(loaded.model, work[:2])

@@ -1,13 +1,14 @@
-"""Tokens a second in the rollouts of one quickstart step: the embedded engine beside transformers' `generate`.
+"""Tokens a second in the rollouts of one quickstart step: the embedded engine beside transformers' `generate` and vLLM.
 
     python tests/benchmarks/rollout_sampling.py [--rounds 3] [--threads 2] [--model FOLDER]
 
 First `sdk.train` makes a step of eight tasks with six rollouts each, from the quickstart's warm start, which is trained
 before (some minutes) unless its folder is given. Then these rollouts are sampled again, turn by turn as they were: by
-the engine, each on its own as rollouts are and from its own seeds, so that it comes to the same tokens; and by
-`generate`, all of them in one batch with padding on the left, where each turn reads the conversation again, as loops
-around it do. Only tokens that a rollout needs count: a batch of `generate` goes on until its longest turn has ended.
-The two alternate, because the speed of a shared machine changes: read the ratio.
+the engine, each on its own as rollouts are and from its own seeds, so that it comes to the same tokens; by vLLM in the
+same way, as many tokens in each turn; and by `generate`, all of them in one batch with padding on the left, where each
+turn reads the conversation again, as loops around it do. Only tokens that a rollout needs count: a batch of `generate`
+goes on until its longest turn has ended. All begin with nothing stored, in turns, because the speed of a shared machine
+changes: read the ratio. vLLM is left out where `make vllm` has not been run.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import asyncio
 import itertools
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import end_to_end  # its import sets what must be set before torch is loaded
-from engine_throughput import alternate, table
+from engine_throughput import ENGINE, GENERATE, forgetful, in_turns, opened, table
+from vllm_engine import PEER, Served, installed_python, serving
 
 SHAPE = {"steps": 1, "prompts": 8, "group_size": 6}
 MOST_OTHER = 0.05
@@ -61,34 +64,50 @@ def recorded_step(model: Path, folder: Path, threads: int) -> list[list[Turn]]:
     return [turns_of(rollout) for rollout in RunFolder.open_to_read(folder / "run").iter_rollouts("grpo")]
 
 
+async def roll_all(policy: Any, rollouts: list[list[Turn]], options: Callable[[Turn], Mapping[str, Any]]) -> int:
+    """Sample all rollouts at once, each turn with `options`. Returns in how many turns other tokens came than those
+    recorded."""
+
+    async def roll(turns: list[Turn]) -> int:
+        tokens: list[int] = []
+        others = 0
+        for turn in turns:
+            tokens += turn.heard
+            said = await policy.sample(tokens, seed=turn.seed, **options(turn))
+            others += said.token_ids != turn.said
+            tokens += turn.said
+        return others
+
+    return sum(await asyncio.gather(*map(roll, rollouts)))
+
+
 def run_engine(engine: Any, rollouts: list[list[Turn]], stops: list[int]) -> float:
-    """Seconds until all rollouts have ended, all under way at once."""
+    """Seconds of the embedded engine."""
     from sdk.cli.quickstart_options import LIMITS, quickstart_options
     from sdk.policies.protocol import Sampling
 
     sampling = Sampling(max_tokens=LIMITS.max_turn_tokens, temperature=quickstart_options().temperature)
-    others = 0
-
-    async def roll(turns: list[Turn]) -> None:
-        nonlocal others
-        tokens: list[int] = []
-        for turn in turns:
-            tokens += turn.heard
-            said = await engine.sample(tokens, sampling=sampling, seed=turn.seed, stop_token_ids=stops)
-            others += said.token_ids != turn.said
-            tokens += turn.said
-
-    async def roll_all() -> None:
-        await asyncio.gather(*map(roll, rollouts))
-
+    options = {"sampling": sampling, "stop_token_ids": stops}
     start = time.perf_counter()
-    asyncio.run(roll_all())
+    others = asyncio.run(roll_all(engine, rollouts, lambda turn: options))
     taken = time.perf_counter() - start
     if others > MOST_OTHER * sum(map(len, rollouts)):
         raise RuntimeError(
             f"in {others} of {sum(map(len, rollouts))} turns the engine sampled other tokens than before"
         )
     return taken
+
+
+def run_vllm(served: Served, rollouts: list[list[Turn]], state: Mapping[str, Any]) -> float:
+    """Seconds of a vLLM server that ends no text of its own accord, once it has the weights again."""
+    from sdk.policies.protocol import Sampling
+
+    served.policy.publish(state, version=served.policy.version + 1)
+    start = time.perf_counter()
+    served.portal.call(
+        roll_all, served.policy, rollouts, lambda turn: {"sampling": Sampling(max_tokens=len(turn.said))}
+    )
+    return time.perf_counter() - start
 
 
 def run_generate(model: Any, rollouts: list[list[Turn]]) -> float:
@@ -134,36 +153,43 @@ def distinct(rollouts: list[list[Turn]]) -> int:
     return len({beginning for turns in rollouts for beginning in beginnings(turns)})
 
 
-def section(*, rounds: int = 3, threads: int = 2, model: Path | None = None) -> str:
-    """The result as Markdown."""
+def measure(
+    start: Path, work: list[list[Turn]], rounds: int, threads: int, python: Path | None
+) -> dict[str, list[float]]:
+    """The seconds of each contender in each round."""
     from sdk.policies.rendering import make_renderer
 
+    with ExitStack() as stack:
+        loaded, engine = stack.enter_context(opened(threads, start))
+        stops, model = list(make_renderer(loaded.tokenizer).stop_token_ids), loaded.model
+        run_engine(engine, work[:2], stops)
+        run_generate(model, work[:2])
+        contenders = {ENGINE: forgetful(engine, model, lambda: run_engine(engine, work, stops))}
+        if python is not None:
+            served = stack.enter_context(serving(loaded, python))
+            contenders[PEER] = lambda: run_vllm(served, work, model.state_dict())
+        contenders[GENERATE] = lambda: run_generate(model, work)
+        return in_turns(contenders, rounds=rounds)
+
+
+def section(*, rounds: int = 3, threads: int = 2, model: Path | None = None) -> str:
+    """The result as Markdown."""
+    python = installed_python()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         start = model.resolve() if model is not None else end_to_end.warm_start(folder / "warm_start", threads)
         work = recorded_step(start, folder / "step", threads)
-        stops: list[int] = []
-
-        def prepare(tokenizer: Any) -> list[list[Turn]]:
-            stops.extend(make_renderer(tokenizer).stop_token_ids)
-            return work
-
-        rollouts, taken = alternate(
-            prepare,
-            lambda engine, rollouts: run_engine(engine, rollouts, stops),
-            run_generate,
-            rounds=rounds,
-            threads=threads,
-            model_folder=start,
-        )
-    sampled = sum(len(turn.said) for turns in rollouts for turn in turns)
-    lengths = [len(turns[0].heard) for turns in rollouts]
+        taken = measure(start, work, rounds, threads, python)
+    sampled = sum(len(turn.said) for turns in work for turn in turns)
+    lengths = [len(turns[0].heard) for turns in work]
     about = (
-        f"{len(rollouts)} rollouts of one step from the quickstart's warm start with {sum(map(len, rollouts))} turns, "
-        f"prompts of {min(lengths)} to {max(lengths)} tokens, {sampled} tokens sampled, of which {distinct(rollouts)} "
+        f"{len(work)} rollouts of one step from the quickstart's warm start with {sum(map(len, work))} turns, "
+        f"prompts of {min(lengths)} to {max(lengths)} tokens, {sampled} tokens sampled, of which {distinct(work)} "
         f"after other tokens than the rest of their group, float32, {threads} threads. `generate` goes turn by turn."
     )
-    title = "Sampling in the quickstart's rollouts: the embedded engine beside `generate`"
+    if python is None:
+        about += " vLLM was left out: it is not installed (`make vllm`)."
+    title = "Sampling in the quickstart's rollouts: the embedded engine beside `generate` and vLLM on a CPU"
     return table(title, about, sampled, taken)
 
 

@@ -94,12 +94,13 @@ class EmbeddedEngine:
 
     @property
     def computed_prompt_tokens(self) -> int:
-        """How many prompt tokens went through the model so far; the others were reused."""
+        """How many prompt tokens went through the model since it began or last went on after a failure; the others were
+        reused."""
         return self._batch.rows.computed_tokens
 
     @property
     def decoded_tokens(self) -> int:
-        """How many sampled tokens went through the model so far: one for all requests that came to it the same way."""
+        """How many sampled tokens did: one for all requests that came to it the same way."""
         return self._batch.rows.decoded_tokens
 
     async def sample(

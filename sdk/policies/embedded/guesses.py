@@ -9,6 +9,7 @@ numbers, and a guess only decides whether these logits are there already.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 
 MOST_GUESSED = 4
@@ -21,24 +22,27 @@ _MOST_KNOWN = 200_000
 _STEP_COSTS = 32.0
 """A step, whatever it computes."""
 _PADDING_COSTS = 1 / 6
-"""A place of a row that has fewer tokens than the longest, in attention."""
+"""A place in attention, of which each row has as many as the longest."""
+_PRIOR_MADE, _PRIOR_RIGHT = 10.0, 8.0
+"""How many guesses count as made before the first, and how many of these as right."""
+_MEMORY = 0.97
+"""What the guesses of a step weigh in the next one."""
 
 
 class Guesses:
     """Which token came last after each sequence of three."""
 
     def __init__(self) -> None:
-        self._next: dict[tuple[int, ...], int] = {}
-        # As if ten had been made before, eight of them right.
-        self._made, self._right = 10.0, 8.0
+        self._next: OrderedDict[tuple[int, ...], int] = OrderedDict()
+        self._made, self._right = 0.0, 0.0
 
     def learn(self, tokens: Sequence[int], token: int) -> None:
         """`token` was sampled after `tokens`."""
         context = tuple(tokens[-CONTEXT:])
-        self._next.pop(context, None)
         self._next[context] = token
+        self._next.move_to_end(context)
         if len(self._next) > _MOST_KNOWN:
-            del self._next[next(iter(self._next))]
+            self._next.popitem(last=False)
 
     def guess(self, tokens: Sequence[int], *, most: int, stop_ids: Collection[int]) -> list[int]:
         """At most `most` tokens that may come after `tokens`; none of `stop_ids`, after which nothing is computed."""
@@ -53,8 +57,13 @@ class Guesses:
         return guessed
 
     def shorten(self, guesses: Sequence[list[int]]) -> list[list[int]]:
-        """The guesses of all rows of a step, cut to the length at which they save most."""
-        rows, share = max(len(guesses), 1), self._right / self._made
+        """The guesses of all rows of a step, cut to the length at which they save most.
+
+        Which depends on how many were right lately. What was wrong is forgotten in time, also while nothing is guessed.
+        """
+        self._made, self._right = _MEMORY * self._made, _MEMORY * self._right
+        share = (_PRIOR_RIGHT + self._right) / (_PRIOR_MADE + self._made)
+        rows = max(len(guesses), 1)
 
         def saved(most: int) -> float:
             tokens = sum(min(len(guess), most) for guess in guesses)
@@ -64,5 +73,5 @@ class Guesses:
         return [guess[:best] for guess in guesses]
 
     def note(self, made: int, right: int) -> None:
-        """So many tokens were guessed, and so many of them sampled. What was long ago counts less."""
-        self._made, self._right = 0.998**made * self._made + made, 0.998**made * self._right + right
+        """So many tokens were guessed, and so many of them sampled."""
+        self._made, self._right = self._made + made, self._right + right

@@ -22,7 +22,7 @@ from .requests import Request, common_length
 SHORTEST_PREFIX = 32
 """A shorter common beginning is not worth a prefix of its own."""
 LEAST_SHARERS = 2
-"""So many other conversations must begin with a prefix to make it shared."""
+"""So many other conversations must begin with a prefix to make it shared; those of a group count, which will part."""
 MOST_PREFIXES = 4
 MOST_REMEMBERED = 8
 """So many tokens may a row be ahead of a request that joins it: the logits [V] of each are kept until then."""
@@ -120,10 +120,10 @@ class Rows:
         return [*(a for a in taken if a is not None), *(self._place(same, prompts) for same in others)]
 
     def go_on(self, row: Row, reached: int, ways: Sequence[Way], trail: list[torch.Tensor]) -> None:
-        """Give each of `ways`, in which the row's requests go on from here, a row: the furthest one this row, whose
-        tokens after the `reached` ones came to no request.
+        """Give each of `ways`, in which the row's requests go on from here, a row: the furthest one this row, which
+        forgets what comes after it. Where none goes on, the row keeps the tokens that some request `reached`.
 
-        `trail`: the row's as far as some request has come.
+        `trail`: the row's as far as some request has come, at most `MOST_REMEMBERED`.
         """
         ways = sorted(ways, key=lambda way: (way.length, len(way.requests)))
         for way in ways[:-1]:

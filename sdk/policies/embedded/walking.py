@@ -66,7 +66,11 @@ def walk(rows: Rows, walks: Sequence[Walk], logits_NV: torch.Tensor, guesses: Gu
         going = further
     for one in walks:
         guesses.note(len(one.guess), one.steps - 1)
-        trail = [*one.row.trail, *logits_NV[one.first : one.first + one.steps]] if one.was_open else []
+        trail = list(one.row.trail)
+        if one.was_open:
+            # A copy: else one row that others may join would keep the logits of all rows.
+            more = min(one.steps, MOST_REMEMBERED - len(trail))
+            trail += logits_NV[one.first : one.first + more].clone()
         rows.go_on(one.row, one.begin + one.steps - 1, one.ways, trail)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine_models import EOS, random_tokens, tiny_model
+from engine_models import EOS, VOCABULARY, random_tokens, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_forward import assert_exact
@@ -333,5 +333,28 @@ def test_guesses_are_as_long_as_they_save_steps() -> None:
     # One row of forty that would be padded for: not worth it.
     assert guesses.shorten([[1, 2, 3, 4], *[[]] * 39]) == [[]] * 40
     assert guesses.shorten([[1, 2], [3, 4], [5]] * 10) == [[1, 2], [3, 4], [5]] * 10
-    guesses.note(made=4000, right=0)
+    guesses.note(made=64, right=0)
     assert guesses.shorten([[1, 2], [3, 4], [5]] * 10) == [[]] * 30
+    # It tries again after a while.
+    assert any(guesses.shorten([[1, 2], [3, 4], [5]] * 10) == [[1, 2], [3, 4], [5]] * 10 for _ in range(200))
+
+
+def test_what_was_learnt_first_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sdk.policies.embedded.guesses._MOST_KNOWN", 2)
+    guesses = Guesses()
+    for context in ([1, 1, 1], [2, 2, 2], [1, 1, 1], [3, 3, 3]):
+        guesses.learn(context, 9)
+    known = [guesses.guess([n] * 3, most=1, stop_ids=()) for n in (1, 2, 3)]
+    assert known == [[9], [], [9]]
+
+
+async def test_what_is_remembered_for_late_requests_is_no_more_than_their_logits() -> None:
+    batch = Batch(Decoder(MODEL), max_rows=16, version=0)
+    sampling = Sampling(max_tokens=30, temperature=1.0)
+    batch.waiting += [request_of(random_tokens(9, seed), sampling, seed) for seed in range(12)]
+    for _ in range(4):
+        batch.step()
+    kept = {t.untyped_storage().data_ptr(): t.untyped_storage() for row in batch.rows.rows for t in row.trail}
+    vectors = sum(len(row.trail) for row in batch.rows.rows)
+    assert vectors
+    assert sum(storage.nbytes() for storage in kept.values()) == vectors * VOCABULARY * 4

@@ -134,22 +134,22 @@ class DecodeStep:
         self._cache, self._rows = cache, rows
         self._rows_N = torch.tensor([r for r, count in enumerate(counts) for _ in range(count)], device=device)
         self._steps_N = torch.tensor([t for count in counts for t in range(count)], device=device)
-        begins = itertools.accumulate(counts, initial=0)
-        # Where a row has no token, its first one stands in: what comes of that is not read.
-        self._from_RT = torch.tensor(
-            [
-                [begin + (t if t < count else 0) for t in range(self._most)]
-                for begin, count in zip(begins, counts, strict=False)
-            ],
-            device=device,
-        )
+        if self._most > 1:
+            begins = itertools.accumulate(counts[:-1], initial=0)
+            # Where a row has no token, its first one stands in: what comes of that is not read.
+            self._from_RT = torch.tensor(
+                [
+                    [begin + (t if t < count else 0) for t in range(self._most)]
+                    for begin, count in zip(begins, counts, strict=True)
+                ],
+                device=device,
+            )
         lengths_R = torch.tensor(new.own_lengths, device=device)
         self._places_N = lengths_R[self._rows_N] + self._steps_N
         self._stored = max(own + count for own, count in zip(new.own_lengths, counts, strict=True))
         steps_T = torch.arange(self._most, device=device)
         self._last_RT = lengths_R[:, None] + steps_T
-        self._positions_RT = torch.tensor(new.positions, device=device)[:, None] + steps_T
-        self._longest = max(new.positions) + self._most - 1
+        self._positions = new.positions
         prefixes = new.prefixes
         self._prefixes = [(kv, None if len(r) == rows else torch.tensor(r, device=device)) for kv, r in prefixes]
         self._longest_prefix = max((kv.shape[3] for kv, _ in prefixes), default=0)
@@ -184,7 +184,7 @@ class DecodeStep:
     def _masks_within(self, window: int | None, groups: int) -> tuple[torch.Tensor, list[torch.Tensor] | None]:
         """What is added to the scores of the rows' own tokens, [R, 1, Q, S], and of each prefix [its rows, 1, Q, P]
         where a window ends within one of them."""
-        if window is not None and window > self._longest:
+        if window is not None and window > max(self._positions) + self._most - 1:
             window = None
         if window not in self._masks:
             dtype, device = self._cache.dtype, self._cache.device
@@ -194,8 +194,11 @@ class DecodeStep:
             if window is not None:
                 unseen_RTS |= self._last_RT[..., None] - stored_S >= window
                 of_prefixes = []
+                positions_RT = torch.tensor(self._positions, device=device)[:, None] + torch.arange(
+                    self._most, device=device
+                )
                 for prefix, rows in self._prefixes:
-                    positions_rT = self._positions_RT if rows is None else self._positions_RT[rows]
+                    positions_rT = positions_RT if rows is None else positions_RT[rows]
                     unseen_rTP = positions_rT[..., None] - torch.arange(prefix.shape[3], device=device) >= window
                     of_prefixes.append(_as_scores(unseen_rTP, groups, dtype))
             self._masks[window] = _as_scores(unseen_RTS, groups, dtype), of_prefixes

@@ -7,16 +7,13 @@ but every layer has two: of a training step on a CPU they were a thirtieth.
 
 from __future__ import annotations
 
-import copy
 import types
 from typing import Any
 
 import torch
-from torch import nn
 from torch.autograd.function import once_differentiable
 
-_EPSILONS = ("variance_epsilon", "eps")
-"""What transformers' models call it."""
+from ..policies.models.rms_norm import epsilon_of, is_rms_norm
 
 
 def quicken_norms(model: Any) -> int:
@@ -26,8 +23,7 @@ def quicken_norms(model: Any) -> int:
     """
     done = 0
     for module in model.modules():
-        named = type(module).__name__.endswith("RMSNorm") and "forward" not in module.__dict__
-        if named and _computes_just_that(module):
+        if is_rms_norm(module):
             module.forward = types.MethodType(forward, module)
             done += 1
     return done
@@ -48,34 +44,9 @@ def forward(self: Any, x: torch.Tensor, *more: Any, **named: Any) -> torch.Tenso
         and x.dtype == self.weight.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
     ):
-        return rms_norm(x, self.weight, _epsilon(self))
+        return rms_norm(x, self.weight, epsilon_of(self))
     own: torch.Tensor = type(self).forward(self, x, *more, **named)
     return own
-
-
-def _epsilon(module: Any) -> float:
-    return next(float(getattr(module, name)) for name in _EPSILONS if isinstance(getattr(module, name, None), float))
-
-
-def _computes_just_that(module: Any) -> bool:
-    weight = getattr(module, "weight", None)
-    if not isinstance(weight, nn.Parameter) or weight.dim() != 1 or not weight.numel():
-        return False
-    if [name for name, _ in module.named_parameters()] != ["weight"] or list(module.children()):
-        return False
-    if not any(isinstance(getattr(module, name, None), float) for name in _EPSILONS):
-        return False
-    chance = torch.Generator().manual_seed(0)
-    trial = copy.copy(module)
-    trial._parameters = {"weight": nn.Parameter(torch.randn(weight.shape, generator=chance))}
-    x = torch.randn(3, *weight.shape, generator=chance) * torch.tensor([[1e-3], [1.0], [30.0]])
-    try:
-        with torch.no_grad():
-            expected = type(trial).forward(trial, x)
-            found = rms_norm(x, trial.weight, _epsilon(trial))
-    except Exception:
-        return False  # it takes or needs something else: it is left alone
-    return bool(torch.allclose(found, expected, rtol=1e-5, atol=1e-6))
 
 
 class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib.metadata import version
-from time import monotonic
+from math import inf
+from types import TracebackType
 
 import anyio
 
@@ -12,15 +15,46 @@ from ..event_loop import on_asyncio
 
 _KNOWN_ANYIO = "4.16."
 """The releases of anyio whose inside `call_scopes` knows."""
+_EARLY_S = 1e-6
+"""So much before its end a limit has passed: the loop rings a little early where numbers are rounded."""
+
+Within = Callable[[float | None], AbstractContextManager[anyio.CancelScope]]
+"""A scope that is cancelled when the seconds have passed: `anyio.move_on_after`, or `Deadlines.within`."""
 
 
 class Deadlines(dict[float, "DeadlineQueue"]):
-    """The time limits of the calls of one toolset: by the limit in seconds, where the calls with it wait. To be looked
-    up for each call, which begins at once."""
+    """The time limits of the calls of one toolset, or of one stream's rollouts: by the limit in seconds, where the
+    calls with it wait. To be looked up for each call, which begins at once. Belongs to one event loop."""
 
     def __missing__(self, limit_s: float) -> DeadlineQueue:
         queue = self[limit_s] = DeadlineQueue(limit_s, self)
         return queue
+
+    def within(self, limit_s: float | None) -> AbstractContextManager[anyio.CancelScope]:
+        """As `anyio.move_on_after`, for limits that many share. Whether it was cancelled is asked of the scope before
+        anything else is awaited: it may be used again."""
+        return anyio.CancelScope() if limit_s is None or limit_s == inf else _Limited(self[limit_s])
+
+
+class _Limited:
+    """A scope of a queue, for a `with` block."""
+
+    __slots__ = ("_queue", "_scope")
+
+    def __init__(self, queue: DeadlineQueue) -> None:
+        self._queue = queue
+
+    def __enter__(self) -> anyio.CancelScope:
+        self._scope = self._queue.begin()
+        return self._scope.__enter__()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> bool:
+        try:
+            return bool(self._scope.__exit__(exc_type, exc_val, exc_tb))
+        finally:
+            self._queue.end(self._scope)
 
 
 class DeadlineQueue:
@@ -31,7 +65,7 @@ class DeadlineQueue:
         self._limit_s = limit_s
         self._queues = queues
         self._ends: dict[anyio.CancelScope, float] = {}
-        """In seconds of `monotonic`. A dict keeps the order, and a call that has ended takes no place in it."""
+        """In seconds of the loop's clock. A dict keeps the order, and a call that has ended takes no place in it."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._make: type[anyio.CancelScope] = anyio.CancelScope
         self._spare: list[anyio.CancelScope] = []
@@ -46,7 +80,7 @@ class DeadlineQueue:
             self._loop = asyncio.get_running_loop()
             self._make = _scope_type()
         scope = self._spare.pop() if self._spare else self._make()
-        self._ends[scope] = monotonic() + self._limit_s
+        self._ends[scope] = self._loop.time() + self._limit_s
         if self._timer is None:
             self._timer = self._loop.call_later(self._limit_s, self._ring)
         return scope
@@ -59,10 +93,10 @@ class DeadlineQueue:
     def _ring(self) -> None:
         assert self._loop is not None
         self._timer = None
-        now = monotonic()
+        now = self._loop.time()
         while self._ends:
             scope, end = next(iter(self._ends.items()))
-            if end > now:
+            if end > now + _EARLY_S:
                 self._timer = self._loop.call_later(end - now, self._ring)
                 return
             del self._ends[scope]

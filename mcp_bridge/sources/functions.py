@@ -8,7 +8,7 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -70,7 +70,8 @@ class FunctionTool:
         if isinstance(converted, ToolResult):
             return converted
         try:
-            value = await self._invoke(converted, threads)
+            bound = functools.partial(self._function, **converted)
+            value = await (bound() if self._is_async else self._in_thread(bound, threads))
         except ToolFailure as failure:
             if failure.delivery == "unknown" and not isinstance(failure, CallTimeout | ServerDied):
                 failure.delivery = "answered"  # it came back, and says that it failed
@@ -94,10 +95,7 @@ class FunctionTool:
         given = model.model_fields_set
         return {name: getattr(model, field) for field, name in self._parameters.items() if field in given}
 
-    async def _invoke(self, arguments: dict[str, Any], threads: anyio.CapacityLimiter) -> Any:
-        bound = functools.partial(self._function, **arguments)
-        if self._is_async:
-            return await bound()
+    async def _in_thread(self, bound: Callable[[], Any], threads: anyio.CapacityLimiter) -> Any:
         # Abandoned on a time limit: a thread cannot be stopped, but nobody waits for it any more.
         value = await anyio.to_thread.run_sync(bound, abandon_on_cancel=True, limiter=threads)
         if isinstance(value, Awaitable):
@@ -161,15 +159,15 @@ class _FunctionWorld:
     def tools(self) -> list[Tool]:
         return [one.tool for one in self._tools.values()]
 
-    async def call(
+    def call(
         self,
         name: str,
         arguments: Mapping[str, Any],
         *,
         call_id: str | None = None,  # noqa: ARG002
         timeout_s: float | None = None,  # noqa: ARG002
-    ) -> ToolResult:
-        return await self._tools[name].call(arguments, threads=self._threads)
+    ) -> Coroutine[Any, Any, ToolResult]:
+        return self._tools[name].call(arguments, threads=self._threads)
 
     async def state(self) -> dict[str, Any] | None:
         return None

@@ -45,6 +45,8 @@ quick_result = unchecked(ToolResult)
 
 def positive(name: str, value: float) -> float:
     """`value` where it is a finite number above zero; `SourceError` otherwise."""
+    if type(value) is float and 0.0 < value < math.inf:
+        return value  # as nearly always, and asked for each call
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise SourceError(f"{name} is {value!r}; it must be a number above 0")
     return value

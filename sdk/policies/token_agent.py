@@ -69,36 +69,44 @@ class TokenConversation:
             raise RuntimeError("a reply is in progress; await it before the next one")
         self._speaking = True
         try:
-            return await self._reply(list(new_messages), max_tokens)
+            heard = list(new_messages)
+            prompt, extends = self._history.next_prompt(heard)
+            sampling = self._turn_sampling(len(prompt), max_tokens)
+            if sampling is None:
+                return Reply(Message(role="assistant"), "context", prompt_tokens=len(prompt))
+            completion = await self._policy.sample(
+                list(prompt),
+                sampling=sampling,
+                seed=turn_seed(self._seed, self._turn),
+                stop_token_ids=list(self._renderer.stop_token_ids),
+            )
+            _check(completion, sampling.max_tokens)
+            return self._said(completion, heard, prompt, extends=extends)
         finally:
             self._speaking = False
 
-    async def _reply(self, new_messages: list[Message], max_tokens: int | None) -> Reply:
-        prompt, extends = self._history.next_prompt(new_messages)
+    def _turn_sampling(self, prompt_tokens: int, max_tokens: int | None) -> Sampling | None:
+        """How the next turn is sampled; None where no room is left for it."""
         limit = self._sampling.max_tokens if max_tokens is None else min(max_tokens, self._sampling.max_tokens)
         if limit < 1:
             raise ValueError(f"max_tokens is {max_tokens}; it must be 1 or more")
-        room = self._policy.context_tokens - len(prompt)
+        room = self._policy.context_tokens - prompt_tokens
         if room < 1:
-            return Reply(Message(role="assistant"), "context", prompt_tokens=len(prompt))
+            return None
         most = min(limit, room)
-        sampling = self._sampling if most == self._sampling.max_tokens else replace(self._sampling, max_tokens=most)
-        completion = await self._policy.sample(
-            list(prompt),
-            sampling=sampling,
-            seed=turn_seed(self._seed, self._turn),
-            stop_token_ids=list(self._renderer.stop_token_ids),
-        )
-        _check(completion, sampling.max_tokens)
+        return self._sampling if most == self._sampling.max_tokens else replace(self._sampling, max_tokens=most)
+
+    def _said(self, completion: Completion, heard: list[Message], prompt: list[int], *, extends: bool) -> Reply:
+        """The completion read and recorded."""
         parsed = self._renderer.parse(completion.token_ids, self._tools, prompt_ids=prompt)
         message = Message(
             role="assistant",
             content=parsed.content,
             reasoning=parsed.reasoning,
-            tool_calls=self._history.with_call_ids(parsed.tool_calls, new_messages),
+            tool_calls=self._history.with_call_ids(parsed.tool_calls, heard),
         )
         self._history.record(
-            new_messages,
+            heard,
             message,
             prompt,
             completion.token_ids,

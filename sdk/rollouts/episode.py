@@ -7,13 +7,14 @@ with a `Failure`, and leaves it unscored.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import anyio
 
 from mcp_bridge.errors import BridgeError, ToolFailure
+from mcp_bridge.guard.deadlines import Within
 from mcp_bridge.ledger.lines import Ledger, Listener
 from mcp_bridge.records import ToolResult
 from mcp_bridge.toolsets.unchecked import unchecked
@@ -61,12 +62,14 @@ async def run_episode(
     on_call: Listener | None = None,
     world_id: str | None = None,
     keep_starts: list[TurnStart] | None = None,
+    within: Within = anyio.move_on_after,
 ) -> Rollout:
     """Play one task in a world of its own. Never raises for what can go wrong outside: see `Rollout.failure`.
 
     `on_call` hears of each call before it is sent and after it ended, where the world keeps a ledger, as those of a
     connected toolset do. `world_id`: the job's id where not given; another one for each further attempt.
-    `keep_starts`: takes a copy of the rollout before each of its turns; the caller closes them.
+    `keep_starts`: takes a copy of the rollout before each of its turns; the caller closes them. `within`: what keeps
+    the time limit.
     """
     rollout = Rollout(
         id=job.id,
@@ -79,7 +82,7 @@ async def run_episode(
     )
     started = anyio.current_time()
     try:
-        with anyio.move_on_after(limits.max_seconds) as clock:
+        with within(limits.max_seconds) as clock:
             async with _opened(job, source, world_id or job.id) as world:
                 with _ledger_kept(world, rollout, on_call, job.start):
                     if len(world.tools) != len(source.tools):  # a setup may show fewer
@@ -129,7 +132,11 @@ def _ledger_kept(world: World, rollout: Rollout, on_call: Listener | None, start
 
 
 class _Episode:
-    """The turns of one rollout; writes what happens into the rollout as it happens."""
+    """The turns of one rollout; writes what happens into the rollout as it happens.
+
+    What only hands a coroutine on is no coroutine itself: the event loop goes through all of those that wait for each
+    other whenever it goes on with the rollout.
+    """
 
     def __init__(
         self,
@@ -155,11 +162,11 @@ class _Episode:
         assert isinstance(start.conversation, ForkableConversation)
         await self._play(start.conversation.fork(seed=seed), start.incoming, list(start.later_turns))
 
-    async def play(self, conversation: Conversation) -> None:
+    def play(self, conversation: Conversation) -> Awaitable[None]:
         """Play from the task's beginning."""
         opening = self.rollout.task.opening()
         self.rollout.messages.extend(opening)
-        await self._play(conversation, opening, list(self.rollout.task.later_turns))
+        return self._play(conversation, opening, list(self.rollout.task.later_turns))
 
     async def _play(self, conversation: Conversation, incoming: Sequence[Message], later_turns: list[str]) -> None:
         """Turns until something ends them; `rollout.messages` hold `incoming` already."""
@@ -196,13 +203,15 @@ class _Episode:
         self.rollout.turns, self.rollout.sampled_tokens = self.turns, self.sampled_tokens
         self.rollout.prompt_tokens = self.prompt_tokens
 
-    async def _reply(self, conversation: Conversation, incoming: Sequence[Message]) -> Reply:
+    def _reply(self, conversation: Conversation, incoming: Sequence[Message]) -> Awaitable[Reply]:
         left = self.limits.max_tokens - self.sampled_tokens
+        reply = conversation.reply(incoming, max_tokens=min(self.turn_tokens, left))
         limit_s = self.limits.reply_timeout_s
-        if limit_s is None:
-            return await conversation.reply(incoming, max_tokens=min(self.turn_tokens, left))
+        return reply if limit_s is None else self._in_time(reply, limit_s)
+
+    async def _in_time(self, reply: Awaitable[Reply], limit_s: float) -> Reply:
         with anyio.move_on_after(limit_s):
-            return await conversation.reply(incoming, max_tokens=min(self.turn_tokens, left))
+            return await reply
         raise PolicyFailure(
             f"the policy did not reply within {limit_s:g} s; it hangs, or has too many rollouts at once: lower "
             "concurrency, or raise limits.reply_timeout_s"
@@ -281,9 +290,14 @@ class _Episode:
             }
         )
 
-    async def _call(self, call: ToolCall) -> ToolResult:
+    def _call(self, call: ToolCall) -> Awaitable[ToolResult]:
         if call.error is not None:
-            return ToolResult(text=call.error, is_error=True, error_kind="invalid_arguments")
-        return await self.world.call(
+            return _refused(call.error)
+        return self.world.call(
             call.name, call.arguments, call_id=f"{self.rollout.id}/{call.id}", timeout_s=self.limits.call_timeout_s
         )
+
+
+async def _refused(problem: str) -> ToolResult:
+    """Of a call that could not be read."""
+    return ToolResult(text=problem, is_error=True, error_kind="invalid_arguments")

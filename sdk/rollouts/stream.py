@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.abc
 
+from mcp_bridge.guard.deadlines import Deadlines
+
 from ..policies.protocol import Sampling
 from ..records import Rollout
 from .branching import Branching
@@ -129,6 +131,7 @@ class RolloutStream:
         self._handed_in = 0
         self._in_flight = 0
         self._closed = False
+        self._deadlines = Deadlines()
         self._turnstile = Turnstile(group, lambda: self._in_flight)
         self.counts = RolloutCounts()
         pressure = getattr(engine.agent, "pressure", None)
@@ -176,10 +179,15 @@ class RolloutStream:
         branches: list[Job] = []
         try:
             rollout = await self._engine.attempt(
-                job, self._sampling, starts=starts, retries=self._retries, on_broken=self._broke
+                job,
+                self._sampling,
+                starts=starts,
+                retries=self._retries,
+                on_broken=self._broke,
+                within=self._deadlines.within,
             )
             await self._turnstile.through()
-            await self._engine.judge(rollout)
+            await self._engine.judge(rollout, within=self._deadlines.within)
             if self._branching is not None and starts:
                 branches = self._branching.jobs(job, rollout, starts)
             self.concurrency.ended()
@@ -240,3 +248,4 @@ class RolloutStream:
         self._queue = []
         for ticket in self._open:
             ticket.fail(StreamClosed("the stream was closed before all of its rollouts had ended"))
+        self._open = set()  # whoever wants their rollouts has the tickets

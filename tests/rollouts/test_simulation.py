@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_bridge.guard.deadlines import Deadlines
 from sandboxes.helpdesk import Helpdesk
 from sdk.errors import ConfigError
 from sdk.policies.protocol import Sampling
@@ -150,6 +151,26 @@ def test_a_verifier_that_hangs_leaves_its_rollout_unscored_and_holds_up_no_other
     assert rollouts[2].failure is not None
     assert (rollouts[2].failure.boundary, rollouts[2].verdict) == ("verifier", None)
     assert seconds == pytest.approx(3.6, abs=0.21)  # the other 18 go through the other slot meanwhile
+
+
+def test_a_limit_that_rollouts_share_ends_each_of_them_at_its_own_time() -> None:
+    deadlines = Deadlines()
+    ends: list[float] = []
+
+    async def rollout(begins: float) -> None:
+        await anyio.sleep(begins)
+        with deadlines.within(None), deadlines.within(0.7) as scope:
+            await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        ends.append(anyio.current_time())
+
+    async def run() -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(rollout, number * 0.1)  # the clock's sums are rounded
+
+    run_virtual(run)
+    assert ends == pytest.approx([number * 0.1 + 0.7 for number in range(20)])
 
 
 def test_rollouts_given_up_when_a_stream_is_closed_are_counted() -> None:

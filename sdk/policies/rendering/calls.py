@@ -18,6 +18,7 @@ _FORM = 'a call is written <tool_call>{"name": "...", "arguments": {...}}</tool_
 _QUOTED_CHARS = 120
 _MOST_LEVELS = 64
 _NESTING = (dict, list)
+_KEYS = frozenset({"name", "arguments"})
 _made = unchecked(ToolCall)
 
 
@@ -126,9 +127,9 @@ def _call_from_json(value: Any) -> ToolCall:
     name = value.get("name")
     if not isinstance(name, str) or not name or _has_surrogate(name):
         return _failed(f'the call has no "name"; {_FORM}')
-    unknown = sorted(set(value) - {"name", "arguments"})
+    unknown = value.keys() - _KEYS
     if unknown:
-        return _failed(f"the call has unknown keys {_quote(json.dumps(unknown))}; {_FORM}", name)
+        return _failed(f"the call has unknown keys {_quote(json.dumps(sorted(unknown)))}; {_FORM}", name)
     arguments, error = check_arguments(value.get("arguments", {}))
     return _made({"id": "", "name": name, "arguments": arguments, "error": error})
 

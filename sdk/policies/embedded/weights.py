@@ -14,26 +14,10 @@ from torch import nn
 
 from ...errors import ModelError
 from .attention import ATTENTION_NAME
+from .packed import Packed, PackedLinear, packed
 
 # The rotary frequencies of these change with the length of the text, so stored keys would grow stale.
 _LENGTH_DEPENDENT_ROPE = {"dynamic", "longrope"}
-
-
-class PackedLinear(nn.Module):  # type: ignore[misc]
-    """`nn.Linear` for inference on a CPU, its weight laid out once in oneDNN's blocked order (about twice as fast)."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        super().__init__()
-        self.shape = tuple(weight.shape)
-        self.bias = None if bias is None else bias.detach().clone()
-        self.load(weight)
-
-    def load(self, weight: torch.Tensor) -> None:
-        """Take a new weight [out, in]."""
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().float().contiguous())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
 
 
 def check_supported(model: Any) -> None:
@@ -78,10 +62,11 @@ class OwnWeights:
             name for name, _ in model.named_parameters()
         }
         self._tensors: dict[str, torch.Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
-        self._packed: dict[str, PackedLinear] = {}
+        self._packed: dict[tuple[str, ...], PackedLinear] = {}
+        """By the names of the linear layers that they stand for."""
 
     def pack(self) -> None:
-        """Exchange the linear layers for packed ones, where that exists (float32 on a CPU), and set our attention."""
+        """Set our attention, and exchange what can be packed where that exists: float32 on a CPU."""
         self.model.set_attn_implementation(ATTENTION_NAME)
         parameter = next(self.model.parameters())
         if (
@@ -91,20 +76,28 @@ class OwnWeights:
         ):
             return
         for name, module in list(self.model.named_modules()):
-            if type(module) is nn.Linear:
-                packed = PackedLinear(module.weight, module.bias)
-                self.model.set_submodule(name, packed)
-                self._packed[f"{name}.weight"] = packed
-                if packed.bias is not None:
-                    self._tensors[f"{name}.bias"] = packed.bias
-        for name in self._packed.keys() - self._tied:
-            # The plain weight is freed; one that is tied to the embedding stays there.
-            del self._tensors[name]
+            if not _is_in(self.model, name, module):
+                continue  # a part of what was exchanged before
+            if (made := packed(module)) is not None:
+                self.model.set_submodule(name, made)
+                self._keep(name, made)
+
+    def _keep(self, name: str, made: Packed) -> None:
+        for parts, linear in made.linears().items():
+            names = tuple(f"{name}.{part}" if part else name for part in parts)
+            self._packed[names] = linear
+            for one, bias in zip(names, linear.biases, strict=True):
+                if bias is not None:
+                    self._tensors[f"{one}.bias"] = bias
+                if f"{one}.weight" not in self._tied:
+                    # The plain weight is freed; one that is tied to the embedding stays there.
+                    del self._tensors[f"{one}.weight"]
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Raises `ModelError` unless `state` has every weight in its shape, and nothing else."""
         shapes = {name: tuple(t.shape) for name, t in self._tensors.items()}
-        shapes |= {name: packed.shape for name, packed in self._packed.items()}
+        for names, linear in self._packed.items():
+            shapes |= {f"{name}.weight": shape for name, shape in zip(names, linear.shapes, strict=True)}
         missing = sorted(shapes.keys() - state.keys() - self._tied)
         unknown = sorted(state.keys() - shapes.keys() - {n for n, _ in self.model.named_buffers()})
         wrong = [n for n in sorted(shapes.keys() & state.keys()) if tuple(state[n].shape) != shapes[n]]
@@ -122,11 +115,9 @@ class OwnWeights:
         for name, tensor in state.items():
             if name in self._tensors:
                 self._tensors[name].copy_(tensor)
-        for name, packed in self._packed.items():
-            if name in state:
-                packed.load(state[name])
-            else:
-                packed.load(self._tensors[name])
+        for names, linear in self._packed.items():
+            weights = [f"{name}.weight" for name in names]
+            linear.load([state[name] if name in state else self._tensors[name] for name in weights])
 
 
 def _detached_copy(model: Any) -> Any:
@@ -135,3 +126,10 @@ def _detached_copy(model: Any) -> Any:
         parameter.grad = None
         parameter.requires_grad_(False)
     return own.eval()
+
+
+def _is_in(model: Any, name: str, module: nn.Module) -> bool:
+    try:
+        return model.get_submodule(name) is module
+    except AttributeError:
+        return False

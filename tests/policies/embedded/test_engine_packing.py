@@ -1,0 +1,105 @@
+"""Parts that the embedded engine exchanges for packed ones: only those that compute the same, published whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from engine_models import random_tokens, tiny_model
+from plain_forward import assert_exact
+from torch import nn
+
+from sdk.policies.embedded import EmbeddedEngine
+from sdk.policies.embedded.attention import Segment
+from sdk.policies.embedded.decoder import Decoder
+from sdk.policies.embedded.packed import PackedLinear
+from sdk.policies.protocol import Sampling
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
+
+LAYERS = 2
+ALL = {"PackedAttention": LAYERS, "PackedMlp": LAYERS}
+FOUND: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "Llama": ({}, ALL | {"PackedNorm": 2 * LAYERS + 1}),
+    "Qwen2": ({}, ALL | {"PackedNorm": 2 * LAYERS + 1}),
+    "Qwen3": ({"head_dim": 8}, ALL | {"PackedNorm": 4 * LAYERS + 1}),
+    "SmolLM3": ({"no_rope_layers": [1, 0]}, {"PackedAttention": 1, "PackedMlp": LAYERS, "PackedNorm": 2 * LAYERS + 1}),
+    # Windows, queries and keys normalised together, rotary positions of another form: its own attention stays.
+    "Mistral": ({"sliding_window": 9}, {"PackedMlp": LAYERS, "PackedNorm": 2 * LAYERS + 1}),
+    "Olmo2": ({}, {"PackedMlp": LAYERS, "PackedNorm": 4 * LAYERS + 1}),
+    "Cohere": ({}, {"PackedMlp": LAYERS}),
+    # Another activation, and norms that add one to their weights.
+    "Gemma": ({"head_dim": 8}, {"PackedAttention": LAYERS}),
+}
+
+
+@pytest.mark.parametrize("family", FOUND)
+def test_what_computes_the_same_is_exchanged_and_nothing_else(family: str) -> None:
+    settings, expected = FOUND[family]
+    decoder = Decoder(tiny_model(family, bos_token_id=1, **settings))
+    kinds = Counter(type(module).__name__ for module in decoder.weights.model.modules())
+    assert {kind: n for kind, n in kinds.items() if kind.startswith("Packed") and kind != "PackedLinear"} == expected
+    assert kinds["Linear"] == 0
+
+
+def test_hooks_are_heard_as_before() -> None:
+    model, heard = tiny_model(), []
+    for name, module in model.named_modules():
+        if name.endswith(("layers.0.self_attn", "layers.0.mlp.up_proj", "layers.1.input_layernorm")):
+            module.register_forward_hook(lambda *_, name=name: heard.append(name))
+    decoder = Decoder(model)
+    heard.clear()
+    decoder.compute([Segment([3, 4, 5], decoder.cache.separate(3), 0)])
+    assert len(heard) == len(set(heard)) == 3
+
+
+@pytest.mark.parametrize("settings", [{"hidden_act": "gelu"}, {"hidden_act": "relu"}])
+async def test_an_mlp_of_another_activation_is_its_own(settings: dict[str, Any]) -> None:
+    model = tiny_model(**settings)
+    prompt = random_tokens(20, 0)
+    with EmbeddedEngine(model) as engine:
+        assert_exact(model, prompt, await engine.sample(prompt, sampling=Sampling(max_tokens=8), seed=0))
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [("Qwen2", {}), ("Llama", {"attention_bias": True, "mlp_bias": True}), ("Qwen3", {"head_dim": 8})],
+)
+async def test_every_weight_and_bias_of_a_packed_model_is_published(family: str, settings: dict[str, Any]) -> None:
+    old, new = (tiny_model(family, seed=seed, **settings) for seed in (0, 1))
+    with torch.no_grad():
+        for parameter in new.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn(parameter.shape))
+    prompts = [random_tokens(30, group) for group in (0, 0, 1)]
+    with EmbeddedEngine(old) as engine:
+        for model, version in ((old, 0), (new, 1), (old, 2)):
+            engine.publish(model.state_dict(), version=version)
+            replies = await asyncio.gather(
+                *(engine.sample(prompt, sampling=Sampling(max_tokens=8), seed=n) for n, prompt in enumerate(prompts))
+            )
+            for prompt, reply in zip(prompts, replies, strict=True):
+                assert reply.version == version
+                assert_exact(model, prompt, reply)
+
+
+@pytest.mark.parametrize("biases", [(True, True), (True, False), (False, False)])
+def test_linear_layers_of_one_input_are_one_product(biases: tuple[bool, bool]) -> None:
+    torch.manual_seed(0)
+    linears = [nn.Linear(8, out, bias=bias) for out, bias in zip((6, 4), biases, strict=True)]
+    with torch.no_grad():
+        x, other = torch.randn(2, 1, 3, 8), torch.randn(1, 3, 10)
+        joined = PackedLinear(*linears)
+        for _ in range(2):
+            expected = torch.cat([linear(x[0]) for linear in linears], dim=-1)
+            torch.testing.assert_close(joined(x[0]), expected)
+            torch.testing.assert_close(joined(x[0], "swish"), nn.functional.silu(expected))
+            torch.testing.assert_close(joined.times(x[0], other), expected * other)
+            joined.load([linear.weight.mul_(2) for linear in linears])
+            for linear, bias in zip(linears, joined.biases, strict=True):
+                assert (bias is None) == (linear.bias is None)
+                if bias is not None:
+                    bias.copy_(linear.bias.add_(1))

@@ -26,7 +26,6 @@ from .forward_fits import check_fits, check_same, logit_factor
 from .label_scores import Labels, Limits, linear_scores
 from .norms import quicken_norms
 from .prefix_tree import PrefixTree, build_prefix_tree
-from .rotary import quicken_rotary
 from .tied_embedding import tied_in_one_gradient
 from .tree_attention import TreePlan, attending_by, attending_by_tree, attention_of
 
@@ -83,7 +82,6 @@ def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
 
     model.forward = types.MethodType(forward, model)
     quicken_norms(model)
-    quicken_rotary(model)
     check_same(model, temperature)
 
 

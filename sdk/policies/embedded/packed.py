@@ -108,21 +108,21 @@ class PackedAttention(nn.Module):  # type: ignore[misc]
         if not _has_linears(module, "q_proj", "k_proj", "v_proj", "o_proj"):
             return None
         try:
-            size, key_heads = int(module.head_dim), module.k_proj.out_features // int(module.head_dim)
-            step = _TrialStep(key_heads, size)
-            given = {
-                "hidden_states": _random(1, _TRIAL_TOKENS, module.q_proj.in_features),
-                "position_embeddings": tuple(_random(2, 1, _TRIAL_TOKENS, size)),
-                "attention_mask": None,
-                "step": step,
-            }
-            expected = module(**given)[0]
+            width, size = module.q_proj.in_features, int(module.head_dim)
+            step = _TrialStep(module.k_proj.out_features // size, size)
+            expected = _attended(module, step, width, size)
             if step.layer is None or step.layer.window is not None:
                 return None
             made = cls(module, step.layer)
-            return made if _same(made(**given)[0], expected) else None
+            if not _same(_attended(made, step, width, size), expected):
+                return None
         except _TRIAL_FAILS:
             return None  # it takes or needs something else
+        try:
+            of_half = _attended(module, step, width, size // 2)
+        except _TRIAL_FAILS:
+            return made  # it turns whole heads and nothing else
+        return made if _same(_attended(made, step, width, size // 2), of_half) else None
 
     def linears(self) -> Mapping[tuple[str, ...], PackedLinear]:
         return {("q_proj", "k_proj", "v_proj"): self.qkv, ("o_proj",): self.out}
@@ -131,10 +131,13 @@ class PackedAttention(nn.Module):  # type: ignore[misc]
         self,
         hidden_states: torch.Tensor,
         position_embeddings: tuple[torch.Tensor, torch.Tensor],
-        step: Step,
+        step: Step | None = None,
         **_: Any,
     ) -> tuple[torch.Tensor, None]:
-        """`hidden_states` [1, N, hidden], cosines and sines [1, N, D]; as transformers' layers call their attention."""
+        """As transformers' layers call their attention: `hidden_states` [1, N, hidden], cosines and sines [1, N, D], or
+        fewer than D where only the first numbers of a head are turned."""
+        if step is None:
+            raise NotImplementedError("attention without a step")
         q, k = self._heads, self._key_heads
         x_NJD = self.qkv(hidden_states)[0].unflatten(-1, (q + 2 * k, self._size))
         if self.q_norm is not None:
@@ -142,7 +145,7 @@ class PackedAttention(nn.Module):  # type: ignore[misc]
         if self.k_norm is not None:
             x_NJD[:, q : q + k] = self.k_norm(x_NJD[:, q : q + k])
         cos, sin = position_embeddings
-        _rotate(x_NJD[:, : q + k], cos[0, :, None], sin[0, :, None])
+        _rotate(x_NJD[:, : q + k, : cos.shape[-1]], cos[0, :, None], sin[0, :, None])
         x_JND = x_NJD.transpose(0, 1)
         seen_NHD = step.attend(self._layer, x_JND[:q], x_JND[q : q + k], x_JND[q + k :])
         return self.out(seen_NHD.flatten(1)[None]), None
@@ -196,8 +199,19 @@ class _TrialStep:
         return self._step.attend(replace(layer, index=0), q_HND, k_KND, v_KND)
 
 
+def _attended(attention: Any, step: _TrialStep, width: int, turned: int) -> torch.Tensor:
+    """What `attention` makes of random states, with cosines and sines for so many numbers of a head."""
+    found: torch.Tensor = attention(
+        hidden_states=_random(1, _TRIAL_TOKENS, width),
+        position_embeddings=tuple(_random(2, 1, _TRIAL_TOKENS, turned)),
+        attention_mask=None,
+        step=step,
+    )[0]
+    return found
+
+
 def _rotate(x_NJD: torch.Tensor, cos_N1D: torch.Tensor, sin_N1D: torch.Tensor) -> None:
-    """Rotary positions (RoPE, arXiv 2104.09864) in place, a number's partner half a head away."""
+    """Rotary positions (RoPE, arXiv 2104.09864) in place, a number's partner half of D away."""
     low, high = x_NJD.tensor_split(2, dim=-1)
     turned_low, turned_high = torch.cat([high, low], dim=-1).mul_(sin_N1D).tensor_split(2, dim=-1)
     x_NJD.mul_(cos_N1D)

@@ -21,6 +21,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Cohere": {"logit_scale": 0.25},
     "Cohere2": {"logit_scale": 0.25, "head_dim": 8, "sliding_window": 9},
     "Exaone4": {"sliding_window": 9},
+    # Of each head a half is turned.
+    "Glm4Moe": {
+        "head_dim": 8,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "first_k_dense_replace": 1,
+    },
     "Granite": {"logits_scaling": 8.0, "embedding_multiplier": 12.0, "residual_multiplier": 0.22},
     "Ministral": {"head_dim": 8, "sliding_window": 9},
     "Olmo3": {"sliding_window": 9},

@@ -27,6 +27,11 @@ FOUND: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "Qwen2": ({}, ALL | {"PackedNorm": 2 * LAYERS + 1}),
     "Qwen3": ({"head_dim": 8}, ALL | {"PackedNorm": 4 * LAYERS + 1}),
     "SmolLM3": ({"no_rope_layers": [1, 0]}, {"PackedAttention": 1, "PackedMlp": LAYERS, "PackedNorm": 2 * LAYERS + 1}),
+    # Rotary positions of a part of each head.
+    "Glm4Moe": (
+        {"head_dim": 8, "n_routed_experts": 4, "moe_intermediate_size": 16, "first_k_dense_replace": LAYERS},
+        ALL | {"PackedNorm": 2 * LAYERS + 1},
+    ),
     # Windows, queries and keys normalised together, rotary positions of another form: its own attention stays.
     "Mistral": ({"sliding_window": 9}, {"PackedMlp": LAYERS, "PackedNorm": 2 * LAYERS + 1}),
     "Olmo2": ({}, {"PackedMlp": LAYERS, "PackedNorm": 4 * LAYERS + 1}),

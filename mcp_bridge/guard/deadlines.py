@@ -24,7 +24,7 @@ Within = Callable[[float | None], AbstractContextManager[anyio.CancelScope]]
 
 class Deadlines(dict[float, "DeadlineQueue"]):
     """The time limits of the calls of one toolset, or of one stream's rollouts: by the limit in seconds, where the
-    calls with it wait. To be looked up for each call, which begins at once. Belongs to one event loop."""
+    calls with it wait. To be looked up for each call, which begins at once. Belongs to one event loop at a time."""
 
     def __missing__(self, limit_s: float) -> DeadlineQueue:
         queue = self[limit_s] = DeadlineQueue(limit_s, self)
@@ -33,7 +33,9 @@ class Deadlines(dict[float, "DeadlineQueue"]):
     def within(self, limit_s: float | None) -> AbstractContextManager[anyio.CancelScope]:
         """As `anyio.move_on_after`, for limits that many share. Whether it was cancelled is asked of the scope before
         anything else is awaited: it may be used again."""
-        return anyio.CancelScope() if limit_s is None or limit_s == inf else _Limited(self[limit_s])
+        if limit_s is None or not 0 < limit_s < inf:
+            return anyio.move_on_after(limit_s)  # which refuses what is no number
+        return _Limited(self[limit_s])
 
 
 class _Limited:
@@ -74,10 +76,11 @@ class DeadlineQueue:
 
     def begin(self) -> anyio.CancelScope:
         """A scope, to be entered now, that is cancelled when the limit has passed. `end` follows in any case."""
-        if self._loop is None:
+        if self._loop is None or self._loop.is_closed():
             if not on_asyncio():
                 return anyio.CancelScope(deadline=anyio.current_time() + self._limit_s)
-            self._loop = asyncio.get_running_loop()
+            # The timer of a loop that has ended would never ring.
+            self._loop, self._timer, self._ends = asyncio.get_running_loop(), None, {}
             self._make = _scope_type()
         scope = self._spare.pop() if self._spare else self._make()
         self._ends[scope] = self._loop.time() + self._limit_s

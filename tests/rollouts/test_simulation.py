@@ -173,6 +173,23 @@ def test_a_limit_that_rollouts_share_ends_each_of_them_at_its_own_time() -> None
     assert ends == pytest.approx([number * 0.1 + 0.7 for number in range(20)])
 
 
+def test_a_limit_holds_in_the_next_event_loop_too_and_at_once_where_it_has_passed() -> None:
+    deadlines = Deadlines()
+
+    async def run() -> None:
+        for limit_s in (0.7, 0.0, -1.0):
+            began = anyio.current_time()
+            with deadlines.within(limit_s) as scope:
+                await anyio.sleep(10)
+            assert scope.cancelled_caught
+            assert anyio.current_time() - began == pytest.approx(max(limit_s, 0.0), abs=0.01)
+        with deadlines.within(0.7):
+            await anyio.sleep(0.01)  # its timer is still set when the loop ends
+
+    run_virtual(run)
+    run_virtual(run)
+
+
 def test_rollouts_given_up_when_a_stream_is_closed_are_counted() -> None:
     runner = engine(SimulatedPolicy(look_then_end(2)), concurrency=4)
 

@@ -14,6 +14,7 @@ from ..models.sliding_window import short_windows
 from ..models.trial import beyond
 from .attention import DecodeStep, JointStep, NextTokens, PrefillStep, Segment, Step
 from .cache import RowCache
+from .packed import EVERY_FORM, Packed, PackedLinear
 from .weights import OwnWeights, check_supported
 
 PREFILL_TOKENS = 2048
@@ -26,7 +27,6 @@ class Decoder:
     def __init__(self, model: Any) -> None:
         """Copies `model`. Raises `ModelError` for a model whose attention the engine cannot express."""
         check_supported(model)
-        self.weights = OwnWeights(model)
         parameter = next(model.parameters())
         self.device: torch.device = parameter.device
         config = model.config.get_text_config(decoder=True)
@@ -35,7 +35,7 @@ class Decoder:
         self.eos_ids = _eos_ids(model)
         self._config, self._dtype = config, parameter.dtype
         self.cache = RowCache(config, dtype=self._dtype, device=self.device)
-        self._pack_and_compare()
+        self._pack_and_compare(model)
 
     def reset(self) -> None:
         """Forget everything stored."""
@@ -82,30 +82,45 @@ class Decoder:
         ).logits
         return logits[0]
 
-    def _pack_and_compare(self) -> None:
-        """Set our attention, and hold it against the model's own on a few tokens. Raises `ModelError` if they differ.
+    def _pack_and_compare(self, model: Any) -> None:
+        """Copy the model, set our attention, and hold it against the model's own on a few tokens. Raises `ModelError`
+        if they differ.
 
-        This finds any architecture whose attention does something that our steps do not know of.
+        This finds any architecture whose attention does something that our steps do not know of. Where packed parts do
+        not get on with the rest of the model, its linear layers alone are packed.
         """
+        self.weights = OwnWeights(model)
+        if self._difference(EVERY_FORM) is not None:
+            del self.weights  # not two copies at a time
+            self.weights = OwnWeights(model)
+            if (difference := self._difference([PackedLinear])) is not None:
+                raise difference
+
+    def _difference(self, forms: Sequence[type[Packed]]) -> ModelError | None:
         name = type(self.weights.model).__name__
         with torch.inference_mode(), short_windows(self.weights.model, 6):
             ids = torch.randint(self.vocabulary, (1, 14), generator=torch.Generator().manual_seed(0)).to(self.device)
             expected = self.weights.model(input_ids=ids, use_cache=False).logits[0, 8:]
             try:
-                self.weights.pack()
+                self.weights.pack(forms)
                 found = self._logits_in_steps(ids[0].tolist())
             except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-                raise ModelError(
-                    f"the embedded engine cannot run {name}: {error}; choose a Llama, Qwen2, Qwen3, Mistral or Gemma 3 "
-                    "model, or serve this model with vLLM"
-                ) from error
-            self.reset()
+                return _because(
+                    ModelError(
+                        f"the embedded engine cannot run {name}: {error}; choose a Llama, Qwen2, Qwen3, Mistral or "
+                        "Gemma 3 model, or serve this model with vLLM"
+                    ),
+                    error,
+                )
+            finally:
+                self.reset()
         if too_far := beyond(found, expected, expected.dtype):
-            raise ModelError(
+            return ModelError(
                 f"the embedded engine's logits of {name} differ from the model's own by {too_far[0]:.3g} (at most "
                 f"{too_far[1]:.3g} is allowed): its attention does something the engine cannot express; choose a "
                 "Llama, Qwen2, Qwen3, Mistral or Gemma 3 model, or serve this model with vLLM"
             )
+        return None
 
     def _logits_in_steps(self, ids: list[int]) -> torch.Tensor:
         """Logits after tokens 8 to 13: a shared prefix of 5, 4 of a row's own, then 5 decoded, two of them at once."""
@@ -125,6 +140,11 @@ class _Piece:
 
     segment: Segment
     is_last: bool
+
+
+def _because(error: ModelError, cause: Exception) -> ModelError:
+    error.__cause__ = cause
+    return error
 
 
 def _batches(segments: Sequence[Segment]) -> Iterator[list[_Piece]]:

@@ -10,7 +10,9 @@ Axes: N tokens, H query heads, K key heads, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -73,14 +75,14 @@ class PackedMlp(nn.Module):  # type: ignore[misc]
     @classmethod
     def of(cls, module: Any) -> Self | None:
         """What stands for `module`, where that computes just this."""
-        if not _has_linears(module, "gate_proj", "up_proj", "down_proj"):
+        if not _consists_of(module, "gate_proj", "up_proj", "down_proj"):
             return None
         x = _random(1, _TRIAL_TOKENS, module.gate_proj.in_features)
         try:
-            made = cls(module)
-            return made if _same(made(x), module(x)) else None
+            alike = all(_same(cls(trial)(x), trial(x)) for trial in _trials(module, "gate_proj", "up_proj"))
         except _TRIAL_FAILS:
             return None  # it takes or needs something else
+        return cls(module) if alike else None
 
     def linears(self) -> Mapping[tuple[str, ...], PackedLinear]:
         return {("gate_proj",): self.gate, ("up_proj",): self.up, ("down_proj",): self.down}
@@ -105,24 +107,30 @@ class PackedAttention(nn.Module):  # type: ignore[misc]
     @classmethod
     def of(cls, module: Any) -> Self | None:
         """What stands for `module`, where that computes just this. Its model's attention is ours already."""
-        if not _has_linears(module, "q_proj", "k_proj", "v_proj", "o_proj"):
+        if not _consists_of(module, "q_proj", "k_proj", "v_proj", "o_proj", others=("q_norm", "k_norm")):
             return None
         try:
-            width, size = module.q_proj.in_features, int(module.head_dim)
-            step = _TrialStep(module.k_proj.out_features // size, size)
-            expected = _attended(module, step, width, size)
-            if step.layer is None or step.layer.window is not None:
-                return None
-            made = cls(module, step.layer)
-            if not _same(_attended(made, step, width, size), expected):
-                return None
+            layers = [cls._tried(trial) for trial in _trials(module, "v_proj")]
         except _TRIAL_FAILS:
             return None  # it takes or needs something else
+        return cls(module, layers[0]) if layers[0] is not None and None not in layers else None
+
+    @classmethod
+    def _tried(cls, attention: Any) -> Layer | None:
+        """As which layer it attends; None where it computes something else."""
+        width, size = attention.q_proj.in_features, int(attention.head_dim)
+        step = _TrialStep(attention.k_proj.out_features // size, size)
+        expected = _attended(attention, step, width, size)
+        if step.layer is None or step.layer.window is not None:
+            return None
+        layer, made = step.layer, cls(attention, step.layer)
+        if not _same(_attended(made, step, width, size), expected):
+            return None
         try:
-            of_half = _attended(module, step, width, size // 2)
+            of_half = _attended(attention, step, width, size // 2)
         except _TRIAL_FAILS:
-            return made  # it turns whole heads and nothing else
-        return made if _same(_attended(made, step, width, size // 2), of_half) else None
+            return layer  # it turns whole heads and nothing else
+        return layer if _same(_attended(made, step, width, size // 2), of_half) else None
 
     def linears(self) -> Mapping[tuple[str, ...], PackedLinear]:
         return {("q_proj", "k_proj", "v_proj"): self.qkv, ("o_proj",): self.out}
@@ -173,17 +181,15 @@ class PackedNorm(nn.Module):  # type: ignore[misc]
 
 
 Packed = PackedAttention | PackedMlp | PackedNorm | PackedLinear
+EVERY_FORM: tuple[type[Packed], ...] = (PackedAttention, PackedMlp, PackedNorm, PackedLinear)
 
 
-def packed(module: nn.Module) -> Packed | None:
-    """What computes the same as `module` with fewer operations; None where nothing here does, or somebody listens."""
+def packed(module: nn.Module, forms: Sequence[type[Packed]]) -> Packed | None:
+    """What computes the same as `module` with fewer operations, the first of `forms` that does; None where none does,
+    or somebody listens."""
     if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
         return None
-    for form in (PackedAttention, PackedMlp, PackedNorm, PackedLinear):
-        made: Packed | None = form.of(module)
-        if made is not None:
-            return made
-    return None
+    return next((made for form in forms if (made := form.of(module)) is not None), None)
 
 
 class _TrialStep:
@@ -225,8 +231,28 @@ def _bias_of(linear: nn.Linear) -> torch.Tensor:
     return linear.bias.detach()
 
 
-def _has_linears(module: nn.Module, *names: str) -> bool:
-    return all(_is_linear(getattr(module, name, None)) for name in names)
+def _consists_of(module: nn.Module, *linears: str, others: Sequence[str] = ()) -> bool:
+    """Whether it has these linear layers, and no other state than that of these and `others`."""
+    if "forward" in module.__dict__ or any(True for _ in module.buffers()):
+        return False
+    known = {*linears, *others}
+    if any(name.split(".")[0] not in known for name, _ in module.named_parameters()):
+        return False
+    return all(_is_linear(module._modules.get(name)) for name in linears)
+
+
+def _trials(module: Any, *loud: str) -> Iterator[Any]:
+    """Copies with random weights, since a module's own may be zeros that hide what it computes; then once more with a
+    thousand times the weights of `loud`, since small numbers pass where large ones are clamped."""
+    config = getattr(module, "config", None)
+    for factor in (1.0, 1000.0):
+        trial = copy.deepcopy(module, {id(config): config})
+        for name, weight in trial.named_parameters():
+            scale = 1.5 / weight.shape[-1] ** 0.5 if weight.dim() > 1 else 0.5
+            if weight.dim() > 1 and name.split(".")[0] in loud:
+                scale *= factor
+            weight.copy_(_random(*weight.shape)).mul_(scale)
+        yield trial
 
 
 def _is_linear(module: Any) -> bool:
@@ -234,8 +260,12 @@ def _is_linear(module: Any) -> bool:
 
 
 def _random(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    """The same numbers over and over: to draw millions for each layer would take seconds."""
+    count = math.prod(shape)
+    drawn = torch.randn(4099, generator=torch.Generator().manual_seed(0))
+    return drawn.repeat(-(-count // len(drawn)))[:count].view(shape)
 
 
 def _same(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    return bool(torch.allclose(found, expected, rtol=0, atol=1e-4 * float(expected.abs().max())))
+    most = float(expected.abs().max())
+    return most > 0 and bool(torch.allclose(found, expected, rtol=0, atol=1e-4 * most))

@@ -6,7 +6,7 @@ The copy is deep, so training the original changes nothing that is sampled until
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -65,7 +65,7 @@ class OwnWeights:
         self._packed: dict[tuple[str, ...], PackedLinear] = {}
         """By the names of the linear layers that they stand for."""
 
-    def pack(self) -> None:
+    def pack(self, forms: Sequence[type[Packed]]) -> None:
         """Set our attention, and exchange what can be packed where that exists: float32 on a CPU."""
         self.model.set_attn_implementation(ATTENTION_NAME)
         parameter = next(self.model.parameters())
@@ -78,7 +78,7 @@ class OwnWeights:
         for name, module in list(self.model.named_modules()):
             if not _is_in(self.model, name, module):
                 continue  # a part of what was exchanged before
-            if (made := packed(module)) is not None:
+            if (made := packed(module, forms)) is not None:
                 self.model.set_submodule(name, made)
                 self._keep(name, made)
 

@@ -24,7 +24,9 @@ def is_rms_norm(module: Any) -> bool:
     weight = getattr(module, "weight", None)
     if not isinstance(weight, nn.Parameter) or weight.dim() != 1 or not weight.numel():
         return False
-    if [name for name, _ in module.named_parameters()] != ["weight"] or list(module.children()):
+    if [name for name, _ in module.named_parameters()] != ["weight"]:
+        return False
+    if list(module.children()) or list(module.buffers()):
         return False
     if not any(isinstance(getattr(module, name, None), float) for name in _EPSILONS):
         return False

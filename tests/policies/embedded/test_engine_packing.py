@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import types
 from collections import Counter
 from typing import Any
 
@@ -89,6 +90,78 @@ async def test_every_weight_and_bias_of_a_packed_model_is_published(family: str,
             for prompt, reply in zip(prompts, replies, strict=True):
                 assert reply.version == version
                 assert_exact(model, prompt, reply)
+
+
+async def published_is_exact(old: Any, new: Any) -> None:
+    prompt = random_tokens(30, 0)
+    with EmbeddedEngine(old) as engine:
+        engine.publish(new.state_dict(), version=1)
+        assert_exact(new, prompt, await engine.sample(prompt, sampling=Sampling(max_tokens=8), seed=0))
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "zeroed"),
+    [
+        ("Helium", {"head_dim": 8}, "o_proj"),
+        ("Ernie4_5", {}, "q_proj"),
+        ("Llama", {"hidden_act": "gelu"}, "down_proj"),
+        ("SmolLM3", {"no_rope_layers": [1, 0]}, "o_proj"),
+    ],
+)
+async def test_weights_that_are_zero_hide_nothing_that_others_would_show(
+    family: str, settings: dict[str, Any], zeroed: str
+) -> None:
+    old, new = (tiny_model(family, seed=seed, bos_token_id=1, **settings) for seed in (0, 1))
+    with torch.no_grad():
+        for name, parameter in old.named_parameters():
+            if zeroed in name:
+                parameter.zero_()
+    await published_is_exact(old, new)
+
+
+async def test_what_is_clamped_only_where_it_is_large_is_its_own() -> None:
+    old, new = (tiny_model("Olmo", seed=seed, bos_token_id=1, clip_qkv=8.0) for seed in (0, 1))
+    with torch.no_grad():
+        for name, parameter in new.named_parameters():
+            if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+                parameter.mul_(30)
+    await published_is_exact(old, new)
+
+
+class Learnt(nn.Module):
+    """Swish whose steepness is a weight."""
+
+    def __init__(self, beta: float) -> None:
+        super().__init__()
+        self.beta = nn.Parameter(torch.tensor(beta))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(self.beta * x)
+
+
+async def test_a_part_with_weights_or_buffers_of_another_kind_is_its_own() -> None:
+    models = [tiny_model(seed=seed) for seed in (0, 1)]
+    for model, beta in zip(models, (1.0, 2.0), strict=True):
+        for layer in model.model.layers:
+            layer.mlp.act_fn = Learnt(beta)
+            layer.input_layernorm.register_buffer("seen", torch.tensor(beta))
+    await published_is_exact(*models)
+
+
+async def test_a_layer_that_asks_its_parts_for_more_than_their_results_gets_linear_layers_alone() -> None:
+    model = tiny_model()
+
+    def forward(self: Any, *args: Any, **named: Any) -> Any:
+        assert self.self_attn.is_causal
+        assert self.mlp.hidden_size
+        return type(self).forward(self, *args, **named)
+
+    for layer in model.model.layers:
+        layer.forward = types.MethodType(forward, layer)
+    kinds = Counter(type(module).__name__ for module in Decoder(model).weights.model.modules())
+    assert kinds["PackedLinear"] == 7 * LAYERS + 1
+    assert kinds["PackedAttention"] == kinds["PackedMlp"] == 0
+    await published_is_exact(model, model)
 
 
 @pytest.mark.parametrize("biases", [(True, True), (True, False), (False, False)])

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from ..policies.models.rms_norm import epsilon_of, is_rms_norm
+from ..policies.models.rms_norm import epsilon_of, inverse_rms, is_rms_norm
 
 
 def quicken_norms(model: Any) -> int:
@@ -52,8 +52,7 @@ def forward(self: Any, x: torch.Tensor, *more: Any, **named: Any) -> torch.Tenso
 class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        scale = length.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+        scale = inverse_rms(x, epsilon)
         unit = x * scale
         ctx.save_for_backward(unit, weight, scale)
         return unit * weight

@@ -89,14 +89,17 @@ class Decoder:
         This finds any architecture whose attention does something that our steps do not know of. Where packed parts do
         not get on with the rest of the model, its linear layers alone are packed.
         """
-        self.weights = OwnWeights(model)
-        if self._difference(EVERY_FORM) is not None:
-            del self.weights  # not two copies at a time
+        forms: Sequence[type[Packed]]
+        for forms in (EVERY_FORM, (PackedLinear,)):
             self.weights = OwnWeights(model)
-            if (difference := self._difference([PackedLinear])) is not None:
-                raise difference
+            try:
+                return self._compare(forms)
+            except ModelError as error:
+                refusal = error
+                del self.weights  # not two copies at a time
+        raise refusal
 
-    def _difference(self, forms: Sequence[type[Packed]]) -> ModelError | None:
+    def _compare(self, forms: Sequence[type[Packed]]) -> None:
         name = type(self.weights.model).__name__
         with torch.inference_mode(), short_windows(self.weights.model, 6):
             ids = torch.randint(self.vocabulary, (1, 14), generator=torch.Generator().manual_seed(0)).to(self.device)
@@ -105,22 +108,18 @@ class Decoder:
                 self.weights.pack(forms)
                 found = self._logits_in_steps(ids[0].tolist())
             except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-                return _because(
-                    ModelError(
-                        f"the embedded engine cannot run {name}: {error}; choose a Llama, Qwen2, Qwen3, Mistral or "
-                        "Gemma 3 model, or serve this model with vLLM"
-                    ),
-                    error,
-                )
+                raise ModelError(
+                    f"the embedded engine cannot run {name}: {error}; choose a Llama, Qwen2, Qwen3, Mistral or Gemma 3 "
+                    "model, or serve this model with vLLM"
+                ) from error
             finally:
                 self.reset()
         if too_far := beyond(found, expected, expected.dtype):
-            return ModelError(
+            raise ModelError(
                 f"the embedded engine's logits of {name} differ from the model's own by {too_far[0]:.3g} (at most "
                 f"{too_far[1]:.3g} is allowed): its attention does something the engine cannot express; choose a "
                 "Llama, Qwen2, Qwen3, Mistral or Gemma 3 model, or serve this model with vLLM"
             )
-        return None
 
     def _logits_in_steps(self, ids: list[int]) -> torch.Tensor:
         """Logits after tokens 8 to 13: a shared prefix of 5, 4 of a row's own, then 5 decoded, two of them at once."""
@@ -140,11 +139,6 @@ class _Piece:
 
     segment: Segment
     is_last: bool
-
-
-def _because(error: ModelError, cause: Exception) -> ModelError:
-    error.__cause__ = cause
-    return error
 
 
 def _batches(segments: Sequence[Segment]) -> Iterator[list[_Piece]]:

@@ -19,7 +19,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from ..models.rms_norm import epsilon_of, is_rms_norm
+from ..models.rms_norm import epsilon_of, inverse_rms, is_rms_norm
 from .attention import Layer, PrefillStep, Segment, Step
 
 _TRIAL_TOKENS = 5
@@ -175,9 +175,7 @@ class PackedNorm(nn.Module):  # type: ignore[misc]
         return {}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        scale = length.square_().div_(x.shape[-1]).add_(self._epsilon).rsqrt_()
-        return (x * scale).mul_(self.weight)
+        return (x * inverse_rms(x, self._epsilon)).mul_(self.weight)
 
 
 Packed = PackedAttention | PackedMlp | PackedNorm | PackedLinear

@@ -17,6 +17,13 @@ def epsilon_of(norm: Any) -> float:
     return next(float(getattr(norm, name)) for name in _EPSILONS if isinstance(getattr(norm, name, None), float))
 
 
+def inverse_rms(x: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """1 / sqrt(mean(x^2) + epsilon) over the last axis, which stays with one number. Its steps change their own result,
+    so that no gradient goes through it."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return length.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+
+
 def is_rms_norm(module: Any) -> bool:
     """Whether `module` computes x / sqrt(mean(x^2) + epsilon) * weight over the last axis: tried on random numbers."""
     if not type(module).__name__.endswith("RMSNorm") or "forward" in module.__dict__:
@@ -37,7 +44,7 @@ def is_rms_norm(module: Any) -> bool:
     try:
         with torch.no_grad():
             expected = type(trial).forward(trial, x)
-            found = x * (x.square().mean(-1, keepdim=True) + epsilon_of(trial)).rsqrt() * trial.weight
+            found = x * inverse_rms(x, epsilon_of(trial)) * trial.weight
     except Exception:
         return False  # it takes or needs something else: it is left alone
     return bool(torch.allclose(found, expected, rtol=1e-5, atol=1e-6))

@@ -54,10 +54,11 @@ class Console:
     def __init__(self, stream: TextIO | None = None) -> None:
         from rich.console import Console as RichConsole
 
-        self._console = RichConsole(file=stream or sys.stderr, highlight=False)
+        # Texts hold names and paths of the user's own: nothing in them is markup, and no path is cut in two.
+        self._console = RichConsole(file=stream or sys.stderr, highlight=False, markup=False, emoji=False)
 
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(text, soft_wrap=True)
 
     @contextmanager
     def track(self, title: str, total: int, done: int = 0) -> Iterator[Step]:
@@ -70,13 +71,13 @@ class Console:
         from rich.progress import Progress as Bars
 
         columns = (
-            TextColumn("{task.description:<22}"),
+            TextColumn("{task.description:<22}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
         )
         with Bars(*columns, console=self._console) as bars:
             task = bars.add_task(title, total=total, completed=done, note="")

@@ -20,7 +20,7 @@ class TokenCosts:
 
     total: int
     by_tool: dict[str, int]
-    """Each tool's own share: the prompt with all tools, less the prompt without this one."""
+    """Each tool's own share: the prompt with the tool between its neighbours, less that of the neighbours alone."""
 
     @property
     def around(self) -> int:
@@ -29,7 +29,11 @@ class TokenCosts:
 
 
 def count_tokens(renderer: ChatRenderer, tools: Sequence[Tool]) -> TokenCosts:
-    """The cost of `tools`. Raises `ModelError` where the template cannot show tools."""
+    """The cost of `tools`. Raises `ModelError` where the template cannot show tools.
+
+    Templates write tools one after the other, so the neighbours tell as much of a tool as all others would; and a
+    large API, with each of its hundreds of tools taken out of the whole prompt in turn, would take many minutes.
+    """
     from ..records import Message
 
     opening = [Message(role="user", content="Hello")]
@@ -38,7 +42,10 @@ def count_tokens(renderer: ChatRenderer, tools: Sequence[Tool]) -> TokenCosts:
         return len(renderer.start(opening, shown))
 
     whole = length(tools)
-    by_tool = {tool.name: whole - length([other for other in tools if other is not tool]) for tool in tools}
+    by_tool = {}
+    for place, tool in enumerate(tools):
+        before, after = tools[max(place - 1, 0) : place], tools[place + 1 : place + 2]
+        by_tool[tool.name] = length([*before, tool, *after]) - length([*before, *after])
     if len(tools) == 1:  # without it there is no list of tools at all, so twice the tool tells its own share
         twin = tools[0].model_copy(update={"name": tools[0].name + "_"})
         by_tool = {tools[0].name: length([tools[0], twin]) - length([twin])}

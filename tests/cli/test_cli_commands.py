@@ -91,6 +91,32 @@ def test_the_token_cost_of_tools_is_that_of_the_prompt(desk):
     assert abs(alone.by_tool["get_order"] - costs.by_tool["get_order"]) <= 3
 
 
+def test_each_of_many_tools_costs_what_the_whole_prompt_is_longer_by_without_rendering_it_for_each():
+    from mcp_bridge.records import Tool
+    from sdk.cli.token_costs import count_tokens, open_renderer
+
+    class Counting:
+        def __init__(self):
+            self.shown = 0
+            self.renderer = open_renderer(None)
+
+        def start(self, opening, tools):
+            self.shown += len(tools)
+            return self.renderer.start(opening, tools)
+
+    def length(shown):
+        return count_tokens(open_renderer(None), shown).total
+
+    tools = [Tool(name=f"get_thing_{n}", description="Read a thing. " * n) for n in range(40)]
+    renderer = Counting()
+    costs = count_tokens(renderer, tools)
+    assert renderer.shown < 10 * len(tools)
+    for place in (0, 1, 20, 39):
+        without = tools[:place] + tools[place + 1 :]
+        assert costs.by_tool[tools[place].name] == costs.total - length(without)
+    assert costs.total == sum(costs.by_tool.values()) + costs.around
+
+
 def test_a_single_function_is_a_tool_and_one_is_singular(desk):
     result = toolbake("tools", "desk.py:cancel_order")
     assert 'cancel_order(order_id: string, reason?: string = "none")' in result.stdout

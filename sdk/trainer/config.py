@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,25 +14,19 @@ from ..policies.tool_prompt import TrainedToolPrompt, as_trained
 from ..policies.vllm.options import VllmOptions
 from ..rollouts.limits import Limits
 from .advantages import Baseline, Scale
-from .loss_options import LOSS_OPTIONS, LossType, check_loss
+from .loss_options import LossType, check_loss
+from .trl_options import check_schedule, check_trl_options
 
-TRL_OPTIONS = frozenset(
-    {
-        *("adam_beta1", "adam_beta2", "adam_epsilon", "optim", "optim_args", "weight_decay", "max_grad_norm"),
-        *("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"),
-        *LOSS_OPTIONS,
-    }
-)
-"""What may be handed through to TRL. Everything else there is set by this config, or belongs to TRL's own sampling and
-rewards, which are not used: it would do nothing, or something else than it says."""
+_MAY_HOLD_KEYS = ("vllm.environment", "vllm.urls")
+"""Options whose values no error shows."""
 
 
 class TrainConfig(BaseModel):
     """Options of `sdk.train`. Example: `TrainConfig(grpo_steps=40, group_size=16, learning_rate=1e-6)`"""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**32)
 
     tool_prompt: TrainedToolPrompt = "full"
     """How much of the tools the prompts show, of demonstrations, rollouts and measurements: `full` schemas, their
@@ -78,7 +71,7 @@ class TrainConfig(BaseModel):
     share (the tools' part of the prompt) once in each. Must divide `prompts_per_step`."""
     tokens_per_micro_batch: int | None = Field(default=None, ge=1)
     """Plan the parts of a step by size: rows go into a part until it would have more than so many distinct tokens (with
-    `shared_prefix=False`: rows times the longest), so that memory is bounded however long rollouts get. A rollout that
+    `shared_prefix=False`: tokens with padding), so that memory is bounded however long rollouts get. A rollout that
     is larger by itself is a part of its own, and counted in the metrics. None: `micro_batches` whole groups."""
     gradient_checkpointing: bool = False
     """Keep a layer's input alone and compute the rest of it again in the backward pass: a fraction of the memory for a
@@ -215,10 +208,7 @@ class TrainConfig(BaseModel):
     @field_validator("trl")
     @classmethod
     def _known_trl_options(cls, options: dict[str, Any]) -> dict[str, Any]:
-        unknown = sorted(set(options) - TRL_OPTIONS)
-        if unknown:
-            raise ValueError(f"{unknown[0]!r} cannot be handed through; possible are {', '.join(sorted(TRL_OPTIONS))}")
-        _require_bitsandbytes(str(options.get("optim", "")))
+        check_trl_options(options)
         return options
 
     @model_validator(mode="after")
@@ -252,6 +242,8 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> TrainConfig:
+        if self.allow_probes and not self.probe_tasks:
+            raise ValueError("allow_probes does nothing while probe_tasks is 0; set probe_tasks, such as 4")
         if self.alarm_components and self.alarms == "off":
             raise ValueError('alarm_components does nothing while alarms is "off"; use "warn" or "stop"')
         if self.evaluate_every is not None and not (self.validation and self.grpo_steps):
@@ -288,10 +280,6 @@ class TrainConfig(BaseModel):
         for name, needed in (("difficulty_rest", "difficulty_filter"), ("tier_success", "tiers")):
             if getattr(self, needed) is None and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} does nothing while {needed} is None; set {needed}, or leave {name} out")
-        if self.domain is not None and self.branches:
-            raise ValueError(
-                "domain does nothing for branches, which are compared within their tree; leave one of them out"
-            )
         if self.domain is not None and self.scale_advantages == "none":
             raise ValueError(
                 'domain divides advantages, and scale_advantages "none" says not to; leave one of them out'
@@ -323,11 +311,12 @@ class TrainConfig(BaseModel):
     @model_validator(mode="after")
     def _one_schedule(self) -> TrainConfig:
         own = self.learning_rate_rise or self.learning_rate_fall
-        if own and {"lr_scheduler_type", "warmup_steps"} & set(self.trl):
+        if own and {"lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"} & set(self.trl):
             raise ValueError(
-                "learning_rate_rise and learning_rate_fall do nothing beside trl's lr_scheduler_type or warmup_steps; "
-                "give one of them"
+                "learning_rate_rise and learning_rate_fall do nothing beside trl's lr_scheduler_type, "
+                "lr_scheduler_kwargs or warmup_steps; give one of them"
             )
+        check_schedule(self.trl, self.grpo_steps)
         return self
 
     @property
@@ -343,19 +332,14 @@ class TrainConfig(BaseModel):
             return config
         if isinstance(config, str | Path):
             config = _read_json(Path(config))
+        if not isinstance(config, Mapping | None):
+            raise ConfigError(
+                f"config is a {type(config).__name__}; give a sdk.TrainConfig, a mapping or the path of a JSON file"
+            )
         try:
             return cls.model_validate(dict(config or {}))
         except ValidationError as error:
             raise ConfigError(_explain(error, cls)) from None
-
-
-def _require_bitsandbytes(optimiser: str) -> None:
-    """Raises `ValueError` for an 8-bit optimiser where the library that has it is not installed."""
-    if "8bit" in optimiser and find_spec("bitsandbytes") is None:
-        raise ValueError(
-            f"the optimiser {optimiser!r} is that of bitsandbytes, which is not installed; "
-            "run `pip install bitsandbytes`, or use 'adamw_torch'"
-        )
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -365,6 +349,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise ConfigError(f"config file {str(path)!r} cannot be read: {error.strerror}") from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"config file {str(path)!r} is no JSON: line {error.lineno}: {error.msg}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"config file {str(path)!r} is no JSON: it is not text in UTF-8") from None
     if not isinstance(data, dict):
         raise ConfigError(f"config file {str(path)!r} holds a {type(data).__name__}; it must hold one JSON object")
     return data
@@ -378,6 +364,12 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
             parts: dict[str, type[BaseModel]] = {"limits": Limits, "vllm": VllmOptions}
             fields = parts.get(name.rpartition(".")[0], model).model_fields
             problems.append(f"there is no option {name!r}; the options are {', '.join(sorted(fields))}")
+            continue
+        said = item["msg"].removeprefix("Value error, ")
+        if not name:  # a check of several options, which names those that it is about
+            problems.append(said)
+        elif name.startswith(_MAY_HOLD_KEYS) or name == "vllm":
+            problems.append(f"option {name}: {said}")
         else:
-            problems.append(f"option {name} is {item['input']!r}: {item['msg']}")
+            problems.append(f"option {name} is {item['input']!r}: {said}")
     return "config: " + "; ".join(problems)

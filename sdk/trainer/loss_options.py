@@ -15,14 +15,6 @@ _OF_ONE_LOSS = {
     "sapo": ("sapo_temperature_pos", "sapo_temperature_neg"),
     "vespo": ("vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"),
 }
-LOSS_OPTIONS = frozenset(
-    {
-        *("delta", "entropy_coef", "importance_sampling_level", "off_policy_mask_threshold"),
-        *("router_aux_loss_coef", "top_entropy_quantile", "use_bias_correction_kl"),
-        *(name for names in _OF_ONE_LOSS.values() for name in names),
-    }
-)
-"""Options of TRL's GRPOConfig that shape the loss."""
 
 
 class LossChoice(Protocol):

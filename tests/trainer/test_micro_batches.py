@@ -254,7 +254,7 @@ def test_a_step_with_every_way_of_saving_memory_moves_the_weights(
 
 def test_an_8_bit_optimiser_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr("sdk.trainer.config.find_spec", lambda name: None if name == "bitsandbytes" else find(name))
+    monkeypatch.setattr("sdk.trainer.trl_options.find_spec", lambda name: None if name == "bitsandbytes" else find(name))
     with pytest.raises(sdk.ConfigError, match="'adamw_8bit' is that of bitsandbytes, which is not installed"):
         TrainConfig.of({"trl": {"optim": "adamw_8bit"}})
 

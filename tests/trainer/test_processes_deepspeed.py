@@ -120,7 +120,7 @@ def test_numbers_that_are_not_those_of_the_stages_are_refused_before_anything_is
     [
         ({STEPS: "auto", CLIPPING: "auto"}, {"micro_batches": 4, "trl": {"max_grad_norm": 0.3}}),
         ({STEPS: "1", CLIPPING: "1"}, {}),
-        ({CLIPPING: "0.0"}, {"warm_start_steps": 0, "trl": {"max_grad_norm": None}}),
+        ({CLIPPING: "0.0"}, {"warm_start_steps": 0, "trl": {"max_grad_norm": 0}}),
         ({STEPS: "2", CLIPPING: "0.5"}, {"warm_start_steps": 0, "micro_batches": 2, "trl": {"max_grad_norm": 0.5}}),
         ({CLIPPING: "1.0"}, {"grpo_steps": 0, "trl": {"max_grad_norm": 0.5}}),
     ],

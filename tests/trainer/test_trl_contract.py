@@ -1,5 +1,6 @@
 """The seams of TRL that the trainer relies on. An upgrade that moves one fails here, not in a run."""
 
+import dataclasses
 import inspect
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import torch
 from test_micro_batches import LOSSES
 from transformers import Trainer
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 from sdk.policies.models import load_model
 from sdk.records import TokenRow
@@ -17,6 +18,7 @@ from sdk.trainer.batch import Batch, BatchStats, TrainRow
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.grpo import RolloutTrainer, make_trainer
 from sdk.trainer.micro_batches import Plan, collate_batch
+from sdk.trainer.trl_options import _TrlOptions
 
 
 def test_the_overridden_methods_keep_their_signatures() -> None:
@@ -130,6 +132,13 @@ def test_trl_has_the_losses_that_we_name() -> None:
     source = inspect.getsource(GRPOTrainer._compute_loss)
     compared = re.findall(r"self\.loss_type (?:==|in) (\[.*?\]|\".*?\")", source)
     assert set(re.findall(r"\w+", " ".join(compared))) == set(LOSSES)
+
+
+def test_options_that_are_handed_through_have_the_names_and_defaults_of_trls() -> None:
+    theirs = {one.name: one.default for one in dataclasses.fields(GRPOConfig)}
+    ours = {name: field.default for name, field in _TrlOptions.model_fields.items()}
+    assert ours.pop("lr_scheduler_type") == "constant"  # theirs falls from the first step on
+    assert ours == {name: theirs[name] for name in ours}
 
 
 def test_a_group_without_signal_changes_nothing(trainer: RolloutTrainer) -> None:

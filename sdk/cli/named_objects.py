@@ -7,12 +7,11 @@ import importlib
 import importlib.util
 import re
 import sys
-import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, users_frame
 
 _WORD = r"[A-Za-z_]\w*"
 _NAMED = re.compile(rf"(?P<module>.+\.py|{_WORD}(?:\.{_WORD})*):(?P<name>{_WORD}(?:\.{_WORD})*)")
@@ -101,8 +100,8 @@ def _described(error: BaseException) -> str:
     """The error with the line of the user's file where it came from."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error}"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    frame = users_frame(error)
+    place = f" ({frame.filename}:{frame.lineno})" if frame else ""
     return f"{type(error).__name__}: {error}{place}"
 
 

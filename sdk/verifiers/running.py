@@ -6,8 +6,6 @@ import functools
 import inspect
 import math
 import numbers
-import os
-import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,7 +14,7 @@ from pydantic import ValidationError
 
 from mcp_bridge.guard.deadlines import Within
 
-from ..errors import ConfigError, VerifierError
+from ..errors import ConfigError, VerifierError, users_frame
 from ..evidence.view import stored_view
 from ..records import Rollout, Verdict
 from ..traces.digests import digest, is_secret_key, without_addresses
@@ -177,12 +175,9 @@ def as_verdict(found: Any, name: str) -> Verdict:
 
 def described(error: Exception) -> str:
     """The exception with the line of the verifier where it came from."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.dirname(f.filename) != _OWN_FOLDER]
-    frames = frames or traceback.extract_tb(error.__traceback__)
-    frame = frames[-1]
-    line = f": {frame.line}" if frame.line else ""
     message = str(error).strip() or "no message"
+    frame = users_frame(error)
+    if frame is None:
+        return f"{type(error).__name__}: {message}"
+    line = f": {frame.line}" if frame.line else ""
     return f"{type(error).__name__}: {message} ({frame.filename}:{frame.lineno} in {frame.name}{line})"
-
-
-_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))

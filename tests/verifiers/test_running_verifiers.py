@@ -94,10 +94,18 @@ def fails_sync(rollout):
     return 1 / 0
 
 
+def mistypes_a_field(rollout):
+    return rollout.anser == "shipped"
+
+
 @pytest.mark.parametrize(
     ("verifier", "parts"),
     [
         (fails_sync, ["fails_sync raised ZeroDivisionError: division by zero", "return 1 / 0", "in fails_sync"]),
+        (
+            mistypes_a_field,
+            ["'Rollout' object has no attribute 'anser' (", "in mistypes_a_field: return rollout.anser"],
+        ),
         (fails_async, ["fails_async raised KeyError: 'missing'", "test_running_verifiers.py:", "in fails_async"]),
     ],
 )

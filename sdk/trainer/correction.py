@@ -13,6 +13,10 @@ import torch
 
 from .config import TrainConfig
 
+_FURTHEST = 20.0
+"""Nats that the trainer may find a token more probable than the sampler did, where nothing is corrected. TRL bounds the
+ratios of `vespo` there, too. From 89 on a ratio is infinite in float32; clipped, its gradient is 0 times infinity."""
+
 
 def importance_weights(trainer_BT: torch.Tensor, sampler_BT: torch.Tensor, config: TrainConfig) -> torch.Tensor:
     """[B, T] weights of the tokens' advantages, from the log-probabilities of both: finite, however far they are apart.
@@ -28,15 +32,17 @@ def importance_weights(trainer_BT: torch.Tensor, sampler_BT: torch.Tensor, confi
 
 
 def correct(inputs: dict[str, torch.Tensor], trainer_BT: torch.Tensor, config: TrainConfig) -> None:
-    """Weigh the advantages of a micro-batch in place, before TRL's loss reads them.
+    """Weigh the advantages of a micro-batch in place, before TRL's loss reads them. Without a correction no ratio is
+    larger than e^20, which no clip leaves, so that one token cannot make the whole gradient no number.
 
     Every one of TRL's losses is linear in the advantages for a positive weight, so a weight on them is a weight on the
     token's loss. The ratio that is clipped then starts at 1: it no longer holds what the correction has taken care of.
     What TRL masks by the sampler's probabilities (`off_policy_mask_threshold`) still sees those.
     """
+    sampler_BT = inputs["sampling_per_token_logps"] = inputs["old_per_token_logps"]
     if config.importance_correction == "none":
+        inputs["old_per_token_logps"] = torch.maximum(sampler_BT, trainer_BT - _FURTHEST)
         return
-    weights_BT = importance_weights(trainer_BT, inputs["old_per_token_logps"], config)
+    weights_BT = importance_weights(trainer_BT, sampler_BT, config)
     inputs["advantages"] = inputs["advantages"].unsqueeze(1) * weights_BT
-    inputs["sampling_per_token_logps"] = inputs["old_per_token_logps"]
     inputs["old_per_token_logps"] = trainer_BT

@@ -28,6 +28,7 @@ from .batch import Batch
 from .collecting import TrainingStopped
 from .config import TrainConfig
 from .correction import correct
+from .finite_gradients import FiniteGradients
 from .lora import plain_model
 from .loss_options import sampling_level
 from .micro_batches import Plan, collate_batch, over_budget
@@ -92,7 +93,7 @@ def make_trainer(
     return trainer
 
 
-class RolloutTrainer(ShardsWeights, GRPOTrainer):  # type: ignore[misc]
+class RolloutTrainer(FiniteGradients, ShardsWeights, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer whose batches come from `collect` and whose weights go to `publisher`."""
 
     entropy_coef: float

@@ -15,6 +15,7 @@ from trl import SFTConfig, SFTTrainer
 
 from ..records import TokenRow
 from .config import TrainConfig
+from .finite_gradients import FiniteGradients
 from .lora import plain_model
 from .processes import world_size
 from .sharding import ShardsWeights
@@ -48,7 +49,7 @@ def make_warm_start(
     return trainer
 
 
-class WarmStartTrainer(ShardsWeights, SFTTrainer):  # type: ignore[misc]
+class WarmStartTrainer(FiniteGradients, ShardsWeights, SFTTrainer):  # type: ignore[misc]
     """SFTTrainer as it is, but silent, and with weights that may be sharded."""
 
     def _send_telemetry(self) -> None:

@@ -20,6 +20,7 @@ from sdk.trainer.correction import importance_weights
 from sdk.trainer.grpo import RolloutTrainer, make_trainer
 from sdk.trainer.micro_batches import Plan, collate_batch
 from sdk.trainer.reference import FILE
+from sdk.trainer.warm_start import make_warm_start
 
 
 class Nowhere:
@@ -151,17 +152,51 @@ def test_weights_are_the_ratio_within_the_cap_and_finite_however_far_the_two_are
         assert weight == pytest.approx(wanted, rel=1e-5, abs=1e-30)
 
 
-@pytest.mark.parametrize("kind", ["truncate", "mask"])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize(
+    ("kind", "loss_type"), [("none", "dapo"), ("none", "sapo"), ("truncate", "dapo"), ("mask", "dapo")]
+)
 def test_a_token_that_the_sampler_held_for_impossible_leaves_the_gradient_finite(
-    tiny_model_dir: Path, tmp_path: Path, kind: str
+    tiny_model_dir: Path, tmp_path: Path, kind: str, advantage: float, loss_type: str
 ) -> None:
-    trainer = trainer_for(tiny_model_dir, tmp_path, importance_correction=kind, importance_cap=1.5)
+    correction = {} if kind == "none" else {"importance_correction": kind, "importance_cap": 1.5}
+    trainer = trainer_for(tiny_model_dir, tmp_path, loss_type=loss_type, **correction)
     row = ROW.model_copy(update={"logprobs": [-10.0, -500.0, 0.0, -11.0]})
-    loss = loss_of(trainer, row=row)
+    loss = loss_of(trainer, advantage, row)
     loss.backward()
     gradients = [weight.grad for weight in trainer.model.parameters()]
     assert all(bool(one.isfinite().all()) for one in gradients if one is not None)
     assert any(bool(one.any()) for one in gradients if one is not None)
+
+
+def test_without_a_correction_ratios_are_as_they_are_up_to_e_to_the_20th(tiny_model_dir: Path, tmp_path: Path) -> None:
+    trainer = trainer_for(tiny_model_dir, tmp_path)
+    found = logps(trainer.model)
+    sampled = [found[0] - 19.0, found[1] - 21.0, 0.0, found[2] + 0.1]
+    loss = loss_of(trainer, -1.0, ROW.model_copy(update={"logprobs": sampled}))  # below zero nothing is clipped above
+    assert loss.item() == pytest.approx((math.exp(19.0) + math.exp(20.0) + math.exp(-0.1)) / 3, rel=1e-3)
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_before_its_update(tiny_model_dir: Path, tmp_path: Path) -> None:
+    trainer = trainer_for(tiny_model_dir, tmp_path, checkpoint_every=1)
+    trainer._collect = lambda step: Batch([[TrainRow(ROW, math.inf)]], BatchStats(scored_tokens=3, scored_rows=1))
+    before = [weight.detach().clone() for weight in trainer.model.parameters()]
+    with pytest.raises(sdk.ToolbakeError, match=r"the norm of the gradient is (nan|inf) in step 0: no update was made"):
+        trainer.train()
+    assert all(one.equal(other) for one, other in zip(before, trainer.model.parameters(), strict=True))
+    assert not (tmp_path / "checkpoint-1").exists()
+
+
+def test_a_warm_start_whose_gradient_is_not_finite_ends_before_its_update(tiny_model_dir: Path, tmp_path: Path) -> None:
+    loaded = load_model(str(tiny_model_dir))
+    config = TrainConfig(warm_start_steps=1, warm_start_batch=1)
+    trainer = make_warm_start(
+        loaded.model, loaded.tokenizer, [ROW], config=config, output_dir=str(tmp_path), callbacks=[]
+    )
+    with torch.no_grad():
+        next(trainer.model.parameters()).fill_(math.nan)
+    with pytest.raises(sdk.ToolbakeError, match="the norm of the gradient is nan in step 0"):
+        trainer.train()
 
 
 @pytest.mark.parametrize(

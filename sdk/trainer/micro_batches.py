@@ -72,27 +72,31 @@ def shared_out(groups: Sequence[Sequence[TrainRow]], parts: int) -> list[list[Tr
 def within_budget(rows: Sequence[TrainRow], budget: int, *, shared_prefix: bool) -> list[list[TrainRow]]:
     """Rows in the order of their tokens, so that those with a common prefix stand together, cut where a part is full.
 
-    A part costs its distinct prefix tokens, or with `shared_prefix=False` its rows times the longest of them. A row
-    that is larger than the budget is a part of its own: it cannot be divided (`over_budget` counts these). At least
-    one part, which is empty where there are no rows.
+    A part costs its distinct prefix tokens, or with `shared_prefix=False` what it is padded to: its rows times the
+    longest prompt and the longest completion among them, which need not be of one row. A row that is larger than the
+    budget is a part of its own: it cannot be divided (`over_budget` counts these). At least one part, which is empty
+    where there are no rows.
     """
     parts: list[list[TrainRow]] = [[]]
-    cost = longest = 0
+    cost = longest_prompt = longest_completion = 0
     before: list[int] = []
     for tokens, _, row in sorted(
         ((row.tokens.prompt_ids + row.tokens.completion_ids, place, row) for place, row in enumerate(rows)),
         key=lambda entry: entry[:2],
     ):
+        prompt, completion = len(row.tokens.prompt_ids), len(row.tokens.completion_ids)
         if shared_prefix:
             # In this order a row shares with all before it exactly what it shares with the last one.
             grown = cost + len(tokens) - _common(before, tokens)
         else:
-            grown = (len(parts[-1]) + 1) * max(longest, len(tokens))
+            width = max(longest_prompt, prompt) + max(longest_completion, completion)
+            grown = (len(parts[-1]) + 1) * width
         if parts[-1] and grown > budget:
             parts.append([])
-            grown, longest = len(tokens), 0
+            grown, longest_prompt, longest_completion = len(tokens), 0, 0
         parts[-1].append(row)
-        cost, longest, before = grown, max(longest, len(tokens)), tokens
+        longest_prompt, longest_completion = max(longest_prompt, prompt), max(longest_completion, completion)
+        cost, before = grown, tokens
     return parts
 
 

@@ -46,7 +46,8 @@ def ids(one: TrainRow) -> list[int]:
 def cost(rows: list[TrainRow], shared: bool) -> int:
     if shared:
         return len({tuple(ids(one)[:end]) for one in rows for end in range(1, len(ids(one)) + 1)})
-    return len(rows) * max(len(ids(one)) for one in rows)
+    longest = max(len(one.tokens.prompt_ids) for one in rows) + max(len(one.tokens.completion_ids) for one in rows)
+    return len(rows) * longest  # prompts are padded on the left, completions on the right
 
 
 TOKENS = st.lists(st.integers(5, 7), min_size=1, max_size=6)
@@ -70,6 +71,14 @@ def test_rows_of_a_group_share_their_part_as_long_as_it_has_room() -> None:
     assert [len(part) for part in within_budget(rows, 14, shared_prefix=True)] == [2, 1]
     assert [len(part) for part in within_budget(rows, 16, shared_prefix=True)] == [3]
     assert [len(part) for part in within_budget(rows, 16, shared_prefix=False)] == [1, 1, 1]
+
+
+def test_without_shared_prefixes_a_part_costs_what_it_is_padded_to() -> None:
+    """A row with a long prompt beside one with a long completion, as where a template rewrote history."""
+    rows = [row([5], [6] * 9), row([5] * 9, [7])]
+    # 10 tokens each, and 2 x (9 + 9) beside each other: prompts are padded on the left, completions on the right.
+    assert [len(part) for part in within_budget(rows, 35, shared_prefix=False)] == [1, 1]
+    assert [len(part) for part in within_budget(rows, 36, shared_prefix=False)] == [2]
 
 
 @given(st.integers(1, 5), st.integers(0, 9), st.sampled_from([None, 6, 40]), st.integers(1, 3))
@@ -254,7 +263,9 @@ def test_a_step_with_every_way_of_saving_memory_moves_the_weights(
 
 def test_an_8_bit_optimiser_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr("sdk.trainer.trl_options.find_spec", lambda name: None if name == "bitsandbytes" else find(name))
+    monkeypatch.setattr(
+        "sdk.trainer.trl_options.find_spec", lambda name: None if name == "bitsandbytes" else find(name)
+    )
     with pytest.raises(sdk.ConfigError, match="'adamw_8bit' is that of bitsandbytes, which is not installed"):
         TrainConfig.of({"trl": {"optim": "adamw_8bit"}})
 

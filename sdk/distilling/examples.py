@@ -20,12 +20,16 @@ class Selection:
     kept: list[Rollout] = field(default_factory=list)
     unscored: int = 0
     not_verified: int = 0
+    not_json: int = 0
+    """Verified, but with text or numbers that JSON has not, and tokenizers and data sets with it: half a surrogate
+    pair, or `nan` in the arguments of a call. A model can write both."""
     duplicates: int = 0
     beyond_per_task: int = 0
 
     @property
     def seen(self) -> int:
-        return len(self.kept) + self.unscored + self.not_verified + self.duplicates + self.beyond_per_task
+        left_out = self.unscored + self.not_verified + self.not_json + self.duplicates + self.beyond_per_task
+        return len(self.kept) + left_out
 
 
 def select(rollouts: Iterable[Rollout], *, threshold: float, per_task: int) -> Selection:
@@ -40,6 +44,8 @@ def select(rollouts: Iterable[Rollout], *, threshold: float, per_task: int) -> S
             selection.unscored += 1
         elif rollout.verdict.score < threshold:
             selection.not_verified += 1
+        elif not _fits_json(rollout):
+            selection.not_json += 1
         else:
             distinct = by_task.setdefault(rollout.task.id, {})
             key = content_key(rollout)
@@ -91,6 +97,15 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
     for call in message.get("tool_calls", ()):
         call["function"]["arguments"] = json.loads(call["function"]["arguments"])
     return message
+
+
+def _fits_json(rollout: Rollout) -> bool:
+    messages = [message.model_dump() for message in rollout.messages]
+    try:
+        json.dumps(messages, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):  # a `UnicodeEncodeError` is a ValueError
+        return False
+    return True
 
 
 def _length(rollout: Rollout) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.seeds import derive_seed
 from ..tasks import load_tasks
-from ..traces.atomic_files import require_space
+from ..traces.atomic_files import make_folder, require_space, write_bytes
 from ..traces.digests import tools_identity
 from ..traces.run_folder import RunFolder
 from ..verifiers import VerifierLike, check_verifier
@@ -48,7 +49,8 @@ class DistilledData:
         s = self.selection
         return (
             f"{len(s.kept)} examples of {s.seen} rollouts in {self.path}; left out: {s.not_verified} not verified, "
-            f"{s.unscored} unscored, {s.duplicates} duplicates, {s.beyond_per_task} beyond those wanted of a task"
+            f"{s.unscored} unscored, {s.not_json} that JSON cannot hold, {s.duplicates} duplicates, "
+            f"{s.beyond_per_task} beyond those wanted of a task"
         )
 
     def dataset(self) -> Dataset:
@@ -95,7 +97,8 @@ async def distill_async(
     left to write; `to` is then not touched.
     """
     path = Path(to)
-    _check(run, prompts, verifier, licence, samples, per_task, path)
+    _check_source(run, prompts, verifier, model, stage)
+    _check_wanted(licence, samples, per_task, threshold, path)
     bounds = limits if isinstance(limits, Limits) else Limits.model_validate(dict(limits or {}))
     async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
         if run is not None:
@@ -115,7 +118,8 @@ async def distill_async(
     if not selection.kept:
         raise ConfigError(
             f"none of {selection.seen} rollouts can be used: {selection.not_verified} are below {threshold:g}, "
-            f"{selection.unscored} are unscored. Lower `threshold`, or take a policy that solves some of the tasks."
+            f"{selection.unscored} are unscored, {selection.not_json} hold what JSON cannot. "
+            "Lower `threshold`, or take a policy that solves some of the tasks."
         )
     _write(path, [example(rollout, _seen(rollout, shown), licence=licence, run=name) for rollout in selection.kept])
     return DistilledData(path, selection)
@@ -146,20 +150,14 @@ async def _play(engine: RolloutEngine, jobs: Sequence[Job], temperature: float, 
 
 
 def _write(path: Path, examples: Sequence[dict[str, Any]]) -> None:
-    text = "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in examples)
-    require_space(path.parent, len(text.encode()))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    data = "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in examples).encode()
+    require_space(path.parent, len(data))
+    make_folder(path.parent)
+    write_bytes(path, data)  # whole: a file that is there is not written over
 
 
-def _check(
-    run: str | Path | None,
-    prompts: Any,
-    verifier: VerifierLike | None,
-    licence: str,
-    samples: int,
-    per_task: int,
-    path: Path,
+def _check_source(
+    run: str | Path | None, prompts: Any, verifier: VerifierLike | None, model: ModelSource, stage: str | None
 ) -> None:
     if (run is None) == (prompts is None):
         raise ConfigError("give the folder of a finished `run`, or `prompts` to play: exactly one of them")
@@ -167,13 +165,22 @@ def _check(
         if verifier is None:
             raise ConfigError("new rollouts need a `verifier`; only what it passes is taught")
         check_verifier(verifier)
+        if stage is not None:
+            raise ConfigError(f"`stage` is {stage!r} and does nothing without a `run`; leave it out")
     elif verifier is not None:
         raise ConfigError("`verifier` does nothing beside `run`, whose rollouts have their verdicts; leave it out")
+    elif model is not None:
+        raise ConfigError("`model` does nothing beside `run`, whose rollouts are there already; leave it out")
+
+
+def _check_wanted(licence: str, samples: int, per_task: int, threshold: float, path: Path) -> None:
     if not licence.strip():
         raise ConfigError('`licence` is empty; name what the examples may be used under, for example "apache-2.0"')
     for name, value in (("samples", samples), ("per_task", per_task)):
         if value < 1:
             raise ConfigError(f"{name} is {value}; it must be 1 or more")
+    if not math.isfinite(threshold):
+        raise ConfigError(f"threshold is {threshold}; give the least score of an example, such as 1.0")
     if path.exists():
         raise ConfigError(f"{path} exists already; give another path, or remove it first")
 

@@ -153,6 +153,30 @@ def test_rollouts_that_teach_the_same_are_kept_once_and_the_shortest_of_a_task_c
     assert found.seen == 6
 
 
+@pytest.mark.parametrize("order_id", ["\ud83d", float("nan")])
+def test_what_json_cannot_hold_is_left_out_and_counted_and_the_rest_is_written(order_id: Any, tmp_path: Path) -> None:
+    """Models write half a surrogate pair and `NaN` in their calls, and such a rollout may be verified."""
+
+    def script(messages: list[sdk.Message], seed: int) -> sdk.Message | str:
+        if len(messages) == 1 and "4417" in messages[0].content:
+            call = sdk.ToolCall(id="c", name="get_order", arguments={"order_id": order_id})
+            return sdk.Message(role="assistant", tool_calls=[call])
+        return "It is shipped."
+
+    data = sdk.distill(
+        tools=[get_order],
+        prompts=PROMPTS,
+        verifier=is_shipped,
+        model=ScriptedAgent(script),
+        samples=2,
+        to=tmp_path / "d.jsonl",
+        licence="mit",
+    )
+    assert (len(data.selection.kept), data.selection.not_json, data.selection.duplicates) == (1, 2, 1)
+    assert "2 that JSON cannot hold" in str(data)
+    assert data.dataset()[0]["messages"][0]["content"] == PROMPTS[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -162,6 +186,9 @@ def test_rollouts_that_teach_the_same_are_kept_once_and_the_shortest_of_a_task_c
         ({"run": "r", "verifier": is_shipped}, "does nothing beside `run`"),
         ({"prompts": PROMPTS, "verifier": is_shipped, "licence": " "}, "`licence` is empty"),
         ({"prompts": PROMPTS, "verifier": is_shipped, "samples": 0}, "samples is 0"),
+        ({"prompts": PROMPTS, "verifier": is_shipped, "threshold": float("nan")}, "threshold is nan"),
+        ({"prompts": PROMPTS, "verifier": is_shipped, "stage": "grpo"}, "`stage` is 'grpo' and does nothing"),
+        ({"run": "r", "model": "some/model"}, "`model` does nothing beside `run`"),
     ],
 )
 def test_arguments_that_do_not_fit_together_are_named(arguments: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -13,6 +13,10 @@ from typing import Any
 
 import torch
 
+_UNRESERVED = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
+"""`MAP_NORESERVE`, which Python names from 3.13 on. Without it Linux refuses more room than the machine has memory, and
+one long conversation gives each row its room: of most of that nothing is ever written."""
+
 
 class RowCache:
     """Preallocated keys and values, [Y, 2, R, K, S, D]. Room grows by doubling; nothing is copied for each token."""
@@ -60,7 +64,7 @@ class RowCache:
             return torch.zeros(shape, dtype=self._dtype, device=self._device)
         # Zeroed pages from the system, which take no memory until a row writes to them. They are private where there is
         # a choice: of shared ones also reading takes memory.
-        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform != "win32" else {}
+        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _UNRESERVED} if sys.platform != "win32" else {}
         pages = mmap.mmap(-1, math.prod(shape) * self._dtype.itemsize, **private)
         return torch.frombuffer(pages, dtype=self._dtype).view(shape)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...errors import PolicyFailure
 from ..protocol import Completion, Sampling
 
 
@@ -29,19 +31,21 @@ class Request:
     logprobs: list[float] = field(default_factory=list)
     cancelled: bool = False
 
-    def take(self, token: int, logprob: float) -> bool:
-        """Add a sampled token; True when it was the last."""
+    def take(self, token: int, logprob: float, version: int) -> bool:
+        """Add a token that was sampled from this `version` of the weights; True when the caller has been answered: it
+        was the last one, or one that no distribution gave."""
+        if not math.isfinite(logprob):
+            self.fail(_no_numbers(len(self.prompt) + len(self.token_ids)))
+            return True
         self.token_ids.append(token)
         self.logprobs.append(logprob)
         if self.on_token is not None:
             self._on_loop(self._tell, token)
-        return token in self.stop_ids or len(self.token_ids) >= self.limit
-
-    def finish(self, version: int) -> None:
-        """Hand the completion to the caller."""
-        stopped = self.token_ids[-1] in self.stop_ids
-        completion = Completion(self.token_ids, self.logprobs, "stop" if stopped else "length", version)
-        self._deliver(completion)
+        stopped = token in self.stop_ids
+        if not stopped and len(self.token_ids) < self.limit:
+            return False
+        self._deliver(Completion(self.token_ids, self.logprobs, "stop" if stopped else "length", version))
+        return True
 
     def fail(self, error: Exception) -> None:
         """Raise `error` at the caller."""
@@ -76,6 +80,14 @@ class Request:
             except RuntimeError:
                 if not self.loop.is_closed():
                     raise
+
+
+def _no_numbers(tokens: int) -> PolicyFailure:
+    return PolicyFailure(
+        f"the model's log-probabilities after {tokens} tokens are nan or infinite: so are its weights, as after a "
+        "training that diverged, or float16 is too narrow for it; load or publish other weights, or load it in "
+        "bfloat16 or float32"
+    )
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:

@@ -146,6 +146,17 @@ class Rows:
         new.prefix, new.tokens, new.trail = prefix, tokens[:begin], _kept(trail, way.requests)
         self._write(new, self._read(row, begin, way.length), tokens[begin:])
 
+    def scrub(self, row: Row, length: int) -> None:
+        """Forget what a row holds after `length` tokens, and overwrite it, since it is nan or infinite.
+
+        What is masked is multiplied by 0, and 0 times nan is nan: the row's next conversation would get no numbers.
+        """
+        border = len(row.prefix.tokens) if row.prefix else 0
+        self._decoder.cache.row(self.rows.index(row))[:, :, :, max(length - border, 0) : row.own] = 0
+        if length < border:
+            row.prefix = None
+        row.tokens = row.tokens[:length]
+
     def drop_cancelled(self) -> None:
         """Forget the requests that nobody waits for any more."""
         for row in self.live_rows():

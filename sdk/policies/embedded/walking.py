@@ -6,6 +6,7 @@ Where a request samples the token that is followed in the row, it goes on to the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +30,8 @@ class Walk:
     ways: list[Way] = field(default_factory=list)
     steps: int = 0
     """How many of its logits some request has sampled from."""
+    spoilt: bool = False
+    """Whether some of its logits were nan or infinite."""
 
     def __post_init__(self) -> None:
         self.begin = len(self.row.tokens) - len(self.guess)
@@ -56,14 +59,16 @@ def walk(rows: Rows, walks: Sequence[Walk], logits_NV: torch.Tensor, guesses: Gu
             for request in requests:
                 token, logprob = next(drawn)
                 guesses.learn(before, token)
-                if request.take(token, logprob):
-                    request.finish(version)
-                else:
+                one.spoilt |= not math.isfinite(logprob)
+                if not request.take(token, logprob, version):
                     by_token.setdefault(token, []).append(request)
             if place < len(one.guess) and (same := by_token.pop(one.guess[place], None)):
                 further.append((one, same))
             one.ways += [Way(end, requests) for requests in by_token.values()]
         going = further
+    for one in walks:  # before any row changes its place
+        if one.spoilt:
+            rows.scrub(one.row, max((way.length for way in one.ways), default=0))
     for one in walks:
         guesses.note(len(one.guess), one.steps - 1)
         trail = list(one.row.trail)
@@ -86,8 +91,7 @@ def join(rows: Rows, request: Request, version: int) -> bool:
     for place in range(MOST_REMEMBERED):
         left = ways[0]
         [token], [logprob] = choose(left.trail[place][None], [request.sampling], [request.random])
-        if request.take(token, logprob):
-            request.finish(version)
+        if request.take(token, logprob, version):
             break
         ways = [row for row in ways if row.requests[0].token_ids[place] == token]
         if not ways:

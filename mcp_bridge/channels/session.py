@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, Self
 
@@ -11,9 +12,14 @@ import mcp_types as types
 from jsonschema.protocols import Validator
 from mcp.client.session import ClientRequestContext, ClientSession, _CallToolResultAdapter, _input_required_unexpected
 from mcp.shared.dispatcher import Dispatcher, ProgressFnT
+from referencing import Registry
 
+from ..toolsets.multiples import with_exact_multiples
+from ..toolsets.patterns import with_readable_patterns
 from ..toolsets.plain import NotPlain, is_plain, plain_copy
 from .sharing import QuickChecks, Shared
+
+logger = logging.getLogger(__name__)
 
 _CALL = "tools/call"
 _RESERVED = "io.modelcontextprotocol/"
@@ -156,7 +162,13 @@ class LightSession(ClientSession):
 
     def _output_schema_validator(self, name: str, output_schema: dict[str, Any]) -> Validator:
         def compiled() -> Validator:
-            return super(LightSession, self)._output_schema_validator(name, output_schema)
+            readable = with_readable_patterns(output_schema, left_out)
+            kind: Any = type(super(LightSession, self)._output_schema_validator(name, readable))
+            exact: Validator = with_exact_multiples(kind)(readable, registry=Registry())
+            return exact
+
+        def left_out(pattern: str) -> None:
+            logger.warning("results of %r are not checked against %r, which Python cannot read", name, pattern)
 
         validator, accepts = self._shared.check(output_schema, compiled)
         if accepts is not None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ..toolsets.patterns import is_readable
 from .choices import told_apart
 from .document import Document
 from .schemas import ANNOTATIONS, PREFIX, Schema, closed, replaced, subschemas
@@ -132,24 +133,16 @@ def _letters(text: Any) -> str:
 def _readable_patterns(schema: Schema) -> None:
     """Patterns are in JavaScript's dialect. One that Python cannot read is told in words and not checked."""
     pattern = schema.get("pattern")
-    if pattern is not None and not _is_pattern(pattern):
+    if pattern is not None and not is_readable(pattern):
         del schema["pattern"]
         before = str(schema.get("description", "")).rstrip()
         schema["description"] = f"{before} Must match {pattern}.".lstrip()
     if "patternProperties" in schema:
         named = schema["patternProperties"]
-        schema["patternProperties"] = {name: one for name, one in named.items() if _is_pattern(name)}
+        schema["patternProperties"] = {name: one for name, one in named.items() if is_readable(name)}
         if len(named) != len(schema["patternProperties"]) and schema.get("additionalProperties") is False:
             # Names that fit what cannot be read must not be refused.
             del schema["additionalProperties"]
-
-
-def _is_pattern(pattern: Any) -> bool:
-    try:
-        re.compile(pattern)
-    except (re.error, TypeError, OverflowError, RecursionError):
-        return False
-    return True
 
 
 def _not_required(schema: Schema, hidden: set[str]) -> None:

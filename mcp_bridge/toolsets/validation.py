@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,10 +18,16 @@ from referencing.exceptions import Unresolvable
 from ..errors import SourceError, ToolFailure
 from ..records import Tool
 from .acceptance import compile_acceptance
+from .multiples import with_exact_multiples
+from .patterns import with_readable_patterns
+from .plain import is_plain
+
+logger = logging.getLogger(__name__)
 
 _MOST_PROBLEMS = 5
 _LONGEST_VALUE = 120
 _MOST_NAMES = 60
+_UNCHECKABLE = "- they are nested too deeply to be checked, or hold a number that is too large or not finite"
 
 
 class ArgumentChecker:
@@ -35,7 +42,7 @@ class ArgumentChecker:
     def problem(self, name: str, arguments: object, *, known_plain: bool = False) -> str | None:
         """What is wrong with `arguments` for the tool `name`, or `None`. `known_plain`: they are a dict of plain JSON.
 
-        Raises `ToolFailure` where the schema itself cannot be applied (a `$ref` that leads nowhere).
+        Raises `ToolFailure` where the schema itself cannot be applied (a `$ref` that leads nowhere, or to itself).
         """
         accepts = self._accept[name]
         if accepts is not None:
@@ -50,14 +57,24 @@ class ArgumentChecker:
             return _report(tool, lines, dropped=0)
         try:
             errors = sorted(self._validators[name].iter_errors(dict(arguments)), key=_order)
+            lines = [f"- {_explain(error)}" for error in errors[:_MOST_PROBLEMS]]
         except Unresolvable as error:
-            raise ToolFailure(
-                f"the input schema of tool {name!r} ({tool.source}) has a reference that leads nowhere: {error}"
-            ) from error
-        if not errors:
-            return None
-        lines = [f"- {_explain(error)}" for error in errors[:_MOST_PROBLEMS]]
-        return _report(tool, lines, dropped=len(errors) - len(lines))
+            raise _inapplicable(tool, f"has a reference that leads nowhere: {error}") from error
+        except (OverflowError, RecursionError, ValueError) as error:
+            if not is_plain(dict(arguments)):
+                return _report(tool, [_UNCHECKABLE], dropped=0)
+            if isinstance(error, RecursionError):
+                raise _inapplicable(tool, "has a reference that leads back to itself") from error
+            raise
+        return _report(tool, lines, dropped=len(errors) - len(lines)) if errors else None
+
+
+def _inapplicable(tool: Tool, why: str) -> ToolFailure:
+    return ToolFailure(
+        f"the input schema of tool {tool.name!r} ({tool.source}) {why}. Mend the schema in the server, or leave the "
+        f'tool out: "toolbake": {{"deny": ["{tool.name_at_source or tool.name}"]}}',
+        delivery="not_sent",
+    )
 
 
 def unknown_tool(name: object, tools: Iterable[str]) -> str:
@@ -71,16 +88,26 @@ def unknown_tool(name: object, tools: Iterable[str]) -> str:
 
 
 def _compile(tool: Tool) -> Any:
-    validator_class = validator_for(tool.input_schema, default=Draft202012Validator)
+    validator_class = with_exact_multiples(validator_for(tool.input_schema, default=Draft202012Validator))
+
+    def left_out(pattern: str) -> None:
+        logger.warning(
+            "tool %r (%s): arguments are not checked against %r, which Python cannot read",
+            tool.name,
+            tool.source,
+            pattern,
+        )
+
+    schema = with_readable_patterns(tool.input_schema, left_out)
     try:
-        _check_schema(validator_class, tool.input_schema)
+        _check_schema(validator_class, schema)
     except SchemaError as error:
         raise SourceError(
             f"the input schema of tool {tool.name!r} ({tool.source}) is no valid JSON Schema: {error.message} "
             f"at {error.json_path}. Mend the schema in the server."
         ) from error
     # An empty registry: a schema never makes this process fetch anything.
-    return validator_class(tool.input_schema, registry=Registry())
+    return validator_class(schema, registry=Registry())
 
 
 def _check_schema(validator_class: Any, schema: Mapping[str, Any]) -> None:
@@ -218,8 +245,11 @@ def describe_schema(schema: Mapping[str, Any]) -> str:
 def _show(value: object) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, default=repr)
-    except (TypeError, ValueError):
-        text = repr(value)
+    except (TypeError, ValueError, RecursionError):
+        try:
+            text = repr(value)
+        except (ValueError, RecursionError):  # of a number with thousands of digits, or a list in a list in a list
+            text = f"a {type(value).__name__}"
     if len(text) <= _LONGEST_VALUE:
         return text
     return f"{text[:_LONGEST_VALUE]}... ({len(text)} characters)"

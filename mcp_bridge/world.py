@@ -64,6 +64,7 @@ class WorldSource(Protocol):
     """Anything that can open worlds: a sandbox, a connected server, a list of them.
 
     What a source is able to do beyond this it says in attributes: `simulated`, `has_state`, `can_setup`, `can_fork`.
+    One whose tools differ in that, such as connected tools, lists its `simulated_tools` and `live_destructive` ones.
     """
 
     @property

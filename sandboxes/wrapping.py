@@ -33,9 +33,18 @@ class WrappedSource(SaidBySource):
 
     @property
     def simulated(self) -> bool:
-        """Whether calls change nothing real. Connected tools are asked which of theirs may destroy something."""
-        live = getattr(self.source, "live_destructive", None)
-        return bool(getattr(self.source, "simulated", live is not None and not live))
+        """Whether calls change nothing real. Of connected tools that differs from one to the other, see below."""
+        return bool(getattr(self.source, "simulated", False))
+
+    @property
+    def simulated_tools(self) -> Sequence[Tool]:
+        """The tools whose calls change nothing real, as far as connected tools tell them apart."""
+        return tuple(getattr(self.source, "simulated_tools", ()))
+
+    @property
+    def live_destructive(self) -> Sequence[Tool] | None:
+        """The tools that may destroy something real, where connected tools tell; None where nobody does."""
+        return getattr(self.source, "live_destructive", None)
 
     @property
     def info(self) -> ServerInfo | None:

@@ -59,7 +59,8 @@ def told_apart(sources: Sequence[Named]) -> list[list[Tool]]:
     def named(source: Named, prefix: str, tool: Tool) -> Tool:
         name = plain_name(source, prefix, tool)
         if name == tool.name:
-            return tool
+            # A source that is made of others, such as a connected toolset, has its own names for their tools.
+            return tool.model_copy(update={"name_at_source": ""}) if tool.name_at_source else tool
         # Two prefixes that the user chose alike are for the user to mend; all else is told apart here.
         if taken[name] > 1 and (source.namespace is None or _ILLEGAL.search(tool.name)):
             name = _with_digest(name, prefix, tool.name)

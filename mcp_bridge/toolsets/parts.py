@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,8 +48,22 @@ class Offer:
     left_out: list[LeftOut]
 
     @property
+    def simulated(self) -> list[Tool]:
+        """The tools whose calls change nothing outside their world."""
+        return self.tools if self.part.is_simulated else self._named(getattr(self.part.source, "simulated_tools", ()))
+
+    @property
     def live_destructive(self) -> list[Tool]:
-        return [] if self.part.is_simulated else dangerous(self.tools, self.part.options)
+        if self.part.is_simulated:
+            return []
+        told = getattr(self.part.source, "live_destructive", None)
+        # Connected tools behind it know the options of their servers.
+        return dangerous(self.tools, self.part.options) if told is None else self._named(told)
+
+    def _named(self, at_source: Iterable[Tool]) -> list[Tool]:
+        """Those of the tools that the source gave, under the names that they have here."""
+        names = {tool.name for tool in at_source}
+        return [tool for tool in self.tools if (tool.name_at_source or tool.name) in names]
 
 
 def offers_of(parts: Sequence[Part]) -> list[Offer]:

@@ -113,7 +113,7 @@ class Toolset:
     @property
     def simulated_tools(self) -> list[Tool]:
         """The tools whose calls change nothing outside their world."""
-        return [tool for offer in self._offers if offer.part.is_simulated for tool in offer.tools]
+        return [tool for offer in self._offers for tool in offer.simulated]
 
     @property
     def ledger(self) -> Ledger | None:

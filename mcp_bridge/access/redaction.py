@@ -22,6 +22,8 @@ _VALUE = r"(?=(?P<value>\"[^\"]*\"|'[^']*'|[^\s&;,\"'}]+))"
 _ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)[\"']?\s*[=:]\s*" + _VALUE)
 _FLAG_IN_TEXT = re.compile(r"(?<![^\s\"'])--?(?P<name>[A-Za-z][\w-]*)\s+(?!--)" + _VALUE)
 _SCHEME_AND_TOKEN = re.compile(r"\b(?:bearer|basic)\s+(?P<value>[^\s\"',;]+)", flags=re.IGNORECASE)
+_WITH_BACKSLASH = frozenset('"\\/')
+"""What JSON lets stand behind a backslash as it is."""
 _USERINFO = re.compile(r"(?<=://)(?P<value>[^/\s?#\"']+)(?=@)")
 
 
@@ -95,6 +97,22 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
         if len(secret) >= SHORTEST_SECRET:
             text = text.replace(secret, HIDDEN)
     return text
+
+
+def escaped_in_json(secret: str) -> re.Pattern[bytes] | None:
+    """What matches a secret in JSON however it was escaped there, of the letters that writers of JSON do escape: PHP's
+    has `\\/`, that of .NET `\\u002B`. None where it has no such letter."""
+    if secret.isascii() and secret.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        return None
+    return re.compile("".join(map(_in_json, secret)).encode())
+
+
+def _in_json(letter: str) -> str:
+    if letter.isascii() and letter.isalnum():
+        return letter
+    units = letter.encode("utf-16-be", "surrogatepass").hex()
+    forms = [re.escape(letter), "".join(rf"\\u(?i:{units[at : at + 4]})" for at in range(0, len(units), 4))]
+    return f"(?:{'|'.join([*forms, *([re.escape(chr(92) + letter)] if letter in _WITH_BACKSLASH else [])])})"
 
 
 def _follow_secret_flag(arguments: Sequence[str]) -> Iterator[bool]:

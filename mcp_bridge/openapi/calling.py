@@ -13,11 +13,12 @@ from urllib.parse import quote
 import httpx
 from jsonschema import Draft202012Validator
 
-from ..access.redaction import SHORTEST_SECRET, redacted
+from ..access.redaction import HIDDEN, SHORTEST_SECRET, escaped_in_json, redacted
 from ..errors import CallTimeout, ToolFailure
 from ..ledger.identity import current_call
 from ..records import ToolResult
 from ..sources.specs import OpenApiSpec
+from ..toolsets.multiples import with_exact_multiples
 from ..toolsets.results import error
 from .credentials import ClientCredentials, Credentials, Fixed
 from .document import Operation
@@ -60,7 +61,7 @@ class Caller:
         self._maker = maker
         self._secrets = {*spec.secrets, *credentials.secrets}
         self._tokens: dict[tuple[str, tuple[str, ...]], Tokens] = {}
-        self._strict: dict[str, Draft202012Validator] = {}
+        self._strict: dict[str, Any] = {}
         limits = httpx.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_CONNECTIONS)
         tls, proxy = spec.access.tls, spec.access.proxy
         verify = True if tls is None else tls.context()
@@ -124,7 +125,7 @@ class Caller:
             return
         name = tool.tool.name
         if name not in self._strict:
-            self._strict[name] = Draft202012Validator(tool.plan.strict_schema)
+            self._strict[name] = with_exact_multiples(Draft202012Validator)(tool.plan.strict_schema)
         problems = list(self._strict[name].iter_errors(prepared.value))
         while problems:
             problem = problems.pop()
@@ -204,6 +205,8 @@ class Caller:
         except httpx.RequestError as problem:
             raise ToolFailure(f"{where} was cut off: {_words(problem)}", delivery="unknown") from None
         headers = {name.lower(): value for name, value in response.headers.items()}
+        if "location" in headers:  # the one that the policy may read
+            headers["location"] = redacted(headers["location"], self._secrets)
         return Answer(response.status_code, headers, self._without_secrets(content)), response
 
     async def _read(self, response: httpx.Response, where: str) -> bytes:
@@ -222,10 +225,12 @@ class Caller:
         return b"".join(chunks)
 
     def _without_secrets(self, content: bytes) -> bytes:
-        """Some APIs repeat the request, credentials included."""
+        """Some APIs repeat the request, credentials included, and many write `/` or `+` as an escape in their JSON."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             if len(secret) >= SHORTEST_SECRET:
-                content = content.replace(secret.encode(), b"***")
+                content = content.replace(secret.encode(), HIDDEN.encode())
+                if b"\\" in content and (escaped := escaped_in_json(secret)) is not None:
+                    content = escaped.sub(HIDDEN.encode(), content)
         return content
 
     def _redirected(

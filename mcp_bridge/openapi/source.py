@@ -46,7 +46,8 @@ class OpenApiSource:
             document, spec.auth, place=spec.label, has_certificate=tls is not None and tls.cert is not None
         )
         self._base = _base_url(spec, document)
-        fixed = {("header", name.lower()) for name in spec.headers} | self._credentials.taken()
+        given = (*spec.headers, *([spec.idempotency_header] if spec.idempotency_header is not None else []))
+        fixed = {("header", name.lower()) for name in given} | self._credentials.taken()
         self._maker = ToolMaker(document, source=spec.label, tags=spec.tags, fixed=fixed)
         made, self.left_out = self._maker.make(self._refuse)
         if not made:

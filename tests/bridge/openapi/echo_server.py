@@ -3,6 +3,8 @@
 GET /status/418?retry_after=3    any status
 GET /drop                        closes the connection in the middle of an answer
 POST /token                      tokens by client credentials, each good for as many calls as `?uses=` says
+GET /escaped                     what was received, with `/` and `+` escaped, as PHP and .NET write their JSON
+GET /told                        where something was made, with the key in it
 GET /count/<name>                how often a path with this name was asked for
 everything else                  what was received, as JSON
 """
@@ -71,6 +73,11 @@ async def answer(path: str, request: Request) -> Response:
         response = JSONResponse({"cookies": request.cookies})
         response.set_cookie("session", query["session"])
         return response
+    if first == "escaped":
+        received = bytes((await echoed(path, request)).body)
+        return Response(received.replace(b"/", b"\\/").replace(b"+", b"\\u002B"), media_type="application/json")
+    if first == "told":
+        return Response(status_code=201, headers={"location": f"/orders/7?key={request.headers['x-key']}"})
     fixed = plain_answer(path, query)
     return fixed if fixed is not None else await echoed(path, request)
 

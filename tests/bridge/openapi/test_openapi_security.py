@@ -145,6 +145,15 @@ async def test_a_parameter_that_the_configuration_gives_is_not_asked_of_the_mode
     assert (headers["x-key"], headers["x-tenant"], headers["x-other"]) == ("k", "t", "o")
 
 
+async def test_the_header_for_the_calls_key_is_not_asked_of_the_model(api: Connecting) -> None:
+    parameter = {"name": "idempotency-key", "in": "header", "required": True, "schema": {"type": "string"}}
+    paths = {"/x": {"post": {"operationId": "it", "parameters": [parameter]}}}
+    async with api(paths, idempotency_header="Idempotency-Key") as toolset:
+        assert toolset.tools[0].input_schema["properties"] == {}
+        headers = (await toolset.call("it", {})).structured["headers"]
+    assert len([name for name, _ in headers if name == "idempotency-key"]) == 1
+
+
 async def test_values_come_from_the_environment(api: Connecting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_KEY", "from-the-environment")
     async with api(
@@ -303,6 +312,25 @@ async def test_the_http_client_logs_no_key(api: Connecting, caplog: pytest.LogCa
     assert "/x" in caplog.text
     assert "very-secret" not in caplog.text
     assert "also-secret" not in caplog.text
+
+
+KEY = "a+b/c+d/e="
+
+
+async def test_a_key_that_the_api_repeats_with_escapes_in_its_json_is_hidden(api: Connecting) -> None:
+    paths = secured({"header": []}, path="/escaped")
+    async with api(paths, components={"securitySchemes": SCHEMES}, auth={"header": KEY}) as toolset:
+        result = await toolset.call("it", {})
+    assert ["x-key", "***"] in result.structured["headers"]
+    assert ["host", "***"] not in result.structured["headers"]
+    assert KEY not in result.text
+
+
+async def test_a_key_in_the_place_that_the_api_names_is_hidden(api: Connecting) -> None:
+    paths = secured({"header": []}, path="/told")
+    async with api(paths, components={"securitySchemes": SCHEMES}, auth={"header": KEY}) as toolset:
+        result = await toolset.call("it", {})
+    assert result.text == "201 Created, Location: /orders/7?key=***"
 
 
 async def test_a_failure_does_not_repeat_a_key_that_the_api_sent_back(api: Connecting) -> None:

@@ -95,7 +95,9 @@ class Blueprint:
         if name not in self._strict:
             from jsonschema import Draft202012Validator
 
-            self._strict[name] = Draft202012Validator(tool.plan.strict_schema)
+            from mcp_bridge.toolsets.multiples import with_exact_multiples
+
+            self._strict[name] = with_exact_multiples(Draft202012Validator)(tool.plan.strict_schema)
         for problem in self._strict[name].iter_errors(value):
             if problem.validator is None:
                 return str(problem.json_path).removeprefix("$").removeprefix(".")

@@ -213,9 +213,11 @@ class Shapes:
     def _compiled(self, schema: Any) -> Any:
         from jsonschema import Draft202012Validator
 
+        from mcp_bridge.toolsets.multiples import with_exact_multiples
+
         if self._root is None:
             # References in the schemas of a document lead to its definitions, wherever the schema itself stands.
-            self._root = Draft202012Validator({"$defs": dict(self._definitions)})
+            self._root = with_exact_multiples(Draft202012Validator)({"$defs": dict(self._definitions)})
         return self._root.evolve(schema=schema)
 
 

@@ -145,6 +145,8 @@ class Maker:
         return sized(self._realistic.text(name, owner), low, high)
 
     def _number(self, shape: Shape, name: str) -> Any:
+        from mcp_bridge.toolsets.multiples import exact_multiple  # loads jsonschema: not when the module is imported
+
         whole = "number" not in shape.kinds or not shape.typed
         low, high = _bounds(shape, whole)
         step = shape.says.get("multipleOf")
@@ -153,14 +155,14 @@ class Maker:
         if not self._rich:
             value: float = 0 if low <= 0 <= high else low
             if step:
-                value = math.ceil(value / step) * step
+                value = exact_multiple(step, math.ceil(value / step))
             return int(value) if whole else value
         if step:
             first, last = (
                 math.ceil(low / step),
                 math.floor(min(high, low + step * 1000) / step),
             )
-            value = self._realistic.chance.randint(first, max(first, last)) * step
+            value = exact_multiple(step, self._realistic.chance.randint(first, max(first, last)))
             return int(value) if whole or isinstance(step, int) else value
         made = self._realistic.number(name, low, high, whole)
         return int(made) if whole else min(max(made, low), high)
@@ -172,6 +174,8 @@ class Maker:
 def scalar_fits(shape: Shape, value: Any) -> bool:
     """Whether a string, number, boolean or null is valid under a shape without choices."""
     import re
+
+    from mcp_bridge.toolsets.multiples import is_multiple
 
     if not _kind_of(value) & shape.kinds:
         return False
@@ -188,7 +192,7 @@ def scalar_fits(shape: Shape, value: Any) -> bool:
     if isinstance(value, int | float) and not isinstance(value, bool):
         low, high = _bounds(shape, whole=False, open_ended=True)
         step = says.get("multipleOf")
-        return low <= value <= high and (not step or abs(value / step - round(value / step)) < 1e-9)
+        return low <= value <= high and (not step or is_multiple(value, step))
     return True
 
 

@@ -1,0 +1,50 @@
+"""The values that a twin makes up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema_rs
+
+from sandboxes.api import ApiTwin
+
+ITEM: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer", "readOnly": True},
+        "price": {"type": "number", "minimum": 0, "multipleOf": 0.01},
+    },
+    "required": ["id", "price"],
+}
+
+
+def answer(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": "", "content": {"application/json": {"schema": schema}}}
+
+
+MIN_PRICE = {"name": "min_price", "in": "query", "schema": {"type": "number"}}
+ITEMS = {
+    "get": {
+        "operationId": "list_items",
+        "parameters": [MIN_PRICE],
+        "responses": {"200": answer({"type": "array", "items": ITEM})},
+    },
+    "post": {"operationId": "make_item", "requestBody": answer(ITEM), "responses": {"201": answer(ITEM)}},
+}
+SHOP = {"openapi": "3.1.0", "info": {"title": "Shop", "version": "1"}, "paths": {"/items": ITEMS}}
+
+
+def test_a_number_is_a_multiple_of_its_step_as_it_is_written() -> None:
+    rows = ApiTwin(SHOP, rows=200).state()["items"].values()
+    is_multiple = jsonschema_rs.Draft202012Validator({"multipleOf": 0.01}).is_valid
+    assert len(rows) == 200
+    assert [row["price"] for row in rows if not is_multiple(row["price"])] == []
+    assert any(row["price"] != round(row["price"], 1) for row in rows), "there are steps between"
+
+
+def test_a_number_of_hundreds_of_digits_is_a_number_like_others() -> None:
+    twin = ApiTwin(SHOP)
+    assert twin.call_now("list_items", {"min_price": 10**400}).structured == []
+    assert len(twin.call_now("list_items", {"min_price": -(10**400)}).structured) == 8
+    made = twin.call_now("make_item", {"price": 10**400}).structured
+    assert made["price"] == 10**400

@@ -122,7 +122,10 @@ class HttpFace:
         if not isinstance(value, dict):
             raise ValueError("it must be a JSON object")
         names: dict[str, str] = {name: argument for argument, name in plan.properties.items()}
-        return {names.get(str(name), str(name)): one for name, one in value.items()}
+        # What the body does not know would take the place of an argument of that name: the row that the path names.
+        taken = tool.plan.parameters.keys() | plan.properties.keys()
+        arguments = {**{name: f"{name} in the body" for name in value if name in taken}, **names}
+        return {arguments.get(name, str(name)): one for name, one in value.items()}
 
 
 def http_app(twin: ApiTwin) -> Starlette:

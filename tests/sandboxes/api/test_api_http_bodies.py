@@ -131,3 +131,29 @@ async def test_a_body_that_cannot_be_read_is_refused_as_the_document_says(kind: 
         refused = await client.post("/parcels", content=content, headers={"content-type": kind})
         assert refused.status_code in (400, 422), refused.text
         assert (await client.get("/parcels/1")).status_code == 404
+
+
+async def test_a_field_of_the_body_does_not_take_the_place_of_the_one_in_the_path() -> None:
+    order = {"type": "object", "properties": {"id": {"type": "integer"}, "state": {"type": "string"}}}
+    answer = {"200": {"description": "", "content": {"application/json": {"schema": order}}}}
+    change = {
+        "operationId": "change_order",
+        "requestBody": {"content": {"application/json": {"schema": {"properties": {"state": {"type": "string"}}}}}},
+        "responses": {**answer, "422": {"description": ""}},
+    }
+    order_id = {"name": "order_id", "in": "path", "required": True, "schema": {"type": "integer"}}
+    item = {"parameters": [order_id], "get": {"operationId": "get_order", "responses": answer}, "patch": change}
+    paths = {"/orders": {"get": {"operationId": "list_orders", "responses": answer}}, "/orders/{order_id}": item}
+    twin = ApiTwin({"openapi": "3.1.0", "info": {"title": "Orders", "version": "1"}, "paths": paths})
+    first, second = [row["id"] for row in next(iter(tables_with_rows(twin).values())).values()][:2]
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(http_app(twin)), base_url="http://post") as client:
+        refused = await client.patch(f"/orders/{first}", json={"state": "changed", "order_id": second})
+        assert refused.status_code == 422
+        assert (await client.get(f"/orders/{second}")).json()["state"] != "changed"
+        changed = await client.patch(f"/orders/{first}", json={"state": "changed"})
+        assert changed.json() == {"id": first, "state": "changed"}
+
+
+def tables_with_rows(twin: ApiTwin) -> dict[str, Any]:
+    """The tables that have rows."""
+    return {name: rows for name, rows in twin.state().items() if rows and not name.startswith("@")}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
+from typing import Any
 
 MOST_IMAGES = 1024
 MOST_BYTES = 256 * 2**20
 
-Key = tuple[type, int, str]
-"""The kind of sandbox, the seed and the scenario."""
+Key = tuple[type, int, str, tuple[Any, ...]]
+"""The kind of sandbox, the seed, the scenario, and what the sandbox itself may make its world from."""
 
 
 class Images:

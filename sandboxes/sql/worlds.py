@@ -33,6 +33,9 @@ _PAGE_SIZES = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 _CLOCK = "CREATE TABLE clock (id TEXT PRIMARY KEY, now TEXT NOT NULL) WITHOUT ROWID"
 _READ_CLOCK = "SELECT id AS key, * FROM clock"
 _images = Images()
+_OF_ALL = frozenset({"_checker", "_closing", "_handlers", "_pages", "_taken", "_tools", "database"})
+"""Attributes that every sandbox over SQL has; nothing is made from them."""
+_MOST_INTEGER = 2**63
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,12 @@ class SqlTool:
 
 class UnknownArguments(Refused):
     """Arguments that a tool's function does not take."""
+
+    kind: ErrorKind = "invalid_arguments"
+
+
+class UnfitArguments(Refused):
+    """Arguments that no database holds."""
 
     kind: ErrorKind = "invalid_arguments"
 
@@ -76,7 +85,11 @@ class SqlSandbox(Sandbox):
 
     @abstractmethod
     def populate(self, database: sqlite3.Connection, chance: random.Random, scenario: str) -> datetime:
-        """Fill the empty tables. All chance comes from `chance`. Returns the time at which the world begins."""
+        """Fill the empty tables. All chance comes from `chance`. Returns the time at which the world begins.
+
+        Called once for each seed and scenario of the class; where its objects hold attributes of their own, such as a
+        size, once for each of their values. With one that is no number, text or tuple of these, at every reset.
+        """
 
     def time_passes(self, database: sqlite3.Connection, before: datetime, after: datetime) -> None:
         """What time brings, in one transaction with the clock. Nothing here: tools may read the clock themselves."""
@@ -156,8 +169,17 @@ class SqlSandbox(Sandbox):
         own = {
             key: copy.deepcopy(value) if isinstance(value, list | dict) else value for key, value in arguments.items()
         }
-        with self.database:  # commits, or rolls back when the tool raises
-            return self._handlers[name](self.database, **own)
+        try:
+            with self.database:  # commits, or rolls back when the tool raises
+                return self._handlers[name](self.database, **own)
+        except (OverflowError, UnicodeEncodeError) as error:
+            unfit = next((key for key, value in arguments.items() if not _fits(value)), None)
+            if unfit is None:
+                raise
+            raise UnfitArguments(
+                f"Invalid arguments for {name}; nothing was called.\n- {unfit}: holds a whole number beyond 64 bits, "
+                "or half of a surrogate pair, which is no text"
+            ) from error
 
     def _advance(self, by: timedelta) -> None:
         before = self.now
@@ -166,11 +188,13 @@ class SqlSandbox(Sandbox):
             self.time_passes(self.database, before, before + by)
 
     def _reset(self, seed: int, scenario: str) -> None:
-        key = (type(self), seed, scenario)
-        image = _images.get(key)
+        own = _plain({name: value for name, value in vars(self).items() if name not in _OF_ALL})
+        key = None if own is None else (type(self), seed, scenario, own)
+        image = None if key is None else _images.get(key)
         if image is None:
             image = self._build(seed, scenario)
-            _images.put(key, image)
+            if key is not None:
+                _images.put(key, image)
         self._load(image)
 
     def _build(self, seed: int, scenario: str) -> bytes:
@@ -246,3 +270,28 @@ def _arguments_of(run: Callable[..., Any]) -> set[str] | None:
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in others):
         return None
     return {one.name for one in others}
+
+
+def _fits(value: Any) -> bool:
+    """Whether SQLite can hold what an argument is made of."""
+    if isinstance(value, dict):
+        return all(_fits(key) and _fits(one) for key, one in value.items())
+    if isinstance(value, list):
+        return all(map(_fits, value))
+    if isinstance(value, str):
+        return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
+    return not isinstance(value, int) or -_MOST_INTEGER <= value < _MOST_INTEGER
+
+
+def _plain(attributes: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """The attributes as a key; None where one of them may change without being another object."""
+
+    def part(value: Any) -> tuple[Any, ...] | None:
+        if isinstance(value, tuple):
+            parts = [part(one) for one in value]
+            return None if None in parts else (type(value), *parts)
+        # With its type: Python holds 1, 1.0 and True to be equal.
+        return (type(value), value) if value is None or type(value) in {bool, int, float, str, bytes} else None
+
+    found = [(name, part(value)) for name, value in sorted(attributes.items())]
+    return None if any(one is None for _, one in found) else tuple(found)

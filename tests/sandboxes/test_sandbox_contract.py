@@ -84,6 +84,63 @@ class TestCounter(SandboxConformance):
         return [("add", {"by": 13}), ("add", {"by": "2"})]
 
 
+class Shelf(Counter):
+    """As many counters as the object says."""
+
+    def __init__(self, size: int, **options: Any) -> None:
+        self.size = size
+        super().__init__(**options)
+
+    def populate(self, database: sqlite3.Connection, chance: random.Random, scenario: str) -> datetime:
+        for number in range(self.size):
+            database.execute("INSERT INTO counters VALUES (?, 0)", (f"c{number or ''}",))
+        return datetime(2026, 1, 1)
+
+
+def test_sandboxes_of_one_class_that_hold_other_values_have_other_worlds() -> None:
+    assert [len(Shelf(size).state()["counters"]) for size in (2, 5, 2)] == [2, 5, 2]
+    shelf = Shelf(2)
+    shelf.size = 3
+    shelf.reset()
+    assert len(shelf.state()["counters"]) == 3
+    assert len(Shelf(4, seed=1).fork().state()["counters"]) == 4
+
+
+class Listing(Shelf):
+    """Makes its world of a list, which may change without being another one."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        super().__init__(0)
+
+    def populate(self, database: sqlite3.Connection, chance: random.Random, scenario: str) -> datetime:
+        database.executemany("INSERT INTO counters VALUES (?, 0)", [(name,) for name in self.names])
+        return datetime(2026, 1, 1)
+
+
+def test_a_world_that_is_made_of_what_can_change_is_made_anew() -> None:
+    listing = Listing(["c"])
+    listing.names.append("d")
+    listing.reset()
+    assert set(listing.state()["counters"]) == {"c", "d"}
+
+
+@pytest.mark.parametrize("by", [2**63, -(2**63) - 1, 10**400], ids=["above", "below", "far above"])
+def test_a_number_that_no_database_holds_is_the_callers_mistake(by: int) -> None:
+    counter = Counter()
+    before = counter.state()
+    result = counter.call_now("add", {"by": by})
+    assert result.error_kind == "invalid_arguments"
+    assert "by: holds a whole number beyond 64 bits" in result.text
+    assert counter.state() == before
+
+
+def test_half_of_a_surrogate_pair_is_the_callers_mistake_too() -> None:
+    result = Helpdesk().call_now("get_policy", {"topic": "\ud800"})
+    assert result.error_kind == "invalid_arguments"
+    assert "topic: holds" in result.text
+
+
 class Leaky(Counter):
     """Breaks its promise: its forks share one database."""
 

@@ -270,12 +270,12 @@ def test_threads_that_fork_at_once_in_a_new_process_all_get_a_world() -> None:
 def test_images_are_kept_by_number_and_by_size() -> None:
     images = Images(most_images=3, most_bytes=100)
     for seed, size in enumerate((30, 30, 30)):
-        images.put((Bank, seed, ""), bytes(size))
-    assert images.get((Bank, 0, "")) is not None  # used last: the next to go is 1
-    images.put((Bank, 3, ""), bytes(20))
-    assert [seed for seed in range(4) if images.get((Bank, seed, ""))] == [0, 2, 3]
-    images.put((Bank, 4, ""), bytes(1000))
-    assert [seed for seed in range(5) if images.get((Bank, seed, ""))] == [4]
+        images.put((Bank, seed, "", ()), bytes(size))
+    assert images.get((Bank, 0, "", ())) is not None  # used last: the next to go is 1
+    images.put((Bank, 3, "", ()), bytes(20))
+    assert [seed for seed in range(4) if images.get((Bank, seed, "", ()))] == [0, 2, 3]
+    images.put((Bank, 4, "", ()), bytes(1000))
+    assert [seed for seed in range(5) if images.get((Bank, seed, "", ()))] == [4]
 
 
 # -- pages beside plain copies ----------------------------------------------------------------------------------------

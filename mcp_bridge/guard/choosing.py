@@ -76,6 +76,9 @@ def _require_known(tools: Sequence[Tool], options: ServerOptions, label: str) ->
                     f"{label}: toolbake.{option} names {pattern!r}, which is none of its tools: {', '.join(names)}"
                 )
             logger.warning("%s: toolbake.%s has %r, which fits none of its tools", label, option, pattern)
-    both = set(options.read_only) & set(options.destructive)
+    both = [name for name in names if is_named(name, options.read_only) and is_named(name, options.destructive)]
     if both:
-        raise SourceError(f"{label}: {sorted(both)[0]!r} is in both toolbake.read_only and toolbake.destructive")
+        raise SourceError(
+            f"{label}: {both[0]!r} is in both toolbake.read_only and toolbake.destructive "
+            f"({', '.join(options.read_only)}; {', '.join(options.destructive)}); take it out of one of them"
+        )

@@ -122,6 +122,16 @@ async def test_a_name_in_the_options_that_no_tool_has_is_an_error_and_a_pattern_
     assert "toolbake.deny has 'admin_*', which fits none of its tools" in caplog.text
 
 
+@pytest.mark.parametrize("read_only", ["delete_order", "*_order"])
+async def test_a_tool_that_both_only_reads_and_destroys_by_the_users_word_is_refused(
+    shop: Callable[..., Any], read_only: str
+) -> None:
+    # A pattern must not make harmless what is named as destructive: training would call it.
+    with pytest.raises(SourceError, match=r"'delete_order' is in both toolbake.read_only and .* take it out of one"):
+        async with mcp_bridge.connect(shop(read_only=[read_only], destructive=["delete_order"])):
+            pass
+
+
 async def test_the_users_word_about_a_tool_stands_in_place_of_the_servers(shop: Callable[..., Any]) -> None:
     options = {"read_only": ["delete_*"], "destructive": ["get_order"], "idempotent": ["rename_order"]}
     async with mcp_bridge.connect(shop(**options)) as toolset:

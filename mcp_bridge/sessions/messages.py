@@ -30,6 +30,24 @@ def message_in(text: str) -> SessionMessage | None:
         return None
 
 
+def written(message: SessionMessage) -> str | SessionMessage | None:
+    """A message as JSON. Where it cannot be written, the error that answers it, which is the caller's mistake and costs
+    no other call; None where nobody waits for an answer."""
+    try:
+        text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+        text.encode()
+        return text
+    except ValueError:
+        if not isinstance(message.message, mcp_types.JSONRPCRequest):
+            return None
+        told = (
+            f"the parameters of {message.message.method} cannot be written as JSON (half of a surrogate pair, too many "
+            "levels, or no JSON value); nothing was sent"
+        )
+        error = mcp_types.ErrorData(code=mcp_types.INVALID_PARAMS, message=told)
+        return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=message.message.id, error=error))
+
+
 def instead_of(line: bytes) -> SessionMessage | None:
     """An error for the request that an unreadable line answers, which would otherwise wait for its time limit."""
     answers = LongLine(len(line), ended=True, head=line[:_ENDS], tail=line[-_ENDS:]).answers()

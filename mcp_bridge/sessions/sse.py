@@ -22,7 +22,7 @@ from mcp.shared.message import SessionMessage
 from ..access.redaction import redacted
 from .faults import Fault
 from .http_client import lost
-from .messages import instead_of, message_in
+from .messages import instead_of, message_in, written
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,12 @@ class SseStreams:
     async def _post(
         self, endpoint: str, message: SessionMessage, to_client: MemoryObjectSendStream[SessionMessage | Exception]
     ) -> None:
-        body = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+        body = written(message)
+        if not isinstance(body, str):
+            if body is not None:
+                with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                    await to_client.send(body)
+            return
         try:
             response = await self._http.post(endpoint, content=body, headers={"Content-Type": "application/json"})
             fault = _refusal(response.status_code)

@@ -19,7 +19,7 @@ from mcp.shared.message import SessionMessage
 from ..access.redaction import redacted
 from .faults import too_large
 from .lines import LineSplitter, LongLine
-from .messages import instead_of, message_in
+from .messages import instead_of, message_in, written
 from .processes import EOF_GRACE_S, ServerProcess
 
 logger = logging.getLogger(__name__)
@@ -98,8 +98,13 @@ class StdioStreams:
     async def _write(self, from_client: MemoryObjectReceiveStream[SessionMessage], to_client: Reading) -> None:
         try:
             async for message in from_client:
-                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                await self._process.write(text.encode() + b"\n")
+                text = written(message)
+                if isinstance(text, str):
+                    await self._process.write(text.encode() + b"\n")
+                    continue
+                if text is not None:
+                    with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                        await to_client.send(text)
         except OSError:
             # It may still be alive, but hears nothing more: the calls in flight must not wait for it.
             to_client.close()

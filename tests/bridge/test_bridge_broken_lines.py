@@ -76,3 +76,18 @@ async def test_a_line_that_is_no_message_costs_its_call_at_most_and_at_once(
                 assert (type(raised.value), raised.value.delivery) == (ToolFailure, "answered")
                 assert world.ledger.lines[-1].event == "failed"
             assert (await world.call("fine", {})).text == "ok"
+
+
+@pytest.mark.anyio
+async def test_arguments_that_cannot_be_written_cost_their_call_and_no_world(
+    script: Callable[[str], list[str]],
+) -> None:
+    program, path = script(SERVER)
+    entry = {"command": program, "args": ["-S", path], "toolbake": {"protocol": "2025-06-18", "isolation": "shared"}}
+    async with mcp_bridge.connect({"mcpServers": {"s": entry}}, call_timeout_s=600) as toolset:
+        async with toolset.open_world("one") as one, toolset.open_world("two") as two:
+            result = await one.call("fine", {"text": "\ud800"})
+            assert result.error_kind == "invalid_arguments"
+            assert "nothing was sent" in result.text
+            assert (await one.call("fine", {})).text == (await two.call("fine", {})).text == "ok"
+            assert [line.event for line in one.ledger.lines] == ["started", "answered"] * 2

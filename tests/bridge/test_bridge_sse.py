@@ -126,7 +126,23 @@ def adding() -> Any:
     def add(a: int, b: int) -> str:
         return str(a + b)
 
+    @server.tool(structured_output=False)
+    def say(text: str) -> str:
+        return text
+
     return server.sse_app()
+
+
+async def test_arguments_that_cannot_be_written_cost_their_call_and_not_the_session() -> None:
+    server = ServerProcess(adding)
+    try:
+        source = of_url(f"http://127.0.0.1:{server.port}/sse", "sse")
+        async with mcp_bridge.connect(source) as toolset, toolset.open_world("one") as world:
+            result = await world.call("say", {"text": "\ud800"})
+            assert (result.error_kind, "nothing was sent" in result.text) == ("invalid_arguments", True)
+            assert (await world.call("say", {"text": "on"})).text == "on"
+    finally:
+        server.kill()
 
 
 async def test_a_killed_server_fails_the_calls_in_flight_and_the_next_ones() -> None:

@@ -31,7 +31,9 @@ _SECRET_PARTS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 
 def vllm_python(named: str | None) -> str:
     """The Python to start vLLM with. Raises `ConfigError` where it has no vLLM."""
-    python = named or os.environ.get(PYTHON_VARIABLE) or sys.executable
+    python = os.path.expanduser(named or os.environ.get(PYTHON_VARIABLE) or sys.executable)
+    if os.sep in python:
+        python = os.path.abspath(python)  # run in another folder below; a link stays, as it makes the environment
     look = [python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"]
     try:
         found = subprocess.run(look, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, cwd="/")
@@ -39,7 +41,7 @@ def vllm_python(named: str | None) -> str:
         raise ConfigError(f"cannot run {python!r}: {error.strerror}; {_FIX}") from None
     if found.returncode:
         raise ConfigError(f"{python!r} has no vLLM; {_FIX}")
-    return str(Path(python).expanduser())
+    return python
 
 
 _FIX = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 import sdk
 from sdk.policies.opening import check_model_source, model_label
 from sdk.policies.vllm import VllmOptions, open_vllm
-from sdk.policies.vllm.process import server_arguments
+from sdk.policies.vllm.process import server_arguments, vllm_python
 from sdk.policies.vllm.routing import PrefixRouter
 
 HERE = ("http://127.0.0.1:8000",)
@@ -87,6 +88,18 @@ async def test_a_python_without_vllm_is_named_with_the_way_to_install_it(monkeyp
     with pytest.raises(sdk.ConfigError, match=r"has no vLLM; .*`make vllm`"):
         async with open_vllm("model", VllmOptions(python=sys.executable)):
             pass
+
+
+@pytest.mark.parametrize("named", ["vllm/bin/python", "~/vllm/bin/python"])
+def test_a_python_may_be_named_from_the_working_folder_or_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    made = tmp_path / "vllm" / "bin" / "python"
+    made.parent.mkdir(parents=True)
+    made.symlink_to("/bin/true")  # as in a virtual environment, where only the link knows which one it is
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert vllm_python(VllmOptions(python=named).python) == str(made)
 
 
 def test_adapters_are_asked_for_in_a_rank_that_vllm_offers() -> None:

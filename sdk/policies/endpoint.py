@@ -66,7 +66,7 @@ class EndpointAgent:
         self._limits = (timeout_s, max_retries, backoff_s, max_wait_s)
         self._max_tokens_field = max_tokens_field
         self._extra_body = dict(extra_body or {})
-        self._headers = _Secret({**(headers or {}), **_authorization(api_key)})
+        self._headers = _Secret({**_checked_headers(headers or {}), **_authorization(api_key)})
         self._system = checked_system(system)
         self._client: httpx.AsyncClient | None = None
 
@@ -272,6 +272,22 @@ def _authorization(api_key: str | None) -> dict[str, str]:
     if not re.fullmatch(r"[\x21-\x7e]+", api_key):
         raise ConfigError("the api_key is empty or holds blanks or characters that no HTTP header can carry")
     return {"Authorization": f"Bearer {api_key}"}
+
+
+def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Raises `ConfigError` for what HTTP cannot carry (RFC 9110, 5.5), such as a key with the end of its file's line;
+    later the client would refuse it with the value in its error."""
+    for name, value in headers.items():
+        if not (isinstance(name, str) and re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name)):
+            raise ConfigError(
+                "the name of a header is empty or holds blanks or characters that no HTTP header can carry"
+            )
+        if not (isinstance(value, str) and re.fullmatch(r"([\x21-\x7e]+([ \t]+[\x21-\x7e]+)*)?", value)):
+            raise ConfigError(
+                f"the value of the header {name!r} is no text, begins or ends with a blank or a line's end, or holds "
+                "characters that no HTTP header can carry; take them out"
+            )
+    return headers
 
 
 def _retry_after(value: str | None) -> float | None:

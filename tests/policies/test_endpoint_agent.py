@@ -275,6 +275,19 @@ def test_the_key_is_never_shown() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [("x-key", "hidden-key\n"), ("x-key", "hidden-kéy"), ("x-key", " hidden-key"), ("x key", "hidden-key")],
+)
+def test_a_header_that_http_cannot_carry_is_refused_before_it_is_sent_and_its_value_not_shown(
+    name: str, value: str
+) -> None:
+    with pytest.raises(ConfigError, match="header") as caught:
+        EndpointAgent("http://localhost:1/v1", "small", headers={name: value})
+    assert "hidden" not in str(caught.value)
+    EndpointAgent("http://localhost:1/v1", "small", headers={"x-key": "two words", "x-empty": ""})
+
+
+@pytest.mark.parametrize(
     ("url", "key"),
     [
         ("localhost:8000", None),

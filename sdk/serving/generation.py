@@ -228,6 +228,8 @@ def _calls_as_text(parsed: ParsedReply) -> ParsedReply:
     """A reply to someone who offered no tools: what looks like a call is text like any other."""
     if not parsed.tool_calls:
         return parsed
+    if parsed.verbatim is not None:
+        return replace(parsed, content=parsed.verbatim, tool_calls=[])
     whole = [call for call in parsed.tool_calls if call.error is None]
     broken = [call.error for call in parsed.tool_calls if call.error is not None]
     return replace(parsed, content="\n".join([format_calls(parsed.content, whole), *broken]).rstrip(), tool_calls=[])

@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import logging
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -185,8 +186,11 @@ def bind(host: str, port: int, api_key: str | None) -> socket.socket:
     """A socket bound to an address. Raises `ConfigError` when that must not or cannot be."""
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
         raise ConfigError(f"port is {port!r}; give a number from 0 (any free one) to 65535")
-    if api_key is not None and not api_key.strip():
-        raise ConfigError("api_key is empty; give a key, or None for a server that only this machine reaches")
+    if api_key is not None and not re.fullmatch(r"[\x21-\x7e]+", api_key):
+        raise ConfigError(
+            "api_key is empty or holds blanks, line ends or characters that no client can send in a header; give "
+            "another key, or None for a server that only this machine reaches"
+        )
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError) as error:

@@ -203,6 +203,16 @@ def test_without_tools_there_are_no_calls_and_no_text_is_lost(options):
     assert '"order_id": 4417' in choice.message.content
 
 
+@pytest.mark.parametrize("call", ['{"name": "a", "arguments": {}}', "{...}"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_without_tools_what_looks_like_a_call_is_said_as_it_was_written(call, stream):
+    text = f"Write <tool_call>{call}</tool_call> to call.\nThen read the result."
+    with serving(lambda prompt, seed: text) as client:
+        reply = ask(client, stream=stream)
+        said = joined(reply)[0][0]["content"] if stream else reply.choices[0].message.content
+    assert said == text
+
+
 def continue_call(rest):
     """A policy that goes on after the forced start, whatever that was."""
 

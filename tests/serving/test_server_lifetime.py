@@ -50,6 +50,8 @@ def test_a_host_that_others_reach_needs_a_key(host):
         ({"host": "no.such.host.invalid"}, "host is 'no.such.host.invalid'"),
         ({"host": "192.0.2.1", "api_key": "key"}, "cannot listen on port"),
         ({"api_key": ""}, "api_key is empty"),
+        ({"api_key": "key\n"}, "api_key is empty or holds blanks, line ends"),
+        ({"api_key": "schlüssel"}, "no client can send"),
         ({"default_max_tokens": 0}, "default_max_tokens is 0"),
     ],
 )

@@ -54,8 +54,8 @@ def check_arguments(value: Any) -> tuple[dict[str, Any], str | None]:
 def parse_tagged_reply(text: str, *, reasoning_open: bool = False) -> ParsedReply:
     """Read text with calls in `<tool_call>` tags (the Hermes format) and, before them, `<think>` reasoning.
 
-    Text before the first call is the content; what stands between and after the calls is not kept apart from
-    them, because no template renders it. `reasoning_open`: the prompt already ended in `<think>`.
+    Text before the first call is the content; what stands between and after the calls is only in `verbatim`, because
+    no template renders it. `reasoning_open`: the prompt already ended in `<think>`.
     """
     reasoning, text = _split_reasoning(text, reasoning_open)
     first = text.find(CALL_OPEN)
@@ -67,7 +67,7 @@ def parse_tagged_reply(text: str, *, reasoning_open: bool = False) -> ParsedRepl
         call, position = _read_block(text, position + len(CALL_OPEN))
         calls.append(call)
         position = text.find(CALL_OPEN, position)
-    return ParsedReply(content=text[:first].rstrip(), reasoning=reasoning, tool_calls=calls)
+    return ParsedReply(content=text[:first].rstrip(), reasoning=reasoning, tool_calls=calls, verbatim=text)
 
 
 def format_calls(content: str, calls: list[ToolCall]) -> str:

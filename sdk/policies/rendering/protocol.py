@@ -21,6 +21,9 @@ class ParsedReply:
     content: str
     reasoning: str | None = None
     tool_calls: list[ToolCall] = field(default_factory=list)
+    verbatim: str | None = None
+    """All that follows the reasoning, calls and what stands beside them as they were written; None where the format
+    does not tell, and where there are no calls, so that `content` is all."""
 
 
 class ChatRenderer(Protocol):

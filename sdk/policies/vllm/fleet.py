@@ -255,12 +255,14 @@ class Fleet:
             self._drain(self._pause(paused) if interrupt else lambda: None)
             yield
         finally:
-            for replica in paused:
-                if replica.condition == "up":  # others may have a part of the weights
-                    self._resume(replica)
-            with self.state.changed:
-                self._exchanging = False
-                self.state.notify()
+            try:
+                for replica in paused:
+                    if replica.condition == "up":  # others may have a part of the weights
+                        self._tell(replica, "resume")
+            finally:
+                with self.state.changed:
+                    self._exchanging = False
+                    self.state.notify()
 
     def _drain(self, push: Callable[[], None]) -> None:
         """Wait until no request is under way; `push` is called again and again meanwhile."""
@@ -284,16 +286,17 @@ class Fleet:
                 if replica.condition == "up" and replica.tickets:
                     self.counts["interrupted"] += len(replica.tickets) if replica not in paused else 0
                     paused.add(replica)
-                    with contextlib.suppress(httpx.HTTPError):  # its watcher will find out
-                        call(self.client, f"{replica.url}/pause?mode=abort")
+                    self._tell(replica, "pause?mode=abort")
 
         return push
 
-    def _resume(self, replica: Replica) -> None:
+    def _tell(self, replica: Replica, what: str) -> None:
+        """To pause or to go on. One that does not is looked after, and is given the weights again, which ends a pause:
+        what it may have died of (HTTP 500) is no reason to end the run."""
         try:
-            call(self.client, f"{replica.url}/resume")
-        except httpx.HTTPError as error:
-            self.suspect(replica, f"{type(error).__name__} when it was to go on: {error}")
+            call(self.client, f"{replica.url}/{what}")
+        except (httpx.HTTPError, ServerFailed) as error:
+            self.suspect(replica, f"{type(error).__name__} when told to {what}: {error}", forgot=True)
 
     def _under_way(self) -> int:
         return sum(len(replica.tickets) for replica in self.replicas)

@@ -219,6 +219,37 @@ async def test_weights_in_flight_interrupt_and_each_token_knows_its_version(
     assert not server.paused
 
 
+class Stumbling(TokenServer):
+    """Answers the `number`-th call of one path with HTTP 500, as a server does whose engine has just died."""
+
+    def __init__(self, path: str, number: int) -> None:
+        super().__init__()
+        self._stumbles = (path, number)
+
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if (path, self.calls[path] + 1) == self._stumbles:
+            self.failing = {path: 500}
+        return super().answer(path, body)
+
+
+@pytest.mark.parametrize(("path", "number"), [("/pause?mode=abort", 1), ("/resume", 2)])
+async def test_a_server_that_breaks_where_it_is_interrupted_or_goes_on_ends_no_run(
+    tmp_path: Path, path: str, number: int
+) -> None:
+    with Stumbling(path, number) as server:
+        async with opened(server, folder=tmp_path, in_flight=True, recover_timeout_s=20.0) as policy:
+            server.hold.clear()
+            flying = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+            await asyncio.to_thread(server.waiting.acquire)
+            await asyncio.to_thread(policy.publish, state(1.0), version=1)
+            server.release()
+            completion, after = await flying, await policy.sample([6], sampling=EIGHT, seed=4)
+        assert (after.version, after.token_ids) == (1, tokens_of(server.weights, 4, 8))
+        assert completion.version == 1
+        assert server.calls[path] >= number
+        assert not server.paused
+
+
 async def test_a_prefix_cache_that_cannot_be_reset_stops_the_publication(server: TokenServer, tmp_path: Path) -> None:
     server.cache_resets = False
     async with opened(server, folder=tmp_path) as policy:

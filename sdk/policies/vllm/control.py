@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,12 +14,23 @@ from ..endpoint_replies import error_text
 
 INCOMPLETE = "incomplete-"
 """What a server says that it has begins so while its weights are exchanged, and ever after where that broke off."""
+_OURS = "toolbake-"
 _OTHERS_S = 60.0
 """How long requests that are not ours may take to end."""
 
 
 class ServerFailed(PolicyFailure):
     """A server answered that it failed (HTTP 5xx): it refuses what it was asked, or its engine has died."""
+
+
+def new_name() -> str:
+    """A name for a version of the weights that no other has, in this run or another."""
+    return f"{_OURS}{uuid.uuid4().hex[:12]}"
+
+
+def is_published(has: str) -> bool:
+    """Whether a server that says it `has` these weights got them from a run, this one or another."""
+    return has.startswith(_OURS)
 
 
 def call(

@@ -10,7 +10,7 @@ from ...errors import ConfigError, PolicyFailure
 from ..endpoint_replies import error_text
 from ..protocol import Sampling
 from .completions import read_answer, request_body
-from .control import INCOMPLETE, broken_off, held_version
+from .control import INCOMPLETE, broken_off, held_version, is_published
 
 _SMALL_NUCLEUS = 1e-6
 """With this top_p the most likely token is the only one, so that its log-probability is 0."""
@@ -27,14 +27,15 @@ class ServerFacts:
     context_tokens: int
 
 
-def look_at(url: str, client: httpx.Client, *, named: str | None) -> ServerFacts:
+def look_at(url: str, client: httpx.Client, *, named: str | None, publishes: bool) -> ServerFacts:
     """Ask what it serves, and sample a few tokens (the first answer takes vLLM long). `named`: the model to take.
+    `publishes`: weights will be published, so that it does not matter which ones it has.
 
-    Raises `PolicyFailure` where it does not answer as vLLM does, `ConfigError` where it lacks the model or gives
-    log-probabilities of another distribution than it samples from.
+    Raises `PolicyFailure` where it does not answer as vLLM does, `ConfigError` where it lacks the model, has another
+    run's weights where none will be published, or gives log-probabilities of another distribution than it samples from.
     """
     facts = _facts(url, client, named)
-    _require_whole_weights(url, client)
+    _require_usable_weights(url, client, publishes=publishes)
     sampling = Sampling(temperature=1.0, top_p=_SMALL_NUCLEUS, max_tokens=_ASKED_TOKENS)
     prompt = [1, 2, 3]
     body = request_body(facts.name, prompt, sampling=sampling, max_tokens=_ASKED_TOKENS, seed=0, stop_token_ids=())
@@ -57,14 +58,20 @@ def look_at(url: str, client: httpx.Client, *, named: str | None) -> ServerFacts
     return facts
 
 
-def _require_whole_weights(url: str, client: httpx.Client) -> None:
-    """Raises `PolicyFailure` where an earlier run left a part of its weights in the server."""
+def _require_usable_weights(url: str, client: httpx.Client, *, publishes: bool) -> None:
+    """Raises `PolicyFailure` where an earlier run left a part of its weights in the server, `ConfigError` where it left
+    all of them and they would be taken for those that the server was started with."""
     try:
         has = held_version(url, client)
     except (httpx.HTTPError, PolicyFailure):
         return  # it need not say it while nobody gives it weights
     if has.startswith(INCOMPLETE):
         raise PolicyFailure(f"{url}: {broken_off(has)}")
+    if is_published(has) and not publishes:
+        raise ConfigError(
+            f"vLLM at {url} has the weights that a training run published ({has}) in place of those that it was "
+            "started with: start it again, with the model that is to be asked"
+        )
 
 
 def _facts(url: str, client: httpx.Client, named: str | None) -> ServerFacts:

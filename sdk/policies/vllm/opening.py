@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from ...errors import PolicyFailure
+from ...errors import ConfigError, PolicyFailure
 from ...progress import Progress, Silent
 from .fleet import Fleet
 from .looking import look_at
@@ -60,7 +60,7 @@ async def open_vllm(
                 starter = await anyio.to_thread.run_sync(make, model, options)
                 start_again = starter.start_again
                 await _start(replicas, starter, options, progress or Silent())
-            context = await anyio.to_thread.run_sync(_look_at_all, replicas, options.served_model)
+            context = await anyio.to_thread.run_sync(_look_at_all, replicas, options.served_model, publishes)
             fleet = Fleet(
                 replicas,
                 recover_timeout_s=options.recover_timeout_s,
@@ -131,16 +131,23 @@ def _end(replicas: list[Replica]) -> None:
             replica.process.stop()
 
 
-def _look_at_all(replicas: list[Replica], named: str | None) -> int:
-    """Fills in what each serves; the context that all of them have."""
+def _look_at_all(replicas: list[Replica], named: str | None, publishes: bool) -> int:
+    """Fills in what each serves; the context that all of them have. Raises as `look_at`, and `ConfigError` where they
+    serve different models."""
     contexts = []
     with httpx.Client(verify=needs_certificates(replicas)) as client:
         for replica in replicas:
-            facts = look_at(replica.url, client, named=replica.base or named)
+            facts = look_at(replica.url, client, named=replica.base or named, publishes=publishes)
             replica.base = replica.model = facts.name
             if replica.process is None:
                 warn_of_pieces(replica.url, client)
             contexts.append(facts.context_tokens)
+    if len({replica.base for replica in replicas}) > 1:
+        found = ", ".join(f"{replica.base!r} at {replica.url}" for replica in replicas)
+        raise ConfigError(
+            f"the replicas serve different models ({found}); name the one that all have as served_model, or start "
+            "them with the same --model and --served-model-name"
+        )
     return min(contexts)
 
 

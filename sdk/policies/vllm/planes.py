@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from .control import call, exchanged
+from .control import call, exchanged, new_name
 from .options import VllmOptions
 from .shared_memory import SharedWeights
 
@@ -59,7 +58,7 @@ class Transfer:
     plane: DataPlane
     state: Mapping[str, Any] = field(repr=False)
     version: int
-    mark: str = field(default_factory=lambda: f"toolbake-{uuid.uuid4().hex[:12]}")
+    mark: str = field(default_factory=new_name)
     """What the server says that it has, until it is started again."""
 
     @contextmanager

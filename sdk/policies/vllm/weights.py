@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import shutil
-import uuid
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ import httpx
 
 from ...errors import PolicyFailure
 from ..models.saving import fresh_folder
-from .control import call, exchanged
+from .control import call, exchanged, new_name
 
 _WEIGHTS_FILE = "model.safetensors"
 
@@ -70,7 +69,7 @@ class Checkpoint(_Kept):
 
     folder: Path
     version: int
-    mark: str = field(default_factory=lambda: f"toolbake-{uuid.uuid4().hex[:12]}")
+    mark: str = field(default_factory=new_name)
     """What the server says that it has, until it is started again."""
 
     def put(self, url: str, client: httpx.Client, base: str) -> str:
@@ -89,7 +88,7 @@ class Adapter(_Kept):
 
     folder: Path
     version: int
-    name: str = field(default_factory=lambda: f"toolbake-{uuid.uuid4().hex[:12]}")
+    name: str = field(default_factory=new_name)
 
     def put(self, url: str, client: httpx.Client, base: str) -> str:  # noqa: ARG002
         try:

@@ -13,6 +13,7 @@ from token_server import TokenServer
 
 from sdk.errors import ConfigError, PolicyFailure
 from sdk.policies.protocol import Sampling
+from sdk.policies.vllm import VllmOptions, open_vllm
 
 
 async def test_tokens_log_probabilities_and_the_version_come_back(server: TokenServer) -> None:
@@ -262,6 +263,27 @@ async def test_log_probabilities_of_another_distribution_are_refused_at_the_star
     with pytest.raises(ConfigError, match="--logprobs-mode processed_logprobs"):
         async with opened(server):
             pass
+
+
+async def test_weights_that_a_training_left_are_not_measured_as_those_of_the_servers_model(
+    server: TokenServer, tmp_path: Path
+) -> None:
+    async with opened(server, folder=tmp_path) as policy:
+        await asyncio.to_thread(policy.publish, state(1.0), version=1)
+    options = VllmOptions(urls=(server.url,))
+    with pytest.raises(ConfigError, match=r"weights that a training run published \(toolbake-.*start it again"):
+        async with open_vllm("unused", options, publishes=False):
+            pass
+    async with open_vllm("unused", options, folder=tmp_path) as policy:  # a training brings its own
+        await asyncio.to_thread(policy.publish, state(2.0), version=1)
+
+
+async def test_replicas_with_different_models_are_not_mixed() -> None:
+    with TokenServer() as one, TokenServer() as two:
+        two.name = "another"
+        with pytest.raises(ConfigError, match=rf"'base' at {one.url}, 'another' at {two.url}.*served_model"):
+            async with opened(one, two):
+                pass
 
 
 async def test_a_group_and_its_later_turns_stay_on_one_replica_and_groups_are_spread() -> None:

@@ -25,6 +25,8 @@ class TokenServer:
 
     def __init__(self, *, context: int = 512, port: int = 0) -> None:
         self.context = context
+        self.name = "base"
+        """Of the model."""
         self.weights = "as started"
         self.mark = "default"
         self.adapters: dict[str, str] = {}
@@ -155,7 +157,7 @@ class TokenServer:
         if path == "/get_world_size":
             return 200, {"world_size": 1}
         if path == "/v1/models":
-            return 200, {"data": [{"id": "base", "max_model_len": self.context}]}
+            return 200, {"data": [{"id": self.name, "max_model_len": self.context}]}
         return 404, {}
 
     def _complete(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -164,7 +166,7 @@ class TokenServer:
             self.bodies.append(body)
             if self.statuses:
                 return self.statuses.pop(0), {"error": {"message": "injected fault"}}
-        if body["model"] != "base" and body["model"] not in self.adapters:
+        if body["model"] != self.name and body["model"] not in self.adapters:
             return 404, {"error": {"message": f"The model `{body['model']}` does not exist."}}
         with self._changed:
             self._changed.wait_for(lambda: not self.paused)

@@ -25,9 +25,11 @@ _EVEN_SHARE = 0.5
 
 
 class Curriculum:
-    """The order of the tasks. What it remembers follows from the rollouts so far, so that a resumed run goes on alike.
+    """The order of the tasks. What it remembers follows from its choices and the rollouts so far: a resumed run, which
+    goes through both again, goes on alike.
 
-    Example: `Curriculum(tasks, config).choose(step)` -> 8 tasks, all different; then `observe(rollouts)` of the step.
+    Example: `Curriculum(tasks, config).choose(step)` -> 8 tasks, all different; then `observe(rollouts)` of the step,
+    before or after the next steps' tasks are chosen.
     """
 
     def __init__(self, tasks: Sequence[Task], config: TrainConfig) -> None:
@@ -36,7 +38,9 @@ class Curriculum:
         self.difficulty = Difficulty(tasks, config)
         self._kinds: dict[str, list[int]] = {}
         self._spreads: dict[str, deque[float]] = {}
-        self._drawn: dict[str, int] = {}
+        self._reached: dict[str, int] = {}
+        """Of each kind: how far the choice is in its order. Counted when tasks are chosen: steps that are chosen ahead
+        would take the same ones otherwise."""
         for place, task in enumerate(tasks):
             self._kinds.setdefault(self._kind(task), []).append(place)
 
@@ -83,11 +87,9 @@ class Curriculum:
         for _, members in groupby(rollouts, key=lambda rollout: rollout.group):
             group = list(members)
             self.difficulty.observe(group)
-            kind = self._kind(group[0].task)
-            self._drawn[kind] = self._drawn.get(kind, 0) + 1
             scores = [r.verdict.score for r in group if r.scored and r.verdict is not None]
             if len(scores) >= 2:
-                seen = self._spreads.setdefault(kind, deque(maxlen=_GROUPS_REMEMBERED))
+                seen = self._spreads.setdefault(self._kind(group[0].task), deque(maxlen=_GROUPS_REMEMBERED))
                 seen.append(statistics.pstdev(scores))
 
     def _kind(self, task: Task) -> str:
@@ -130,10 +132,10 @@ class Curriculum:
         return (sum(seen) + usual) / (len(seen) + 1)
 
     def _next(self, kind: str, count: int, taken: frozenset[int]) -> list[int]:
-        """The next tasks of a kind; each is taken once before one is taken again."""
+        """The next tasks of a kind: each comes up once before one comes up again; what is taken is passed over."""
         places = self._kinds[kind]
         chosen: list[int] = []
-        number = self._drawn.get(kind, 0)
+        number = self._reached.get(kind, 0)
         while len(chosen) < count:
             cycle, at = divmod(number, len(places))
             order = list(places)
@@ -141,6 +143,7 @@ class Curriculum:
             if order[at] not in chosen and order[at] not in taken:
                 chosen.append(order[at])
             number += 1
+        self._reached[kind] = number
         return chosen
 
 

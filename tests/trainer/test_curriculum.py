@@ -81,7 +81,9 @@ def test_a_curriculum_rebuilt_from_the_rollouts_chooses_the_same_tasks() -> None
             first.observe(rollouts)
             seen.extend(rollouts)
     again = Curriculum(tasks, config)
-    again.observe(iter(seen))
+    for step in range(6):
+        again.choose(step)
+        again.observe(rollout for rollout in seen if rollout.step == step)
     assert [task.id for task in again.choose(6)] == [task.id for task in first.choose(6)]
 
 
@@ -113,6 +115,25 @@ def test_every_task_of_a_kind_is_taken_once_before_one_is_taken_again() -> None:
             taken.append(task.id)
             curriculum.observe(group(task, step, [0.0, 1.0]))
     assert len(set(taken)) == 6
+
+
+def test_steps_that_are_chosen_ahead_take_other_tasks_than_those_before_them() -> None:
+    curriculum = Curriculum(tasks_of_kinds(a=9, b=9), TrainConfig(prompts_per_step=6, curriculum="intent"))
+    ahead = [curriculum.choose(step) for step in range(3)]  # before anything of them was played
+    assert len({task.id for tasks in ahead for task in tasks}) == 18
+
+
+def test_a_task_taken_while_one_before_it_rests_is_not_taken_again_before_the_others() -> None:
+    config = TrainConfig(prompts_per_step=1, curriculum="intent", difficulty_filter=(0.1, 0.9), difficulty_rest=9)
+    (first,) = Curriculum(tasks_of_kinds(a=4), config).choose(0)
+    curriculum = Curriculum(tasks_of_kinds(a=4), config)
+    curriculum.observe(group(first, 0, [1.0, 1.0]))  # too easy: it rests
+    taken = []
+    for step in range(1, 4):
+        (task,) = curriculum.choose(step)
+        curriculum.observe(group(task, step, [0.0, 1.0]))
+        taken.append(task.id)
+    assert len({*taken, first.id}) == 4
 
 
 def test_groups_that_could_not_be_scored_say_nothing_of_their_kind() -> None:

@@ -25,7 +25,7 @@ from ..rollouts.branching import Branching
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.stream import RolloutStream, StreamClosed, Ticket
-from ..rollouts.tree import parent_and_turn
+from ..rollouts.tree import grow_trees, parent_and_turn
 from ..traces.run_folder import RunFolder
 from ..verifiers.protocol import judges_groups
 from .auditing import Audits
@@ -134,15 +134,18 @@ class Collector:
 
     def recall(self, done: int) -> None:
         """Before a run goes on after step `done`: what the curriculum and the alarms saw, in the order they saw it."""
-        if self._watch is not None and done:
-            before = (rollout for rollout in self._folder.iter_rollouts(STAGE) if rollout.step < done)
-            self._watch.recall(before, self.validating.success)
-        if not self._curriculum.adapts or not done:
+        if not done or (self._watch is None and not self._curriculum.adapts):
             return
-        known = recalled(self._folder.iter_rollouts(STAGE))
+        known = recalled(rollout for rollout in self._folder.iter_rollouts(STAGE) if rollout.step < done)
+        if self._watch is not None:
+            self._watch.recall(known, self.validating.success)
+        if not self._curriculum.adapts:
+            return
+        # With their branches: whether a group has a signal, and so how many more a step takes, may rest on these.
+        trees = {tree.root.id: tree.leaves for tree in grow_trees(known)}
 
         def from_folder(step: int, _round: int, tasks: Sequence[Task]) -> list[Rollout]:
-            return [known[job.id] for job in self._jobs(step, tasks) if job.id in known]
+            return [rollout for job in self._jobs(step, tasks) for rollout in trees.get(job.id, [])]
 
         for step in range(done):
             self._collect(step, from_folder)
@@ -191,7 +194,8 @@ class Collector:
     def _play(self, step: int, round_number: int, tasks: Sequence[Task]) -> list[Rollout]:
         started = time.monotonic()
         rollouts = self._in_loop(step, self._rollouts, step, round_number, tasks)
-        require_scores(rollouts, what=f"GRPO step {step}")
+        if not round_number:  # a further round may be one group: what breaks there is counted, as in any group
+            require_scores(rollouts, what=f"GRPO step {step}")
         self.rollout_seconds += time.monotonic() - started
         return rollouts
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..records import Rollout, Task
+from ..records import Rollout, Task, TokenRow
+from ..rollouts.tree import sampled_turns
 
 FIGURES = "rollouts"
 """The stage under which `metrics.jsonl` has, for each step, how its rollouts came about."""
@@ -59,8 +60,19 @@ class Staleness:
         return {"staleness/mean": self.total / max(1, self.tokens), "staleness/max": self.largest}
 
 
-def recalled(rollouts: Iterable[Rollout]) -> dict[str, Rollout]:
-    """By id, without what only training needs: tokens, messages and states would fill the memory."""
-    nothing: dict[str, Any] = {"rows": [], "messages": [], "calls": [], "ledger": []}
-    nothing |= {"initial_state": None, "final_state": None}
-    return {rollout.id: rollout.model_copy(update=nothing) for rollout in rollouts}
+def recalled(rollouts: Iterable[Rollout]) -> list[Rollout]:
+    """Without what only training needs: tokens, messages and states would fill the memory."""
+    nothing: dict[str, Any] = {"messages": [], "calls": [], "ledger": [], "initial_state": None, "final_state": None}
+    return [rollout.model_copy(update={**nothing, "rows": [_a_token_a_turn(rollout)]}) for rollout in rollouts]
+
+
+def _a_token_a_turn(rollout: Rollout) -> TokenRow:
+    """As many sampled turns as the rollout has: signals are found turn by turn, whatever was said in them."""
+    turns = len(sampled_turns(rollout))
+    return TokenRow(
+        prompt_ids=[],
+        completion_ids=[0, 0] * turns,
+        sampled=[True, False] * turns,
+        logprobs=[0.0, 0.0] * turns,
+        versions=[-1, -1] * turns,
+    )

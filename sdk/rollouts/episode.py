@@ -155,6 +155,8 @@ class _Episode:
         self.keep_starts = keep_starts
         # Counted here, and noted in the rollout when somebody looks at it: a record's fields take ten times as long.
         self.turns = self.sampled_tokens = self.prompt_tokens = 0
+        self.most_tokens = 0
+        """That the present turn may sample."""
 
     async def go_on(self, start: TurnStart, seed: int) -> None:
         """Play on from where another rollout was."""
@@ -205,7 +207,8 @@ class _Episode:
 
     def _reply(self, conversation: Conversation, incoming: Sequence[Message]) -> Awaitable[Reply]:
         left = self.limits.max_tokens - self.sampled_tokens
-        reply = conversation.reply(incoming, max_tokens=min(self.turn_tokens, left))
+        self.most_tokens = min(self.turn_tokens, left)
+        reply = conversation.reply(incoming, max_tokens=self.most_tokens)
         limit_s = self.limits.reply_timeout_s
         return reply if limit_s is None else self._in_time(reply, limit_s)
 
@@ -249,7 +252,8 @@ class _Episode:
         if reply.tool_prompt is not None:  # an endpoint of a model that was trained with less of its tools
             self.rollout.tool_prompt = shortest(self.rollout.tool_prompt, reply.tool_prompt)
         if reply.stop_reason == "length":
-            return "token_limit"
+            # One that is cut before its limit had no room left; an endpoint that does not count tells of 0 tokens.
+            return "context_limit" if 0 < reply.sampled_tokens < self.most_tokens else "token_limit"
         if len(self.rollout.calls) + len(reply.message.tool_calls) > self.limits.max_calls:
             return "call_limit"
         return None
@@ -259,12 +263,12 @@ class _Episode:
         if len(calls) == 1:
             return [self._answered(calls[0], await self._call(calls[0]))]
         results: list[ToolResult | None] = [None] * len(calls)
-        failures: list[ToolFailure] = []
+        failures: list[BridgeError] = []
 
         async def one(place: int, call: ToolCall) -> None:
             try:
                 results[place] = await self._call(call)
-            except ToolFailure as error:
+            except BridgeError as error:
                 failures.append(error)
 
         async with anyio.create_task_group() as group:

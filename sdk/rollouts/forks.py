@@ -103,7 +103,10 @@ def require_forkable(source: WorldSource) -> None:
 def may_call_again(source: WorldSource, rollout: Rollout) -> bool:
     """Whether all that a rollout called, or may have called, can be called once more."""
     live = _live_tools(source)
-    called = {record.call.name for record in rollout.calls} | {line.tool for line in rollout.ledger}
+    # Also what was asked for and has no result: a world without a ledger does not tell what was under way.
+    said = rollout.messages[len(rollout.task.opening()) :]
+    asked = {call.name for message in said for call in message.tool_calls if call.error is None}
+    called = asked | {line.tool for line in rollout.ledger}
     return not live or (not live & called and rollout.failure is not None and rollout.failure.boundary != "tools")
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 
+from mcp_bridge import SourceError
 from mcp_bridge.guard.deadlines import Deadlines
+from mcp_bridge.records import Tool
 from sandboxes.helpdesk import Helpdesk
 from sdk.errors import ConfigError
 from sdk.policies.protocol import Sampling
@@ -122,6 +125,73 @@ def test_what_breaks_is_played_again_and_nothing_is_counted_twice(kind: Any) -> 
     # A crash takes everything in flight with it; the other two cost one rollout.
     assert len(broken) == (8 if kind == "crash" else 1)
     assert seconds < 6
+
+
+class LiveWorld:
+    """Tools that do something real, of a source that keeps no ledger."""
+
+    simulated = False
+
+    def __init__(self) -> None:
+        self.booked = 0
+        self.tools = [Tool(name="book", description="", input_schema={"type": "object"})]
+
+    @contextlib.asynccontextmanager
+    async def open_world(self, world_id: str, setup: Any = None) -> Any:
+        yield self
+
+    async def call(self, *given: Any, **options: Any) -> Any:
+        self.booked += 1
+        await anyio.sleep_forever()
+
+    async def state(self) -> None:
+        return None
+
+
+def test_a_live_call_that_was_under_way_when_time_ran_out_is_not_made_again() -> None:
+    source = LiveWorld()
+    policy = SimulatedPolicy(lambda turn, seed: [call("book"), done()][turn])
+
+    async def run() -> list[Rollout]:
+        runner = engine(policy, source, limits=LIMITS.model_copy(update={"max_seconds": 5.0}))
+        async with runner.stream(sampling=SAMPLING, retries=2) as stream:
+            return await stream.submit(jobs(1)).wait()
+
+    (rollout,) = run_virtual(run)
+    assert (rollout.stop_reason, rollout.calls, source.booked) == ("time_limit", [], 1)
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_world_that_cannot_be_used_leaves_its_rollout_unscored_whatever_the_number_of_calls(calls: int) -> None:
+    class Misconfigured(LiveWorld):
+        async def call(self, *given: Any, **options: Any) -> Any:
+            raise SourceError("the token has expired")
+
+    asked = Message(role="assistant", tool_calls=call("book").tool_calls * calls)
+    policy = SimulatedPolicy(lambda turn, seed: [asked, done()][turn])
+    (rollout,), _ = run_virtual(timed, engine(policy, Misconfigured()), jobs(1))
+    assert rollout.failure is not None
+    assert (rollout.failure.boundary, rollout.failure.kind) == ("world", "SourceError")
+
+
+def test_a_reply_that_the_context_cuts_is_told_from_one_that_its_limit_cuts() -> None:
+    def ended(room: int | None, limit: int) -> tuple[str, int, int]:
+        """With `room` tokens of context for the reply: the stop reason, and how many turns and tokens were said."""
+        policy = SimulatedPolicy(look_then_end(1))
+        if room is not None:
+            policy.context_tokens = len(whole.rows[0].prompt_ids) + room
+        runner = engine(policy, limits=LIMITS.model_copy(update={"max_turn_tokens": limit}))
+        (rollout,), _ = run_virtual(timed, runner, jobs(1))
+        assert rollout.failure is None
+        return rollout.stop_reason, rollout.turns, rollout.sampled_tokens
+
+    (whole,), _ = run_virtual(timed, engine(SimulatedPolicy(look_then_end(1))), jobs(1))
+    assert whole.stop_reason == "answered"
+    assert whole.sampled_tokens > 3
+    assert ended(room=None, limit=3) == ("token_limit", 1, 3)
+    assert ended(room=3, limit=3) == ("token_limit", 1, 3)
+    assert ended(room=2, limit=3) == ("context_limit", 1, 2)
+    assert ended(room=0, limit=3) == ("context_limit", 0, 0)
 
 
 def test_without_retries_what_broke_is_left_unscored_and_says_where() -> None:

@@ -3,37 +3,49 @@
 from __future__ import annotations
 
 import json
+from math import ceil
 from pathlib import Path
 from typing import Any
 
+from .config import TrainConfig
 from .processes import by_deepspeed
 
 EMBEDDED_BYTES = 540_000_000
 """The embedded model's weights in float32."""
 
-COPIES = 10
-"""Copies of the weights on the disk at the fullest moment: two checkpoints of GRPO with Adam's two moments (2 x 3),
-the model kept after the warm start and after GRPO, the final model, and the one being written."""
+CHECKPOINT_COPIES = 3
+"""Copies of the weights' size in a checkpoint of GRPO: the weights and Adam's two moments."""
+
+KEPT_COPIES = 4
+"""Beside the checkpoints: the model kept after the warm start, after GRPO and, where it is chosen on validation tasks,
+from one of them; and the final one."""
+
+_CHECKPOINTS = 2
+"""The latest ones are kept, and one more while it is written; all of them where one is to be chosen."""
+
+DEEPSPEED_COPIES = 2
+"""More in a checkpoint under DeepSpeed: the engine's weights and the optimiser's beside the model's."""
 
 _FLOAT32 = 4
 _WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
-DEEPSPEED_COPIES = 4
-"""More under DeepSpeed: two checkpoints, each with the engine's weights and the optimiser's beside the model's."""
-
-LORA_COPIES = 4
-"""The model after the warm start and after GRPO, the final one, and the one being written; checkpoints of adapters are
-small beside them."""
-
-
-def bytes_still_needed(model: str | Path | None, folder: Path, *, lora: bool = False) -> int:
+def bytes_still_needed(model: str | Path | None, folder: Path, config: TrainConfig) -> int:
     """What a run of `model` will write into `folder` beyond what is there; 0 for a model that is not on this disk."""
-    wanted = (LORA_COPIES if lora else COPIES + DEEPSPEED_COPIES * by_deepspeed()) * weight_bytes(model)
+    wanted = _copies(config) * weight_bytes(model)
     if not wanted or not folder.is_dir():
         return wanted
     written = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
     return max(0, wanted - written)
+
+
+def _copies(config: TrainConfig) -> int:
+    """Copies of the weights on the disk at the fullest moment."""
+    if config.lora_rank:
+        return KEPT_COPIES  # checkpoints of adapters are small beside them
+    each = CHECKPOINT_COPIES + DEEPSPEED_COPIES * by_deepspeed() + (config.kl_coefficient > 0)  # the reference
+    written = ceil(config.grpo_steps / config.checkpoint_every) if config.validation else 0
+    return max((_CHECKPOINTS + 1) * each + 1, max(_CHECKPOINTS, written) * each + KEPT_COPIES)
 
 
 def weight_bytes(model: str | Path | None) -> int:

@@ -127,7 +127,7 @@ async def _lead(
             handlers=handlers,
         )
         path = run_folder_path(output_dir, identity)
-        needed = bytes_still_needed(model, path, lora=options.lora_rank > 0)
+        needed = bytes_still_needed(model, path, options)
         defaults = train_defaults(identity)
         with RunFolder.create_or_resume(path, identity, needed_bytes=needed, defaults=defaults) as folder:
             folder.record_tools(source.tools)

@@ -10,7 +10,9 @@ import pytest
 import sdk
 from sdk.errors import ConfigError
 from sdk.evaluation.run_reports import report_of
+from sdk.progress import Silent
 from sdk.traces import RunFolder
+from sdk.trainer.disk_space import bytes_still_needed
 from sdk.trainer.pipeline import choose_sides
 
 TASKS: list[dict[str, Any]] = [{"id": f"t{n}", "prompt": f"Where is order {n}?", "family": f"f{n}"} for n in range(12)]
@@ -32,10 +34,28 @@ def only_the_first_step_is_good(rollout: sdk.Rollout) -> float:
     return 1.0 if said == {1} else 0.5 * (sum(map(ord, rollout.messages[-1].content)) % 2)
 
 
+class WeighsTheFolder(Silent):
+    """The bytes of weights and optimisers in the run's folder when the checkpoint was chosen: it never holds more."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bytes = 0
+
+    def say(self, text: str) -> None:
+        if text.startswith("chosen on"):
+            files = [file for kind in ("*.safetensors", "*.pt") for file in self.folder.rglob(kind)]
+            self.bytes = sum(file.stat().st_size for file in files)
+
+
 @pytest.fixture(scope="module")
-def run(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> sdk.TrainResult:
-    folder = tmp_path_factory.mktemp("chosen") / "run"
-    return sdk.train([get_order], TASKS, only_the_first_step_is_good, tiny_model_dir, folder, CONFIG)
+def weighs(tmp_path_factory: pytest.TempPathFactory) -> WeighsTheFolder:
+    return WeighsTheFolder(tmp_path_factory.mktemp("chosen") / "run")
+
+
+@pytest.fixture(scope="module")
+def run(tiny_model_dir: Path, weighs: WeighsTheFolder) -> sdk.TrainResult:
+    given = ([get_order], TASKS, only_the_first_step_is_good, tiny_model_dir, weighs.folder, CONFIG)
+    return sdk.train(*given, progress=weighs)
 
 
 def test_the_run_ends_with_the_checkpoint_that_does_best_on_validation(run: sdk.TrainResult) -> None:
@@ -53,6 +73,14 @@ def test_the_run_ends_with_the_checkpoint_that_does_best_on_validation(run: sdk.
     assert (len(names[1]), len(names[2]), sum(map(len, names))) == (2, 3, 12)
     for stage, allowed in (("grpo", names[0]), ("validation_step_1", names[1]), ("chosen", names[2])):
         assert {rollout.task.id for rollout in folder.iter_rollouts(stage)} <= allowed
+
+
+@pytest.mark.usefixtures("run")
+def test_the_disk_space_asked_for_holds_all_checkpoints_that_are_kept_for_the_choice(
+    weighs: WeighsTheFolder, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    assert weighs.bytes > 0
+    assert weighs.bytes < bytes_still_needed(tiny_model_dir, tmp_path / "new", sdk.TrainConfig.of(CONFIG))
 
 
 def test_the_model_that_is_left_has_the_chosen_weights(run: sdk.TrainResult) -> None:

@@ -151,7 +151,7 @@ def test_a_missing_deepspeed_is_named_with_the_extra_that_installs_it(monkeypatc
 
 
 def test_deepspeed_asks_for_the_disk_that_its_checkpoints_take(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = bytes_still_needed(None, tmp_path)
+    before = bytes_still_needed(None, tmp_path, sdk.TrainConfig())
     for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
-    assert bytes_still_needed(None, tmp_path) == before + 2 * 2 * EMBEDDED_BYTES
+    assert bytes_still_needed(None, tmp_path, sdk.TrainConfig()) == before + 3 * 2 * EMBEDDED_BYTES

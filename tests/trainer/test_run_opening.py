@@ -18,7 +18,7 @@ from mcp_bridge import SourceError
 from sandboxes.helpdesk import Helpdesk
 from sdk.rollouts.limits import Limits
 from sdk.traces.identity import fingerprint, same_run
-from sdk.trainer.disk_space import COPIES, EMBEDDED_BYTES, bytes_still_needed, weight_bytes
+from sdk.trainer.disk_space import EMBEDDED_BYTES, bytes_still_needed, weight_bytes
 from sdk.trainer.run_identity import train_defaults
 
 SECRET = "sk-THE-SECRET"
@@ -294,11 +294,22 @@ def test_weights_are_counted_as_they_are_trained(tmp_path: Path) -> None:
 
 
 def test_what_a_resumed_run_has_written_already_needs_no_more_space(tmp_path: Path) -> None:
-    model, folder = model_folder(tmp_path / "model", 1000), tmp_path / "run"
-    assert bytes_still_needed(model, folder) == COPIES * 1000
-    assert bytes_still_needed(model, folder, lora=True) < COPIES * 500  # checkpoints hold adapters alone
+    model, folder, plain = model_folder(tmp_path / "model", 1000), tmp_path / "run", sdk.TrainConfig()
+    assert bytes_still_needed(model, folder, plain) == 10_000
+    adapters = sdk.TrainConfig(lora_rank=2)
+    assert bytes_still_needed(model, folder, adapters) < 5_000  # checkpoints hold adapters alone
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "checkpoints" / "model.safetensors").write_bytes(b"\0" * 3000)
-    assert bytes_still_needed(model, folder) == COPIES * 1000 - 3000
+    assert bytes_still_needed(model, folder, plain) == 7_000
     (folder / "model.safetensors").write_bytes(b"\0" * 30_000)
-    assert bytes_still_needed(model, folder) == 0
+    assert bytes_still_needed(model, folder, plain) == 0
+
+
+def test_checkpoints_that_are_all_kept_for_a_choice_need_their_space(tmp_path: Path) -> None:
+    model, folder = model_folder(tmp_path / "model", 1000), tmp_path / "run"
+    options: dict[str, Any] = {"grpo_steps": 13, "checkpoint_every": 2}
+    # Seven checkpoints of three copies; after the warm start, after GRPO, the chosen one and the final one.
+    assert bytes_still_needed(model, folder, sdk.TrainConfig(validation=0.1, **options)) == 25_000
+    assert bytes_still_needed(model, folder, sdk.TrainConfig(**options)) == 10_000
+    # A third checkpoint is there before the first of them goes; each has the reference beside it.
+    assert bytes_still_needed(model, folder, sdk.TrainConfig(kl_coefficient=0.1, **options)) == 13_000

@@ -85,6 +85,8 @@ class Access:
                 return welcome
         policy = CONTENT_SECURITY_POLICY.replace("form-action 'none'", "form-action 'self'")
         headers = {"content-security-policy": policy, "www-authenticate": "Bearer"}
+        # With no-referrer, a browser says of a form that it comes from nowhere ("origin: null"), which is refused.
+        headers["referrer-policy"] = "same-origin"
         return HTMLResponse(_KEY_PAGE, status_code=401, headers=headers)
 
 

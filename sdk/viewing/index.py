@@ -51,12 +51,13 @@ class Content:
     """For each rollout its row (see `summaries.FIELDS`) as JSON."""
     places: list[Place] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """Lines that could not be read."""
+    """Lines and files that could not be read."""
     unread: int = 0
-    """How many such lines there are."""
+    """How many there are."""
     whole: bool = False
     """Everything that was there at the last look has been read."""
     files: dict[tuple[int, str], _File] = field(default_factory=dict)
+    unopened: set[Path] = field(default_factory=set)
 
 
 class RunIndex:
@@ -81,7 +82,15 @@ class RunIndex:
             for stage in _in_order(run):
                 if self._stopping.is_set():
                     return
-                self._read(content, number, stage, run.path / "rollouts" / f"{stage}.jsonl")
+                path = run.path / "rollouts" / f"{stage}.jsonl"
+                try:
+                    self._read(content, number, stage, path)
+                except FileNotFoundError:  # it was moved since it was listed; the next look sees what is there then
+                    continue
+                except OSError as error:
+                    if path not in content.unopened:  # it is tried again at each look
+                        content.unopened.add(path)
+                        _note_problem(content, f"{path.name} cannot be read: {error.strerror or error}")
         content.whole = True
 
     def follow(self, every_s: float) -> None:
@@ -144,13 +153,17 @@ class RunIndex:
                 try:
                     row = summary(_parsed(raw), run=run, stage=stage)
                 except ValueError as error:
-                    content.unread += 1
-                    if len(content.problems) < _MOST_PROBLEMS:
-                        content.problems.append(f"{path.name}, line {file.lines}, cannot be read: {error}")
+                    _note_problem(content, f"{path.name}, line {file.lines}, cannot be read: {error}")
                     continue
                 # The row last: whoever counts rows finds a place for each.
                 content.places.append(Place(*place, id=row[2]))
                 content.rows.append(dump_json(row))
+
+
+def _note_problem(content: Content, problem: str) -> None:
+    content.unread += 1
+    if len(content.problems) < _MOST_PROBLEMS:
+        content.problems.append(problem)
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
@@ -174,7 +187,10 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 
 def _in_order(run: RunFolder) -> list[str]:
     """The stages with rollouts in the order in which they ended; then those that go on, and degenerate probes."""
-    done = list(finished_stages(run))
+    try:
+        done = list(finished_stages(run))
+    except (RunFolderError, FileNotFoundError):  # a damaged marker is named where the run's facts are asked for
+        done = []
     known = {stage: place for place, stage in enumerate(done)}
     return sorted(run.rollout_stages(), key=lambda stage: (stage == PROBES, known.get(stage, len(known)), stage))
 

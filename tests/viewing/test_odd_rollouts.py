@@ -13,6 +13,7 @@ from sdk.evaluation import build_report
 from sdk.evaluation.run_reports import note_conditions
 from sdk.records import Rollout, Task, Verdict
 from sdk.traces.run_folder import RunFolder
+from sdk.viewing import export_page
 from sdk.viewing.index import RunIndex
 
 OpenPage = Callable[..., Page]
@@ -104,3 +105,29 @@ def test_a_line_that_is_nested_without_end_is_named_and_the_others_are_read(tmp_
     index.refresh()
     assert [place.id for place in index.content.places] == ["one", "last"]
     assert index.content.problems == ["odd.jsonl, line 2, cannot be read: it is nested too deeply"]
+
+
+ASTRAL = "".join(f"{number:05} \U0001f600\U0001f680" for number in range(5_000))
+"""40,000 characters as the server counts them, 50,000 as a browser does; no piece of it comes twice."""
+
+
+def test_texts_and_values_of_the_state_come_whole_whatever_characters_they_have(
+    open_page: OpenPage, serve: Callable[[Path], str], tmp_path: Path
+) -> None:
+    told = hostile_rollout("astral", ASTRAL).model_copy(
+        update={"initial_state": {"notes": {"1": {"text": "x"}}}, "final_state": {"notes": {"1": {"text": ASTRAL}}}}
+    )
+    with RunFolder.create_or_resume(tmp_path / "run", {"model": "none"}) as run:
+        run.append_rollout("odd", told)
+    assert export_page([tmp_path / "run"], tmp_path / "page.html") == 1
+    for url in (serve(tmp_path / "run"), (tmp_path / "page.html").as_uri()):
+        page = opened(open_page(f"{url}#v=rollouts"), "astral")
+        for place, whole in ((".result", ASTRAL), (".after", f'"{ASTRAL}"')):
+            node = page.locator(place).first
+            expect(node.locator(".rest")).to_contain_text(f"of {len(whole):,} characters")
+            more = node.locator("button.more").first
+            while more.count():
+                said = node.locator(".rest").text_content()
+                more.click()
+                expect(node.locator(".rest")).not_to_have_text(said or "")
+            assert node.locator(".text").first.text_content() == whole

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 from runs_to_view import helpdesk_rollouts, long_run, reported_run, run_apart
 
 from sdk.traces.run_folder import RunFolder
@@ -279,3 +279,17 @@ def test_what_the_prompts_showed_of_the_tools_stands_with_the_run_and_with_each_
     press(page, "2")
     page.locator(".row").first.click()
     expect(page.locator(".panel", has_text="tools in the prompt")).to_contain_text("names only")
+
+
+def test_who_has_the_key_opens_the_page_with_it(
+    browser: Browser, serve: Callable[..., str], helpdesk_folder: Path
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    page.goto(serve(helpdesk_folder, api_key="secret"))
+    for key, there in (("wrong", "input[name=key]"), ("secret", ".chart")):
+        page.locator("input[name=key]").fill(key)
+        page.get_by_role("button", name="Open").click()
+        expect(page.locator(there).first).to_be_visible()
+    context.close()

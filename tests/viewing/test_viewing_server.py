@@ -211,3 +211,13 @@ def test_the_modules_of_the_page_fit_into_one_script() -> None:
 
 def _declares(line: str) -> bool:
     return line.startswith(("function ", "async function ", "const ", "let ", "class "))
+
+
+def test_a_file_that_cannot_be_opened_is_named_once_and_keeps_nothing_else_from_being_read(desk: Path) -> None:
+    (desk / "rollouts" / "a_folder.jsonl").mkdir()
+    (desk / "stages" / "damaged.json").write_text("{")
+    index = RunIndex([desk])
+    for _ in range(2):
+        index.refresh()
+        assert (len(ids(index)), index.content.whole, index.content.unread) == (30, True, 1)
+        assert index.content.problems == ["a_folder.jsonl cannot be read: Is a directory"]

@@ -26,7 +26,7 @@ function column(row, head) {
 async function fill(content, row) {
   try {
     const rollout = await load(row);
-    content.replaceChildren(...[conversation(rollout, row), verdictPanel(rollout, row), faultPanel(row), changesPanel(rollout)].filter(Boolean));
+    content.replaceChildren(...[conversation(rollout, row), verdictPanel(rollout, row), faultPanel(row), changesPanel(rollout, row)].filter(Boolean));
   } catch (error) {
     content.replaceChildren(el("p", { class: "bad" }, plain(error.message)));
   }

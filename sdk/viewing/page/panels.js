@@ -3,7 +3,7 @@
 import { el, figure, limited, plain, shown } from "./dom.js";
 import { seconds } from "./conversation.js";
 import { armOf, armTitle, faultOf, labelOf, outcome, saveLabel, source, store } from "./store.js";
-import { jsonNodes, longText, placed } from "./texts.js";
+import { longText, placed } from "./texts.js";
 
 const MARKS = { right: "✓", wrong: "✗", failed: "!", unscored: "○" };
 
@@ -72,18 +72,19 @@ export function faultPanel(row) {
 }
 
 /** What the rollout changed in its world. */
-export function changesPanel(rollout) {
+export function changesPanel(rollout, row) {
   const found = rollout.changes;
   if (!found) return null;
   if (!found.length) return panel("State", el("p", { class: "muted" }, "Nothing changed."));
   return panel(`State: ${found.length === 1 ? "one change" : `${figure(found.length)} changes`}`,
-    el("ul", { class: "changes" }, limited(found, 30, change)));
+    el("ul", { class: "changes" }, limited([...found.entries()], 30, ([number, one]) => change(one, number, rollout, row))));
 }
 
-function change({ path, what, before, after }) {
+function change({ path, what, before, after }, number, rollout, row) {
+  const value = (text, side) => longText(text, placed(rollout, row, ["changes", number, side]), { json: true });
   return el("li", {}, el("div", { class: "path" }, shown(path), what === "changed" ? null : el("span", { class: "muted" }, ` ${what}`)),
-    before === undefined ? null : el("div", { class: "before" }, jsonNodes(before)),
-    after === undefined ? null : el("div", { class: "after" }, jsonNodes(after)));
+    before === undefined ? null : el("div", { class: "before" }, value(before, "before")),
+    after === undefined ? null : el("div", { class: "after" }, value(after, "after")));
 }
 
 /** Good, bad or unsure, and a comment; kept beside the run. */

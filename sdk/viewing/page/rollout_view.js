@@ -151,7 +151,7 @@ function rolloutNodes(rollout, row) {
   const head = el("header", {}, back, el("h2", {}, mark(row), titleOf(row)),
     el("p", { class: "muted" }, `${armTitle(armOf(row))}${row.step >= 0 ? ` · step ${row.step}` : ""} · ${plain(row.id)} · ${counted(row.turns, "turn")} · ${counted(row.tokens, "token")} · ${seconds(row.seconds)}`));
   const verdict = el("div", { class: "verdict" }, verdictPanel(rollout, row), faultPanel(row));
-  const rest = [labelPanel(row), changesPanel(rollout), evidencePanel(rollout), taskPanel(rollout, row), factsPanel(rollout, row), ledgerPanel(rollout)];
+  const rest = [labelPanel(row), changesPanel(rollout, row), evidencePanel(rollout), taskPanel(rollout, row), factsPanel(rollout, row), ledgerPanel(rollout)];
   const talk = el("div", { class: "talk" }, conversation(rollout, row), tokensPanel(rollout, row));
   return [el("div", { class: "rollout" }, head, talk, verdict, el("div", { class: "beside" }, rest.filter(Boolean)))];
 }

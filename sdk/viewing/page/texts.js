@@ -17,31 +17,50 @@ export function placed(rollout, row, at) {
   return { row, at, whole };
 }
 
+const PAIR = /[\ud800-\udbff][\udc00-\udfff]/g;
+
+/** How many characters a text has, as the server counts them: to a browser, one beyond U+FFFF is two. */
+function characters(text) {
+  return text.length - (text.match(PAIR)?.length ?? 0);
+}
+
+/** Where a piece of a text ends that begins at `at`; no character is cut in two. */
+function pieceEnd(text, at, most) {
+  const end = Math.min(text.length, at + most);
+  return text.codePointAt(end - 1) > 0xffff ? end + 1 : end;
+}
+
 /** A text as it is, its beginning first. `place`: see `placed`; without one the text is whole. */
 export function longText(text, place = null, { json = false } = {}) {
   const node = el("div", { class: json ? "text code" : "text", dir: "auto" });
-  const total = place?.whole ?? text.length;
+  const total = place?.whole ?? characters(text);
   if (total <= AT_FIRST) {
     node.append(...(json ? jsonNodes(text) : shown(text)));
     return node;
   }
-  let at = AT_FIRST;
+  let at = pieceEnd(text, 0, AT_FIRST);
   let known = text;
+  let received = characters(text);
+  let seen = characters(text.slice(0, at));
   node.append(...shown(text.slice(0, at)));
   const note = el("span", { class: "muted" });
   const more = el("button", { type: "button", class: "more" }, "Show more");
-  const say = () => { note.textContent = `${figure(at)} of ${figure(total)} characters `; };
+  const say = () => { note.textContent = `${figure(seen)} of ${figure(total)} characters `; };
   more.addEventListener("click", async () => {
     more.disabled = true;
-    if (at >= known.length && known.length < total) {
-      known += await source.text(store.generation, place.row.n, place.at, known.length);
+    if (at >= known.length && received < total) {
+      const piece = await source.text(store.generation, place.row.n, place.at, received);
+      known += piece;
+      received += characters(piece);
     }
-    const next = Math.min(known.length, at + THEN);
-    node.append(...shown(known.slice(at, next)));
+    const next = pieceEnd(known, at, THEN);
+    const piece = known.slice(at, next);
+    node.append(...shown(piece));
     at = next;
+    seen += characters(piece);
     more.disabled = false;
     say();
-    if (at >= total) more.remove();
+    if (seen >= total) more.remove();
   });
   say();
   return el("div", {}, node, el("p", { class: "rest" }, note, more));

@@ -46,7 +46,8 @@ class FinalState:
         if "changes" in expected:
             problems = self._wrong_changes(rollout, expected["changes"])
             components["changes"] = float(not problems)
-            reasons += problems or [f"the {len(expected['changes'])} expected changes and no others"]
+            asked = sum(not self._ignored(change) for change in expected["changes"])
+            reasons += problems or [f"the {asked} expected changes and no others"]
         if "state" in expected:
             problem = self._wrong_state(rollout, expected["state"])
             components["state"] = float(problem is None)
@@ -54,7 +55,9 @@ class FinalState:
         return Verdict(score=min(components.values()), components=components, explanation="; ".join(reasons))
 
     def _wrong_changes(self, rollout: Rollout, gold: Any) -> list[str]:
-        expected = {_place(change): change for change in _checked_changes(gold, rollout.task.id)}
+        checked = _checked_changes(gold, rollout.task.id)
+        # Gold changes are often recorded whole: what is ignored is not asked for, either.
+        expected = {_place(change): change for change in checked if not self._ignored(change)}
         before = _tables(rollout.initial_state, "initial_state", rollout)
         after = _tables(rollout.final_state, "final_state", rollout)
         made = {_place(change): dict(change) for change in diff(before, after) if not self._ignored(change)}
@@ -77,11 +80,29 @@ class FinalState:
             raise VerifierError(
                 f"task {rollout.task.id!r}: expected['state'] is {{}}, which every state contains; name what must be"
             )
-        right = same_json(state, gold) if self.state == "equals" else holds_json(state, gold)
+        state, wanted = self._without_ignored(state), self._without_ignored(gold)
+        right = same_json(state, wanted) if self.state == "equals" else holds_json(state, wanted)
         return None if right else f"the final state does not {self.state.removesuffix('s')} {shortened(gold)}"
 
     def _ignored(self, change: Mapping[str, Any]) -> bool:
         return change["table"] in self.ignore or f"{change['table']}.{change['column']}" in self.ignore
+
+    def _without_ignored(self, state: Any) -> Any:
+        """A state, or the expected part of one, without the tables and columns that do not matter."""
+        if not self.ignore or not isinstance(state, Mapping):
+            return state
+        return {table: self._kept_rows(table, rows) for table, rows in state.items() if table not in self.ignore}
+
+    def _kept_rows(self, table: str, rows: Any) -> Any:
+        columns = {name.partition(".")[2] for name in self.ignore if name.startswith(f"{table}.")}
+        if not columns or not isinstance(rows, Mapping):
+            return rows
+        return {
+            key: {column: value for column, value in row.items() if column not in columns}
+            if isinstance(row, Mapping)
+            else row
+            for key, row in rows.items()
+        }
 
 
 def final_state(*, state: Literal["equals", "contains"] = "equals", ignore: tuple[str, ...] = ()) -> FinalState:
@@ -93,7 +114,8 @@ def final_state(*, state: Literal["equals", "contains"] = "equals", ignore: tupl
     - `task.expected["state"]`: the final state `state="equals"` this, or `"contains"` it (objects may have more keys).
 
     Where a task has both, both must hold. `ignore` names tables ("audit_log") and columns ("orders.updated_at")
-    whose changes do not matter. Raises `VerifierError` where the world cannot tell its state, or the task has neither.
+    that do not matter, in neither what is expected nor what is there. Raises `VerifierError` where the world cannot
+    tell its state, or the task has neither.
 
     A rollout that does nothing is right where nothing should change: combine with `answer_match()` there.
 

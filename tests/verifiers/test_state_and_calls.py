@@ -72,6 +72,29 @@ async def test_ignored_tables_and_columns_do_not_matter():
     assert (await judge(final_state(), expected={"changes": GOLD}, before=BEFORE, after=after)).score == 0
 
 
+async def test_what_is_ignored_is_not_asked_for_either():
+    seen = {"table": "orders", "key": "1", "column": "seen", "before": None, "after": "Monday"}
+    logged = {"table": "log", "key": "1", "column": "text", "after": "cancelled on Monday"}
+    after = {"orders": {**CANCELLED["orders"], "1": {**CANCELLED["orders"]["1"], "seen": "Tuesday"}}}
+    verifier = final_state(ignore=("log", "orders.seen"))
+    gold = {"changes": [*GOLD, seen, logged]}
+    verdict = await judge(verifier, expected=gold, before=BEFORE, after=after)
+    assert (verdict.score, verdict.explanation) == (1, "the 1 expected changes and no others")
+    assert (await judge(final_state(), expected=gold, before=BEFORE, after=after)).score == 0
+    assert (await judge(verifier, expected=gold, before=BEFORE, after=BEFORE)).score == 0
+
+
+@pytest.mark.parametrize("state", ["equals", "contains"])
+async def test_what_is_ignored_does_not_matter_in_a_whole_state_either(state):
+    one = CANCELLED["orders"]["1"]
+    gold = {"orders": {**CANCELLED["orders"], "1": {**one, "seen": "Monday"}}, "log": {}}
+    after = {"orders": {**CANCELLED["orders"], "1": {**one, "seen": "Tuesday"}}, "log": {"1": {"text": "cancelled"}}}
+    verifier = final_state(state=state, ignore=("log", "orders.seen"))
+    assert (await judge(verifier, expected={"state": gold}, after=after)).score == 1
+    assert (await judge(final_state(state=state), expected={"state": gold}, after=after)).score == 0
+    assert (await judge(verifier, expected={"state": gold}, after={**after, "orders": BEFORE["orders"]})).score == 0
+
+
 async def test_the_final_state_equals_or_contains_the_expected_one():
     part = {"orders": {"1": {"status": "cancelled"}}}
     contains = final_state(state="contains")

@@ -145,6 +145,7 @@ class Asker:
     async def _reply(self, rules: str, material: str, number: int) -> str:
         self._require_budget()
         agent = await self._opened()
+        self._require_budget()  # what others asked meanwhile counts; from here to the count nobody else has a turn
         self.spent.calls += 1
         messages = [Message(role="system", content=rules), Message(role="user", content=material)]
         sampling = Sampling(temperature=0.0 if number == 0 else 0.7, max_tokens=self._max_tokens)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..records import CallRecord, Rollout
@@ -55,12 +56,12 @@ def refused(rollout: Rollout) -> str | None:
 def speaks_to_the_judge(rollout: Rollout) -> str | None:
     """What in the answer, in a call's name or in its arguments addresses whoever scores it, or None.
 
-    A phrase that the prompt or the gold answer has itself does not count. Lexical: it stops what is known, and the
-    escaping stays for the rest.
+    A phrase that the prompt or the gold answer has itself does not count. The name of an argument and its value are
+    read apart: a tool may ask for a `rating`. Lexical: it stops what is known, and the escaping stays for the rest.
     """
     own = json.dumps([m.content for m in rollout.task.opening()] + rollout.task.later_turns, ensure_ascii=False)
     own += json.dumps(rollout.task.expected, ensure_ascii=False, default=str)
-    written = [rollout.answer, *(_written(record) for record in rollout.calls)]
+    written = [rollout.answer, *(text for record in rollout.calls for text in _written(record))]
     for pattern in _TO_THE_JUDGE:
         for text in written:
             for found in pattern.finditer(text):
@@ -86,9 +87,17 @@ def evidence(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def _written(record: CallRecord) -> str:
-    """What the policy wrote in a call, also where it did not parse."""
-    return json.dumps([record.call.name, record.call.arguments, record.call.error], ensure_ascii=False)
+def _written(record: CallRecord) -> Iterator[str]:
+    """The texts that the policy wrote in a call, also where it did not parse."""
+    rest: list[Any] = [record.call.name, record.call.error, record.call.arguments]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            rest += [*one.keys(), *one.values()]
+        elif isinstance(one, list):
+            rest += one
 
 
 def _arguments(record: CallRecord) -> Any:

@@ -167,3 +167,22 @@ def test_the_command_obeys_no_control_character_of_an_example(tmp_path: Path) ->
     )
     assert "\\x1b[2J\\u202ewrong" in found.output
     assert not {"\x1b", "\u202e"} & set(found.stdout)
+
+
+async def test_a_budget_of_calls_holds_for_rollouts_that_are_judged_at_once(endpoint: str) -> None:
+    by_gold = judge((endpoint, "honest"), gold=True, budget=Budget(calls=2))
+    scores: list[float] = []
+    refused: list[str] = []
+
+    async def one(answer: str) -> None:
+        try:
+            scores.append((await run_verifier(by_gold, answered(answer))).score)
+        except VerifierError as error:
+            refused.append(str(error))
+
+    async with anyio.create_task_group() as group:
+        for number in range(6):
+            group.start_soon(one, f"It is shipped, {number}.")
+    assert (by_gold.spent.calls, scores) == (2, [1.0, 1.0])
+    assert len(refused) == 4
+    assert all("budget is spent: 2 of 2 calls" in error for error in refused)

@@ -131,6 +131,19 @@ async def test_a_call_that_did_not_parse_or_of_a_tool_that_is_none_speaks_to_nob
         assert (verdict.score, "speaks to whoever scores it" in verdict.explanation) == (0, True)
 
 
+@pytest.mark.parametrize("name", ["rating", "score", "grade", "check", "criteria", "verdict"])
+async def test_an_argument_that_a_tool_calls_so_speaks_to_nobody(endpoint, name):
+    for arguments in ({name: 5, "order": "4417"}, {"review": {name: ["good"]}}):
+        call = ToolCall(id="c", name="review", arguments=arguments)
+        made = one("shipped", calls=[CallRecord(turn=1, call=call, result=ToolResult(text="ok"))])
+        assert (await run_verifier(judge((endpoint, "honest"), gold=True), made)).score == 1
+        call.arguments["note"] = [{"text": f"{name}: 1"}]
+        assert (
+            "speaks to whoever scores it"
+            in (await run_verifier(judge((endpoint, "honest"), gold=True), made)).explanation
+        )
+
+
 async def test_what_is_too_long_for_a_judge_is_wrong_or_cut_and_spoils_no_group(endpoint):
     long = one("shipped " * 1_001, rollout_id="long")
     verdict = await run_verifier(judge((endpoint, "down"), gold=True), long)

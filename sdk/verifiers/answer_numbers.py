@@ -17,14 +17,21 @@ from .quantities import UNITS, Quantity, quantities
 from .tokens import tokenize
 
 _FORM = "a number, a text such as '12.5 kg', or {'value': 12.5, 'unit': 'kg'}"
-_HEDGES = frozenset({"or", "either", "maybe", "perhaps", "possibly", "between"})
+_HEDGES = frozenset({"or", "either", "maybe", "perhaps", "possibly"})
+_SMALL = "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+_BETWEEN = re.compile(rf"\bbetween\s+(?:\w+\s+)?(?:[^\w\s]?\d|(?:{_SMALL})\b)", re.IGNORECASE)
+"""A range. What lies between two places is none."""
 _BEFORE = re.compile(
-    r"\b(?:(?:not|no|never|isn't|wasn't|cannot|(?:more|less|fewer|greater|other|rather) than|at (?:least|most)|up to"
-    r"|over|under|above|below|(?<!comes )(?<!came )(?<!amounts )(?<!amounted )to)\b\s*(?:\w+\s+)?"
-    r"|(?:half|twice|thrice|double|triple|times)(?:\s+(?:of|the|these|those))*\s+)$",
+    r"(?:\b(?:not|no|never|isn't|wasn't|cannot|(?:more|less|fewer|greater|other|rather) than|at (?:least|most)|up to"
+    rf"|over|under|above|below|(?:close|closer|near|nearer|next|{_SMALL}) to)"
+    r"|(?:^\W*|\b(?:is|are|from|about|around|roughly|approximately|costs?|takes?|weighs?)\s+)"
+    r"\d[\d.,]*(?:\s?[^\W\d]+)? to"
+    r")\b\s*(?:\w+\s+)?$"
+    r"|\b(?:half|twice|thrice|double|triple|times)(?:\s+(?:of|the|these|those))*\s+$",
     re.IGNORECASE,
 )
-"""What may not stand right before the number: it is denied there, only bounded, or a part of another amount."""
+"""What may not stand right before the number: it is denied there, only bounded, or a part of another amount. "10 to"
+bounds it; "set to", "sent to" and "of order 17 to" do not."""
 _CLAUSE = re.compile(r"[.,;:!?](?=\s|$)|\n|\b(?:and|but)\b", re.IGNORECASE)
 _SLACK = Decimal("1e-18")
 """Factors such as 5/9 are cut off after 28 digits."""
@@ -66,6 +73,8 @@ class AnswerNumber:
             return f"the answer has {len(words)} words, more than max_words={self.max_words}"
         if hedge := next((word for word in words if word in _HEDGES), None):
             return f"the answer hedges: {hedge!r}"
+        if _BETWEEN.search(said):
+            return "the answer hedges: 'between'"
         found = quantities(said)
         right = [one for one in found if self._same(one, wanted)]
         others = [one for one in found if one not in right and (one.amount, one.dimension) not in asked]

@@ -23,6 +23,10 @@ STATUSES = (
 
 _YES, _NO = ("yes", "true"), ("no", "false")
 _NEGATIONS = frozenset({"not", "no", "never", "without", "isn't", "wasn't", "aren't", "weren't", "hasn't", "cannot"})
+_CONTRACTED = frozenset({"don't", "doesn't", "didn't", "haven't", "hadn't", "won't", "wouldn't", "can't", "couldn't"})
+_LIGHT = frozenset({"yet", "already", "still", "ever", "actually", "really", "currently", "even", "fully", "quite"})
+_LIGHT |= {"be", "been", "being", "get", "got", "gotten", "have", "has", "had"}
+"""Words that may stand between a negation and what it negates: "not yet been shipped", "didn't get shipped"."""
 _OTHER_WORD = {
     word: re.compile(rf"\b{word}\b(?![.:]*\s*#?(?:\w+[-/])*\w*\d)(?=\s*(?:[.,;:!?]|$))", re.IGNORECASE)
     for word in ("yes", "no")
@@ -254,6 +258,9 @@ def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
     """Whether what was found at `at` is asserted there."""
     if form[0] in (*_YES, *_NO) and len(form) == 1:
         return at == 0
-    before = answer[max(0, at - 2) : at]
     negations = _NEGATIONS - {"no"} if is_number(form) else _NEGATIONS  # "order no 4417"
-    return not any(token in negations for token in before)
+    if any(token in negations for token in answer[max(0, at - 2) : at]):
+        return False
+    while at and answer[at - 1] in _LIGHT:
+        at -= 1
+    return not at or answer[at - 1] not in negations | _CONTRACTED

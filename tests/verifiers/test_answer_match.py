@@ -73,6 +73,9 @@ async def test_a_right_answer_counts_however_it_is_written(answer, gold):
         ("shipped/delivered", "shipped"),
         ("It is not shipped yet", "shipped"),
         ("It isn't shipped", "shipped"),
+        ("It has not yet been shipped", "shipped"),
+        ("It didn't actually get shipped", "shipped"),
+        ("They haven't even been shipped", "shipped"),
         ("It is not in stock", "in stock"),
         ("out of stock", "in stock"),
         ("no yes", True),
@@ -207,6 +210,30 @@ def test_an_answer_that_lists_what_the_tools_returned_is_not_right_by_chance():
     one.answer = "Rosa Zimmer (C92) lives in Dublin."  # the name was asked about, and one other value is no list
     assert answer_match().verify(one).score == 1
     assert answer_match(other_values=0).verify(one).score == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"id": "A-1", "by": "Ann"}, {"id": "A-2", "by": "Bob"}, {"id": "A-3", "by": "Cid"}]',
+        '{"id": "A-1", "by": "Ann"}\n{"id": "A-2", "by": "Bob"}\n\n{"id": "A-3", "by": "Cid"}',
+        '{"rows": [{"by": "Ann"}, {"by": "Bob"}, {"by": "Cid"}]} and more that was cut',
+    ],
+)
+def test_what_tools_return_as_json_in_a_text_is_no_answer_as_a_list_either(text):
+    one = rollout("Ann, Bob, Cid", expected={"answer": "Bob"}, prompt="Who sent A-2?", calls=[("list_parcels", {})])
+    one.calls[0].result = one.calls[0].result.model_copy(update={"text": text})
+    verdict = answer_match().verify(one)
+    assert (verdict.score, "besides: Ann, Cid" in verdict.explanation) == (0, True)
+    one.answer = "Bob sent it."
+    assert answer_match().verify(one).score == 1
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{" + '"a":{' * 900 + "}" * 901, "[] " * 100_000, "[1] is no JSON: {"])
+def test_a_result_of_any_form_can_be_judged(text):
+    one = rollout("shipped", expected={"answer": "shipped"}, calls=[("get_order", {})])
+    one.calls[0].result = one.calls[0].result.model_copy(update={"text": text})
+    assert answer_match().verify(one).score == 1
 
 
 def test_options_that_make_no_sense_are_refused_and_reprs_read_well():

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
-from project_files import ROOT, read
+from project_files import PACKAGES, ROOT, own_files, read
 
-PROJECT = tomllib.loads(read(Path("pyproject.toml")))["project"]
+PYPROJECT = tomllib.loads(read(Path("pyproject.toml")))
+PROJECT = PYPROJECT["project"]
 
 
 def test_the_changelog_has_the_version_of_the_project() -> None:
@@ -26,6 +28,13 @@ def test_the_licence_is_the_whole_apache_licence() -> None:
     assert "Version 2.0, January 2004" in text
     assert "9. Accepting Warranty or Additional Liability." in text
     assert text.rstrip().endswith("limitations under the License.")
+
+
+def test_what_the_packages_have_beside_python_is_put_into_the_wheel() -> None:
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["*"]
+    data = [path for path in own_files() if path.parts[0] in PACKAGES and path.suffix != ".py"]
+    assert {"smollm2.jinja", "schema.sql", "index.html", "py.typed"} <= {path.name for path in data}
+    assert [str(path) for path in data if not any(fnmatch(path.name, pattern) for pattern in patterns)] == []
 
 
 def test_ci_runs_the_readmes_test_command_in_a_fresh_environment() -> None:

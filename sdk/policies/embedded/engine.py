@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -115,7 +116,7 @@ class EmbeddedEngine:
         """Continue `prompt_ids`; see `StreamingPolicy.sample`. Cancelling the task frees the row.
 
         Raises `ValueError` for a prompt that is empty, leaves no room in the context or holds ids outside the
-        vocabulary, and `PolicyFailure` when the engine has failed or is closed.
+        vocabulary, and `PolicyFailure` when the engine has failed or is closed, or the model says nan.
         """
         prompt = [int(token) for token in prompt_ids]
         self._check_prompt(prompt)
@@ -137,7 +138,7 @@ class EmbeddedEngine:
             self._changed.notify_all()
         try:
             return await request.future
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):  # the latter where a loop ends without cancelling its tasks
             request.cancelled = True
             raise
 
@@ -195,12 +196,13 @@ class EmbeddedEngine:
                 while self._next():
                     self._batch.step()
                 failure = PolicyFailure("the engine was closed; make a new one")
-            except Exception as error:
+            except BaseException as error:  # SystemExit, too: whoever waits would wait for ever
+                _let_go_of_memory(error)
                 if not self._went_on_after(error):
                     failure = _failed(error, "is dead", "; make a new one")
         self._end(failure)
 
-    def _went_on_after(self, error: Exception) -> bool:
+    def _went_on_after(self, error: BaseException) -> bool:
         """Whether another batch over the same weights could take the place of the one that broke.
 
         Not where new weights were being read: part of them may be in.
@@ -276,7 +278,18 @@ class EmbeddedEngine:
             ticket.done.set()
 
 
-def _failed(error: Exception, how: str, then: str) -> PolicyFailure:
+def _let_go_of_memory(error: BaseException) -> None:
+    """Empty the frames that an error and its causes came through: whoever keeps the error would keep the broken cache
+    and all activations with it, when an engine that ran out of memory goes on."""
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in found:
+        found.append(cause)
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
+
+
+def _failed(error: BaseException, how: str, then: str) -> PolicyFailure:
     failure = PolicyFailure(f"the embedded engine failed and {how}: {type(error).__name__}: {error}{then}")
     failure.__cause__ = error
     return failure

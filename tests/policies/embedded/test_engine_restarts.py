@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
+import traceback
 from typing import Any
 
 import pytest
 from engine_models import tiny_model
 from plain_forward import assert_exact
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import sdk
 from sdk.errors import PolicyFailure
 from sdk.policies.embedded import EmbeddedEngine
+from sdk.policies.embedded.attention import PrefillStep
 from sdk.policies.protocol import Sampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -89,6 +93,34 @@ async def test_weights_that_could_not_be_read_to_their_end_are_not_sampled_from(
         with pytest.raises(PolicyFailure, match="is dead"):
             await asyncio.to_thread(engine.publish, model.state_dict(), version=1)
         assert not engine.alive
+
+
+async def test_the_broken_cache_is_freed_while_its_failure_is_still_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an engine that ran out of memory would go on with the old cache still taken."""
+    attend, lit = PrefillStep.attend, threading.Event()
+
+    def burn(*arguments: Any) -> Any:
+        if lit.is_set():
+            lit.clear()
+            raise MemoryError("injected fault")
+        return attend(*arguments)
+
+    # Not a hook of the model: where there are hooks, torch itself holds what a module was called with.
+    monkeypatch.setattr(PrefillStep, "attend", burn)
+    with EmbeddedEngine(tiny_model(), max_restarts=1) as engine:
+        await engine.sample([5, 6, 7], sampling=SAMPLING, seed=0)
+        stored = StorageWeakRef(engine._decoder.cache.data.untyped_storage())
+        gc.disable()
+        try:
+            lit.set()
+            with pytest.raises(PolicyFailure, match="injected fault") as lost:
+                await engine.sample([5, 6], sampling=SAMPLING, seed=0)
+            # Answered by the batch after: nothing of the first one is in use any more.
+            await engine.sample([5, 6, 7], sampling=SAMPLING, seed=0)
+            assert stored.expired()
+        finally:
+            gc.enable()
+        assert "in burn" in "".join(traceback.format_exception(lost.value))
 
 
 def test_restarts_of_the_other_engine_are_refused() -> None:

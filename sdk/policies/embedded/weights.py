@@ -61,7 +61,10 @@ class OwnWeights:
         self._tied = {name for name, _ in model.named_parameters(remove_duplicate=False)} - {
             name for name, _ in model.named_parameters()
         }
-        self._tensors: dict[str, torch.Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
+        buffers = dict(self.model.named_buffers(remove_duplicate=False))
+        self._may_lack = self._tied | buffers.keys()
+        """The names that a state need not have. Buffers that it has are taken, such as the experts' bias of GLM-4."""
+        self._tensors: dict[str, torch.Tensor] = dict(self.model.named_parameters(remove_duplicate=False)) | buffers
         self._packed: dict[tuple[str, ...], PackedLinear] = {}
         """By the names of the linear layers that they stand for."""
 
@@ -98,8 +101,8 @@ class OwnWeights:
         shapes = {name: tuple(t.shape) for name, t in self._tensors.items()}
         for names, linear in self._packed.items():
             shapes |= {f"{name}.weight": shape for name, shape in zip(names, linear.shapes, strict=True)}
-        missing = sorted(shapes.keys() - state.keys() - self._tied)
-        unknown = sorted(state.keys() - shapes.keys() - {n for n, _ in self.model.named_buffers()})
+        missing = sorted(shapes.keys() - state.keys() - self._may_lack)
+        unknown = sorted(state.keys() - shapes.keys())
         wrong = [n for n in sorted(shapes.keys() & state.keys()) if tuple(state[n].shape) != shapes[n]]
         if not missing and not unknown and not wrong:
             return

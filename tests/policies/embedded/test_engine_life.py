@@ -46,6 +46,22 @@ async def test_weights_of_a_tied_head_are_published_with_the_embedding(tied: boo
         assert_exact(new, prompt, await engine.sample(prompt, sampling=SAMPLING, seed=0))
 
 
+async def test_published_buffers_are_taken_in_too() -> None:
+    """Such as the bias by which GLM-4 MoE chooses experts: no parameter, and a part of every checkpoint."""
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
+    old, new = (tiny_model("Glm4Moe", head_dim=8, **experts) for _ in range(2))
+    bias = "model.layers.1.mlp.gate.e_score_correction_bias"
+    new.get_buffer(bias).copy_(torch.tensor([5.0, -5.0, 5.0, -5.0]))
+    prompt = random_tokens(40, 0)
+    with EmbeddedEngine(old) as engine:
+        engine.publish(new.state_dict(), version=1)
+        assert_exact(new, prompt, await engine.sample(prompt, sampling=SAMPLING, seed=0))
+        without = {name: tensor for name, tensor in old.state_dict().items() if name != bias}
+        engine.publish(without, version=2)
+        with pytest.raises(ModelError, match=f"1 of another shape, first {bias}"):
+            engine.publish(without | {bias: torch.zeros(5)}, version=3)
+
+
 async def test_training_the_model_changes_nothing_until_it_is_published() -> None:
     model = tiny_model()
     prompt = random_tokens(40, 0)
@@ -118,12 +134,26 @@ async def test_a_cancelled_request_frees_its_row() -> None:
     assert_exact(model, [5, 7], completion)
 
 
-async def test_an_engine_that_breaks_fails_every_request_and_says_that_it_is_dead() -> None:
+def test_a_request_whose_loop_ends_without_cancelling_it_frees_its_row() -> None:
+    model = tiny_model(eos_token_id=None, max_position_embeddings=100_000)
+
+    async def abandon(engine: EmbeddedEngine) -> None:
+        request = engine.sample([5, 6], sampling=Sampling(max_tokens=90_000), seed=0)
+        request.send(None)
+        request.close()
+        assert_exact(model, [5, 7], await engine.sample([5, 7], sampling=SAMPLING, seed=0))
+
+    with EmbeddedEngine(model, max_rows=1) as engine:
+        asyncio.run(asyncio.wait_for(abandon(engine), timeout=20))
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+async def test_an_engine_that_breaks_fails_every_request_and_says_that_it_is_dead(kind: type[BaseException]) -> None:
     armed = threading.Event()
 
     def break_when_armed(*_: Any) -> None:
         if armed.is_set():
-            raise RuntimeError("injected fault")
+            raise kind("injected fault")
 
     model = tiny_model()
     model.model.layers[1].register_forward_pre_hook(break_when_armed)

@@ -22,7 +22,7 @@ From0 = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-class _TrlOptions(BaseModel):
+class TrlOptions(BaseModel):
     """Names and defaults are TRL's (a contract test compares them), but for the schedule, which is constant here."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -56,7 +56,7 @@ class _TrlOptions(BaseModel):
     vespo_lambda_neg: From0 = 2.0
 
 
-TRL_OPTIONS = frozenset(_TrlOptions.model_fields)
+TRL_OPTIONS = frozenset(TrlOptions.model_fields)
 """Those of the optimiser, its schedule and the loss. Everything else there is set by `TrainConfig`, or belongs to TRL's
 own sampling and rewards, which are not used: it would do nothing, or something else than it says."""
 
@@ -66,7 +66,7 @@ def check_trl_options(options: Mapping[str, Any]) -> None:
     if unknown := sorted(set(options) - TRL_OPTIONS):
         raise ValueError(f"{unknown[0]!r} cannot be handed through; possible are {', '.join(sorted(TRL_OPTIONS))}")
     try:
-        _TrlOptions.model_validate(dict(options))
+        TrlOptions.model_validate(dict(options))
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{first['loc'][0]} is {first['input']!r}: {first['msg']}") from None

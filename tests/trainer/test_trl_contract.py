@@ -18,7 +18,7 @@ from sdk.trainer.batch import Batch, BatchStats, TrainRow
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.grpo import RolloutTrainer, make_trainer
 from sdk.trainer.micro_batches import Plan, collate_batch
-from sdk.trainer.trl_options import _TrlOptions
+from sdk.trainer.trl_options import TrlOptions
 
 
 def test_the_overridden_methods_keep_their_signatures() -> None:
@@ -136,7 +136,7 @@ def test_trl_has_the_losses_that_we_name() -> None:
 
 def test_options_that_are_handed_through_have_the_names_and_defaults_of_trls() -> None:
     theirs = {one.name: one.default for one in dataclasses.fields(GRPOConfig)}
-    ours = {name: field.default for name, field in _TrlOptions.model_fields.items()}
+    ours = {name: field.default for name, field in TrlOptions.model_fields.items()}
     assert ours.pop("lr_scheduler_type") == "constant"  # theirs falls from the first step on
     assert ours == {name: theirs[name] for name in ours}
 

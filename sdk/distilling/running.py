@@ -99,7 +99,7 @@ async def distill_async(
     path = Path(to)
     _check_source(run, prompts, verifier, model, stage)
     _check_wanted(licence, samples, per_task, threshold, path)
-    bounds = limits if isinstance(limits, Limits) else Limits.model_validate(dict(limits or {}))
+    bounds = Limits.of(limits)
     async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
         if run is not None:
             rollouts, name = _of_run(Path(run), stage, tools_identity(tools, source.tools))

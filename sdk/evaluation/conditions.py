@@ -106,6 +106,12 @@ class ConditionSummary(BaseModel):
     """Over all rollouts, scored or not."""
 
 
+def require_threshold(threshold: float) -> None:
+    """Raises `ConfigError` for a threshold that no score reaches or fails to reach, such as `nan`."""
+    if not math.isfinite(threshold):
+        raise ConfigError(f"success_threshold is {threshold}; give a finite number, such as 1.0")
+
+
 def is_success(rollout: Rollout, threshold: float) -> bool:
     """Whether a scored rollout reaches the threshold. Scores that are sums may miss it by rounding."""
     return rollout.scored and rollout.verdict is not None and rollout.verdict.score >= threshold - 1e-9

@@ -11,7 +11,7 @@ from mcp_bridge.records import Tool
 from ..errors import ConfigError, RunFolderError
 from ..records import Rollout
 from ..traces.run_folder import RunFolder
-from .conditions import require_cluster
+from .conditions import require_cluster, require_threshold
 from .costs import read_prices
 from .errors import find_faults
 from .planning import Plan
@@ -77,6 +77,7 @@ def report_of(
     families = cluster_by or earlier.cluster_by
     require_cluster(families, [rollout.task for of_condition in rollouts.values() for rollout in of_condition])
     threshold = earlier.success_threshold if success_threshold is None else success_threshold
+    require_threshold(threshold)
     tools = [Tool.model_validate(tool) for tool in noted["tools"]]
     faults = {
         name: find_faults(of_condition, threshold=threshold, tools=tools) for name, of_condition in rollouts.items()

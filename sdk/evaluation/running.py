@@ -28,7 +28,7 @@ from ..tasks import load_tasks
 from ..traces.digests import handlers_identity, tasks_identity, tools_identity
 from ..traces.run_folder import RunFolder
 from ..verifiers import VerifierLike, check_verifier, verifier_identity
-from .conditions import FAMILY, require_cluster
+from .conditions import FAMILY, require_cluster, require_threshold
 from .costs import Price, read_prices
 from .errors import Embedder, FaultJudge, find_faults, judged_faults
 from .measuring import measure
@@ -69,7 +69,7 @@ async def evaluate_async(
     own; None: what each model was trained with. `samples`: rollouts for each task, for pass@k and pass^k. `split`: only
     tasks with that `split` tag. `prices`: by name, per million tokens in and out. `cluster_by`: `family` or a tag,
     whose tasks count as one for intervals. `fault_judge` and `embed`: see `sdk.evaluation.errors`. `handlers`: who
-    answers what servers ask during calls. Docs: `docs/evaluation.md`.
+    answers what servers ask during calls. All of them, with their defaults, are in `docs/evaluation.md`.
 
     With `output_dir`, every rollout and the report are kept, and a run that was cut off goes on. Raises what
     `sdk.train` raises, before work is lost. Live destructive tools are not refused, as in training, but named in a
@@ -83,7 +83,7 @@ async def evaluate_async(
     tasks = tasks_of_split(load_tasks(prompts), split)
     what.check(tasks)
     await how.settle_what_is_shown(plan, asked=tool_prompts is not None)
-    bounds = _limits(limits)
+    bounds = Limits.of(limits)
     async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
         warn_of(source.live_destructive)
         # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
@@ -111,7 +111,8 @@ class _Measurement:
     progress: Progress
 
     def check(self, plan: Plan) -> None:
-        """Raises `ConfigError` for samples that cannot differ."""
+        """Raises `ConfigError` for samples that cannot differ, and for a threshold that is no number."""
+        require_threshold(self.threshold)
         if self.samples < 1:
             raise ConfigError(f"samples is {self.samples}; give 1 or more rollouts for each task")
         local = [c.policy for c in plan.conditions if c.source is None or isinstance(c.source, str | Path)]
@@ -289,7 +290,7 @@ async def rollout_async(
     if verifier is not None:
         check_verifier(verifier)
     tasks = load_tasks([prompt])
-    bounds = _limits(limits)
+    bounds = Limits.of(limits)
     async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
         warn_of(source.live_destructive)
         async with open_agent(model, rows=1) as agent:
@@ -297,12 +298,3 @@ async def rollout_async(
             sampling = Sampling(temperature=temperature, max_tokens=bounds.max_turn_tokens)
             job = Job(id=f"rollout/{tasks[0].id}", task=tasks[0], seed=seed)
             return (await engine.run([job], sampling=sampling))[0]
-
-
-def _limits(limits: Limits | Mapping[str, Any] | None) -> Limits:
-    if limits is None or isinstance(limits, Limits):
-        return limits or Limits()
-    unknown = sorted(set(limits) - set(Limits.model_fields))
-    if unknown:
-        raise ConfigError(f"there is no limit {unknown[0]!r}; the limits are {', '.join(sorted(Limits.model_fields))}")
-    return Limits.model_validate(dict(limits))

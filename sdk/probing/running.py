@@ -42,7 +42,7 @@ async def probe_async(
     """
     check_verifier(verifier)
     tasks = load_tasks(prompts)
-    bounds = limits if isinstance(limits, Limits) else Limits.model_validate(dict(limits or {}))
+    bounds = Limits.of(limits)
     async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
         return await run_probes(
             source,

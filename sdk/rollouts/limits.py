@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..errors import ConfigError
 
 
 class Limits(BaseModel):
@@ -25,3 +30,20 @@ class Limits(BaseModel):
     `max_seconds` bounds it."""
     call_timeout_s: float = Field(default=30.0, gt=0)
     """One tool call. Running out of it is a failure of the tool and leaves the rollout unscored."""
+
+    @classmethod
+    def of(cls, given: Limits | Mapping[str, Any] | None) -> Limits:
+        """Limits as users give them, the defaults for None. Raises `ConfigError` that names the limit and its value."""
+        if isinstance(given, Limits):
+            return given
+        if not isinstance(given, Mapping | None):
+            raise ConfigError(f"limits is a {type(given).__name__}; give a sdk.Limits or a mapping of them")
+        try:
+            return cls.model_validate(dict(given or {}))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            name = ".".join(map(str, problem["loc"]))
+            if problem["type"] == "extra_forbidden":
+                known = ", ".join(cls.model_fields)
+                raise ConfigError(f"there is no limit {name!r}; the limits are {known}") from None
+            raise ConfigError(f"limit {name} is {problem['input']!r}: {problem['msg']}") from None

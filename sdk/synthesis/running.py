@@ -100,7 +100,7 @@ async def synthesize_async(
 
     Example: `sdk.synthesize(Helpdesk(), 200, to="tasks.jsonl")`
     """
-    bounds = limits if isinstance(limits, Limits) else Limits.model_validate(dict(limits or {}))
+    bounds = Limits.of(limits)
     plan = _checked(_Plan(n, seed, max_calls, attempts, difficulty, min_realism, bounds, concurrency), policy)
     shown = progress or Silent()
     async with connect(tools, call_timeout_s=bounds.call_timeout_s) as source:

@@ -57,7 +57,7 @@ def read_file(path: Path) -> list[ServerSpec | OpenApiSpec]:
     Raises `SourceError` with line and column where it is no JSON.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise SourceError(
             f"there is no file {str(path)!r}. Give the path of an mcp.json, a URL that begins with http:// or "

@@ -174,10 +174,10 @@ def policies(
             "--policy and --model or --endpoint are both given; name every policy, such as "
             "--policy tuned=runs/first/model"
         )
-    named = {name: _policy(value) for name, value in named_values(given, "--policy").items()}
+    named = {name: policy(value, "--policy") for name, value in named_values(given, "--policy").items()}
     for name, variable in variables.items():
         source = _endpoint(named, name, "--policy-key")
-        source["api_key"] = key_from(variable)
+        source["api_key"] = key_from(variable, "--policy-key")
     for name, file in files.items():
         source = _endpoint(named, name, "--policy-prompt")
         source["system"] = _text_of(file)
@@ -199,17 +199,17 @@ def _text_of(file: str) -> str:
         raise ConfigError(f"--policy-prompt: {file} cannot be read: {error}; give a text file in UTF-8") from None
 
 
-def _policy(value: str) -> Any:
-    """One policy as `sdk.evaluate` takes it."""
+def policy(value: str, option: str) -> Any:
+    """One policy as `sdk.evaluate` takes it. Raises `ConfigError`, which names `option`."""
     from .named_objects import is_named_object, load_named
 
     if value.startswith(("http://", "https://")):
         url, _, model = value.partition("#")
         if not model:
             raise ConfigError(
-                f"--policy: the endpoint {url.partition('?')[0]} has no model; give https://host/v1#large-1"
+                f"{option}: the endpoint {url.partition('?')[0]} has no model; give https://host/v1#large-1"
             )
         return {"base_url": url, "model": model}
     if is_named_object(value):
-        return load_named(value, "--policy")
+        return load_named(value, option)
     return None if value == "embedded" else value

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import typer
+
+
+def finite(value: float | None) -> float | None:
+    """A number as it was given. Refuses `nan`, to which every comparison is false, and `inf`."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is no number to compare with; give a finite one, such as 0.5.")
+    return value
+
 
 Tools = Annotated[
     str | None,
@@ -97,12 +106,18 @@ LimitSettings = Annotated[
         "--limit",
         metavar="NAME=VALUE",
         show_default="max_turns=8, max_turn_tokens=256, max_tokens=2048, max_calls=16, max_seconds=300, "
-        "call_timeout_s=30",
+        "reply_timeout_s=null, call_timeout_s=30",
         help="What one conversation may use up. May be given several times.",
     ),
 ]
 Temperature = Annotated[
-    float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest token every time; 1 samples as trained.")
+    float,
+    typer.Option(
+        "--temperature",
+        min=0.0,
+        callback=finite,
+        help="0 takes the likeliest token every time; 1 samples as trained.",
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="What sampling depends on where the temperature is above 0.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")]

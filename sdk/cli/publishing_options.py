@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .options import http_port
+from .options import finite, http_port
 
 ToolsPort = Annotated[int | None, http_port("Serve streamable HTTP at http://HOST:PORT/mcp until Ctrl-C.")]
 ToolsHost = Annotated[
@@ -29,5 +29,8 @@ MaxWorlds = Annotated[
     int, typer.Option("--max-worlds", min=1, help="How many worlds, and sessions over HTTP, there may be at once.")
 ]
 IdleSeconds = Annotated[
-    float, typer.Option("--idle-s", min=0.1, help="Seconds after which an unused session or world is closed.")
+    float,
+    typer.Option(
+        "--idle-s", min=0.1, callback=finite, help="Seconds after which an unused session or world is closed."
+    ),
 ]

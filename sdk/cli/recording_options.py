@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .options import http_port
+from .options import finite, http_port
 
 Cassette = Annotated[
     str,
@@ -56,7 +56,13 @@ Unseen = Annotated[
 ]
 NearestAtLeast = Annotated[
     float,
-    typer.Option("--nearest-at-least", min=0.0, max=1.0, help="How near a call must be for --unseen nearest."),
+    typer.Option(
+        "--nearest-at-least",
+        min=0.0,
+        max=1.0,
+        callback=finite,
+        help="How near a call must be for --unseen nearest.",
+    ),
 ]
 Reads = Annotated[
     list[str] | None,
@@ -122,6 +128,7 @@ AtLeast = Annotated[
         metavar="SHARE",
         min=0.0,
         max=1.0,
+        callback=finite,
         show_default="all results, errors and schemas",
         help="The share of results that must agree for exit code 0.",
     ),

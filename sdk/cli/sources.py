@@ -116,9 +116,9 @@ def model_source(
     return {"base_url": endpoint, "model": model, **({"api_key": key} if key else {})}
 
 
-def key_from(variable: str) -> str | None:
+def key_from(variable: str, option: str = "--api-key-env") -> str | None:
     """The key in an environment variable; None for an empty name. Raises `ConfigError` where it is not set."""
-    return secret_from(variable, "--api-key-env") if variable else None
+    return secret_from(variable, option) if variable else None
 
 
 def secret_from(variable: str, option: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import ConfigError
+from .options import finite
 
 _MODELS = (
     "a model folder, a name on the hub, 'embedded', an endpoint with its model (https://host/v1#large-1), or an agent"
@@ -84,6 +85,7 @@ Realism = Annotated[
         "--min-realism",
         min=0.0,
         max=1.0,
+        callback=finite,
         help="The least score for names that fit, length, and values that people say. It does not judge sense.",
     ),
 ]
@@ -119,14 +121,21 @@ def difficulty(given: str | None) -> tuple[float, float] | None:
     return low, high
 
 
-def model(given: str | None, key: str | None, option: str, *, say: Callable[[str], None]) -> Any:
-    """What `sdk.synthesize` takes as writer or policy. Raises `ConfigError`."""
-    from .evaluation_options import policies
+def model(given: str | None, key: str | None, option: str) -> Any:
+    """What `sdk.synthesize` takes as writer or policy, by the words of `--OPTION` and `--OPTION-key`.
+
+    Raises `ConfigError`.
+    """
+    from .evaluation_options import policy
+    from .sources import key_from
 
     if given is None:
         if key is not None:
             raise ConfigError(f"--{option}-key does nothing without --{option}; give the model, or leave it out")
         return None
-    keys = [f"{option}={key}"] if key is not None else None
-    found = policies([f"{option}={given}"], keys, alone=(None, None, None), say=say)["models"][option]
+    found = policy(given, f"--{option}")
+    if key is not None:
+        if not isinstance(found, dict):
+            raise ConfigError(f"--{option}-key is for an endpoint, and --{option} {given} is none; leave the key out")
+        found["api_key"] = key_from(key, f"--{option}-key")
     return "embedded" if found is None else found

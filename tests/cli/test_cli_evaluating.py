@@ -140,6 +140,7 @@ def test_an_endpoint_and_shorter_tool_prompts_are_measured_with_the_key_of_that_
         (["--policy", "a=embedded", "--policy-key", "a=KEY"], "'a', which is no endpoint; the endpoints are none"),
         (["--policy-key", "a=KEY"], "--policy-key does nothing without --policy"),
         (["--policy", "a=https://host/v1#m", "--policy-key", "a=NO_SUCH"], "that environment variable is not set"),
+        (["--policy", "a=https://host/v1#m", "--policy-key", "a=NO_SUCH"], "--policy-key is 'NO_SUCH'"),
         (["--policy-prompt", "a=prompt.txt"], "--policy-prompt does nothing without --policy"),
         (["--policy", "a=embedded", "--policy-prompt", "a=p.txt"], "'a', which is no endpoint; the endpoints are none"),
         (["--policy", "a=https://host/v1#m", "--policy-prompt", "a=no.txt"], "--policy-prompt: no.txt cannot be read"),
@@ -153,6 +154,26 @@ def test_mistakes_in_policies_are_named_with_the_fix(agents, words, said):
     result = toolbake(*WORDS, *words)
     assert result.exit_code == 1
     assert said in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("threshold", ["nan", "inf"])
+def test_a_threshold_that_is_no_number_is_refused_and_the_report_stays(agents, threshold):
+    kept = (*WORDS, "--policy", "reader=agents.py:reader", "--output-dir", "kept")
+    assert toolbake(*kept).exit_code == 0
+    before = (agents / "kept" / "report.json").read_bytes()
+    for words in (kept, ("report", "kept")):
+        result = toolbake(*words, "--threshold", threshold)
+        assert result.exit_code == 2
+        assert f"{threshold} is no number to compare with" in result.stderr
+    assert (agents / "kept" / "report.json").read_bytes() == before
+
+    import sdk
+    from sdk.evaluation.run_reports import report_of
+
+    with pytest.raises(sdk.ConfigError, match=f"success_threshold is {threshold}; give a finite number"):
+        report_of(agents / "kept", success_threshold=float(threshold))
+    with pytest.raises(sdk.ConfigError, match=f"success_threshold is {threshold}; give a finite number"):
+        sdk.evaluate(len, ["Hi there"], lambda rollout: 1.0, success_threshold=float(threshold))
 
 
 def test_a_folder_without_a_finished_run_has_no_report(agents):

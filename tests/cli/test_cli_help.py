@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from importlib import metadata
+from typing import get_args, get_type_hints
 
 import pytest
 from command_line import toolbake
@@ -69,6 +70,43 @@ def test_every_option_with_a_value_tells_its_default(name):
     assert len(with_a_value) >= 3
     for option in with_a_value:
         assert option.show_default or option.name == "command", f"{name} --{option.name}"
+
+
+def number_options():
+    """The words of every command with each of its options that takes a number with a fraction."""
+    found = []
+    for group in (app, *(group.typer_instance for group in app.registered_groups)):
+        for command in group.registered_commands:
+            hints = get_type_hints(command.callback)
+            words = ("judge",) if group is not app else ()
+            words += (command.name or command.callback.__name__.replace("_", "-"),)
+            found += [
+                (*words, f"--{name.replace('_', '-')}")
+                for name, kind in hints.items()
+                if float in (kind, *get_args(kind))
+            ]
+    return found
+
+
+@pytest.mark.parametrize("words", number_options(), ids=" ".join)
+def test_no_option_takes_nan_for_a_number(words):
+    result = toolbake(*words, "nan")
+    assert result.exit_code == 2
+    assert f"Invalid value for '{words[-1]}': " in " ".join(result.stderr.split())
+
+
+def test_the_options_that_take_numbers_are_found():
+    assert {("evaluate", "--temperature"), ("judge", "check", "--min-kappa")} <= set(number_options())
+
+
+def test_the_limits_in_the_help_are_all_there_are_with_their_defaults():
+    from sdk.cli.settings import limits
+    from sdk.rollouts.limits import Limits
+
+    (option,) = [one for one in commands()["rollout"].params if one.name == "limit"]
+    shown = option.show_default.split(", ")
+    assert [one.partition("=")[0] for one in shown] == list(Limits.model_fields)
+    assert limits(shown) == Limits()
 
 
 def test_the_version_is_the_packages():

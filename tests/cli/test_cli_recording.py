@@ -85,6 +85,13 @@ def test_mistakes_end_with_1_and_one_message(folder, words, complaint):
     assert not (folder / "x.jsonl").exists()
 
 
+def test_a_file_for_json_that_cannot_be_written_does_not_cost_the_report(folder):
+    result = toolbake("divergence", "desk.jsonl", "--json", "none/report.json")
+    assert result.exit_code == 1
+    assert "none/report.json: No such file or directory" in result.stderr
+    assert "2 calls in 1 session were compared: 100.0% of the results agree." in result.stdout
+
+
 def test_a_cassette_must_be_named(folder):
     assert toolbake("record", "twin.py:same").exit_code == 2
     assert toolbake("divergence").exit_code == 2

@@ -46,9 +46,9 @@ def divergence(
 
         quiet_libraries()
         report = _compared(cassette, twin, command, ignore or [], ignore_text or [], map_ids=not keep_ids)
+        typer.echo(report.to_markdown(), nl=False)  # first: a file that cannot be written does not cost the report
         if json_file is not None:
             Path(json_file).write_text(report.to_json() + "\n", encoding="utf-8")
-        typer.echo(report.to_markdown(), nl=False)
         agrees = report.agrees if at_least is None else report.agreement >= at_least
         if not agrees:
             raise typer.Exit(DIVERGES)

@@ -37,6 +37,7 @@ from ..options import (
     Temperature,
     Tools,
     VerifierName,
+    finite,
 )
 
 OutputDir = Annotated[
@@ -77,7 +78,10 @@ def evaluate(
     temperature: Temperature = 0.0,
     seed: Seed = 0,
     threshold: Annotated[
-        float, typer.Option("--threshold", help="A conversation whose score reaches this counts as a success.")
+        float,
+        typer.Option(
+            "--threshold", callback=finite, help="A conversation whose score reaches this counts as a success."
+        ),
     ] = 1.0,
     debug: Debug = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..failing import clean_errors
-from ..options import Debug, VerifierName
+from ..options import Debug, VerifierName, finite
 
 Examples = Annotated[
     Path,
@@ -25,9 +25,12 @@ def check(
     *,
     verifier: VerifierName,
     min_kappa: Annotated[
-        float, typer.Option("--min-kappa", min=-1.0, max=1.0, help="End with an error below this agreement.")
+        float,
+        typer.Option("--min-kappa", min=-1.0, max=1.0, callback=finite, help="End with an error below this agreement."),
     ] = 0.6,
-    threshold: Annotated[float, typer.Option("--threshold", help="A score that reaches this says: right.")] = 1.0,
+    threshold: Annotated[
+        float, typer.Option("--threshold", callback=finite, help="A score that reaches this says: right.")
+    ] = 1.0,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Examples judged at once.")] = 8,
     debug: Debug = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from ..evaluation_options import Baseline, Prices, prices
 from ..failing import clean_errors
-from ..options import Debug
+from ..options import Debug, finite
 
 
 def report(
@@ -36,7 +36,10 @@ def report(
     threshold: Annotated[
         float | None,
         typer.Option(
-            "--threshold", show_default="as the run had it", help="A score that reaches this counts as a success."
+            "--threshold",
+            callback=finite,
+            show_default="as the run had it",
+            help="A score that reaches this counts as a success.",
         ),
     ] = None,
     debug: Debug = False,

@@ -81,8 +81,7 @@ def rollout(
         progress = Console()
         bounds = limits(limit or [])
         policy = model_source(model, endpoint, api_key_env, say=progress.say)
-        if command is not None:
-            tools, prompt = place_arguments(tools, prompt, command)
+        tools, prompt = place_arguments(tools, prompt, command)
         source = tool_source(tools, command)
         asked = load_handlers(handlers)
         task = _task(prompt, tasks, task_id)

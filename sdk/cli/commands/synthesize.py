@@ -86,7 +86,7 @@ def _make(words: tuple[Any, Any], count: int, models: dict[str, Any], texts: tup
         "setups": synthesis_options.setups(setup),
         "difficulty": synthesis_options.difficulty(difficulty),
         "limits": limits(limit or []),
-        **{name: synthesis_options.model(model, key, name, say=progress.say) for name, (model, key) in models.items()},
+        **{name: synthesis_options.model(model, key, name) for name, (model, key) in models.items()},
     }
     source = tool_source(*words)
 

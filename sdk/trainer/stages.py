@@ -256,14 +256,15 @@ class Learner:
 def newest_checkpoint(folder: Path) -> tuple[Path | None, int]:
     """The newest checkpoint that was written to its end, and the steps done in it; (None, 0) where there is none.
 
-    TRL writes `trainer_state.json` last, so a checkpoint without a readable one was cut off by a kill.
+    TRL writes `trainer_state.json` last, so a checkpoint without a whole one was cut off by a kill and is removed. One
+    that is there and cannot be read (its disk does not answer, say) is an error: nothing is removed for it.
     """
     found: list[tuple[int, Path]] = []
     for path in folder.glob("checkpoint-*") if folder.is_dir() else []:
         try:
             state = json.loads((path / "trainer_state.json").read_text())
             found.append((int(state["global_step"]), path))
-        except (OSError, ValueError, KeyError):
+        except (FileNotFoundError, ValueError, KeyError):
             shutil.rmtree(path)
     if not found:
         return None, 0

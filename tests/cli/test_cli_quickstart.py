@@ -207,6 +207,10 @@ def test_a_shorter_try_bounds_both_stages_and_leaves_the_rest():
     assert short.model_dump(exclude=changed) == whole.model_dump(exclude=changed)
 
 
+def test_another_seed_changes_nothing_else():
+    assert quickstart_options(seed=7) == quickstart_options().model_copy(update={"seed": 7})
+
+
 def test_some_kinds_are_seldom_shown_and_none_is_never_shown():
     shown = Counter(task["tags"]["intent"] for task in quickstart_tasks() if "demonstration" in task)
     asked = Counter(task["tags"]["intent"] for task in quickstart_tasks())

@@ -23,6 +23,33 @@ DEFAULT_FOLDER = Path("runs/quickstart")
 HELPDESK = {"mcpServers": {"helpdesk": {"command": sys.executable, "args": ["-m", "sandboxes.helpdesk"]}}}
 """A process of its own over stdio, started as any MCP server is."""
 
+_Steps = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        show_default="as many as the report needs",
+        help="At most N steps of the warm start and of GRPO each, for a shorter try.",
+    ),
+]
+_Heldout = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", show_default="all", help="Measure on at most N of the held-out tasks."),
+]
+_Prompts = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", show_default="8", help="Learn from at most N tasks in each step."),
+]
+_Seed = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        show_default="0",
+        help="Another draw: the order of tasks and what is sampled. One run is one draw of many.",
+    ),
+]
+
 
 def quickstart(
     output_dir: Annotated[
@@ -35,28 +62,10 @@ def quickstart(
         bool,
         typer.Option("--fresh", help="Start over into a new folder beside the old one; nothing is deleted."),
     ] = False,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            "--steps",
-            min=1,
-            metavar="N",
-            show_default="as many as the report needs",
-            help="At most N steps of the warm start and of GRPO each, for a shorter try.",
-        ),
-    ] = None,
-    heldout: Annotated[
-        int | None,
-        typer.Option(
-            "--heldout", min=1, metavar="N", show_default="all", help="Measure on at most N of the held-out tasks."
-        ),
-    ] = None,
-    prompts: Annotated[
-        int | None,
-        typer.Option(
-            "--prompts", min=1, metavar="N", show_default="8", help="Learn from at most N tasks in each step."
-        ),
-    ] = None,
+    steps: _Steps = None,
+    heldout: _Heldout = None,
+    prompts: _Prompts = None,
+    seed: _Seed = None,
     debug: Debug = False,
 ) -> None:
     """See the main job done, from an MCP server to a trained and served model, with nothing to download.
@@ -74,17 +83,17 @@ def quickstart(
     from ..resuming import fresh_folder
 
     folder = fresh_folder(output_dir) if fresh else output_dir
-    shorter = {"steps": steps, "heldout": heldout, "prompts": prompts}
-    with clean_errors(debug, interrupted=_how_to_go_on(folder, shorter) if fresh else RESUMABLE):
+    asked = {"steps": steps, "heldout": heldout, "prompts": prompts, "seed": seed}
+    with clean_errors(debug, interrupted=_how_to_go_on(folder, asked) if fresh else RESUMABLE):
         from ...progress import Console
         from ..quickstart_options import quickstart_options
 
-        _run(folder, quickstart_options(**shorter), Console())
+        _run(folder, quickstart_options(**asked), Console())
 
 
-def _how_to_go_on(folder: Path, shorter: Mapping[str, int | None]) -> str:
+def _how_to_go_on(folder: Path, asked: Mapping[str, int | None]) -> str:
     """The command that goes on with a run that `--fresh` began."""
-    options = [f"--{name}={value}" for name, value in shorter.items() if value is not None]
+    options = [f"--{name}={value}" for name, value in asked.items() if value is not None]
     return f"stopped; go on with: {shlex.join(['toolbake', 'quickstart', '--output-dir', str(folder), *options])}"
 
 

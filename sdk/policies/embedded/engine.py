@@ -20,6 +20,7 @@ from ...idle_threads import let_idle_threads_go
 from ..context import require_room
 from ..protocol import Completion, Sampling
 from .decoder import Decoder
+from .memory import Memory
 from .requests import Request
 from .sampling import generator
 from .worker import Batch, NewWeights
@@ -46,20 +47,26 @@ class EmbeddedEngine:
         *,
         max_rows: int = 64,
         context_tokens: int | None = None,
+        cache_bytes: int | None = None,
         version: int = 0,
         max_restarts: int = 0,
     ) -> None:
         """Copy `model` and start the worker.
 
         `max_rows`: the most requests decoded at once; more wait their turn. `context_tokens`: the most tokens of
-        prompt and completion together, the model's own limit where not given. `version`: of the weights as they are.
+        prompt and completion together, the model's own limit where not given. `cache_bytes`: the most memory of keys
+        and values; requests wait where theirs might not fit, and one alone is always computed. On a CPU half of what
+        is free where not given, on other devices whatever the rows need. `version`: of the weights as they are.
         `max_restarts`: how often, in all, it goes on with an empty cache after a failure; the requests that were being
         computed have failed then, and those that came later have not.
         Raises `ModelError` for a model the engine cannot express, `ValueError` for limits that cannot be.
         """
         if max_rows < 1:
             raise ValueError(f"max_rows is {max_rows}; it must be 1 or more")
+        if cache_bytes is not None and cache_bytes < 1:
+            raise ValueError(f"cache_bytes is {cache_bytes}; it must be 1 or more, or None for a share of what is free")
         decoder = Decoder(model)
+        self._memory = Memory.of(cache_bytes, token_bytes=decoder.cache.token_bytes, device=decoder.device)
         if context_tokens is not None and not 2 <= context_tokens <= decoder.max_positions:
             raise ValueError(f"context_tokens is {context_tokens}; the model takes 2 to {decoder.max_positions}")
         self._context_tokens = context_tokens or decoder.max_positions
@@ -67,7 +74,7 @@ class EmbeddedEngine:
         self._max_rows, self._max_restarts = max_rows, max_restarts
         self.restarts = 0
         """How often it went on after a failure."""
-        self._batch = Batch(decoder, max_rows=max_rows, version=version)
+        self._batch = Batch(decoder, max_rows=max_rows, version=version, memory=self._memory)
         let_idle_threads_go()
         self._loading = False
         self._changed = threading.Condition()
@@ -92,6 +99,11 @@ class EmbeddedEngine:
     def alive(self) -> bool:
         """False after `close()` or after the worker failed; `sample` then raises `PolicyFailure`."""
         return self._ended is None
+
+    def pressure(self) -> float:
+        """The share of the memory for keys and values that the requests under way may come to need; 1 where others
+        wait for them to end. See `AdaptiveConcurrency`."""
+        return self._memory.pressure if self._batch.busy else 0.0
 
     @property
     def computed_prompt_tokens(self) -> int:
@@ -212,7 +224,7 @@ class EmbeddedEngine:
         broken = self._batch
         try:
             self._decoder.reset()
-            batch = Batch(self._decoder, max_rows=self._max_rows, version=broken.version)
+            batch = Batch(self._decoder, max_rows=self._max_rows, version=broken.version, memory=self._memory)
         except Exception:
             logger.exception("the embedded engine could not go on after a failure")
             return False

@@ -17,6 +17,7 @@ import torch
 
 from .attention import NextTokens, Segment
 from .decoder import Decoder
+from .memory import Memory
 from .requests import Request, common_length
 
 SHORTEST_PREFIX = 32
@@ -35,6 +36,10 @@ class Prefix:
     tokens: list[int]
     kv: torch.Tensor
     used: int = 0
+
+    def begins(self, prompt: list[int]) -> bool:
+        """Whether `prompt` goes on from it."""
+        return len(self.tokens) < len(prompt) and prompt[: len(self.tokens)] == self.tokens
 
 
 @dataclass(eq=False)
@@ -79,9 +84,10 @@ class Admission:
 class Rows:
     """All rows and prefixes; belongs to the worker thread."""
 
-    def __init__(self, decoder: Decoder, *, max_rows: int) -> None:
+    def __init__(self, decoder: Decoder, *, max_rows: int, memory: Memory | None = None) -> None:
         self._decoder = decoder
         self._max_rows = max_rows
+        self.memory = memory or Memory()
         self._clock = 0
         self.rows: list[Row] = []
         self.live = 0
@@ -105,9 +111,13 @@ class Rows:
         self.rows, self.prefixes = [], []
         self._decoder.reset()
 
+    def fitting(self, waiting: Sequence[Request]) -> list[Request]:
+        """The first of `waiting` for which there is a row and memory."""
+        return self.memory.fitting(waiting[: self.room], self.live_rows(), self.prefixes)
+
     def admit(self, requests: Sequence[Request]) -> list[Admission]:
-        """Make `requests` (at most `room`) live, those of one prompt in one row, behind the rows that are; their
-        prompts are still to compute."""
+        """Make `requests` (those `fitting` that joined no row) live, those of one prompt in one row, behind the rows
+        that are; their prompts are still to compute."""
         self._clock += 1
         by_prompt: dict[tuple[int, ...], list[Request]] = {}
         for request in requests:
@@ -117,7 +127,9 @@ class Rows:
         taken = [self._take_over(same) for same in groups]
         others = [same for same, admission in zip(groups, taken, strict=True) if admission is None]
         prompts = [request.prompt for same in others for request in same]
-        return [*(a for a in taken if a is not None), *(self._place(same, prompts) for same in others)]
+        admissions = [*(a for a in taken if a is not None), *(self._place(same, prompts) for same in others)]
+        self._give_back(sum(len(a.missing) * len(a.row.requests) for a in admissions))
+        return admissions
 
     def go_on(self, row: Row, reached: int, ways: Sequence[Way], trail: list[torch.Tensor]) -> None:
         """Give each of `ways`, in which the row's requests go on from here, a row: the furthest one this row, which
@@ -201,13 +213,31 @@ class Rows:
 
     def _free_row(self) -> Row:
         """An unused row, or the one whose conversation has waited longest."""
-        if len(self.rows) < self._max_rows:
+        idle = self.rows[self.live :]
+        unused = next((row for row in idle if not row.tokens), None)
+        if unused is None and len(self.rows) < self._max_rows:
             self.rows.append(Row())
             self._make_room(1)
             return self.rows[-1]
-        row = min(self.rows[self.live :], key=lambda row: row.used)
+        row = unused or min(idle, key=lambda row: row.used)
         row.prefix, row.tokens = None, []
         return row
+
+    def _give_back(self, coming: int) -> None:
+        """Where there is not enough for what is `coming` and for rows that part: first what no conversation needs, then
+        those that have waited longest."""
+        idle = sorted(self.rows[self.live :], key=lambda row: row.used)
+        if self._excess(coming) > 0:
+            for place, row in enumerate(self.rows):
+                self._decoder.cache.release(place, row.own)
+        for row in idle:
+            if self._excess(coming) <= 0:
+                return
+            row.prefix, row.tokens = None, []
+            self._decoder.cache.release(self.rows.index(row), 0)
+
+    def _excess(self, coming: int = 0) -> float:
+        return self.memory.excess(self.rows, self._decoder.cache.touched, self.prefixes, coming)
 
     def _make_live(self, row: Row, requests: list[Request]) -> Row:
         row.requests = requests
@@ -224,6 +254,9 @@ class Rows:
         rows = self.rows
         self._decoder.cache.swap(a, b, a_tokens=rows[a].own, b_tokens=rows[b].own)
         rows[a], rows[b] = rows[b], rows[a]
+        if self._excess() > 0:  # the shorter one has come to where the longer one was
+            self._decoder.cache.release(a, rows[a].own)
+            self._decoder.cache.release(b, rows[b].own)
 
     # Prefixes
 
@@ -231,7 +264,7 @@ class Rows:
         """The prefix that saves most: tokens times the conversations that begin with them, made if need be."""
         others = [*(p for p in prompts if p is not prompt), *(row.tokens for row in self.rows)]
         lengths = [min(common_length(prompt, other), len(prompt) - 1) for other in others]
-        fitting = [p for p in self.prefixes if len(p.tokens) < len(prompt) and prompt[: len(p.tokens)] == p.tokens]
+        fitting = [prefix for prefix in self.prefixes if prefix.begins(prompt)]
         best = max(fitting, key=lambda p: len(p.tokens), default=None)
         have = len(best.tokens) if best else 0
 

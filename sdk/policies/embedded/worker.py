@@ -11,6 +11,7 @@ import torch
 
 from .decoder import Decoder
 from .guesses import CONTEXT, Guesses
+from .memory import Memory
 from .requests import Request
 from .rows import Admission, Row, Rows
 from .walking import Walk, join, walk
@@ -29,9 +30,9 @@ class NewWeights:
 class Batch:
     """All requests that are being computed or wait for a row; belongs to the worker thread."""
 
-    def __init__(self, decoder: Decoder, *, max_rows: int, version: int) -> None:
+    def __init__(self, decoder: Decoder, *, max_rows: int, version: int, memory: Memory | None = None) -> None:
         self._decoder = decoder
-        self.rows = Rows(decoder, max_rows=max_rows)
+        self.rows = Rows(decoder, max_rows=max_rows, memory=memory)
         self.waiting: list[Request] = []
         self.version = version
         self._guesses = Guesses()
@@ -60,10 +61,10 @@ class Batch:
         with torch.inference_mode():
             self.rows.drop_cancelled()
             self.waiting = [request for request in self.waiting if not request.cancelled]
-            fitting = self.waiting[: self.rows.room]
+            fitting = self.rows.fitting(self.waiting)
             others = [request for request in fitting if not join(self.rows, request, self.version)]
             decoding = self.rows.live_rows()
-            admissions = self.rows.admit(others) if others else []
+            admissions = self.rows.admit(others) if fitting else []
             # Only now: each request stays in `requests` all the time, or nobody would tell its caller of a failure.
             self.waiting = self.waiting[len(fitting) :]
             if admissions or decoding:

@@ -4,6 +4,7 @@ what its seed draws from the model."""
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,9 @@ from sdk.errors import PolicyFailure
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.embedded.decoder import Decoder
 from sdk.policies.embedded.guesses import Guesses
+from sdk.policies.embedded.memory import Memory
 from sdk.policies.embedded.requests import Request
+from sdk.policies.embedded.rows import Rows
 from sdk.policies.embedded.sampling import generator
 from sdk.policies.embedded.worker import Batch
 from sdk.policies.protocol import Completion, Sampling
@@ -166,10 +169,10 @@ def request_of(prompt: list[int], sampling: Sampling, seed: int) -> Request:
     )
 
 
-async def play(visits: list[Visit], max_rows: int) -> list[list[tuple[list[int], Completion]]]:
+async def play(visits: list[Visit], max_rows: int, most_tokens: float) -> list[list[tuple[list[int], Completion]]]:
     """The turns of each conversation, with the engine's steps made one by one: what comes when is the schedule's."""
     DECODER.reset()
-    batch = Batch(DECODER, max_rows=max_rows, version=0)
+    batch = Batch(DECODER, max_rows=max_rows, version=0, memory=Memory(most_tokens))
     turns: list[list[tuple[list[int], Completion]]] = [[] for _ in visits]
     due = {(visit.arrives, number): list(PROMPTS[visit.prompt]) for number, visit in enumerate(visits)}
     flying: dict[int, tuple[Request, int]] = {}
@@ -185,6 +188,7 @@ async def play(visits: list[Visit], max_rows: int) -> list[list[tuple[list[int],
                 del due[when, number]
         if batch.busy:
             batch.step()
+            assert stored_tokens(batch.rows) <= max(most_tokens, longest_alone(batch.rows))
         clock += 1
         await asyncio.sleep(0)  # the answers are delivered through the loop
         for number, (request, began) in list(flying.items()):
@@ -203,12 +207,29 @@ async def play(visits: list[Visit], max_rows: int) -> list[list[tuple[list[int],
     return turns
 
 
+def stored_tokens(rows: Rows) -> int:
+    """What rows and prefixes take, with what was given to rows and has not been given back."""
+    touched = DECODER.cache.touched
+    own = [max(row.own, length) for row, length in zip(rows.rows, touched, strict=True)]
+    return sum(own) + sum(len(prefix.tokens) for prefix in rows.prefixes)
+
+
+def longest_alone(rows: Rows) -> int:
+    """What one conversation takes that is computed although it is larger than the memory, with the prefixes."""
+    own = max((row.own for row in rows.rows), default=0)
+    return (own + sum(len(prefix.tokens) for prefix in rows.prefixes)) if rows.live <= 1 else 0
+
+
 @settings(max_examples=60, deadline=None)
-@given(visits=st.lists(VISITS, min_size=1, max_size=9), max_rows=st.sampled_from([2, 4, 16]))
+@given(
+    visits=st.lists(VISITS, min_size=1, max_size=9),
+    max_rows=st.sampled_from([2, 4, 16]),
+    most_tokens=st.sampled_from([math.inf, math.inf, 1, 100, 200]),
+)
 def test_whatever_comes_when_each_request_gets_what_its_seed_draws_from_the_model(
-    visits: list[Visit], max_rows: int
+    visits: list[Visit], max_rows: int, most_tokens: float
 ) -> None:
-    for visit, turns in zip(visits, asyncio.run(play(visits, max_rows)), strict=True):
+    for visit, turns in zip(visits, asyncio.run(play(visits, max_rows, most_tokens)), strict=True):
         for number, (prompt, completion) in enumerate(turns):
             assert_drawn(prompt, completion, visit.temperature, visit.seed + 10 * number)
             assert len(completion.token_ids) == visit.max_tokens or completion.token_ids[-1] == EOS

@@ -1,0 +1,81 @@
+"""How much the rows may store: conversations wait their turn, and those that pause are forgotten, before the machine's
+memory is full."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import torch
+
+if TYPE_CHECKING:
+    from .requests import Request
+    from .rows import Prefix, Row
+
+SHARE = 0.5
+"""Of the memory that is free when the engine begins. The rest is for activations and whoever trains beside it, and
+while the cache's room grows, what is stored is there twice."""
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def free_bytes() -> int:
+    """What this process may still take: of the machine, or of its control group where that has less."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        most = int((CGROUP / "memory.max").read_text())  # "max" where there is no limit
+        used = int((CGROUP / "memory.current").read_text())
+        figures = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return free
+    return min(free, most - used + int(figures.get("inactive_file", 0)))
+
+
+class Memory:
+    """What rows and prefixes take and may yet take, in tokens whose keys and values are stored."""
+
+    def __init__(self, most_tokens: float = math.inf) -> None:
+        self.most_tokens = most_tokens
+        self.pressure = 0.0
+        """The share that the requests under way may come to need; 1 where others wait for them to end."""
+
+    @classmethod
+    def of(cls, cache_bytes: int | None, *, token_bytes: int, device: torch.device) -> Memory:
+        """`cache_bytes`: the most that may be stored; None: `SHARE` of what is free on a CPU, anything elsewhere, where
+        the cache takes its whole room at once."""
+        if cache_bytes is None and device.type != "cpu":
+            return cls()
+        return cls(max(1, (SHARE * free_bytes() if cache_bytes is None else cache_bytes) // token_bytes))
+
+    def fitting(self, waiting: Sequence[Request], live: Sequence[Row], prefixes: Sequence[Prefix]) -> list[Request]:
+        """The first of `waiting` for which there is enough beside those that are `live`, however long all of them get;
+        one at least where none is."""
+        needed = sum(map(reserved, live)) + _stored(prefixes)
+        fitting: list[Request] = []
+        for request in waiting:
+            known = max((len(p.tokens) for p in prefixes if p.begins(request.prompt)), default=0)
+            more = len(request.prompt) - known + request.limit
+            if needed + more > self.most_tokens and (fitting or live):
+                break
+            needed += more
+            fitting.append(request)
+        self.pressure = 1.0 if len(fitting) < len(waiting) else needed / self.most_tokens
+        return fitting
+
+    def excess(self, rows: Sequence[Row], touched: Sequence[int], prefixes: Sequence[Prefix], coming: int) -> float:
+        """How much more than there may be `rows` would take, of which so many tokens were `touched`, once the requests
+        under way have come to their limits, and those just admitted have stored `coming` tokens of their prompts."""
+        taken = sum(max(length, row.own, reserved(row)) for row, length in zip(rows, touched, strict=True))
+        return taken + coming + _stored(prefixes) - self.most_tokens
+
+
+def reserved(row: Row) -> int:
+    """How many tokens the requests of a row may come to store: each in a row of its own, when they part."""
+    return sum(row.own + request.limit - len(request.token_ids) for request in row.requests)
+
+
+def _stored(prefixes: Iterable[Prefix]) -> int:
+    return sum(len(prefix.tokens) for prefix in prefixes)

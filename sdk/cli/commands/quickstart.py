@@ -44,6 +44,7 @@ _Seed = Annotated[
     int | None,
     typer.Option(
         min=0,
+        max=2**32 - 1,
         metavar="N",
         show_default="0",
         help="Another draw: the order of tasks and what is sampled. One run is one draw of many.",

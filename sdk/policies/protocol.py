@@ -7,6 +7,7 @@ only knows text (`EndpointAgent`), or plays a script (`ScriptedAgent`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -14,6 +15,9 @@ from typing import Any, Literal, Protocol
 from mcp_bridge.records import Tool
 
 from ..records import Message, TokenRow, ToolPrompt
+
+LOWEST_TEMPERATURE = 1e-5
+"""Logits divided by much less are infinite. vLLM takes the most likely token below it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +30,10 @@ class Sampling:
     """The most tokens of one turn."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}; it must be 0 (greedy) or more")
+        if not (self.temperature == 0 or LOWEST_TEMPERATURE <= self.temperature < math.inf):
+            raise ValueError(
+                f"temperature is {self.temperature}; it must be 0 (greedy) or a number from {LOWEST_TEMPERATURE} up"
+            )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}; it must be in (0, 1]")
         if self.max_tokens < 1:

@@ -12,7 +12,7 @@ import anyio
 from mcp_bridge.records import Tool
 
 from ..errors import ModelError, PolicyFailure
-from ..policies.protocol import Completion, Sampling, StreamingPolicy
+from ..policies.protocol import LOWEST_TEMPERATURE, Completion, Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer, ParsedReply
 from ..policies.rendering.calls import format_calls
 from ..records import Message, ToolCall
@@ -146,8 +146,9 @@ class Generator:
                 "max_tokens",
             )
         limit = min(room, self._default_max_tokens if wanted is None else wanted - forced_tokens)
+        temperature = 1.0 if request.temperature is None else request.temperature
         return Sampling(
-            temperature=1.0 if request.temperature is None else request.temperature,
+            temperature=0 if temperature < LOWEST_TEMPERATURE else temperature,  # as vLLM does
             top_p=1.0 if request.top_p is None else request.top_p,
             max_tokens=limit,
         )

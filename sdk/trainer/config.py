@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..errors import ConfigError
+from ..policies.protocol import LOWEST_TEMPERATURE
 from ..policies.tool_prompt import TrainedToolPrompt, as_trained
 from ..policies.vllm.options import VllmOptions
 from ..rollouts.limits import Limits
@@ -142,7 +144,7 @@ class TrainConfig(BaseModel):
     clip_high: float = Field(default=0.28, gt=0)
     """The upper clip may be wider than the lower one (DAPO, section 3.1). In `cispo`: the largest weight of a ratio,
     such as 5.0."""
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, ge=LOWEST_TEMPERATURE)
     shared_prefix: bool = True
     """Forward each distinct token of a group once. Off: TRL's padded forward."""
     trl: dict[str, Any] = Field(default_factory=dict)
@@ -363,7 +365,9 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
         if item["type"] == "extra_forbidden":
             parts: dict[str, type[BaseModel]] = {"limits": Limits, "vllm": VllmOptions}
             fields = parts.get(name.rpartition(".")[0], model).model_fields
-            problems.append(f"there is no option {name!r}; the options are {', '.join(sorted(fields))}")
+            near = difflib.get_close_matches(name.rpartition(".")[2], fields, n=1)
+            meant = f"did you mean {near[0]!r}? " if near else ""
+            problems.append(f"there is no option {name!r}; {meant}the options are {', '.join(sorted(fields))}")
             continue
         said = item["msg"].removeprefix("Value error, ")
         if not name:  # a check of several options, which names those that it is about

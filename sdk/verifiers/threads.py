@@ -13,7 +13,9 @@ import anyio.lowlevel
 
 Given = TypeVar("Given")
 
-_MOST_AT_ONCE = 16
+_MOST_AT_ONCE = 64
+"""As many as rollouts are in flight by default: the time that a verifier may take runs while it waits for a thread,
+too, and one that asks a server would be left without a verdict because of those before it."""
 _limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("verifier_threads")
 
 

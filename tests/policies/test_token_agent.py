@@ -161,3 +161,9 @@ async def test_rows_given_out_are_not_changed_by_later_turns() -> None:
     kept = rows[0].model_copy(deep=True)
     await conversation.reply(ASK)
     assert rows[0] == kept
+
+
+@pytest.mark.parametrize("temperature", [-0.1, 1e-6, float("nan"), float("inf")])
+def test_a_temperature_that_no_logits_can_be_divided_by_is_refused(temperature: float) -> None:
+    with pytest.raises(ValueError, match=r"it must be 0 \(greedy\) or a number from 1e-05 up"):
+        Sampling(temperature=temperature)

@@ -122,9 +122,10 @@ def test_sampling_parameters_reach_the_policy():
     with serving(default_max_tokens=77) as client:
         ask(client, temperature=0.25, top_p=0.5, max_tokens=9)
         ask(client, max_completion_tokens=8, temperature=0)
+        ask(client, temperature=1e-40)
         ask(client)
         seen = [(s.temperature, s.top_p, s.max_tokens) for s in client.policy.samplings]
-    assert seen == [(0.25, 0.5, 9), (0, 1.0, 8), (1.0, 1.0, 77)]
+    assert seen == [(0.25, 0.5, 9), (0, 1.0, 8), (0, 1.0, 77), (1.0, 1.0, 77)]
 
 
 def test_an_answer_that_was_cut_says_length(client):

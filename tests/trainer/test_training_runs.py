@@ -148,7 +148,7 @@ def test_a_demonstration_that_does_not_pass_its_verifier_stops_the_run_before_th
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"grpo_step": 3}, "there is no option 'grpo_step'"),
+        ({"grpo_step": 3}, "there is no option 'grpo_step'; did you mean 'grpo_steps'"),
         ({"group_size": 1}, "group_size is 1"),
         ({"limits": {"max_turn": 3}}, "limits.max_turn"),
         ({"warm_start_steps": 0, "grpo_steps": 0}, "nothing would be trained"),

@@ -180,8 +180,8 @@ async def test_a_timeout_of_the_verifiers_own_is_its_own_error():
         await run_verifier(times_out, a_rollout())
 
 
-async def test_many_sync_verifiers_run_at_once():
-    together = threading.Barrier(8)
+async def test_as_many_sync_verifiers_as_rollouts_are_in_flight_by_default_run_at_once():
+    together = threading.Barrier(64)
 
     def meets(rollout):
         return together.wait(30) >= 0
@@ -192,9 +192,9 @@ async def test_many_sync_verifiers_run_at_once():
         verdicts.append(await run_verifier(meets, a_rollout()))
 
     async with anyio.create_task_group() as group:
-        for _ in range(8):
+        for _ in range(64):
             group.start_soon(judge)
-    assert [verdict.score for verdict in verdicts] == [1] * 8
+    assert [verdict.score for verdict in verdicts] == [1] * 64
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Axes: Y layers, 2 keys and values, R rows, K key heads, S stored tokens, D head 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import sys
@@ -65,9 +66,13 @@ class RowCache:
         self._note([both if row in (a, b) else 0 for row in range(max(a, b) + 1)])
 
     def release(self, row: int, tokens: int) -> None:
-        """Give back the memory of a row after its first `tokens`, which are all that it still needs. Nothing happens
-        where the whole room was taken at once, and on systems that take no pages back."""
-        if self._mapped is None or sys.platform != "linux" or tokens >= self.touched[row]:
+        """Give back the memory of a row after its first `tokens`, which are all that it still needs. It stays the
+        row's where the whole room was taken at once, and on systems that take no pages back."""
+        if tokens >= self.touched[row]:
+            return
+        # There, too: for what would be counted for ever, every conversation that pauses would be forgotten, in vain.
+        self.touched[row] = tokens
+        if self._mapped is None or sys.platform != "linux":
             return
         step = self.data.stride(3) * self._dtype.itemsize  # of a key head
         for layer in range(self._layers):
@@ -75,7 +80,6 @@ class RowCache:
                 begin = self.data[layer, kind, row].storage_offset() * self._dtype.itemsize
                 for head in range(self._key_heads):
                     self._discard(begin + head * step + tokens * step // self.data.shape[4], begin + (head + 1) * step)
-        self.touched[row] = tokens
 
     def _discard(self, begin: int, end: int) -> None:
         """The whole pages of these bytes go back; others may hold what stays beside them."""
@@ -101,6 +105,11 @@ class RowCache:
         # a choice: of shared ones also reading takes memory.
         private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _UNRESERVED} if sys.platform != "win32" else {}
         pages = mmap.mmap(-1, math.prod(shape) * self._dtype.itemsize, **private)
+        if sys.platform == "linux":
+            # Where the system makes all pages huge, one token of a row would take 2 MB for each key head of each layer,
+            # and what was given back be taken again. A kernel without huge pages refuses to be told.
+            with contextlib.suppress(OSError):
+                pages.madvise(mmap.MADV_NOHUGEPAGE)
         return torch.frombuffer(pages, dtype=self._dtype).view(shape), pages
 
 

@@ -4,7 +4,7 @@ memory is full."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,18 +20,34 @@ SHARE = 0.5
 while the cache's room grows, what is stored is there twice."""
 
 CGROUP = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def free_bytes() -> int:
-    """What this process may still take: of the machine, or of its control group where that has less."""
-    free = int(psutil.virtual_memory().available)
-    try:
-        most = int((CGROUP / "memory.max").read_text())  # "max" where there is no limit
-        used = int((CGROUP / "memory.current").read_text())
-        figures = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        return free
-    return min(free, most - used + int(figures.get("inactive_file", 0)))
+    """What this process may still take: of the machine, or of its control groups where one has less."""
+    return min([int(psutil.virtual_memory().available), *_left_in_groups()])
+
+
+def _left_in_groups() -> Iterator[int]:
+    """What is left to the control group of this process, and to each that this one is part of: a job of a cluster has
+    its limit some levels up. Of version 2 or, on older systems, 1."""
+    lines = OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else []
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if not controllers:
+            root, names = CGROUP, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root = CGROUP / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        own = root / path.lstrip("/")  # within a container often not there, where the root is its own group
+        for group in (group for group in (own, *own.parents) if group.is_relative_to(root)):
+            try:
+                most, used = (int((group / name).read_text()) for name in names[:2])  # "max" where there is no limit
+                figures = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            except (OSError, ValueError):
+                continue
+            yield most - used + int(figures.get(names[2], 0))
 
 
 class Memory:
@@ -52,16 +68,20 @@ class Memory:
 
     def fitting(self, waiting: Sequence[Request], live: Sequence[Row], prefixes: Sequence[Prefix]) -> list[Request]:
         """The first of `waiting` for which there is enough beside those that are `live`, however long all of them get;
-        one at least where none is."""
-        needed = sum(map(reserved, live)) + _stored(prefixes)
+        one at least where none is. Prefixes that none of these stands on do not count: they can be forgotten."""
+        held = {row.prefix for row in live if row.prefix is not None}
+        needed = sum(map(reserved, live)) + _stored(held)
         fitting: list[Request] = []
         for request in waiting:
-            known = max((len(p.tokens) for p in prefixes if p.begins(request.prompt)), default=0)
-            more = len(request.prompt) - known + request.limit
+            begun = [prefix for prefix in prefixes if prefix.begins(request.prompt)]
+            prefix = max(begun, key=lambda p: len(p.tokens), default=None)
+            more = len(request.prompt) + request.limit - (len(prefix.tokens) if prefix in held and prefix else 0)
             if needed + more > self.most_tokens and (fitting or live):
                 break
             needed += more
             fitting.append(request)
+            if prefix is not None:
+                held.add(prefix)
         self.pressure = 1.0 if len(fitting) < len(waiting) else needed / self.most_tokens
         return fitting
 

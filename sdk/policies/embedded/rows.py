@@ -224,17 +224,22 @@ class Rows:
         return row
 
     def _give_back(self, coming: int) -> None:
-        """Where there is not enough for what is `coming` and for rows that part: first what no conversation needs, then
-        those that have waited longest."""
+        """Where there is not enough for what is `coming` and for rows that part: first what no conversation needs, the
+        prefixes that none stands on among it, then conversations that have waited longest."""
         idle = sorted(self.rows[self.live :], key=lambda row: row.used)
         if self._excess(coming) > 0:
             for place, row in enumerate(self.rows):
                 self._decoder.cache.release(place, row.own)
-        for row in idle:
-            if self._excess(coming) <= 0:
+        while self._excess(coming) > 0:
+            held = {row.prefix for row in self.rows}
+            if stale := [prefix for prefix in self.prefixes if prefix not in held]:
+                self.prefixes.remove(min(stale, key=lambda p: p.used))
+            elif idle:
+                row = idle.pop(0)
+                row.prefix, row.tokens = None, []
+                self._decoder.cache.release(self.rows.index(row), 0)
+            else:
                 return
-            row.prefix, row.tokens = None, []
-            self._decoder.cache.release(self.rows.index(row), 0)
 
     def _excess(self, coming: int = 0) -> float:
         return self.memory.excess(self.rows, self._decoder.cache.touched, self.prefixes, coming)

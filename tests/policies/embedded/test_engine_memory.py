@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from engine_models import random_tokens, tiny_model
 from plain_forward import assert_exact
 
-from sdk.policies.embedded import EmbeddedEngine, memory
+from sdk.policies.embedded import EmbeddedEngine, cache, memory
 from sdk.policies.protocol import Sampling
 from sdk.rollouts.concurrency import FULL
 
@@ -35,7 +36,8 @@ async def test_requests_that_do_not_fit_into_the_memory_wait_and_get_what_they_w
         assert [one.token_ids for one in found] == [one.token_ids for one in expected]
         # Two of 50 tokens fit, so that the other ten wait: few rollouts are to be in flight.
         assert max(pressures) == 1.0 > FULL
-        assert narrow.pressure() == wide.pressure() == 0.0
+    # Only now: the last answer comes before the step that gave it ends.
+    assert narrow.pressure() == wide.pressure() == 0.0
 
 
 async def test_a_request_larger_than_the_memory_is_computed_by_itself() -> None:
@@ -63,6 +65,41 @@ async def test_conversations_that_pause_are_kept_until_others_need_their_memory(
     assert_exact(MODEL, forgotten, completion, 1.0)
 
 
+async def test_prefixes_that_no_conversation_stands_on_keep_nobody_waiting() -> None:
+    with EmbeddedEngine(MODEL, cache_bytes=300 * TOKEN_BYTES) as engine:
+        for number in range(3):
+            prompt, short = random_tokens(85, number), Sampling(max_tokens=4, temperature=1.0)
+            await asyncio.gather(*(engine.sample(prompt, sampling=short, seed=seed) for seed in range(3)))
+        pressures: list[float] = []
+
+        def look(_: int) -> None:
+            pressures.append(engine.pressure())
+
+        prompts = [random_tokens(30, 50 + number) for number in range(5)]
+        found = await asyncio.gather(*(engine.sample(p, sampling=SAMPLING, seed=0, on_token=look) for p in prompts))
+    # Five of 50 tokens fit into 300, but not beside the prompts of the groups that are done.
+    assert max(pressures) < 1.0
+    for prompt, completion in zip(prompts, found, strict=True):
+        assert_exact(MODEL, prompt, completion, 1.0)
+
+
+async def test_conversations_are_kept_also_where_the_system_takes_no_pages_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cache, "sys", SimpleNamespace(platform="darwin"))
+    short = Sampling(max_tokens=5, temperature=1.0)
+    with EmbeddedEngine(MODEL, cache_bytes=300 * TOKEN_BYTES) as engine:
+        for number in range(8):
+            await engine.sample(random_tokens(60, number), sampling=SAMPLING, seed=number)
+        prompt = random_tokens(30, 99)
+        for turn in range(3):
+            computed = engine.computed_prompt_tokens
+            said = (await engine.sample(prompt, sampling=short, seed=turn)).token_ids
+            assert engine.computed_prompt_tokens - computed == (2 if turn else len(prompt))
+            await engine.sample(random_tokens(10, 200 + turn), sampling=short, seed=0)
+            prompt = [*prompt, *said, 5]
+
+
 @pytest.mark.parametrize(("most", "free"), [("max", None), (f"{2**30}", 2**30 - 2**29 + 2**20)])
 def test_the_memory_of_a_control_group_counts_where_it_is_less(
     most: str, free: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -70,8 +107,40 @@ def test_the_memory_of_a_control_group_counts_where_it_is_less(
     (tmp_path / "memory.max").write_text(f"{most}\n")
     (tmp_path / "memory.current").write_text(f"{2**29}\n")
     (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {2**20}\n")
+    (tmp_path / "own").write_text("0::/\n")
     monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "own")
     assert memory.free_bytes() == free if free is not None else memory.free_bytes() > 2**30
+
+
+@pytest.mark.parametrize(
+    ("own", "limited", "names"),
+    [
+        ("0::/jobs/7/step", "jobs/7", ("memory.max", "memory.current", "inactive_file")),
+        (
+            "5:devices:/x\n4:cpu,memory:/jobs/7/step\n0::/",
+            "memory/jobs/7",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ),
+        (
+            "4:memory:/not/seen/in/the/container",
+            "memory",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ),
+    ],
+)
+def test_the_limit_of_a_control_group_some_levels_up_and_of_an_older_system_counts(
+    own: str, limited: str, names: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = tmp_path / limited
+    group.mkdir(parents=True)
+    (group / names[0]).write_text(f"{2**30}\n")
+    (group / names[1]).write_text(f"{2**29}\n")
+    (group / "memory.stat").write_text(f"anon 5\n{names[2]} {2**20}\n")
+    (tmp_path / "own").write_text(own + "\n")
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "own")
+    assert memory.free_bytes() == 2**30 - 2**29 + 2**20
 
 
 def test_a_memory_of_nothing_is_refused() -> None:

@@ -61,3 +61,19 @@ def test_a_row_that_is_released_gives_its_memory_back_and_no_other_row_changes(k
     assert (cache.row(0) == 1.0).all()
     assert (cache.row(1)[..., :kept, :] == 2.0).all()
     assert (cache.row(2) == 3.0).all()
+
+
+@ON_LINUX
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages here")
+def test_no_row_takes_a_huge_page_for_one_token() -> None:
+    config = SimpleNamespace(num_hidden_layers=1, num_attention_heads=1, hidden_size=64)
+    cache = RowCache(config, dtype=torch.float32, device=torch.device("cpu"))
+    cache.ensure(rows=8, tokens=8192)
+    begin = cache.data.data_ptr()
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    for line in lines:
+        first, dash, last = line.split()[0].partition("-")
+        if dash and int(first, 16) <= begin < int(last, 16):
+            break
+    flags = next(line for line in lines if line.startswith("VmFlags:"))
+    assert "nh" in flags.split()  # no huge pages

@@ -56,7 +56,8 @@ class EmbeddedEngine:
         `max_rows`: the most requests decoded at once; more wait their turn. `context_tokens`: the most tokens of
         prompt and completion together, the model's own limit where not given. `cache_bytes`: the most memory of keys
         and values; requests wait where theirs might not fit, and one alone is always computed. On a CPU half of what
-        is free where not given, on other devices whatever the rows need. `version`: of the weights as they are.
+        is free where not given, on other devices whatever the rows need: there each row takes the room of the longest,
+        and what is given bounds only what they store. `version`: of the weights as they are.
         `max_restarts`: how often, in all, it goes on with an empty cache after a failure; the requests that were being
         computed have failed then, and those that came later have not.
         Raises `ModelError` for a model the engine cannot express, `ValueError` for limits that cannot be.

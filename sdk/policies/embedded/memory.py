@@ -6,14 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import torch
 
-if TYPE_CHECKING:
-    from .requests import Request
-    from .rows import Prefix, Row
+from .conversations import Prefix, Row
+from .requests import Request
 
 SHARE = 0.5
 """Of the memory that is free when the engine begins. The rest is for activations and whoever trains beside it, and
@@ -70,7 +68,7 @@ class Memory:
         """The first of `waiting` for which there is enough beside those that are `live`, however long all of them get;
         one at least where none is. Prefixes that none of these stands on do not count: they can be forgotten."""
         held = {row.prefix for row in live if row.prefix is not None}
-        needed = sum(map(reserved, live)) + _stored(held)
+        needed = sum(row.reserved for row in live) + _stored(held)
         fitting: list[Request] = []
         for request in waiting:
             begun = [prefix for prefix in prefixes if prefix.begins(request.prompt)]
@@ -88,13 +86,8 @@ class Memory:
     def excess(self, rows: Sequence[Row], touched: Sequence[int], prefixes: Sequence[Prefix], coming: int) -> float:
         """How much more than there may be `rows` would take, of which so many tokens were `touched`, once the requests
         under way have come to their limits, and those just admitted have stored `coming` tokens of their prompts."""
-        taken = sum(max(length, row.own, reserved(row)) for row, length in zip(rows, touched, strict=True))
+        taken = sum(max(length, row.own, row.reserved) for row, length in zip(rows, touched, strict=True))
         return taken + coming + _stored(prefixes) - self.most_tokens
-
-
-def reserved(row: Row) -> int:
-    """How many tokens the requests of a row may come to store: each in a row of its own, when they part."""
-    return sum(row.own + request.limit - len(request.token_ids) for request in row.requests)
 
 
 def _stored(prefixes: Iterable[Prefix]) -> int:

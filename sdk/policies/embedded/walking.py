@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from .conversations import Row, Way
 from .guesses import CONTEXT, Guesses
 from .requests import Request
-from .rows import MOST_REMEMBERED, Row, Rows, Way
+from .rows import MOST_REMEMBERED, Rows
 from .sampling import choose
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
+from .conversations import Admission, Row
 from .decoder import Decoder
 from .guesses import CONTEXT, Guesses
 from .memory import Memory
 from .requests import Request
-from .rows import Admission, Row, Rows
+from .rows import Rows
 from .walking import Walk, join, walk
 
 

@@ -49,7 +49,7 @@ def test_options_that_cannot_work_are_named(options: dict[str, Any], words: str)
         ({"engine": "vllm", "lora_rank": 8, "vllm": {"in_flight": True}}, "in_flight does nothing for adapters"),
         (
             {"engine": "vllm", "vllm": {"replica": 2}},
-            "no option 'vllm.replica'; the options are arguments, environment",
+            "no option 'vllm.replica'; did you mean 'replicas'",
         ),
     ],
 )

@@ -8,18 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..errors import SourceError
+from ..toolsets.subschemas import MANY, NAMED, ONE
 from .references import Place, References
 
 Schema = dict[str, Any]
 
 PREFIX = "#/$defs/"
 
-_ONE = frozenset({
-    "not", "items", "additionalProperties", "contains", "propertyNames", "if", "then", "else", "unevaluatedItems",
-    "unevaluatedProperties", "contentSchema", "additionalItems",
-})  # fmt: skip
-_MANY = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
 # Their targets become definitions of their own, so what they would hold here is no longer needed.
 _DROPPED = frozenset({"$defs", "definitions", "$id", "$anchor", "$dynamicAnchor", "$schema", "$comment", "nullable"})
 _KEPT_BESIDE_REF_30 = frozenset({"description", "title", "default", "deprecated", "readOnly", "writeOnly", "nullable"})
@@ -81,11 +76,11 @@ class SchemaReader:
             schema[key] = PREFIX + self._named(value, place)
         elif key == "items" and isinstance(value, list):
             schema["prefixItems"] = self._list(value, where)
-        elif key in _ONE:
+        elif key in ONE:
             schema[key] = self.read(value, where)
-        elif key in _MANY:
+        elif key in MANY:
             schema[key] = self._list(value, where)
-        elif key in _NAMED:
+        elif key in NAMED:
             if not isinstance(value, Mapping):
                 raise SourceError(f"{where}: must be an object of schemas, not {value!r:.80}")
             schema[key] = {name: self.read(inner, where / name) for name, inner in value.items()}
@@ -177,11 +172,11 @@ def subschemas(schema: Schema) -> Iterator[Schema]:
     """The schemas that stand directly in `schema`; true and false are left out."""
     for key, value in schema.items():
         found: list[Any] = []
-        if key in _ONE:
+        if key in ONE:
             found = [value]
-        elif key in _MANY:
+        elif key in MANY:
             found = value
-        elif key in _NAMED:
+        elif key in NAMED:
             found = list(value.values())
         yield from (one for one in found if isinstance(one, dict))
 
@@ -194,11 +189,11 @@ def replaced(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
 
     copy: Schema = {}
     for key, value in schema.items():
-        if key in _ONE:
+        if key in ONE:
             copy[key] = one(value)
-        elif key in _MANY:
+        elif key in MANY:
             copy[key] = [one(inner) for inner in value]
-        elif key in _NAMED:
+        elif key in NAMED:
             copy[key] = {name: one(inner) for name, inner in value.items()}
         else:
             copy[key] = value

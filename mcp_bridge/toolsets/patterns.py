@@ -7,12 +7,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-_ONE = frozenset(
-    {"additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "then"}
-    | {"propertyNames", "unevaluatedItems", "unevaluatedProperties"}
-)
-_MANY = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
-_NAMED = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
+from .subschemas import MANY, NAMED, ONE
+
+# Of older drafts, too.
+_MANY = MANY | {"items"}
+_NAMED = NAMED | {"$defs", "definitions", "dependencies"}
 
 
 def is_readable(pattern: Any) -> bool:
@@ -54,4 +53,4 @@ def _part(key: str, value: Any, leave_out: Callable[[str], None]) -> Any:
     if key in _MANY and isinstance(value, list):
         parts = [with_readable_patterns(one, leave_out) for one in value]
         return value if all(part is one for part, one in zip(parts, value, strict=True)) else parts
-    return with_readable_patterns(value, leave_out) if key in _ONE else value
+    return with_readable_patterns(value, leave_out) if key in ONE else value

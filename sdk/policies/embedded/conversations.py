@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,6 +22,12 @@ class Prefix:
     def begins(self, prompt: list[int]) -> bool:
         """Whether `prompt` goes on from it."""
         return len(self.tokens) < len(prompt) and prompt[: len(self.tokens)] == self.tokens
+
+
+def longest_beginning(prefixes: Iterable[Prefix], prompt: list[int]) -> Prefix | None:
+    """The longest of the prefixes that `prompt` goes on from."""
+    begun = (prefix for prefix in prefixes if prefix.begins(prompt))
+    return max(begun, key=lambda prefix: len(prefix.tokens), default=None)
 
 
 @dataclass(eq=False)

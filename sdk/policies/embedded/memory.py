@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from .conversations import Prefix, Row
+from .conversations import Prefix, Row, longest_beginning
 from .requests import Request
 
 SHARE = 0.5
@@ -71,9 +71,8 @@ class Memory:
         needed = sum(row.reserved for row in live) + _stored(held)
         fitting: list[Request] = []
         for request in waiting:
-            begun = [prefix for prefix in prefixes if prefix.begins(request.prompt)]
-            prefix = max(begun, key=lambda p: len(p.tokens), default=None)
-            more = len(request.prompt) + request.limit - (len(prefix.tokens) if prefix in held and prefix else 0)
+            prefix = longest_beginning(prefixes, request.prompt)
+            more = len(request.prompt) + request.limit - (len(prefix.tokens) if prefix and prefix in held else 0)
             if needed + more > self.most_tokens and (fitting or live):
                 break
             needed += more

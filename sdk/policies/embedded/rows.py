@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from .attention import NextTokens, Segment
-from .conversations import Admission, Prefix, Row, Way
+from .conversations import Admission, Prefix, Row, Way, longest_beginning
 from .decoder import Decoder
 from .memory import Memory
 from .requests import Request, common_length
@@ -216,8 +216,7 @@ class Rows:
         """The prefix that saves most: tokens times the conversations that begin with them, made if need be."""
         others = [*(p for p in prompts if p is not prompt), *(row.tokens for row in self.rows)]
         lengths = [min(common_length(prompt, other), len(prompt) - 1) for other in others]
-        fitting = [prefix for prefix in self.prefixes if prefix.begins(prompt)]
-        best = max(fitting, key=lambda p: len(p.tokens), default=None)
+        best = longest_beginning(self.prefixes, prompt)
         have = len(best.tokens) if best else 0
 
         def saved(length: int) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from mcp_bridge.errors import SourceError
+from mcp_bridge.extras import require_extra
 from mcp_bridge.records import ErrorKind, Tool, ToolResult
 
 from ..changes import State
@@ -71,6 +72,7 @@ class ApiTwin(Sandbox):
         credentials: Mapping[str, Collection[str] | None] | None = None,
         follow_urls: bool = False,
     ) -> None:
+        require_extra("twins", "ApiTwin", SourceError)
         if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= 1_000_000:
             raise SourceError(f"rows is {rows!r}; it must be a whole number from 1 to 1000000")
         self.blueprint = Blueprint(document, name=name, rows=rows, tags=tags, follow_urls=follow_urls)

@@ -54,7 +54,11 @@ def count_tokens(renderer: ChatRenderer, tools: Sequence[Tool]) -> TokenCosts:
 
 def open_renderer(model: str | None) -> ChatRenderer:
     """The renderer of a model; its weights are not loaded. Raises `ModelError`."""
+    from mcp_bridge.extras import require_extra
+
     from ..policies.rendering import make_renderer
+
+    require_extra("serve", "counting tokens", ModelError)
 
     try:
         tokenizer = _open_tokenizer(model)

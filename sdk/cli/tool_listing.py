@@ -43,11 +43,11 @@ def listing_of(source: Any, handlers: Handlers | None = None) -> Listing:
     return anyio.run(ask)
 
 
-def as_table(listing: Listing, costs: TokenCosts) -> str:
-    """A line for each tool: name, source, behaviour, tokens; then what is left out, and why."""
+def as_table(listing: Listing, costs: TokenCosts | None) -> str:
+    """A line for each tool: name, source, behaviour, tokens where they were counted; then what is left out, and why."""
     rows = [("tool", "from", "behaviour", "tokens")]
     rows += [
-        (_shown_name(tool), _short(tool.source), _behaviour(tool, listing), str(costs.by_tool[tool.name]))
+        (_shown_name(tool), _short(tool.source), _behaviour(tool, listing), str(costs.by_tool[tool.name]) if costs else "?")
         for tool in listing.tools
     ]
     lines = _aligned(rows, numbers=True)
@@ -57,12 +57,12 @@ def as_table(listing: Listing, costs: TokenCosts) -> str:
     return "\n".join(lines)
 
 
-def as_json(listing: Listing, costs: TokenCosts, *, model: str) -> str:
+def as_json(listing: Listing, costs: TokenCosts | None, *, model: str) -> str:
     """Everything the table and the descriptions say, for programs."""
     return json.dumps(
         {
             "model": model,
-            "tokens": {"total": costs.total, "around": costs.around},
+            "tokens": {"total": costs.total, "around": costs.around} if costs else None,
             "tools": [
                 {
                     "name": tool.name,
@@ -72,7 +72,7 @@ def as_json(listing: Listing, costs: TokenCosts, *, model: str) -> str:
                     "input_schema": tool.input_schema,
                     "annotations": tool.annotations.model_dump(exclude_none=True),
                     "refused_in_training": tool.name in listing.live_destructive,
-                    "tokens": costs.by_tool[tool.name],
+                    "tokens": costs.by_tool[tool.name] if costs else None,
                 }
                 for tool in listing.tools
             ],

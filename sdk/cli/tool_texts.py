@@ -17,11 +17,11 @@ _BEHAVIOURS = {
 }
 
 
-def describe_tool(tool: Tool, tokens: int) -> str:
+def describe_tool(tool: Tool, tokens: int | None) -> str:
     """The tool as text for a terminal. What servers write is made harmless: control characters are shown."""
     from ..evaluation.safe_text import one_line, visible
 
-    lines = [f"{one_line(signature(tool))}  [{tokens} tokens]"]
+    lines = [one_line(signature(tool)) + ("" if tokens is None else f"  [{tokens} tokens]")]
     lines += [f"    {line}" for line in visible(tool.description).strip().splitlines()]
     for name, schema in _properties(tool).items():
         described = schema.get("description") if isinstance(schema, Mapping) else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import Handlers, connect
+from mcp_bridge.extras import require_extra
 from mcp_bridge.guard.destructive import warn_of
 from mcp_bridge.records import Tool
 
@@ -55,6 +56,7 @@ class DistilledData:
 
     def dataset(self) -> Dataset:
         """As TRL's `SFTTrainer` takes it."""
+        require_extra("train", "DistilledData.dataset", ConfigError)
         from datasets import Dataset
 
         # Not splitlines(): that also breaks at characters such as U+2028, which JSON allows inside strings.

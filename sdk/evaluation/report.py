@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from mcp_bridge.extras import missing_modules
 from mcp_bridge.records import Tool
 
 from ..errors import RunFolderError
@@ -20,6 +22,8 @@ from .costs import Price
 from .errors import ConditionErrors, Embedder, Fault, find_faults, group_errors
 from .examples import Example, choose_examples
 from .training_summary import TrainingSummary
+
+log = logging.getLogger(__name__)
 
 
 class Report(BaseModel):
@@ -83,9 +87,13 @@ class Report(BaseModel):
     def draw(self, folder: Path) -> list[Path]:
         """Draw the pictures for slides that this report has figures for, as PNG; returns their paths.
 
-        Raises `RunFolderError` where they cannot be written.
+        None without matplotlib, with a warning in the log. Raises `RunFolderError` where they cannot be written.
         """
         from .comparison_plots import draw_comparison
+
+        if missing_modules("plots"):
+            log.warning("the report has no pictures: they need toolbake[plots] (pip install 'toolbake[plots]')")
+            return []
 
         make_folder(Path(folder))
         return draw_comparison(self, Path(folder))

@@ -12,6 +12,7 @@ import anyio.to_thread
 from pydantic import ValidationError
 
 from mcp_bridge.access.redaction import public_url
+from mcp_bridge.extras import require_extra
 
 from ..errors import ConfigError
 from ..records import ToolPrompt
@@ -34,6 +35,8 @@ async def open_agent(model: ModelSource = None, *, rows: int = 64) -> AsyncItera
     Raises `ConfigError` for what names no model, `ModelError` for one that cannot be loaded.
     """
     check_model_source(model)
+    if _is_vllm(model) or model is None or isinstance(model, str | Path):
+        require_extra("serve", "a local model", ConfigError)
     if _is_vllm(model):
         async with _open_vllm_agent(dict(model)) as agent:  # type: ignore[arg-type]
             yield agent

@@ -17,6 +17,8 @@ from typing import Any, Self
 
 import uvicorn
 
+from mcp_bridge.extras import require_extra
+
 from ..errors import ConfigError, ToolbakeError
 from ..policies.tool_prompt import PROMPT_NAMES, TOOL_PROMPTS, shown_by_default
 from ..records import ToolPrompt
@@ -150,6 +152,7 @@ def serve(
     Raises `ConfigError` for an address that cannot be used, before the model is loaded, and `ModelError` for a
     model that cannot be.
     """
+    require_extra("serve", "sdk.serve", ConfigError)
     if default_max_tokens < 1:
         raise ConfigError(f"default_max_tokens is {default_max_tokens}; it must be 1 or more")
     if tool_prompt is not None and tool_prompt not in TOOL_PROMPTS:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mcp_bridge.extras import require_extra
+
 from ..errors import ConfigError
 from .rows import from_arrow_row, from_csv_cells, task_fields
 
@@ -104,6 +106,7 @@ def _csv(path: Path) -> Iterator[tuple[Any, str]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[Any, str]]:
+    require_extra("train", f"{path}: a Parquet file", ConfigError)
     import pyarrow  # type: ignore[import-untyped]
     import pyarrow.parquet  # type: ignore[import-untyped]
 

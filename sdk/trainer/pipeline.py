@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from mcp_bridge import Handlers, connect
+from mcp_bridge.extras import require_extra
 from mcp_bridge.toolsets.toolset import Toolset
 
 from ..errors import ConfigError
@@ -77,6 +78,7 @@ async def train_async(
     Raises `ConfigError`, `ModelError`, `RunFolderError` or `mcp_bridge.SourceError` before work is lost; a run that
     was killed goes on from its folder when called again in the same way.
     """
+    require_extra("train", "sdk.train", ConfigError)
     options = TrainConfig.of(config)
     progress = progress or Silent()
     check_verifier(verifier)

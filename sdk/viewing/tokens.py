@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ def token_rows(line: Mapping[str, Any], run: RunFolder) -> dict[str, Any]:
     `tokenizer`: the file that made text of the ids, None where the machine has none of this model: then the ids
     themselves are shown. Nothing is downloaded.
     """
-    file = tokenizer_file(run)
+    file = tokenizer_file(run) if find_spec("tokenizers") is not None else None
     tokenizer = _tokenizer(str(file)) if file is not None else None
     if tokenizer is not None and not _speaks(tokenizer, line):
         file = tokenizer = None
@@ -83,6 +84,8 @@ def _starting_model(run: RunFolder) -> list[Path]:
 
 
 def _in_hub_cache(name: str) -> list[Path]:
+    if find_spec("huggingface_hub") is None:
+        return []
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

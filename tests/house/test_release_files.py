@@ -61,3 +61,21 @@ def test_pre_commit_uses_the_environments_own_tools() -> None:
 @pytest.mark.parametrize("mark", ["To be filled in", "TBD", "lorem"])
 def test_the_readme_has_no_gap(mark: str) -> None:
     assert mark.lower() not in read(Path("README.md")).lower()
+
+
+def test_the_extras_that_errors_name_bring_the_modules_that_they_are_checked_for() -> None:
+    from mcp_bridge.extras import EXTRAS
+
+    offered = PROJECT["optional-dependencies"]
+
+    def brought(extra: str) -> set[str]:
+        found = set()
+        for line in offered[extra]:
+            name, inner = re.fullmatch(r"([\w-]+)(?:\[([\w,]+)\])?.*", line).groups()  # type: ignore[union-attr]
+            found |= {name} if name != "toolbake" else set().union(*map(brought, inner.split(",")))
+        return found
+
+    for extra, modules in EXTRAS.items():
+        assert set(modules) <= brought(extra)
+    assert {"serve", "train", "vllm", "twins", "quickstart", "all", "dev"} <= set(offered)
+    assert set().union(*map(brought, EXTRAS)) == brought("all")

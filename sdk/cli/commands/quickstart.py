@@ -86,9 +86,13 @@ def quickstart(
     folder = fresh_folder(output_dir) if fresh else output_dir
     asked = {"steps": steps, "heldout": heldout, "prompts": prompts, "seed": seed}
     with clean_errors(debug, interrupted=_how_to_go_on(folder, asked) if fresh else RESUMABLE):
+        from mcp_bridge.extras import require_extra
+
+        from ...errors import ConfigError
         from ...progress import Console
         from ..quickstart_options import quickstart_options
 
+        require_extra("quickstart", "toolbake quickstart", ConfigError)
         _run(folder, quickstart_options(**asked), Console())
 
 

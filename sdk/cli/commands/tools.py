@@ -34,6 +34,8 @@ def tools(
       toolbake tools --command 'python server.py' --model Qwen/Qwen3-4B
     """
     with clean_errors(debug):
+        from mcp_bridge.extras import missing_modules
+
         from ...progress import Console
         from ..quiet import quiet_libraries
         from ..sources import load_handlers, tool_source
@@ -44,16 +46,21 @@ def tools(
         quiet_libraries()
         listing = listing_of(tool_source(tools, command), load_handlers(handlers))
         name = model or "the embedded SmolLM2-135M-Instruct"
-        Console().say(f"counting tokens for {name}")
-        costs = count_tokens(open_renderer(model), listing.tools)
+        if missing_modules("serve"):
+            costs = None
+            Console().say("tokens are not counted: that needs toolbake[serve] (pip install 'toolbake[serve]')")
+        else:
+            Console().say(f"counting tokens for {name}")
+            costs = count_tokens(open_renderer(model), listing.tools)
         if json:
             typer.echo(as_json(listing, costs, model=name.removeprefix("the embedded ")))
             return
         for tool in listing.tools:
-            typer.echo(describe_tool(tool, costs.by_tool[tool.name]))
+            typer.echo(describe_tool(tool, costs and costs.by_tool[tool.name]))
             typer.echo()
         typer.echo(as_table(listing, costs))
         typer.echo()
         count = len(listing.tools)
-        around = f", {costs.around} of them for the words around the tools" if costs.around > 0 else ""
-        typer.echo(f"{count} tool{'' if count == 1 else 's'}, {costs.total} tokens of every prompt{around}")
+        counted = f", {costs.total} tokens of every prompt" if costs else ""
+        around = f", {costs.around} of them for the words around the tools" if costs and costs.around > 0 else ""
+        typer.echo(f"{count} tool{'' if count == 1 else 's'}{counted}{around}")

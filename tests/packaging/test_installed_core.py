@@ -1,0 +1,121 @@
+"""The built wheel, installed without extras into an empty environment, outside the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_DISTRIBUTIONS = 50
+MOST_MEGABYTES = 100
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that holds the wheel, its dependencies and nothing else."""
+    folder = tmp_path_factory.mktemp("core")
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    source = folder / "source"
+    listed = run("git", "ls-files", "-co", "--exclude-standard", "sdk", "mcp_bridge", "sandboxes", cwd=ROOT).stdout
+    for name in [*listed.splitlines(), "pyproject.toml", "README.md", "LICENSE"]:
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    built = run(*pip, "wheel", "--no-deps", "--wheel-dir", folder, source, cwd=folder)
+    assert built.returncode == 0, built.stderr
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    python = folder / "venv" / "bin" / "python"
+    (wheel,) = folder.glob("toolbake-*.whl")
+    # No source distributions: what needs a compiler does not install.
+    installed = run(
+        *pip, "--python", python, "install", "--only-binary=:all:", "--constraint", ROOT / "constraints.txt", wheel,
+        cwd=folder,
+    )  # fmt: skip
+    assert installed.returncode == 0, installed.stderr
+    return python
+
+
+def test_the_core_is_small_and_brings_no_torch(python: Path, tmp_path: Path) -> None:
+    code = """
+import importlib.metadata, json, os
+found = {}
+for one in importlib.metadata.distributions():
+    sizes = [one.locate_file(file) for file in one.files or []]
+    found[one.name] = sum(os.path.getsize(path) for path in sizes if os.path.exists(path))
+print(json.dumps(found))
+"""
+    found = json.loads(run(python, "-c", code, cwd=tmp_path).stdout)
+    assert "torch" not in found
+    assert "numpy" not in found
+    assert len(found) <= MOST_DISTRIBUTIONS, sorted(found)
+    assert sum(found.values()) < MOST_MEGABYTES * 1_000_000
+
+
+def test_the_core_connects_a_server_and_calls_it(python: Path, tmp_path: Path) -> None:
+    code = """
+import anyio, mcp_bridge, sys
+async def main():
+    server = {"mcpServers": {"desk": {"command": sys.executable, "args": ["-m", "sandboxes.helpdesk"]}}}
+    async with mcp_bridge.connect(server) as tools, tools.open_world("one") as world:
+        result = await world.call("get_policy", {"topic": "returns"})
+        print(len(tools.tools), result.is_error)
+anyio.run(main)
+"""
+    done = run(python, "-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["9", "False"]
+
+
+def test_every_public_name_is_there_without_extras(python: Path, tmp_path: Path) -> None:
+    code = """
+import sdk, mcp_bridge, sandboxes
+for package in (sdk, mcp_bridge, sandboxes):
+    for name in package.__all__:
+        getattr(package, name)
+"""
+    done = run(python, "-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("sdk.train([f], ['x'], lambda r: 1.0)", "sdk.train needs toolbake[train]"),
+        ("sdk.serve('folder')", "sdk.serve needs toolbake[serve]"),
+        ("sdk.evaluate([f], ['x'], lambda r: 1.0)", "a local model needs toolbake[serve]"),
+        ("sandboxes.api.ApiTwin({})", "ApiTwin needs toolbake[twins]"),
+    ],
+)
+def test_what_needs_an_extra_names_it(python: Path, tmp_path: Path, call: str, told: str) -> None:
+    code = f"""
+import sdk, sandboxes, sandboxes.api
+def f(a: int) -> int:
+    return a
+try:
+    {call}
+except (sdk.ToolbakeError, __import__('mcp_bridge').SourceError) as error:
+    print(error)
+"""
+    done = run(python, "-c", code, cwd=tmp_path)
+    assert done.stdout.startswith(told), done.stderr
+    extra = told.split("[")[1].rstrip("]")
+    assert f"pip install 'toolbake[{extra}]'" in done.stdout
+
+
+def test_the_command_lists_tools_and_tells_that_tokens_are_not_counted(python: Path, tmp_path: Path) -> None:
+    command = f"{python} -m sandboxes.helpdesk"
+    done = run(python.with_name("toolbake"), "tools", "--command", command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "get_order" in done.stdout
+    assert "toolbake[serve]" in done.stderr

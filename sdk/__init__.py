@@ -7,18 +7,9 @@ OpenAI-compatible endpoint. Nothing heavy is imported until it is used.
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.sources.spoiling import faults_are_put_in_by
-
-# Read once, when torch is imported, which is later. What the environment says already is kept.
-# Threads that spin at barriers cost a machine that is shared a factor of ten and more; asleep they cost little.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# But to be put to sleep and woken at each of hundreds of barriers a token costs a sixth: they spin some microseconds.
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-# Large pages for large tensors: a training step otherwise spends a tenth of its time on page faults.
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 # As `import sandboxes` does, which takes longer.
 faults_are_put_in_by("sandboxes.faults.configured:faults_for")

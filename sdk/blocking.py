@@ -12,7 +12,6 @@ import anyio
 from .distilling.running import distill_async
 from .errors import ConfigError
 from .evaluation.running import evaluate_async, rollout_async
-from .freed_memory import keep_freed_memory
 from .probing.running import probe_async
 from .synthesis.rechecking import check_tasks_async
 from .synthesis.running import synthesize_async
@@ -22,17 +21,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _blocking(function: Callable[P, Awaitable[R]], *, computes: bool = False) -> Callable[P, R]:
-    """`function` run to its end in an event loop of its own. `computes`: a model's large tensors come and go in it."""
+def _blocking(function: Callable[P, Awaitable[R]]) -> Callable[P, R]:
+    """`function` run to its end in an event loop of its own."""
 
     @functools.wraps(function)
     def blocking(*args: P.args, **kwargs: P.kwargs) -> R:
         name = function.__name__
         if _in_event_loop():
             raise ConfigError(f"sdk.{name.removesuffix('_async')} was called inside an event loop; await sdk.{name}")
-
-        if computes:
-            keep_freed_memory()
 
         async def run() -> R:
             return await function(*args, **kwargs)
@@ -51,8 +47,8 @@ def _in_event_loop() -> bool:
     return True
 
 
-train = _blocking(train_async, computes=True)
-evaluate = _blocking(evaluate_async, computes=True)
+train = _blocking(train_async)
+evaluate = _blocking(evaluate_async)
 rollout = _blocking(rollout_async)
 distill = _blocking(distill_async)
 probe = _blocking(probe_async)

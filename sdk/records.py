@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from mcp_bridge.ledger.lines import LedgerLine
 from mcp_bridge.records import Tool, ToolResult
-from mcp_bridge.toolsets.unchecked import unchecked
 
 
 class ToolCall(BaseModel):
@@ -178,18 +177,13 @@ class TokenRow(BaseModel):
 
     def copied(self) -> TokenRow:
         """A copy that shares nothing. `model_copy(deep=True)` would look at every number."""
-        return _row(
-            {
-                "prompt_ids": list(self.prompt_ids),
-                "completion_ids": list(self.completion_ids),
-                "sampled": list(self.sampled),
-                "logprobs": list(self.logprobs),
-                "versions": list(self.versions),
-            }
+        return TokenRow.model_construct(
+            prompt_ids=list(self.prompt_ids),
+            completion_ids=list(self.completion_ids),
+            sampled=list(self.sampled),
+            logprobs=list(self.logprobs),
+            versions=list(self.versions),
         )
-
-
-_row = unchecked(TokenRow)
 
 
 StopReason = Literal["answered", "turn_limit", "token_limit", "call_limit", "time_limit", "context_limit", "failed"]

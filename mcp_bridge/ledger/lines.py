@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict
 
 from ..records import ToolResult
 from ..toolsets.plain import is_plain
-from ..toolsets.unchecked import unchecked
 from .spelling import spelled
 
 Event = Literal["started", "accepted", "lost", "answered", "refused", "failed", "unknown"]
@@ -66,8 +65,6 @@ class LedgerLine(BaseModel):
     """What went wrong, in one line."""
 
 
-_made = unchecked(LedgerLine)
-
 _Digested = str | bytes
 """A digest, or what it is made of when the line is read: small arguments as `marshal` packs them, or a short text as
 UTF-8."""
@@ -106,22 +103,17 @@ def _line(record: _Record | LedgerLine) -> LedgerLine:
     if isinstance(record, LedgerLine):
         return record
     rollout, call, key, event, tool, attempt, when, arguments, result, note = record
-    # What others gave: whether it is text was not looked at yet.
-    is_text = type(rollout) is type(call) is type(tool) is type(note) is str
-    make = _made if is_text else LedgerLine.model_validate
-    return make(
-        {
-            "rollout": rollout,
-            "call": call,
-            "key": key,
-            "event": event,
-            "tool": tool,
-            "attempt": attempt,
-            "time": when,
-            "arguments": digest_arguments(marshal.loads(arguments)) if isinstance(arguments, bytes) else arguments,
-            "result": hashlib.sha256(result).hexdigest() if isinstance(result, bytes) else result,
-            "note": note,
-        }
+    return LedgerLine(
+        rollout=rollout,
+        call=call,
+        key=key,
+        event=event,
+        tool=tool,
+        attempt=attempt,
+        time=when,
+        arguments=digest_arguments(marshal.loads(arguments)) if isinstance(arguments, bytes) else arguments,
+        result=hashlib.sha256(result).hexdigest() if isinstance(result, bytes) else result,
+        note=note,
     )
 
 

@@ -17,7 +17,6 @@ from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 
 from ..access.redaction import redacted
-from ..channels.session import LightSession
 from ..errors import ToolFailure
 from .eras import is_handshake
 from .handlers import Elicitation, Handlers, LogEntry, Progress, Sampling
@@ -82,9 +81,6 @@ class Answers:
     def install(self, client: Client) -> None:
         """Refuse in words, in place of the SDK, what has no handler. `client` is entered."""
         session = client.session
-        if isinstance(session, LightSession):
-            session.refusal = self._refusal
-            return
         dispatch = session.dispatch_input_request
 
         async def answer(

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import from_json
 
 from ..records import ToolResult
-from ..toolsets.results import EMPTY, EMPTY_ERROR, compact_json, error, quick_result
+from ..toolsets.results import EMPTY, EMPTY_ERROR, compact_json, error
 
 if TYPE_CHECKING:
     from mcp_types import BlobResourceContents, CallToolResult, ContentBlock, ResourceLink, TextResourceContents
 
 _TEXTUAL = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/javascript")
 _MOST_LEAVES = 500
-_DEFAULTS = ToolResult(text="").__dict__
 _JSON_BEGINS = frozenset('{["-0123456789tfn \n\r\t')
 _WORD = re.compile(r"[\w.+-]+")
 
@@ -39,21 +38,6 @@ def from_mcp(result: CallToolResult, *, reader: str | None = None) -> ToolResult
     if result.is_error:
         return error(text or EMPTY_ERROR, "tool_error", structured=structured)
     return ToolResult(text=text or EMPTY, structured=structured)
-
-
-def from_plain(answer: dict[str, Any], *, duration_s: float = 0.0) -> ToolResult:
-    """As `from_mcp`, of an answer as it is on the wire that holds texts and structured content alone."""
-    content, structured = answer["content"], answer.get("structuredContent")
-    if len(content) == 1:
-        own = text = content[0]["text"]
-    else:
-        texts = [block["text"] for block in content]
-        own, text = "\n".join(texts), "\n".join(filter(None, texts))
-    if structured is not None and not _tells(own, structured):
-        text = "\n".join(part for part in (text, compact_json(structured)) if part)
-    if answer.get("isError"):
-        return error(text or EMPTY_ERROR, "tool_error", structured=structured)
-    return quick_result({**_DEFAULTS, "text": text or EMPTY, "structured": structured, "duration_s": duration_s})
 
 
 def text_of(content: Iterable[ContentBlock], *, reader: str | None = None) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx2
 from mcp.shared.exceptions import MCPError
+from pydantic_core import from_json
 
 from ..access.auth import LoginFailed
 from ..errors import Delivery
@@ -113,6 +114,10 @@ class ContainedClient(httpx2.AsyncClient):
             told = response.headers.get("content-length", "")
             size = f"{int(told) / 1e6:.1f} MB" if told.isdigit() else f"more than {self._limit / 1e6:g} MB"
             return self._answered_by(too_large(size, self._limit), response.request)
+        if self._is_open() and not _answers(body, response.request.content):
+            # The SDK's client would wait for the right one, which no longer comes.
+            fault = Fault("status", "answered", "it sent something else than the answer to this request")
+            return self._answered_by(fault, response.request)
         return _with_body(response, content=body)
 
     async def _refusal(self, response: httpx2.Response) -> httpx2.Response:
@@ -194,6 +199,16 @@ async def _read(response: httpx2.Response, limit: int) -> bytes | None:
             return None
         parts.append(part)
     return b"".join(parts)
+
+
+def _answers(body: bytes, request: bytes) -> bool:
+    """Whether a body is JSON-RPC's answer to a request; to a notification anything is."""
+    asked = json.loads(request).get("id")
+    try:
+        answer = from_json(body)
+    except ValueError:
+        return asked is None
+    return asked is None or (isinstance(answer, dict) and answer.get("id") in (asked, str(asked), None))
 
 
 def _with_body(response: httpx2.Response, **body: Any) -> httpx2.Response:

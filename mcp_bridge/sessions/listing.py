@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
-import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,16 @@ import mcp_types as types
 from mcp import Client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
-from mcp_types import HEADER_MISMATCH, INVALID_PARAMS
+from mcp_types import INVALID_PARAMS
 
-from ..channels.client import LightClient
 from ..control import CALL_META
 from ..errors import ToolFailure
 from ..records import ToolResult
 from ..sources.options import ServerOptions
-from .content import from_mcp, from_plain
+from ..toolsets.results import error as error_result
+from .content import from_mcp
 from .eras import is_handshake
+from .messages import unwritable
 from .reading import ReadingTools
 from .tasks import TaskCalls, takes_tasks, wants_task
 
@@ -112,8 +113,6 @@ class Catalogue:
         self._label = label
         self._notices = notices
         self._answers = answers
-        # Opened by now; where the SDK's own is used instead, there is no short way.
-        self._call_plain = client.call_plain if isinstance(client, LightClient) else None
         self._extra = ReadingTools(client, resources=options.resources, prompts=options.prompts)
         self._reading: frozenset[str] = frozenset()
         self._tasks = TaskCalls(client, label)
@@ -122,11 +121,6 @@ class Catalogue:
         self._vanished: frozenset[str] = frozenset()
         self._seen = 0
         self.tools: list[types.Tool] = []
-
-    def end_here(self) -> None:
-        """End the client, where it was opened without being entered."""
-        assert isinstance(self.client, LightClient)
-        self.client.end_here()
 
     @property
     def takes_tasks(self) -> bool:
@@ -158,6 +152,11 @@ class Catalogue:
 
     async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult:
         """Call a tool. Raises the SDK's errors, and `ToolFailure` where the server no longer has the tool."""
+        try:
+            json.dumps(arguments, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError):
+            # The SDK's transports do not survive it.
+            return error_result(unwritable("tools/call"), "invalid_arguments")
         if self._notices.changes != self._seen:
             await self.load_changes()
         if name in self._vanished:
@@ -167,19 +166,12 @@ class Catalogue:
             result = await self._extra.call(name, arguments, meta)
         else:
             progress = answers.progress_for(name, meta.get(CALL_META))
-            plain = None if name in self._as_tasks else self._call_plain
-            began = time.perf_counter()
             try:
-                try:
-                    answer = None if plain is None else await plain(name, arguments, progress, meta)
-                except MCPError as error:
-                    if error.code != HEADER_MISMATCH:
-                        raise
-                    answer = None
-                if type(answer) is dict:
-                    result = from_plain(answer, duration_s=time.perf_counter() - began)
+                if name in self._as_tasks:
+                    answer = await self._tasks.call(name, arguments, progress, meta)
                 else:
-                    result = await self._finish(answer, name, arguments, progress, meta)
+                    answer = await self.client.call_tool(name, arguments, progress_callback=progress, meta=meta)  # type: ignore[arg-type]
+                result = from_mcp(answer, reader=self._extra.reader)
             except MCPError as error:
                 answers.raise_failure()
                 if error.code == INVALID_PARAMS and name in error.message:
@@ -192,19 +184,6 @@ class Catalogue:
                 await answers.tell()
             answers.raise_failure()
         return result
-
-    async def _finish(
-        self, answer: Any, name: str, arguments: dict[str, Any], progress: Any, meta: dict[str, Any]
-    ) -> ToolResult:
-        """The result of a call whose answer has not the plain form, or that was not made yet: `answer` is None."""
-        if isinstance(answer, types.InputRequiredResult):
-            assert isinstance(self.client, LightClient)
-            answer = await self.client.answered(answer, name, arguments, progress, meta)
-        elif answer is None and name in self._as_tasks:
-            answer = await self._tasks.call(name, arguments, progress, meta)
-        elif answer is None:
-            answer = await self.client.call_tool(name, arguments, progress_callback=progress, meta=meta)  # type: ignore[arg-type]
-        return from_mcp(answer, reader=self._extra.reader)
 
     async def _raise_if_gone(self, name: str) -> None:
         """Servers say in words that they have no such tool; only a new listing tells that from a mistaken argument."""

@@ -40,12 +40,15 @@ def written(message: SessionMessage) -> str | SessionMessage | None:
     except ValueError:
         if not isinstance(message.message, mcp_types.JSONRPCRequest):
             return None
-        told = (
-            f"the parameters of {message.message.method} cannot be written as JSON (half of a surrogate pair, too many "
-            "levels, or no JSON value); nothing was sent"
-        )
-        error = mcp_types.ErrorData(code=mcp_types.INVALID_PARAMS, message=told)
+        error = mcp_types.ErrorData(code=mcp_types.INVALID_PARAMS, message=unwritable(message.message.method))
         return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=message.message.id, error=error))
+
+
+def unwritable(method: str) -> str:
+    return (
+        f"the parameters of {method} cannot be written as JSON (half of a surrogate pair, too many levels, or no JSON "
+        "value); nothing was sent"
+    )
 
 
 def instead_of(line: bytes) -> SessionMessage | None:

@@ -9,12 +9,10 @@ A process that computes is still starting, and silent for that: a second one wou
 
 from __future__ import annotations
 
-import math
-
 import anyio
 import anyio.abc
 
-from ..sources.specs import HttpSpec, ServerObjectSpec, StdioSpec
+from ..sources.specs import HttpSpec, StdioSpec
 from .session import CannotOpen, Session
 from .transports import Transport
 
@@ -30,16 +28,9 @@ _NO_SUCH_POST = frozenset({400, 404, 405})
 """How a server of the old HTTP transport answers a POST to its stream of events."""
 
 
-async def open_session(transport: Transport, group: anyio.abc.TaskGroup, *, for_calls_alone: bool = False) -> Session:
-    """A started session; all attempts share one time limit. Raises `CannotOpen`.
-
-    `for_calls_alone`: nothing is done with it but listing and calling tools, for which it may need no task in `group`.
-    """
+async def open_session(transport: Transport, group: anyio.abc.TaskGroup) -> Session:
+    """A started session; all attempts share one time limit. Raises `CannotOpen`."""
     spec = transport.spec
-    if for_calls_alone and isinstance(spec, ServerObjectSpec):
-        session = Session(transport, transport.era, math.inf)
-        if await session.start_here():
-            return session
     async with transport.starts:
         deadline = anyio.current_time() + transport.connect_timeout_s
         try:

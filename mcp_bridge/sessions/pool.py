@@ -75,19 +75,13 @@ class SessionPool:
         label: str,
         warm: int,
         most: float,
-        is_cheap: bool = False,
     ) -> None:
-        """`most`: a whole number or `math.inf`. `first`: an open session, which the first lease gets.
-
-        `is_cheap`: opening one takes less than handing it over does. Whoever leases opens it then, and where the lease
-        is given up, so is the session; any other goes on for the next who waits.
-        """
+        """`most`: a whole number or `math.inf`. `first`: an open session, which the first lease gets."""
         self._opening = opening
         self._group = group
         self._label = label
         self._warm = warm
         self._most = most
-        self._is_cheap = is_cheap
         self._count = 1
         self._leases = 0
         self._starting = 0
@@ -119,8 +113,6 @@ class SessionPool:
                 return spare.session
             # Ending a process that hangs takes seconds; the world need not wait for it.
             self._group.start_soon(self.give_back, spare.session)
-        if self._is_cheap and not self._waiting and self._count < self._most and not self._closed:
-            return await self._open_here()
         return await self._next()
 
     async def give_back(self, session: Session) -> None:
@@ -141,23 +133,6 @@ class SessionPool:
                 spare = self._spares.popleft()
                 spare.leave()
                 closing.start_soon(spare.session.close)
-
-    async def _open_here(self) -> Session:
-        self._count += 1
-        session: Session | None = None
-        scope = anyio.CancelScope()
-        self._starts.add(scope)
-        try:
-            with scope:
-                session = await self._opening()
-        finally:
-            self._starts.remove(scope)
-            if session is None:
-                self._count -= 1
-                self._fill()
-        if session is None:
-            raise _closed(self._label)
-        return session
 
     async def _next(self) -> Session:
         """The next session that is opened."""

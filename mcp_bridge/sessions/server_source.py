@@ -108,10 +108,7 @@ class ServerSource:
         options, has_process = self.spec.options, isinstance(self.spec, StdioSpec)
         warm = options.warm if options.warm is not None else _WARM_PROCESSES if has_process else 0
         most = options.max_sessions or (_MOST_PROCESSES if has_process else math.inf)
-        is_cheap = isinstance(self.spec, ServerObjectSpec) and self.spec.factory is None
-        return SessionPool(
-            self._new_session, self._group, first, label=self.label, warm=warm, most=most, is_cheap=is_cheap
-        )
+        return SessionPool(self._new_session, self._group, first, label=self.label, warm=warm, most=most)
 
     @property
     def spec(self) -> ServerSpec:
@@ -238,7 +235,7 @@ class ServerSource:
         deadline, pause = anyio.current_time() + self.check_timeout_s, _FIRST_PAUSE_S
         while True:
             try:
-                session = await open_session(self._transport, self._group, for_calls_alone=True)
+                session = await open_session(self._transport, self._group)
                 break
             except CannotOpen as error:
                 if isinstance(self.spec, StdioSpec) or anyio.current_time() + pause >= deadline:

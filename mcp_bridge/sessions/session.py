@@ -1,9 +1,7 @@
 """One MCP session with a task of its own.
 
 The SDK's client must be entered and left in the same task, and an error of the transport cancels the task that
-entered it. So each session has an owner task that does nothing else; calls come from any task, many at once. Only a
-session with a server object that has nothing to enter and no transport does without: most of the time that opening it
-would take went into that task.
+entered it. So each session has an owner task that does nothing else; calls come from any task, many at once.
 
 A session is *dead* once its connection is known to have ended, and *doubtful* after something that may be a sign of
 it: a call that was given up, a connection that failed. A doubtful one is asked before the next call depends on it.
@@ -61,7 +59,7 @@ class Session:
         self._notes = Notes(transport.secrets)
         self._catalogue: Catalogue | None = None
         self._failure: Exception | None = None
-        # None where the session has no task of its own.
+        # None until the session is started.
         self._scope: anyio.CancelScope | None = None
         self._settled = Ending()
         self._gone = self._notes.gone
@@ -145,42 +143,10 @@ class Session:
         if self._catalogue is None:
             raise cannot_open(self._transport, self._failure, self._notes)
 
-    async def start_here(self) -> bool:
-        """Open the session in the task of the caller, where it needs none of its own: see `Transport.open_here`.
-
-        False where it does need one; nothing was done then. Raises `CannotOpen`.
-        """
-        catalogue = self._transport.open_here(self._era)
-        if catalogue is None:
-            return False
-        deadlines = self._transport.deadlines[self._transport.connect_timeout_s]
-        limit = deadlines.begin()
-        try:
-            with limit:
-                await catalogue.load()
-                self._catalogue = catalogue
-                self._notes.is_open = True
-                return True
-            self._failure = TimeoutError()
-        except Exception as error:
-            self._failure = error
-        finally:
-            deadlines.end(limit)
-            if self._catalogue is None:
-                self._end_here(catalogue)
-        raise cannot_open(self._transport, self._failure, self._notes)
-
-    def _end_here(self, catalogue: Catalogue) -> None:
-        catalogue.end_here()
-        self._ended.set()
-        self._notes.gone.set()
-
     async def close(self) -> None:
         """End the session and wait until its process, if it has one, is gone. Bounded, also when shielded."""
         self._notes.gone.set()
         if self._scope is None:
-            if self._catalogue is not None:
-                self._end_here(self._catalogue)
             return
         with anyio.move_on_after(_REAP_S if isinstance(self._transport.spec, StdioSpec) else _GOODBYE_S):
             await self._ended.wait()

@@ -14,21 +14,19 @@ import anyio
 import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import get_default_environment, stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, Implementation
 
 from ..access.auth import Login
-from ..channels.client import http_client, in_process_client, opened_client
-from ..channels.sharing import Shared
 from ..control import CONTROL_ENV
 from ..event_loop import on_asyncio
-from ..guard.deadlines import Deadlines
 from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from .answering import Answers
 from .eras import Era, agree, client_mode, is_handshake
 from .handlers import Handlers
 from .http_client import ContainedClient
-from .listing import Catalogue, Notices, tells_of_changes, watched
+from .listing import Catalogue, Notices, watched
 from .notes import Notes as Notes
 from .processes import ServerProcess
 from .sse import SseStreams
@@ -36,7 +34,7 @@ from .stderr import StderrTail
 from .stdio import StdioStreams
 
 if TYPE_CHECKING:
-    from ..channels.engine import Connections
+    from .connections import Connections
 
 _eras: dict[tuple[str, ...], Era] = {}
 """How to begin with the server of a command; found out once for each process of ours."""
@@ -62,10 +60,7 @@ class Transport:
         self.starts = anyio.CapacityLimiter(_MOST_STARTS)
         self._ssl: ssl.SSLContext | None = None
         self._login: Login | None = None
-        self._shared = Shared()
         self._connections: Connections | None = None
-        self.deadlines = Deadlines()
-        """Of what is opened without a task of its own."""
 
     @property
     def is_settled(self) -> bool:
@@ -107,25 +102,6 @@ class Transport:
         async with self.open(era, notes) as catalogue:
             yield catalogue.client
 
-    def open_here(self, era: Era) -> Catalogue | None:
-        """As `open`, without anything to enter or to leave: `Catalogue.end_here` ends it. None where it takes that.
-
-        It does not for a server object that was asked before what it speaks, holds nothing for a session (no lifespan
-        of its own), and whose changes somebody listens to if it tells of them.
-        """
-        spec = self.spec
-        if not isinstance(spec, ServerObjectSpec) or spec.factory is not None or spec.options.protocol is not None:
-            return None
-        answers, options = self._answering(era, self._notices)
-        client = opened_client(spec.server, self._shared, **options)
-        if client is None:
-            return None
-        if tells_of_changes(client) and not self._notices.is_followed:
-            client.end_here()
-            return None
-        answers.install(client)
-        return Catalogue(client, spec.options, self._notices, answers, label=spec.label)
-
     def _answering(self, era: Era, notices: Notices) -> tuple[Answers, dict[str, Any]]:
         """The answers of a new session, and the options of its client."""
         spec = self.spec
@@ -134,6 +110,7 @@ class Transport:
             "mode": client_mode(era, spec.options.protocol),
             "client_info": _CLIENT_INFO,
             "message_handler": notices.hear,
+            "cache": None,  # every listing is the server's present one
             **answers.client_options(),
         }
 
@@ -151,7 +128,7 @@ class Transport:
         elif isinstance(spec, HttpSpec):
             opened = self._http(spec, era, options, notes)
         else:
-            opened = _in_process(spec, options, self._shared)
+            opened = _in_process(spec, options)
         async with opened as client:
             answers.install(client)
             await agree(client, asked, answers.capabilities())
@@ -214,13 +191,14 @@ class Transport:
                 faults=notes.faults, max_answer_bytes=most, is_open=lambda: notes.is_open, **settings
             )
             http = await stack.enter_async_context(contained)
-            light = http_client(spec.url, http, self._shared, connections=connections, max_answer_bytes=most, **options)
-            yield await stack.enter_async_context(light)
+            # The size of events is bounded by `ContainedClient`, whose fault costs one call and not the session.
+            streams = streamable_http_client(spec.url, http_client=http, max_sse_event_size=None)
+            yield await stack.enter_async_context(Client(streams, **options))
 
     @contextlib.asynccontextmanager
     async def _connected(self, spec: HttpSpec) -> AsyncIterator[Connections | None]:
         """The connections of all sessions, or None where each session makes its own: through a proxy, and in trio."""
-        from ..channels.engine import Connections, uses_proxy  # loads aiohttp, which other servers do without
+        from .connections import Connections, uses_proxy  # loads aiohttp, which other servers do without
 
         proxy = spec.access.proxy
         if proxy or (proxy is None and uses_proxy(spec.url)) or not on_asyncio():
@@ -272,9 +250,9 @@ async def _streams(spec: StdioSpec, tail: StderrTail, notes: Notes) -> AsyncIter
 
 
 @contextlib.asynccontextmanager
-async def _in_process(spec: ServerObjectSpec, options: dict[str, Any], shared: Shared) -> AsyncIterator[Client]:
+async def _in_process(spec: ServerObjectSpec, options: dict[str, Any]) -> AsyncIterator[Client]:
     server = spec.factory() if spec.factory is not None else spec.server
-    async with in_process_client(server, shared, **options) as client:
+    async with Client(server, **options) as client:
         yield client
 
 

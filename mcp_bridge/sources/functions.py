@@ -20,14 +20,12 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure
 from ..records import Tool, ToolResult
 from ..toolsets.plain import NotPlain, plain_copy
-from ..toolsets.results import EMPTY, compact_json, error, quick_result
+from ..toolsets.results import EMPTY, compact_json, error
 from ..world import Setup
 from .marking import behaviour_of
 
 _MOST_THREADS = 256
 """Sync functions that run at once; further calls wait for a thread within their time limit."""
-
-_DEFAULTS = ToolResult(text="").__dict__
 
 _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 
@@ -105,8 +103,6 @@ class FunctionTool:
     def _to_result(self, value: Any) -> ToolResult:
         if isinstance(value, ToolResult):
             return value
-        if type(value) is str:
-            return quick_result({**_DEFAULTS, "text": value or EMPTY})
         if isinstance(value, str):
             return ToolResult(text=value or EMPTY)
         if value is None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..errors import SourceError
 from ..records import ErrorKind, ToolResult
-from .unchecked import unchecked
 
 EMPTY = "(empty result)"
 EMPTY_ERROR = "The tool reported an error without a message."
@@ -28,25 +27,14 @@ def capped(result: ToolResult, max_chars: int, *, duration_s: float) -> ToolResu
     """`result` with at most `max_chars` characters of its text, then a line that says what was cut."""
     cut = len(result.text) - max_chars
     if cut <= 0:
-        # Most results say how long they took, and are handed on as they are.
-        if result.duration_s == duration_s:
-            return result
-        if type(result) is ToolResult:
-            return quick_result({**result.__dict__, "duration_s": duration_s})
         return result.model_copy(update={"duration_s": duration_s})
     text = f"{result.text[:max_chars]}\n[{cut} more characters were cut; ask for less at a time]"
     changes = {"text": text, "truncated_chars": result.truncated_chars + cut, "duration_s": duration_s}
     return type(result)(**{**result.__dict__, **changes})
 
 
-quick_result = unchecked(ToolResult)
-"""A result of all of its fields, which are known to be right and are handed over."""
-
-
 def positive(name: str, value: float) -> float:
     """`value` where it is a finite number above zero; `SourceError` otherwise."""
-    if type(value) is float and 0.0 < value < math.inf:
-        return value  # as nearly always, and asked for each call
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise SourceError(f"{name} is {value!r}; it must be a number above 0")
     return value

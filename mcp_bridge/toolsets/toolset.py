@@ -18,9 +18,7 @@ import anyio.abc
 
 from ..control import DEFAULT_WORLD
 from ..errors import CallTimeout, SourceError, ToolFailure
-from ..event_loop import own_checkpoint
 from ..grouping import raise_as_itself, ungrouped
-from ..guard.deadlines import Deadlines
 from ..guard.destructive import refuse_in_training, require_known
 from ..guard.turns import Turns
 from ..ledger.lines import Entry, Ledger, LedgerLine
@@ -252,7 +250,6 @@ class _Route:
         self.retries = options.retries
         self.turns = turns
         self.call_timeout_s = limits.call_timeout_s
-        self.deadlines = Deadlines()
         self.max_result_chars = min(limits.max_result_chars, options.max_result_chars or limits.max_result_chars)
 
 
@@ -278,7 +275,6 @@ class CheckedWorld:
             name: (route, world) for route, (_, world) in zip(routes, inner, strict=True) for name in route.tools
         }
         self._checker = checker
-        self._checkpoint = own_checkpoint()
         most_lines = _DEFAULT_WORLDS_LINES if world_id == DEFAULT_WORLD else None
         self.ledger = Ledger(world_id, most_lines=most_lines, past=past)
         """What was called and how it ended; see `mcp_bridge.ledger`."""
@@ -293,7 +289,7 @@ class CheckedWorld:
     ) -> ToolResult:
         # Others get their turn here, where this call holds nothing yet: whatever it made on its way would wait with it,
         # and the garbage collector goes through all that waits. One cancelled here has not called anything.
-        await self._checkpoint()
+        await anyio.lowlevel.checkpoint()
         if self.closed:
             self._require_open()
         limit_s = None if timeout_s is None else positive("timeout_s", timeout_s)
@@ -320,18 +316,14 @@ class CheckedWorld:
     ) -> ToolResult:
         """One attempt. `name`: what the source calls the tool. Raises `CallTimeout` after `left_s`."""
         began = time.perf_counter()
-        deadlines = route.deadlines[left_s]
-        scope = deadlines.begin()
         try:
-            with scope:
+            with anyio.move_on_after(left_s):
                 result = await world.call(name, arguments, call_id=entry.call, timeout_s=left_s)
                 # A source that says how long it took knows better: a delay may only be simulated.
                 took_s = result.duration_s or time.perf_counter() - began
                 return capped(result, route.max_result_chars, duration_s=took_s)
         except BaseExceptionGroup as group:
             raise_as_itself(group)
-        finally:
-            deadlines.end(scope)
         raise CallTimeout(
             f"{entry.tool!r} did not answer within {left_s:g} s in world {self._world_id!r}; whether it took effect is "
             "unknown. Raise call_timeout_s if it is only slow."

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command line; ends the process with its exit code."""
-    from ..freed_memory import keep_freed_memory
-    from ..rollouts.garbage import fewer_collections
+    from .process import tune_process
 
-    keep_freed_memory()
-    with fewer_collections():  # importing torch makes much and throws little away
-        from .app import app
+    tune_process()
+    from .app import app
 
-        app(prog_name="toolbake")
+    app(prog_name="toolbake")

@@ -47,7 +47,12 @@ def as_table(listing: Listing, costs: TokenCosts | None) -> str:
     """A line for each tool: name, source, behaviour, tokens where they were counted; then what is left out, and why."""
     rows = [("tool", "from", "behaviour", "tokens")]
     rows += [
-        (_shown_name(tool), _short(tool.source), _behaviour(tool, listing), str(costs.by_tool[tool.name]) if costs else "?")
+        (
+            _shown_name(tool),
+            _short(tool.source),
+            _behaviour(tool, listing),
+            str(costs.by_tool[tool.name]) if costs else "?",
+        )
         for tool in listing.tools
     ]
     lines = _aligned(rows, numbers=True)

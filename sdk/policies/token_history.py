@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_bridge.records import Tool
-from mcp_bridge.toolsets.unchecked import unchecked
 
 from ..errors import ModelError
 from ..records import Message, TokenRow, ToolCall
 from .rendering import ChatRenderer, append_tokens
-
-_made = unchecked(ToolCall)
 
 
 class TokenHistory:
@@ -117,5 +114,5 @@ class CallIds:
                 call_id = f"call_{number}"
                 number += call_id in self._used
             self._used.add(call_id)
-            out.append(call if call_id == call.id else _made({**call.__dict__, "id": call_id}))
+            out.append(call if call_id == call.id else call.model_copy(update={"id": call_id}))
         return out

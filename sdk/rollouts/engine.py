@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import anyio
 
-from mcp_bridge.guard.deadlines import Within
 from mcp_bridge.ledger.lines import Listener
 from mcp_bridge.world import WorldSource
 
@@ -21,7 +20,6 @@ from ..verifiers import VerifierLike, run_verifier
 from .branching import Branching
 from .episode import Job, run_episode
 from .forks import TurnStart, may_call_again, require_forkable
-from .garbage import fewer_collections
 from .limits import Limits
 from .stream import OnRollout, RolloutCounts, RolloutStream
 
@@ -94,7 +92,7 @@ class RolloutEngine:
             raise ValueError(f"retries is {retries}; it must be 0 or more")
         if branching is not None:
             require_forkable(self.source)
-        with plain_errors(), fewer_collections(self.concurrency):
+        with plain_errors():
             async with contextlib.AsyncExitStack() as copies, anyio.create_task_group() as group:
                 stream = RolloutStream(
                     self,
@@ -121,12 +119,11 @@ class RolloutEngine:
         starts: list[TurnStart] | None = None,
         retries: int = 0,
         on_broken: Callable[[Rollout, bool], None] | None = None,
-        within: Within = anyio.move_on_after,
     ) -> Rollout:
         """One rollout, played and not scored yet: see `judge`.
 
         `on_broken` hears of each attempt that broke, and whether it is made again. `starts`: takes a copy of the
-        rollout before each turn. `within`: what keeps the time limit.
+        rollout before each turn.
         """
         job, agent = self._shown(job)
         for number in range(retries + 1):
@@ -139,7 +136,6 @@ class RolloutEngine:
                 on_call=self.on_call,
                 world_id=f"{job.id}!{number}" if number else None,
                 keep_starts=starts,
-                within=within,
             )
             if rollout.failure is None:
                 break
@@ -161,12 +157,11 @@ class RolloutEngine:
             self._agents[length] = with_tool_prompt(self.agent, length)
         return job if job.tool_prompt == length else replace(job, tool_prompt=length), self._agents[length]
 
-    async def judge(self, rollout: Rollout, *, within: Within = anyio.move_on_after) -> None:
-        """The verdict, noted in the rollout. What broke has none, nor has what a verifier fails on: see its failure.
-        `within`: what keeps the verifier's time limit."""
+    async def judge(self, rollout: Rollout) -> None:
+        """The verdict, noted in the rollout. What broke has none, nor has what a verifier fails on: see its failure."""
         if self.verifier is None or rollout.failure is not None:
             return
         try:
-            rollout.verdict = await run_verifier(self.verifier, rollout, self.verifier_timeout_s, within=within)
+            rollout.verdict = await run_verifier(self.verifier, rollout, self.verifier_timeout_s)
         except VerifierError as error:
             rollout.failure = Failure(boundary="verifier", kind="VerifierError", message=str(error))

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 import anyio
 
 from mcp_bridge.errors import BridgeError, ToolFailure
-from mcp_bridge.guard.deadlines import Within
 from mcp_bridge.ledger.lines import Ledger, Listener
 from mcp_bridge.records import ToolResult
-from mcp_bridge.toolsets.unchecked import unchecked
 from mcp_bridge.world import World, WorldSource
 
 from ..errors import PolicyFailure
@@ -27,9 +25,6 @@ from ..records import CallRecord, Failure, Message, Rollout, StopReason, Task, T
 from .forkable import ForkableConversation
 from .forks import ForkFailed, TurnStart, turn_start
 from .limits import Limits
-
-_message, _call_record = unchecked(Message), unchecked(CallRecord)
-"""Of parts that are records already."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +57,12 @@ async def run_episode(
     on_call: Listener | None = None,
     world_id: str | None = None,
     keep_starts: list[TurnStart] | None = None,
-    within: Within = anyio.move_on_after,
 ) -> Rollout:
     """Play one task in a world of its own. Never raises for what can go wrong outside: see `Rollout.failure`.
 
     `on_call` hears of each call before it is sent and after it ended, where the world keeps a ledger, as those of a
     connected toolset do. `world_id`: the job's id where not given; another one for each further attempt.
-    `keep_starts`: takes a copy of the rollout before each of its turns; the caller closes them. `within`: what keeps
-    the time limit.
+    `keep_starts`: takes a copy of the rollout before each of its turns; the caller closes them.
     """
     rollout = Rollout(
         id=job.id,
@@ -82,7 +75,7 @@ async def run_episode(
     )
     started = anyio.current_time()
     try:
-        with within(limits.max_seconds) as clock:
+        with anyio.move_on_after(limits.max_seconds) as clock:
             async with _opened(job, source, world_id or job.id) as world:
                 with _ledger_kept(world, rollout, on_call, job.start):
                     if len(world.tools) != len(source.tools):  # a setup may show fewer
@@ -282,17 +275,8 @@ class _Episode:
 
     def _answered(self, call: ToolCall, result: ToolResult) -> Message:
         """Note a call that ended; the message that the policy hears of it."""
-        self.rollout.calls.append(_call_record({"turn": self.turns, "call": call, "result": result}))
-        return _message(
-            {
-                "role": "tool",
-                "content": result.text,
-                "tool_calls": [],
-                "tool_call_id": call.id,
-                "name": call.name,
-                "reasoning": None,
-            }
-        )
+        self.rollout.calls.append(CallRecord(turn=self.turns, call=call, result=result))
+        return Message(role="tool", content=result.text, tool_call_id=call.id, name=call.name)
 
     def _call(self, call: ToolCall) -> Awaitable[ToolResult]:
         if call.error is not None:

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.abc
 
-from mcp_bridge.guard.deadlines import Deadlines
-
 from ..policies.protocol import Sampling
 from ..records import Rollout
 from .branching import Branching
 from .concurrency import AdaptiveConcurrency
 from .episode import Job
 from .forks import TurnStart
-from .turnstile import Turnstile
 
 if TYPE_CHECKING:
     from .engine import RolloutEngine
@@ -131,8 +128,6 @@ class RolloutStream:
         self._handed_in = 0
         self._in_flight = 0
         self._closed = False
-        self._deadlines = Deadlines()
-        self._turnstile = Turnstile(group, lambda: self._in_flight)
         self.counts = RolloutCounts()
         pressure = getattr(engine.agent, "pressure", None)
         self.concurrency = AdaptiveConcurrency(engine.concurrency, pressure=pressure if callable(pressure) else None)
@@ -184,10 +179,8 @@ class RolloutStream:
                 starts=starts,
                 retries=self._retries,
                 on_broken=self._broke,
-                within=self._deadlines.within,
             )
-            await self._turnstile.through()
-            await self._engine.judge(rollout, within=self._deadlines.within)
+            await self._engine.judge(rollout)
             if self._branching is not None and starts:
                 branches = self._branching.jobs(job, rollout, starts)
             self.concurrency.ended()

@@ -12,8 +12,6 @@ from typing import Any
 import anyio
 from pydantic import ValidationError
 
-from mcp_bridge.guard.deadlines import Within
-
 from ..errors import ConfigError, VerifierError, users_frame
 from ..evidence.view import stored_view
 from ..records import Rollout, Verdict
@@ -24,20 +22,18 @@ from .threads import call_in_thread
 _FIX = "return a finite float, a bool, or sdk.Verdict(score=..., components={...}, explanation='...')"
 
 
-async def run_verifier(
-    verifier: VerifierLike, rollout: Rollout, timeout_s: float | None = 60, *, within: Within = anyio.move_on_after
-) -> Verdict:
+async def run_verifier(verifier: VerifierLike, rollout: Rollout, timeout_s: float | None = 60) -> Verdict:
     """The verdict of `verifier` on `rollout`.
 
     The verifier sees the rollout's evidence: a copy made of what a run folder stores, without a verdict, so it cannot
     alter the trace and judges the same when it runs again on the stored rollout. A sync verifier runs in a worker
     thread; one that passes its time limit is left behind there, since Python cannot stop a thread. `timeout_s=None`:
-    no limit. `within`: what keeps the limit.
+    no limit.
 
     Raises `VerifierError`, which names the verifier and the fix, when it raises, returns something that is no
     score, or takes too long.
     """
-    return await judge_evidence(verifier, evidence_of(rollout), timeout_s, within=within)
+    return await judge_evidence(verifier, evidence_of(rollout), timeout_s)
 
 
 def evidence_of(rollout: Rollout) -> Rollout:
@@ -48,14 +44,12 @@ def evidence_of(rollout: Rollout) -> Rollout:
         raise VerifierError(f"rollout {rollout.id!r} holds what no evidence can: {error}") from error
 
 
-async def judge_evidence(
-    verifier: VerifierLike, evidence: Rollout, timeout_s: float | None = 60, *, within: Within = anyio.move_on_after
-) -> Verdict:
+async def judge_evidence(verifier: VerifierLike, evidence: Rollout, timeout_s: float | None = 60) -> Verdict:
     """`run_verifier` on a rollout that was just read from a run folder; the verifier may alter it."""
     name = verifier_name(verifier)
     judge = _judge(verifier)
     about = f"rollout {evidence.id!r}"
-    found = await returned(name, lambda: _call(judge, evidence), timeout_s, about=about, within=within)
+    found = await returned(name, lambda: _call(judge, evidence), timeout_s, about=about)
     verdict = as_verdict(found, name)
     if verdict.turn_rewards is not None and len(verdict.turn_rewards) != evidence.turns:
         raise VerifierError(
@@ -71,10 +65,9 @@ async def returned(
     timeout_s: float | None,
     *,
     about: str,
-    within: Within = anyio.move_on_after,
 ) -> Any:
     """What the verifier called `name` returns. Raises `VerifierError` where it raises or takes longer than it may."""
-    with within(timeout_s) as scope:
+    with anyio.move_on_after(timeout_s) as scope:
         try:
             found = await judge()
         except VerifierError as error:

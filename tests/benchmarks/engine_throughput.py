@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sdk.freed_memory import keep_freed_memory
+from sdk.cli.process import tune_process
 
-# Before torch is imported, for both contenders: what `import sdk` and `sdk.train` set for threads and memory.
-keep_freed_memory()
+# Before torch is imported, for both contenders: what the `toolbake` command sets for threads and memory.
+tune_process()
 
 GROUPS, GROUP_SIZE, PROMPT_TOKENS = 4, 8, 245
 ENGINE, GENERATE = "embedded engine", "transformers `generate`"

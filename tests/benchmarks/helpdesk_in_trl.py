@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sdk.freed_memory import keep_freed_memory
+from sdk.cli.process import tune_process
 
-# Before torch is imported, for both contenders: what `import sdk` and `sdk.train` set for threads and memory.
-keep_freed_memory()
+# Before torch is imported, for both contenders: what the `toolbake` command sets for threads and memory.
+tune_process()
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # environments are called experimental in every run
 
 Reward = Callable[..., list[float]]

@@ -62,6 +62,7 @@ def _tokenizer() -> Any:
 
 def _ours(in_flight: int, total: int, *, virtual: bool) -> dict[str, float]:
     import anyio
+    from simulation import run_virtual
 
     from mcp_bridge import connect
     from sdk.policies.models import load_model  # noqa: F401 - what is imported late is not part of the figure
@@ -72,7 +73,6 @@ def _ours(in_flight: int, total: int, *, virtual: bool) -> dict[str, float]:
     from sdk.rollouts.episode import Job
     from sdk.rollouts.forkable import ForkableAgent
     from sdk.rollouts.limits import Limits
-    from sdk.rollouts.simulation import run_virtual
 
     tokenizer = _tokenizer()
     renderer = make_renderer(tokenizer)
@@ -196,13 +196,13 @@ def _overlap(staleness: int, update_s: float) -> dict[str, float]:
 
     import anyio
     import anyio.to_thread
+    from simulation import SimulatedPolicy, SlowTools, simulated_agent
 
     from sandboxes.helpdesk import Helpdesk
     from sdk.progress import Silent
     from sdk.records import Message, Task, ToolCall
     from sdk.rollouts.engine import RolloutEngine
     from sdk.rollouts.limits import Limits
-    from sdk.rollouts.simulation import SimulatedPolicy, SlowTools, simulated_agent
     from sdk.traces import RunFolder
     from sdk.trainer.collecting import Collector
     from sdk.trainer.config import TrainConfig

@@ -209,7 +209,6 @@ async def light_in_process(server: Any, sessions: int) -> AsyncIterator[list[Cal
 async def light_over_http(url: str, sessions: int) -> AsyncIterator[list[Call]]:
     """The bridge's client alone, all sessions on the same connections."""
     import httpx2
-
     from mcp_bridge.channels.client import http_client
     from mcp_bridge.channels.engine import Connections
     from mcp_bridge.channels.sharing import Shared

@@ -14,10 +14,10 @@ import tempfile
 import time
 from typing import Any
 
-from sdk.freed_memory import keep_freed_memory
+from sdk.cli.process import tune_process
 
-# Before torch is imported, for both contenders: what `import sdk` and `sdk.train` set for threads and memory.
-keep_freed_memory()
+# Before torch is imported, for both contenders: what the `toolbake` command sets for threads and memory.
+tune_process()
 
 GROUP_SIZE, PROMPT_TOKENS, COMPLETION_TOKENS = 8, 512, 64
 

@@ -18,7 +18,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from mcp_bridge.sessions.content import from_mcp, from_plain
+from mcp_bridge.sessions.content import from_mcp
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),
@@ -106,29 +106,3 @@ def test_a_link_says_what_it_leads_to_and_how_to_read_it() -> None:
     link = ResourceLink(uri="file:///a", name="a", description="The first.", mime_type="text/plain", size=3)
     assert shown(link) == "[link file:///a, a: The first., text/plain, 3 bytes]"
     assert shown(link, reader="look") == "[link file:///a, a: The first., text/plain, 3 bytes; read it with look]"
-
-
-_VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
-_STRUCTURED = st.recursive(
-    _VALUES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
-)
-
-
-@given(
-    texts=st.lists(st.text(max_size=12), max_size=3),
-    structured=_STRUCTURED,
-    tells=st.booleans(),
-    is_error=st.booleans(),
-)
-def test_a_plain_answer_reads_the_same_with_and_without_the_sdks_record(
-    texts: list[str], structured: Any, tells: bool, is_error: bool
-) -> None:
-    if tells:
-        texts = [json.dumps(structured)]
-    wire = {
-        "content": [{"type": "text", "text": text} for text in texts],
-        "structuredContent": structured,
-        "isError": is_error,
-        "resultType": "complete",
-    }
-    assert from_plain(wire) == from_mcp(CallToolResult.model_validate(wire, by_name=False))

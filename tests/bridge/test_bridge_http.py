@@ -136,3 +136,11 @@ async def test_worlds_of_a_handshake_era_server_have_sessions_that_end_though_it
             async with toolset.open_world("one") as one, toolset.open_world("two") as two:
                 assert (await one.call("add_note", {"text": "a"})).text == "noted, 1 in all"
                 assert not (await two.call("list_notes", {})).is_error
+
+
+async def test_arguments_that_are_not_unicode_cost_the_call_and_not_the_session(notes_url: Start) -> None:
+    async with mcp_bridge.connect(notes_url()) as toolset, toolset.open_world("one") as world:
+        result = await world.call("add_note", {"text": "\ud800"})
+        assert result.error_kind == "invalid_arguments"
+        assert "nothing was sent" in result.text
+        assert (await world.call("add_note", {"text": "milk"})).text == "noted, 1 in all"

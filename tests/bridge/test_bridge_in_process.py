@@ -1,4 +1,4 @@
-"""Server objects of this process: sessions that need no task, and the short ways of a call, held to the long ones."""
+"""Server objects of this process, as sources of worlds."""
 
 from __future__ import annotations
 
@@ -10,18 +10,11 @@ from typing import Any
 import anyio
 import mcp_types as types
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from mcp import Client
 from mcp.server import Server
 
 import mcp_bridge
 from mcp_bridge import ServerDied, ToolResult
-from mcp_bridge.channels.client import in_process_client
-from mcp_bridge.channels.serving import call_params
-from mcp_bridge.channels.sharing import Shared
 from mcp_bridge.control import CALL_META, ROLLOUT_META
-from mcp_bridge.toolsets.results import capped
 
 TOOL = types.Tool(name="act", input_schema={"type": "object"})
 
@@ -36,20 +29,6 @@ async def act(context: Any, params: types.CallToolRequestParams) -> types.CallTo
 
 def quick_server(**options: Any) -> Server[Any]:
     return Server("quick", **{"on_list_tools": list_tools, "on_call_tool": act, **options})
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Sessions without a task
-
-
-async def test_worlds_of_a_plain_server_take_no_tasks() -> None:
-    async with mcp_bridge.connect(quick_server()) as toolset, contextlib.AsyncExitStack() as stack:
-        # The session that listed the tools goes to the first world, and has a task.
-        await stack.enter_async_context(toolset.open_world("first"))
-        before = len(asyncio.all_tasks())
-        worlds = [await stack.enter_async_context(toolset.open_world(f"w{n}")) for n in range(20)]
-        assert len(asyncio.all_tasks()) == before
-        assert {(await world.call("act", {})).text for world in worlds} == {"done"}
 
 
 async def test_each_world_has_the_lifespan_of_a_server_that_has_one() -> None:
@@ -92,32 +71,6 @@ async def test_opening_a_world_of_a_server_that_hangs_ends_at_the_limit() -> Non
             assert (await world.call("act", {})).text == "done"
 
 
-async def test_a_world_that_is_given_up_while_it_opens_leaves_its_place_to_the_next() -> None:
-    hangs, asked = False, anyio.Event()
-
-    async def sometimes(context: Any, params: Any) -> types.ListToolsResult:
-        if hangs:
-            asked.set()
-            await anyio.sleep_forever()
-        return await list_tools(context, params)
-
-    server = quick_server(on_list_tools=sometimes)
-    async with mcp_bridge.connect(server) as toolset, toolset.open_world("first"):
-        hangs = True
-
-        async def open_it() -> None:
-            async with toolset.open_world("given up"):
-                pytest.fail("it cannot open")
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(open_it)
-            await asked.wait()
-            group.cancel_scope.cancel()
-        hangs = False
-        async with toolset.open_world("next") as world:
-            assert (await world.call("act", {})).text == "done"
-
-
 async def test_what_changes_between_two_worlds_is_seen_by_the_second() -> None:
     tools = [TOOL]
 
@@ -155,101 +108,6 @@ async def test_a_call_that_is_cancelled_before_its_turn_is_in_no_ledger() -> Non
             await world.call("act", {})
         assert scope.cancelled_caught
         assert world.ledger.lines == []
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The short ways
-
-texts = st.text(max_size=6) | st.sampled_from(["é", "日本", "\U0001f600", "\x00"])
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=5,
-)
-objects = st.dictionaries(texts, values, max_size=4)
-
-
-@settings(max_examples=80, deadline=None)
-@given(name=texts, arguments=objects, meta=st.dictionaries(st.sampled_from(["a", "toolbake/call"]), values))
-def test_parameters_are_what_validation_makes_of_them(name: str, arguments: Any, meta: Any) -> None:
-    given_params = {"name": name, "arguments": arguments, "_meta": meta}
-    validated = types.CallToolRequestParams.model_validate(given_params, by_name=False)
-    quick = call_params(given_params)
-    assert quick == validated
-    assert quick.model_fields_set == validated.model_fields_set
-    assert list(quick.__dict__) == list(validated.__dict__)
-    assert quick.model_dump(by_alias=True) == validated.model_dump(by_alias=True)
-    assert quick.arguments is not arguments
-    assert quick.meta is not meta
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    arguments=objects,
-    meta=st.none() | st.dictionaries(st.sampled_from(["a", "toolbake/call"]), values.filter(bool), min_size=1),
-    log_level=st.sampled_from([None, "debug", "error"]),
-)
-def test_a_handler_is_given_what_the_sdk_would_give_it(arguments: Any, meta: Any, log_level: Any) -> None:
-    seen: list[Any] = []
-
-    async def look(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        session, connection = context.session, context.session._connection
-        seen.append(
-            (
-                params.model_dump(by_alias=True),
-                sorted(params.model_fields_set),
-                context.params,
-                context.meta,
-                context.method,
-                context.protocol_version,
-                context.lifespan_context,
-                session.client_params.model_dump(),
-                session._allowed_log_levels,
-                session._log_is_request_scoped,
-                connection.session_id,
-                connection.initialized.is_set(),
-                connection.state,
-            )
-        )
-        return types.CallToolResult(content=[])
-
-    async def both() -> None:
-        server, shared = quick_server(on_call_tool=look), Shared()
-        async with (
-            Client(server, cache=None, log_level=log_level) as theirs,
-            in_process_client(server, shared, log_level=log_level) as first,
-            in_process_client(server, shared, log_level=log_level) as second,
-        ):
-            for client in (theirs, first, second):
-                await client.call_tool("act", arguments, meta=meta)
-
-    anyio.run(both)
-    assert seen[1] == seen[0]
-    assert seen[2] == seen[0], "what the second session took over from the first"
-
-
-def test_sessions_that_share_say_each_what_holds_for_itself() -> None:
-    seen: list[Any] = []
-
-    async def look(context: Any, params: Any) -> types.CallToolResult:
-        seen.append(context.session.client_capabilities.elicitation is not None)
-        return types.CallToolResult(content=[])
-
-    async def answer(context: Any, params: Any) -> types.ElicitResult:
-        return types.ElicitResult(action="decline")
-
-    async def call() -> None:
-        server, shared = quick_server(on_call_tool=look), Shared()
-        async with (
-            in_process_client(server, shared) as plain,
-            in_process_client(server, shared, elicitation_callback=answer) as answering,
-            in_process_client(server, shared) as plain_again,
-        ):
-            for client in (plain, answering, plain_again):
-                await client.call_tool("act", {})
-
-    anyio.run(call)
-    assert seen == [False, True, False]
 
 
 @pytest.mark.parametrize("world_id", ["plain", "日本", "half \ud800 pair"])
@@ -292,17 +150,3 @@ async def test_a_source_that_says_how_long_a_call_took_is_believed_and_else_it_i
         assert 0 < (await toolset.call("act", {"seconds": 0.0})).duration_s < 7
     async with mcp_bridge.connect(quick_server()) as toolset:
         assert 0 < (await toolset.call("act", {})).duration_s < 7
-
-
-@settings(max_examples=100, deadline=None)
-@given(text=texts, structured=values, is_error=st.booleans(), seconds=st.floats(0, 9))
-def test_a_result_that_is_not_cut_is_the_record_that_checking_would_make(
-    text: str, structured: Any, is_error: bool, seconds: float
-) -> None:
-    made = capped(ToolResult(text=text, structured=structured, is_error=is_error), 100, duration_s=seconds)
-    checked = ToolResult(text=text, structured=structured, is_error=is_error, duration_s=seconds)
-    assert made == checked
-    assert made.model_dump_json() == checked.model_dump_json()
-    assert ToolResult.model_validate(made.model_dump()) == checked
-    with pytest.raises(ValueError, match="frozen"):
-        made.text = "other"

@@ -9,9 +9,9 @@ from typing import Any
 
 import anyio
 import pytest
+from simulation import Incident, SimulatedPolicy, SlowTools, run_virtual, simulated_agent
 
 from mcp_bridge import SourceError
-from mcp_bridge.guard.deadlines import Deadlines
 from mcp_bridge.records import Tool
 from sandboxes.helpdesk import Helpdesk
 from sdk.errors import ConfigError
@@ -21,7 +21,6 @@ from sdk.rollouts.branching import Branching
 from sdk.rollouts.engine import RolloutEngine
 from sdk.rollouts.episode import Job
 from sdk.rollouts.limits import Limits
-from sdk.rollouts.simulation import Incident, SimulatedPolicy, SlowTools, run_virtual, simulated_agent
 from sdk.rollouts.tree import grow_trees, parent_and_turn, sampled_turns
 
 LIMITS = Limits(max_turn_tokens=10_000, max_tokens=100_000)
@@ -221,43 +220,6 @@ def test_a_verifier_that_hangs_leaves_its_rollout_unscored_and_holds_up_no_other
     assert rollouts[2].failure is not None
     assert (rollouts[2].failure.boundary, rollouts[2].verdict) == ("verifier", None)
     assert seconds == pytest.approx(3.6, abs=0.21)  # the other 18 go through the other slot meanwhile
-
-
-def test_a_limit_that_rollouts_share_ends_each_of_them_at_its_own_time() -> None:
-    deadlines = Deadlines()
-    ends: list[float] = []
-
-    async def rollout(begins: float) -> None:
-        await anyio.sleep(begins)
-        with deadlines.within(None), deadlines.within(0.7) as scope:
-            await anyio.sleep_forever()
-        assert scope.cancelled_caught
-        ends.append(anyio.current_time())
-
-    async def run() -> None:
-        async with anyio.create_task_group() as group:
-            for number in range(20):
-                group.start_soon(rollout, number * 0.1)  # the clock's sums are rounded
-
-    run_virtual(run)
-    assert ends == pytest.approx([number * 0.1 + 0.7 for number in range(20)])
-
-
-def test_a_limit_holds_in_the_next_event_loop_too_and_at_once_where_it_has_passed() -> None:
-    deadlines = Deadlines()
-
-    async def run() -> None:
-        for limit_s in (0.7, 0.0, -1.0):
-            began = anyio.current_time()
-            with deadlines.within(limit_s) as scope:
-                await anyio.sleep(10)
-            assert scope.cancelled_caught
-            assert anyio.current_time() - began == pytest.approx(max(limit_s, 0.0), abs=0.01)
-        with deadlines.within(0.7):
-            await anyio.sleep(0.01)  # its timer is still set when the loop ends
-
-    run_virtual(run)
-    run_virtual(run)
 
 
 def test_rollouts_given_up_when_a_stream_is_closed_are_counted() -> None:

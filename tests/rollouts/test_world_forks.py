@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
+from simulation import SimulatedPolicy, simulated_agent
 
 from mcp_bridge import SourceError, ToolFailure, connect, publish
 from sandboxes.faults import ErrorAnswer, Faulty
@@ -19,7 +20,6 @@ from sdk.rollouts.branching import Branching
 from sdk.rollouts.engine import RolloutEngine
 from sdk.rollouts.episode import Job
 from sdk.rollouts.limits import Limits
-from sdk.rollouts.simulation import SimulatedPolicy, simulated_agent
 from sdk.rollouts.tree import grow_trees
 
 DESK = Helpdesk()

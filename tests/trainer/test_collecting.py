@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
+from simulation import SimulatedPolicy, simulated_agent
 
 from sandboxes.helpdesk import Helpdesk
 from sdk.errors import ToolbakeError
@@ -16,7 +17,6 @@ from sdk.progress import Silent
 from sdk.records import Message, Rollout, Task, ToolCall, Verdict
 from sdk.rollouts.engine import RolloutEngine
 from sdk.rollouts.limits import Limits
-from sdk.rollouts.simulation import SimulatedPolicy, simulated_agent
 from sdk.traces import RunFolder
 from sdk.trainer.batch import BatchStats
 from sdk.trainer.collecting import Collector

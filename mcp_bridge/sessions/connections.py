@@ -1,7 +1,9 @@
-"""A transport for httpx2 on aiohttp's connections: a third of the processor time of httpx2's own for each request.
+"""A transport for httpx2 over aiohttp's connections, shared by all sessions with one server.
 
 httpx2 looks through all connections of its pool for every request, and parses HTTP in Python. Above the transport
-everything stays httpx2's: authentication, cookies, hooks, decoding, errors.
+everything stays httpx2's: authentication, cookies, hooks, decoding. The errors are mapped here and not by the package
+`httpx-aiohttp`, which reports a connection that the server closed after the request as one that was never made
+(`ConnectTimeout`): the call would be made again.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import socket
 import ssl
 import weakref
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -21,7 +22,6 @@ import anyio
 import anyio.lowlevel
 import httpx2
 from multidict import CIMultiDict
-from pydantic_core import to_json
 from yarl import URL
 
 _KEEP_ALIVE_S = 4.0
@@ -103,88 +103,6 @@ def uses_proxy(url: str) -> bool:
     split = urlsplit(url)
     proxies = getproxies()
     return bool(proxies.get(split.scheme) or proxies.get("all")) and not proxy_bypass(split.hostname or "")
-
-
-class QuickPost:
-    """Posts of one session, without what httpx2 does around them where it would do nothing.
-
-    That is where the client has no authentication and no cookies: its headers are constants then. Its hooks are not
-    called for an answer that is plain: status 200, JSON, of a known size, not encoded, without cookies.
-    """
-
-    def __init__(self, url: str, http: httpx2.AsyncClient, connections: Connections, *, max_answer_bytes: int) -> None:
-        self._url = URL(str(httpx2.URL(url)), encoded=True)
-        self._has_login = bool(httpx2.URL(url).userinfo)
-        self._http = http
-        self._connections = connections
-        self._limit = max_answer_bytes
-        self._given: list[tuple[bytes, bytes]] = []
-        self._headers: CIMultiDict[str] = CIMultiDict()
-
-    async def post(self, message: dict[str, Any], headers: dict[str, str]) -> bytes | httpx2.Response | None:
-        """The body of a plain answer, any other response not yet read, or `None` where nothing was sent.
-
-        Raises `httpx2.HTTPError`, or contains it where the client does.
-        """
-        http = self._http
-        if http.auth is not None or self._has_login or len(http.cookies.jar) or http._mounts:
-            return None
-        body = to_json(message)
-        merged = self._constant_headers().copy()
-        merged.update(headers)
-        response: aiohttp.ClientResponse | None = None
-        try:
-            limits = _timeout(http.timeout.connect, http.timeout.read)
-            response = await self._connections.session.post(
-                self._url, data=body, headers=merged, allow_redirects=False, timeout=limits
-            )
-            if self._is_plain(response):
-                return await response.read()
-        except BaseException as error:
-            if response is not None:
-                response.close()
-            if not isinstance(error, _NETWORK_ERRORS):
-                raise
-            return await self._contained(error, body, merged)
-        return await self._contained(response, body, merged)
-
-    async def _contained(
-        self, found: aiohttp.ClientResponse | BaseException, body: bytes, headers: CIMultiDict[str]
-    ) -> httpx2.Response:
-        """What the client makes of a response or an error that did not come by way of it."""
-        request = httpx2.Request("POST", str(self._url), headers=list(headers.items()), content=body)
-
-        async def arrived() -> httpx2.Response:
-            with _as_httpx_errors(request):
-                if isinstance(found, BaseException):
-                    raise found
-            outcome = _as_httpx(found, request)
-            for hook in self._http.event_hooks["response"]:
-                await hook(outcome)
-            self._http.cookies.extract_cookies(outcome)
-            return outcome
-
-        contained = getattr(self._http, "contained", None)
-        return await (arrived() if contained is None else contained(arrived, request))
-
-    def _constant_headers(self) -> CIMultiDict[str]:
-        given = self._http.headers.raw
-        if given != self._given:
-            self._given = given
-            self._headers = CIMultiDict((name.decode("ascii"), value.decode("latin-1")) for name, value in given)
-        return self._headers
-
-    def _is_plain(self, response: aiohttp.ClientResponse) -> bool:
-        headers = response.headers
-        size = headers.get("Content-Length", "")
-        return (
-            response.status == 200
-            and headers.get("Content-Type", "").lower().startswith("application/json")
-            and size.isdigit()
-            and int(size) <= self._limit
-            and "Content-Encoding" not in headers
-            and "Set-Cookie" not in headers
-        )
 
 
 class _Transport(httpx2.AsyncBaseTransport):

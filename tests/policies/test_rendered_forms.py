@@ -1,9 +1,8 @@
-"""What is filled into a conversation rendered before is what transformers renders, whatever the template does."""
+"""Prompts and later messages have the token ids that transformers renders, whatever the template does."""
 
 from __future__ import annotations
 
 import copy
-import itertools
 from importlib import resources
 from typing import Any
 
@@ -13,8 +12,6 @@ from hypothesis import strategies as st
 
 from mcp_bridge.records import Tool
 from sdk.policies.rendering import make_renderer
-from sdk.policies.rendering.plain_text import PlainTextCodec
-from sdk.policies.rendering.template_text import Shell, TemplateText
 from sdk.records import Message, ToolCall
 
 FAMILIES = ["qwen3", "qwen2_5", "llama3_1", "phi3"]
@@ -107,98 +104,17 @@ def test_a_hand_written_family_agrees_with_its_template_turn_after_turn(
     assert extended == [*prompt, *reply, *tokenizer.encode(behind, add_special_tokens=False)]
 
 
-LOOKS = [
-    "{{ c | upper }}",
-    "{{ c[:2] }}",
-    "{{ c.split(',')[0] }}",
-    "{{ c | length }}",
-    "{{ c.replace('h', 'j') }}",
-    "{{ 'hat' | replace('h', c) | length }}",
-    "{{ 'hat'.replace('h', c) | length }}",
-    "{{ 'yes' if c in 'hide' else 'no' }}",
-    "{{ 'yes' if c not in ['hi', 'b'] else 'no' }}",
-    "{{ 'yes' if 'i' in c else 'no' }}",
-    "{{ 'yes' if (c ~ 'x') == 'hix' else 'no' }}",
-    "{{ 'yes' if ('x' + c) == 'xhi' else 'no' }}",
-    "{{ 'yes' if '%s' % c == 'hi' else 'no' }}",
-    "{{ 'yes' if '{}'.format(c) == 'hi' else 'no' }}",
-    "{% set x %}{{ c }}{% endset %}{{ 'yes' if x == 'hi' else 'no' }}",
-    "{% set x %}{{ c }}!{% endset %}{{ 'yes' if x == 'hi!' else 'no' }}",
-    "{% macro f(x) %}{{ x }}{% endmacro %}{{ 'yes' if f(c) == 'hi' else 'no' }}",
-    "{% macro f(x) %}<{{ x }}{% endmacro %}{{ f(c) | trim }}",
-    "{% for x in c %}{{ x }}-{% endfor %}",
-    "{{ m | tojson }}",
-    "{{ c | tojson }}",
-    "{{ c | tojson(indent=2) }}",
-    "{{ m }}",
-    "{{ 'yes' if c is upper else 'no' }}",
-    "{{ 'yes' if c > 'c' else 'no' }}",
-    "{{ {'hi': 1}.get(c, 2) }}",
-    "{{ {'hi': 1}[c] }}",
-    "{{ [c, c] | join('-') | length }}",
-    "{{ [c] | map('upper') | first }}",
-    "{{ c * 2 }}",
-    "{{ 'yes' if c else 'no' }}",
-    "{{ 'yes' if c.strip() else 'no' }}",
-    "{{ 'yes' if c | trim == 'hi' else 'no' }}",
-    "{{ c.strip('h') }}",
-    "{{ 'yes' if c.startswith('h') and not c.endswith('i') else 'no' }}",
-    "{{ 'yes' if c.startswith('i', 1) else 'no' }}",
-    "{{ 'yes' if c == 'hi' else 'no' }}",
-    "{{ 'yes' if 'hi' != c else 'no' }}",
-    "{{ 'yes' if c is string and c is iterable and c is not mapping and c is not none else 'no' }}",
-    "{% set n = namespace(x=c) %}{{ n.x or 'nothing' }}",
-    "{{ c | default('none', true) }}",
-    "{{ c | safe | upper }}",
-    "{{ messages | map(attribute='content') | join }}",
-    "{{ messages | selectattr('content', 'equalto', 'hi') | list | length }}",
-    "{% generation %}{{ c }}{% endgeneration %}",
-]
+def test_a_template_that_writes_the_time_writes_it_anew_for_each_rollout(smollm2_tokenizer: Any) -> None:
+    tokenizer = copy.copy(smollm2_tokenizer)
+    tokenizer.chat_template = "{{ strftime_now('%H:%M:%S.%f') }}\n" + str(tokenizer.chat_template)
+    renderer = make_renderer(tokenizer)
+    asked = [Message(role="user", content="What time is it?")]
+    assert renderer.start(asked, TOOLS) != renderer.start(asked, TOOLS)
 
 
-KEPT_FORMS = "{{ c | trim }}", "{{ c if c else 'nothing' }}", "{{ 'yes' if c.startswith('h') else c | tojson }}"
-
-
-@pytest.fixture(scope="module")
-def codec(smollm2_tokenizer: Any) -> PlainTextCodec:
-    return PlainTextCodec(smollm2_tokenizer)
-
-
-def with_look(look: str) -> str:
-    return "{% for m in messages %}{% set c = m.content %}" + look + "\n{% endfor %}{{ messages[-1].content }}"
-
-
-@pytest.mark.parametrize("look", LOOKS)
-def test_a_template_that_looks_at_a_text_is_followed(with_template: Any, codec: PlainTextCodec, look: str) -> None:
-    tokenizer = with_template(with_look(look))
-    forms = TemplateText(tokenizer, codec, "this model", {})
-    for first, second in itertools.product(["hi", "b", "", " hi ", "hit", "i", "HI"], repeat=2):
-        messages = [Message(role="user", content=text) for text in (first, second)]
-        assert forms.behind(Shell(), messages, []) == rendered(tokenizer, messages, []), (first, second)
-
-
-@pytest.mark.parametrize("look", KEPT_FORMS)
-def test_what_only_places_texts_or_asks_for_a_marker_is_run_once_for_each_answer(
-    with_template: Any, codec: PlainTextCodec, look: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokenizer = with_template(with_look(look))
-    forms = TemplateText(tokenizer, codec, "this model", {})
-    for text in ("hi", "", "b", " hit"):
-        forms.behind(Shell(), [Message(role="user", content=text)], [])
-    expected = [rendered(tokenizer, [Message(role="user", content=f"{n} new")], []) for n in range(9)]
-    monkeypatch.setattr(type(tokenizer), "apply_chat_template", None)
-    found = [forms.behind(Shell(), [Message(role="user", content=f"{n} new")], []) for n in range(9)]
-    assert found == expected
-    assert not forms.skipped
-
-
-@pytest.mark.parametrize(
-    ("look", "why"), [("{{ c | upper }}", "upper"), ("{{ strftime_now('%H%M%S%f') }}", "the clock")]
-)
-def test_what_cannot_be_foreseen_is_rendered_each_time_and_told(
-    with_template: Any, codec: PlainTextCodec, look: str, why: str
-) -> None:
-    forms = TemplateText(with_template(with_look(look)), codec, "this model", {})
-    shown = [forms.behind(Shell(), [Message(role="user", content="hi")], []) for _ in range(3)]
-    assert why in forms.skipped["user"]
-    assert len(set(shown)) == (3 if why == "the clock" else 1)
+def test_texts_of_other_tools_are_not_taken_for_those_of_these(smollm2_tokenizer: Any) -> None:
+    renderer = make_renderer(smollm2_tokenizer)
+    asked = [Message(role="user", content="Go.")]
+    for number in range(200):  # more lists of tools than are kept
+        tool = Tool(name=f"tool_{number}", description="Look.", input_schema={"type": "object", "properties": {}})
+        assert f"tool_{number}" in smollm2_tokenizer.decode(renderer.start(asked, [tool]))

@@ -13,7 +13,7 @@ from .by_tools import ByTools
 from .calls import check_arguments, read_arguments
 from .plain_text import PlainTextCodec
 from .protocol import ParsedReply
-from .template_text import protected_messages
+from .template import protected_messages
 
 _ASK = Message(role="user", content="Ask")
 _PROBLEMS = {

@@ -2,12 +2,14 @@
 
 The template is opaque, so what it does is found out once, by rendering probes: which token ends a turn, whether
 it shows tools and writes calls in a form that can be read back, and whether later messages change earlier ones.
-A conversation of a form that was rendered before is filled into what was rendered then (see `sealed_text`).
+Rendered texts are kept: the rollouts of a group begin alike, and often call alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import itertools
+import json
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -15,14 +17,13 @@ from mcp_bridge.records import Tool
 
 from ...errors import ModelError
 from ...records import Message, ToolCall
+from .by_tools import ByTools
 from .calls import parse_tagged_reply
 from .plain_text import PlainTextCodec
 from .protocol import ParsedReply
-from .template_text import Shell, TemplateText
 
 _ASK = Message(role="user", content="Ask")
-_NOTHING = Shell()
-_MOST_SHELLS = 1024
+_MOST_TEXTS = 1024
 _CALL = ToolCall(id="call_1", name="probe_tool", arguments={"probe": "value"})
 _TOOL = Tool(
     name="probe_tool",
@@ -48,8 +49,16 @@ class TemplateRenderer:
                 "or set tokenizer.chat_template (a Jinja template) before"
             )
         self._codec = PlainTextCodec(tokenizer)
-        self._texts = TemplateText(tokenizer, self._codec, self._name, dict(options or {}))
-        self._shells: dict[Hashable, Shell] = {}
+        self._tokenizer = tokenizer
+        self._options = dict(options or {})
+        numbers = itertools.count()
+        self._specifications = ByTools(
+            lambda tools: (next(numbers), [self._codec.protect(tool.as_openai()) for tool in tools] or None)
+        )
+        """By list of tools: a number of its own, and the tools as the template takes them."""
+        self._rendered: dict[tuple[int, bool, str], str] = {}
+        # A template that writes the time renders anew each time.
+        self._most_texts = 0 if "strftime_now" in str(tokenizer.chat_template) else _MOST_TEXTS
         # Prompts end as the template does, in one or two ways.
         self._opens_reasoning = lru_cache(maxsize=64)(
             lambda tail: self._codec.decode(tail).rstrip().endswith("<think>")
@@ -63,9 +72,7 @@ class TemplateRenderer:
     def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         if tools and self._tools_problem:
             raise ModelError(self._tools_problem)
-        text = self._texts.behind(_NOTHING, messages, tools)
-        assert text is not None
-        return self._codec.encode(text, keep=True)
+        return self._codec.encode(self._render(messages, tools, generation_prompt=True), keep=True)
 
     def extend(
         self,
@@ -95,8 +102,8 @@ class TemplateRenderer:
         return parse_tagged_reply(self._codec.decode(ids), reasoning_open=self._opens_reasoning(tuple(prompt_ids[-8:])))
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
-        opening = self._texts.full([_ASK], tools, generation_prompt=True)
-        whole = self._texts.full([_ASK, message], tools)
+        opening = self._render([_ASK], tools, generation_prompt=True)
+        whole = self._render([_ASK, message], tools)
         if not whole.startswith(opening):
             raise ModelError(
                 f"the chat template of {self._name!r} renders an answer otherwise than it prompts for one, so a "
@@ -106,38 +113,48 @@ class TemplateRenderer:
         return self._codec.encode(whole[len(opening) : whole.rindex(self._turn_end) + len(self._turn_end)])
 
     def _suffix(self, new_messages: Sequence[Message], tools: Sequence[Tool], said: str = "Said") -> str | None:
-        """The text between the end of an assistant's turn and its next one; None if the template rewrites the turn."""
-        results = tuple((m.tool_call_id or "", m.name or "tool") for m in new_messages if m.role == "tool")
-        form = (results, said, self._texts.form_of(tools))
-        known = self._shells.get(form)
-        found = None if known is None else self._texts.behind(known, new_messages, tools)
-        if found is not None:
-            return found
-        # A shell does not stand for ever: a template may write the date into it.
-        shell = self._shell(results, said, tools, form)
-        if shell is None or shell == known:
-            return None
-        while len(self._shells) >= _MOST_SHELLS:
-            del self._shells[next(iter(self._shells))]
-        self._shells[form] = shell
-        return self._texts.behind(shell, new_messages, tools)
+        """The text between the end of an assistant's turn and its next one; None if the template rewrites the turn.
 
-    def _shell(
-        self, results: Sequence[tuple[str, str]], said: str, tools: Sequence[Tool], form: Hashable
-    ) -> Shell | None:
-        """An exchange whose assistant's turn, the shell's text, is what was sampled in the real one."""
+        It is taken from an exchange of our own, whose assistant's turn is what was sampled in the real one.
+        """
+        results = [(m.tool_call_id or "", m.name or "tool") for m in new_messages if m.role == "tool"]
         calls = [_CALL.model_copy(update={"id": call_id, "name": name}) for call_id, name in results]
-        before = (_ASK, Message(role="assistant", content=said, tool_calls=calls))
-        ended = self._texts.full(before, tools)
+        before = [_ASK, Message(role="assistant", content=said, tool_calls=calls)]
+        ended = self._render(before, tools)
         if said not in ended or self._turn_end not in ended:
             return None
         ended = ended[: ended.rindex(self._turn_end) + len(self._turn_end)]
-        if not ended.startswith(self._texts.full([_ASK], tools, generation_prompt=True)):
+        if not ended.startswith(self._render([_ASK], tools, generation_prompt=True)):
             return None
-        return Shell(before, ended, form)
+        whole = self._render([*before, *new_messages], tools, generation_prompt=True)
+        return whole[len(ended) :] if whole.startswith(ended) else None
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool = False) -> str:
+        """The text, as transformers renders it. Stand-ins hold the place of control tokens from messages and tools.
+
+        Raises `ModelError` where the messages do not fit the template.
+        """
+        number, shown = self._specifications(tools)
+        plain = protected_messages(self._codec, messages)
+        key = (number, generation_prompt, json.dumps(plain))
+        found = self._rendered.get(key)
+        if found is not None:
+            return found
+        try:
+            text = self._tokenizer.apply_chat_template(
+                plain, tools=shown, add_generation_prompt=generation_prompt, tokenize=False, **self._options
+            )
+        except Exception as error:  # a template can raise anything; all of it tells that the messages do not fit
+            roles = [message.role for message in messages]
+            raise ModelError(f"the chat template of {self._name!r} fails on roles {roles}: {error}") from error
+        if self._most_texts:
+            while len(self._rendered) >= self._most_texts:
+                del self._rendered[next(iter(self._rendered))]
+            self._rendered[key] = str(text)
+        return str(text)
 
     def _find_turn_end(self) -> tuple[str, int]:
-        text = self._texts.full([_ASK, Message(role="assistant", content="Said")], [])
+        text = self._render([_ASK, Message(role="assistant", content="Said")], [])
         found = self._codec.first_token(text[text.rindex("Said") :]) if "Said" in text else None
         if found is None:
             raise ModelError(
@@ -149,10 +166,10 @@ class TemplateRenderer:
     def _find_tools_problem(self) -> str | None:
         """Why this template cannot be used with tools, or None."""
         advice = "use a model trained for tools, or set tokenizer.chat_template to a template that has them"
-        if _TOOL.name not in self._texts.full([_ASK], [_TOOL], generation_prompt=True):
+        if _TOOL.name not in self._render([_ASK], [_TOOL], generation_prompt=True):
             return f"the chat template of {self._name!r} does not show tools to the model; {advice}"
         try:
-            said = self._texts.full([_ASK, Message(role="assistant", tool_calls=[_CALL])], [_TOOL])
+            said = self._render([_ASK, Message(role="assistant", tool_calls=[_CALL])], [_TOOL])
         except ModelError as error:
             return f"{error}; {advice}"
         marker = said.rfind("<tool_call>")
@@ -176,3 +193,14 @@ class TemplateRenderer:
             )
         except ModelError:  # the template does not take such a message at all; rendering it later says so
             return False
+
+
+def protected_messages(codec: PlainTextCodec, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as templates take them (arguments as objects), free of control tokens."""
+    out = []
+    for message in messages:
+        plain = message.as_openai()
+        for call in plain.get("tool_calls", []):
+            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+        out.append(codec.protect(plain, keep_markup=message.role == "assistant"))
+    return out

@@ -9,7 +9,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 # The tests start hundreds of processes: what Python has compiled is kept for the next one.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test servers vllm lint types bench clean
+.PHONY: help install quickstart test servers vllm docs lint types bench clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,9 @@ vllm: install  ## vLLM for CPUs in an environment of its own (3.5 GB), for its t
 
 bench: install  ## measure speed beside the peers; tables go to docs/benchmarks.md
 	$(BIN)/python tests/benchmarks/run.py
+
+docs: install  ## build the documentation into build/site; broken links fail
+	$(BIN)/mkdocs build --strict --quiet
 
 lint: install
 	$(BIN)/ruff check .

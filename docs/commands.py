@@ -1,0 +1,32 @@
+"""A hook of mkdocs: the reference page of the commands, made of their `--help`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from typer.testing import CliRunner
+
+from sdk.cli.app import app
+
+COMMANDS = (
+    *("quickstart", "train", "evaluate", "report", "rollout", "view", "serve", "serve-tools", "tools", "synthesize"),
+    *("record", "replay", "divergence", "verify", "judge check"),
+)
+
+
+def page() -> str:
+    """Markdown: the help of `toolbake` and of each command."""
+    parts = ["# Commands\n\nEach page of help is what the command prints with `--help`.\n"]
+    for name in ("", *COMMANDS):
+        shown = CliRunner(env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}).invoke(app, [*name.split(), "--help"])
+        if shown.exit_code:
+            raise RuntimeError(f"toolbake {name} --help failed: {shown.output}")
+        parts.append(f"## toolbake {name}".rstrip() + f"\n\n```text\n{shown.output.strip()}\n```\n")
+    return "\n".join(parts)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Called by mkdocs with the files of the site."""
+    files.append(File.generated(config, "reference/commands.md", content=page()))
+    return files

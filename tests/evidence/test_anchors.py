@@ -131,7 +131,7 @@ class Forger:
         self.add("lost", {"sha256": self.last("finished")["sha256"]})
 
 
-def with_key(folder: Path, **options: object) -> Verification:
+def with_key(folder: Path, **options: Any) -> Verification:
     return verified(folder / "run", public_key=folder / "public.pem", **options)
 
 
@@ -152,7 +152,7 @@ ATTACKS = {
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("options", [{}, {"allow_later": True}], ids=["strict", "allow later"])
 def test_what_was_signed_is_not_replaced_by_entries_after_the_signature(
-    signed: Path, attack: str, options: dict[str, bool]
+    signed: Path, attack: str, options: dict[str, Any]
 ) -> None:
     replace, files = ATTACKS[attack]
     root = verified(signed / "run").root

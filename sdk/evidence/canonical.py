@@ -17,11 +17,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from ..errors import RunFolderError
+
 START = "0" * 64
 """What the first link of a chain follows."""
+
+MOST_BYTES = 1 << 28
+"""256 MiB: of one line, and of a file that is read whole. Longer ones are refused before they fill the memory."""
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
@@ -50,10 +56,23 @@ def _refused(name: str) -> Any:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their line breaks, counted from 1; none where there is no file."""
-    if path.is_file():
-        with open(path, "rb") as file:
-            yield from enumerate(file, start=1)
+    """The lines of a file with their line breaks, counted from 1; none where there is no file.
+
+    Raises `RunFolderError` for a line of more than `MOST_BYTES`.
+    """
+    if not path.is_file():
+        return
+    with open(path, "rb") as file:
+        for number in count(1):
+            line = file.readline(MOST_BYTES + 1)
+            if len(line) > MOST_BYTES:
+                raise RunFolderError(
+                    f"{path}, line {number} is longer than {MOST_BYTES >> 20} MiB, the most that is read as one line: "
+                    "the file was damaged or changed; take it from a copy of the run"
+                )
+            if not line:
+                return
+            yield number, line
 
 
 def sha256(data: bytes) -> str:

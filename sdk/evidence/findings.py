@@ -16,7 +16,7 @@ Kind = Literal["changed", "missing", "added", "repeated", "reordered", "unearned
 | `repeated` | it is there more than once |
 | `reordered` | it is not in the place that the evidence has it in |
 | `unearned` | the evidence does not give this reward, or does not show a call that it rests on |
-| `signature` | the signature, or the root that was given, is not of this run |
+| `signature` | the signature, or the root that was given, is not of this run, or does not cover all of it |
 """
 
 

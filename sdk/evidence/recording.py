@@ -52,6 +52,7 @@ class EvidenceLog:
         self._tools = ""
         self._weights: dict[str, dict[str, Any]] = {}
         self._published: dict[int, dict[str, Any]] = {}
+        self._finished: dict[str, str] = {}
         self._lost: str | None = None
         self._unsettled: dict[str, Any] | None = None
         self.begun = False
@@ -74,6 +75,8 @@ class EvidenceLog:
             self._weights[entry["data"]["folder"]] = entry["data"]
         elif kind == "published":
             self._published[entry["data"]["version"]] = entry["data"]
+        elif kind == "finished":
+            self._finished[entry["data"]["stage"]] = entry["data"]["sha256"]
         if kind in ("rollout", "finished", "set_aside"):
             self._unsettled = entry
         elif kind not in _OF_THE_RUN:
@@ -107,10 +110,13 @@ class EvidenceLog:
                 self._tools = digest(data)
 
     def weights(self, folder: str, version: int, files: dict[str, str]) -> None:
-        """Weights that were saved: the version, and the SHA-256 of each file in `folder`; nothing where known."""
-        data = {"folder": folder, "version": version, "files": files}
-        if self._weights.get(folder) != data:
-            self._append("weights", data)
+        """A saved model: the weights' version, and the SHA-256 of every file in `folder`; nothing where known."""
+        if not self.has_weights(folder, version, files):
+            self._append("weights", _saved(folder, version, files))
+
+    def has_weights(self, folder: str, version: int, files: dict[str, str]) -> bool:
+        """Whether this is what was recorded of the folder last."""
+        return self._weights.get(folder) == _saved(folder, version, files)
 
     def published(self, version: int, weights: dict[str, Any]) -> None:
         """Weights that rollouts are sampled from, from here on; nothing where they are those of this version already.
@@ -149,6 +155,10 @@ class EvidenceLog:
         """Announce the end of a stage; the block writes its marker, `raw`."""
         with self._announced("finished", {"stage": stage, "sha256": sha256(raw)}):
             yield
+
+    def has_finished(self, stage: str, sha256_of_marker: str) -> bool:
+        """Whether this is the marker with which the stage was announced as finished last."""
+        return self._finished.get(stage) == sha256_of_marker
 
     def set_aside(self, stage: str, digests: Sequence[str]) -> None:
         """Announce that lines, given by their SHA-256, move to the stage's discarded rollouts."""
@@ -195,6 +205,11 @@ class EvidenceLog:
 
     def _calls_state(self) -> dict[str, Any]:
         return {"lines": self._calls_lines, "head": self._calls_head}
+
+
+def _saved(folder: str, version: int, files: dict[str, str]) -> dict[str, Any]:
+    """The data of a `weights` entry. One without `whole` is an earlier version's, and has files of weights alone."""
+    return {"folder": folder, "version": version, "files": files, "whole": True}
 
 
 def root_file(entries: int, root: str) -> bytes:

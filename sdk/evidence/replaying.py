@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,8 @@ class SavedWeights:
     files: dict[str, str]
     version: int
     entry: int
+    whole: bool
+    """`files` has every file of the folder; False where an earlier version wrote the entry, for its weights alone."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,21 @@ class Expected:
     last_closed: Entry | None = None
     problems: list[tuple[int, str]] = field(default_factory=list)
     """Entries that do not say what their kind must: line, and what is wrong."""
+    anchor: int = 0
+    """The line of the last entry that a signature or a noted root covers; 0 where there is none."""
+    covered_run_sha256: str = ""
+    """That of `run.json` at the anchor."""
+    overruling: list[tuple[int, str]] = field(default_factory=list)
+    """Entries after the anchor that would change what it covers, which they do not: line, and what they would change.
+    """
+    later: list[Entry] = field(default_factory=list)
+    """Entries after the anchor that add something."""
 
 
-def replay(entries: Iterable[Entry]) -> Expected:
-    """The state after all entries."""
-    state = _Replay()
+def replay(entries: Sequence[Entry], *, anchor: int = 0) -> Expected:
+    """The state after all entries. Those after the line `anchor` change nothing of the state that it covers."""
+    covered = replay([entry for entry in entries if entry.line <= anchor]) if anchor else None
+    state = _Replay(anchor, covered)
     for entry in entries:
         try:
             state.take(entry)
@@ -66,14 +78,80 @@ def replay(entries: Iterable[Entry]) -> Expected:
 
 
 class _Replay:
-    def __init__(self) -> None:
-        self.expected = Expected()
+    def __init__(self, anchor: int, covered: Expected | None) -> None:
+        self.expected = Expected(anchor=anchor, covered_run_sha256=covered.run_sha256 if covered is not None else "")
+        self._covered = covered
+        here = covered.rollouts if covered is not None else {}
+        self._covered_ids = {stage: {one.id for one in announced} for stage, announced in here.items()}
         self._tools = {""}
         self._verifier: str | None = None
         self._verifiers: dict[str, str] = {}
         self._last: dict[str, Any] = {}
+        self._last_line = 0
 
     def take(self, entry: Entry) -> None:
+        if self._covered is not None and entry.line > self.expected.anchor:
+            changed = self._overruled(self._covered, entry)
+            if changed:
+                self.expected.overruling.append((entry.line, changed))
+                return
+            if self._adds(self._covered, entry):
+                self.expected.later.append(entry)
+        self._take(entry)
+
+    def _overruled(self, covered: Expected, entry: Entry) -> str | None:
+        """What of the state at the anchor an entry after it would change; None where that is nothing."""
+        kind, data = entry.kind, entry.data
+        if kind == "begun":
+            return "how the run was begun"
+        if kind == "published":
+            known = covered.published.get(int(data["version"]), [])
+            said = (str(data["sha256"]), data["of"] == "adapter")
+            if known and said not in [(one.sha256, one.adapter) for one in known]:
+                return f"which weights were published as version {data['version']}"
+        elif kind == "weights":
+            folder, now = _saved(entry)
+            before = covered.weights.get(folder)
+            if before is not None and not (
+                now.version == before.version
+                and (now.files == before.files or (not before.whole and now.files.items() >= before.files.items()))
+            ):
+                return f"the files of {folder}"
+        elif kind == "finished":
+            stage = _stage(data["stage"])
+            if stage in covered.finished and covered.finished[stage][0] != data["sha256"]:
+                return f"what stages/{stage}.json has"
+        elif kind == "set_aside":
+            stage = _stage(data["stage"])
+            moved = {one.sha256 for one in covered.rollouts.get(stage, [])} & {str(sha) for sha in data["sha256"]}
+            if moved:
+                return f"which rollouts of stage {stage!r} count ({len(moved)} of them set aside)"
+        elif kind == "lost":
+            if self._last_line <= self.expected.anchor:
+                return f"that what line {self._last_line} announced was stored"
+        elif kind == "rollout":
+            stage = _stage(data["stage"])
+            if stage in covered.finished:
+                return f"which rollouts the finished stage {stage!r} has"
+            if data["id"] in self._covered_ids.get(stage, ()):
+                return f"which rollout of stage {stage!r} is {data['id']!r}"
+        return None
+
+    def _adds(self, covered: Expected, entry: Entry) -> bool:
+        """Whether an entry that overrules nothing says more than what is covered: the same call again does not."""
+        kind, data = entry.kind, entry.data
+        if kind == "published":
+            return int(data["version"]) not in covered.published
+        if kind == "weights":
+            folder, now = _saved(entry)
+            return folder not in covered.weights or covered.weights[folder].files != now.files
+        if kind == "finished":
+            return _stage(data["stage"]) not in covered.finished
+        if kind == "tools":
+            return digest(data) not in self._tools
+        return kind not in ("resumed", "closed")
+
+    def _take(self, entry: Entry) -> None:
         data, expected = entry.data, self.expected
         if "calls" in data:
             expected.calls.append((_count(data["calls"]["lines"]), str(data["calls"]["head"]), entry.line))
@@ -91,17 +169,17 @@ class _Replay:
         elif entry.kind == "rollout":
             one = self._announced(data, entry.line)
             expected.rollouts.setdefault(one.stage, []).append(one)
-            self._last = data
+            self._last, self._last_line = data, entry.line
             self._check_inputs(one)
             self._check_weights(data.get("weights", {}), entry.line)
         elif entry.kind == "set_aside":
             self._set_aside(_stage(data["stage"]), [str(sha) for sha in data["sha256"]])
         elif entry.kind == "finished":
             expected.finished[_stage(data["stage"])] = (str(data["sha256"]), entry.line)
-            self._last = data
+            self._last, self._last_line = data, entry.line
         elif entry.kind == "weights":
-            files = {_inside(name): str(sha) for name, sha in data["files"].items()}
-            expected.weights[_inside(data["folder"])] = SavedWeights(files, int(data["version"]), entry.line)
+            folder, saved = _saved(entry)
+            expected.weights[folder] = saved
         elif entry.kind == "published":
             one_published = Published(str(data["sha256"]), data["of"] == "adapter", entry.line)
             expected.published.setdefault(int(data["version"]), []).append(one_published)
@@ -160,6 +238,14 @@ class _Replay:
         here = self.expected.rollouts[stage]
         here[-1] = replace(here[-1], lost=True)
         self.expected.lost.append(f"rollout {here[-1].id!r} of stage {stage!r} (evidence.jsonl, line {line})")
+
+
+def _saved(entry: Entry) -> tuple[str, SavedWeights]:
+    """The folder that a `weights` entry is about, and what it says of it."""
+    data = entry.data
+    files = {_inside(name): str(sha) for name, sha in data["files"].items()}
+    saved = SavedWeights(files, int(data["version"]), entry.line, whole=data.get("whole") is True)
+    return _inside(data["folder"]), saved
 
 
 def _count(number: Any) -> int:

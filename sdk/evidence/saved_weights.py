@@ -1,4 +1,4 @@
-"""Saved weights held against the versions that were published: are the checkpoints those that were sampled from?"""
+"""Saved folders held against the evidence: are their files those that were saved, and their weights those published?"""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..traces.atomic_files import file_sha256
 from .findings import Finding
+from .recording import EVIDENCE
 from .replaying import Expected, Published
 from .weights import files_digest, files_of
 
+_MOST_NAMED = 8
 _CHECKPOINTS = "checkpoints/grpo"
 """Of the steps of GRPO, whose number is the version of the weights."""
 _STEP = re.compile(r"checkpoint-(\d+)")
@@ -22,6 +25,51 @@ _WRITTEN_LAST = "trainer_state.json"
 class _Saved:
     folder: str
     version: int
+
+
+def files_in(folder: Path) -> list[str]:
+    """Everything in a folder but its folders, sorted, relative to it. A link to a folder counts, what is in it not."""
+    return sorted(
+        file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_symlink() or not file.is_dir()
+    )
+
+
+def compare_file(path: Path, name: str, sha: str, entry: int) -> list[Finding]:
+    """What is wrong with the file `name` of the run in `path`, which line `entry` of the evidence has as `sha`."""
+    if not (path / name).is_file():
+        return [Finding("missing", name, None, f"{EVIDENCE}, line {entry}, announced it, and it is not there")]
+    if file_sha256(path / name) != sha:
+        return [Finding("changed", name, None, f"it is not the file that {EVIDENCE}, line {entry}, has")]
+    return []
+
+
+def compare_files(path: Path, expected: Expected) -> tuple[list[Finding], list[str]]:
+    """Findings for files of saved folders that were changed, removed or added, and notes on what was not compared.
+
+    A folder that is gone as a whole was removed or moved by whoever has the run: nothing can be read from it.
+    """
+    findings: list[Finding] = []
+    notes: list[str] = []
+    for folder, saved in expected.weights.items():
+        there = files_in(path / folder) if (path / folder).is_dir() else []
+        if not there and (not (path / folder).exists() or (path / folder).is_dir()):
+            notes.append(f"{folder} is not there any more: its {len(saved.files)} files were not compared")
+            continue
+        for name, sha in saved.files.items():
+            findings += compare_file(path, f"{folder}/{name}", sha, saved.entry)
+        other = [name for name in there if name not in saved.files]
+        if saved.whole:
+            text = (
+                f"{EVIDENCE}, line {saved.entry}, has all files of {folder} as it was saved, and this one was not there"
+            )
+            findings += (Finding("added", f"{folder}/{name}", None, text) for name in other)
+        elif other:
+            more = f" and {len(other) - _MOST_NAMED} more" if len(other) > _MOST_NAMED else ""
+            notes.append(
+                f"{folder} was saved by an earlier version, whose evidence covers its weights alone; not covered: "
+                f"{', '.join(other[:_MOST_NAMED])}{more}"
+            )
+    return findings, notes
 
 
 def compare_weights(path: Path, expected: Expected) -> tuple[list[Finding], list[str]]:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import RunFolderError
-from ..traces.atomic_files import file_sha256, read_json, write_bytes
+from ..errors import ConfigError, RunFolderError
+from ..traces.atomic_files import file_sha256, json_file, read_json, write_bytes
 from ..traces.opening import CALLS
 from ..verifiers import VerifierLike, check_verifier, verifier_identity, verifier_name
 from ..verifiers.protocol import judges_groups
 from .audits import AUDIT, audit_verifier_of, wrong_golds
 from .calls_made import calls_not_made, lines_not_written
-from .canonical import START, digest
+from .canonical import START, digest, sha256
 from .chained_file import Entry, call_entry, evidence_entry, read_chain
 from .findings import Finding, Verification
 from .recording import EVIDENCE, ROOT, read_root
 from .replaying import Expected, replay
 from .rescoring import rescore
 from .rollout_files import compare_rollouts
-from .saved_weights import compare_weights
+from .saved_weights import compare_file, compare_files, compare_weights
 from .signing import SIGNATURE, check_signature, signature_of
 
 _DISCARDED = ".discarded.jsonl"
@@ -32,26 +33,32 @@ async def verify_run(
     verifier: VerifierLike | None = None,
     root: str | None = None,
     public_key: Path | None = None,
+    allow_later: bool = False,
     timeout_s: float | None = 60,
 ) -> Verification:
     """Recompute the evidence of the run in `path`. Nothing in the folder is changed, and no code in it is run.
 
-    `verifier`: gives its verdicts again, on the evidence alone; it must be deterministic. `root`: one that was noted
-    elsewhere, which this run must have or have had. `public_key`: a PEM file with the Ed25519 key that must have
-    signed it. `timeout_s`: for each verdict.
+    `verifier`: gives its verdicts again, on the evidence alone; it must be deterministic. `root`: one of this run that
+    was noted elsewhere. `public_key`: a PEM file with the Ed25519 key that must have signed it. What was recorded after
+    that root is a finding, or with `allow_later` a note; what it would change of the run up to there is a finding
+    either way. `timeout_s`: for each verdict.
 
     What is wrong is in `findings`. Raises `RunFolderError` for a folder that holds no run, or one without evidence,
-    and `ConfigError` for what cannot be a verifier or a key.
+    and `ConfigError` for what cannot be a verifier or a key, and for `allow_later` without a root or a key.
     """
+    if allow_later and root is None and public_key is None:
+        raise ConfigError(
+            "allow_later is about what was recorded after a signature or a noted root: give public_key or root with it"
+        )
     if verifier is not None:
         check_verifier(verifier)
     check = _Check(_folder(path))
-    check.evidence()
+    check.chain()
+    check.evidence(anchor=check.anchor(root, public_key), allow_later=allow_later)
     check.calls()
     check.rollouts()
     check.audits()
     check.files()
-    check.anchors(root, public_key)
     if verifier is not None:
         await check.verdicts(verifier, timeout_s)
     else:
@@ -71,11 +78,17 @@ def _folder(path: str | Path) -> Path:
     return path
 
 
+def _start_of(file: Path) -> bytes:
+    """As much of a file as a root or a signature may have: of a larger one not all, which is then none."""
+    with open(file, "rb") as opened:
+        return opened.read(1 << 16)
+
+
 def sign_run(path: str | Path, found: Verification, key_file: Path) -> None:
     """Sign the root that a verification found, into `evidence.sig.json`.
 
-    Entries that a later resume adds are not under the signature, and `verify_run` says so. Raises `RunFolderError`
-    where the evidence does not hold, `ConfigError` for the key.
+    What a later resume adds is not under the signature, and `verify_run` names it; sign again where it is right. Raises
+    `RunFolderError` where the evidence does not hold, `ConfigError` for the key.
     """
     if not found.holds:
         raise RunFolderError(
@@ -94,10 +107,11 @@ class _Check:
         self._expected = Expected()
         self._written: set[str] = set()
         self._called: set[str] = set()
+        self._readable = True
         try:
             self._info = read_json(path / "run.json")
         except RunFolderError as error:
-            self._info = {}
+            self._info, self._readable = {}, False
             self._wrong(Finding("changed", "run.json", None, str(error)))
         config = self._info.get("config")
         self._verifier: Any = config.get("verifier") if isinstance(config, dict) else None
@@ -105,10 +119,13 @@ class _Check:
     def _wrong(self, *findings: Finding) -> None:
         self.found.findings += findings
 
-    def evidence(self) -> None:
+    def chain(self) -> None:
         self._entries, findings = read_chain(self.path / EVIDENCE, EVIDENCE, evidence_entry)
         self._wrong(*findings)
-        self._expected = expected = replay(self._entries)
+
+    def evidence(self, *, anchor: int, allow_later: bool) -> None:
+        self._expected = expected = replay(self._entries, anchor=anchor)
+        self._after_the_anchor(allow_later)
         self._wrong(*(Finding("changed", EVIDENCE, line, text) for line, text in expected.problems))
         self.found.root = self._entries[-1].hash if self._entries else START
         self.found.entries = len(self._entries)
@@ -179,20 +196,31 @@ class _Check:
 
     def files(self) -> None:
         expected = self._expected
-        if expected.run_sha256 and file_sha256(self.path / "run.json") != expected.run_sha256:
+        if not self._readable:
+            pass  # named already, and it may have no end
+        elif expected.run_sha256 and file_sha256(self.path / "run.json") != expected.run_sha256:
             self._wrong(Finding("changed", "run.json", None, "it is not the one that the run was opened with"))
+        elif expected.anchor and expected.covered_run_sha256 not in self._earlier_run_files():
+            text = "more of it than the list of resumes is other than what the signature or root that was given covers"
+            self._wrong(Finding("changed", "run.json", None, text))
         self._root_file()
         for stage, (sha, entry) in expected.finished.items():
-            self._compare(f"stages/{stage}.json", sha, entry)
+            self._wrong(*compare_file(self.path, f"stages/{stage}.json", sha, entry))
         for file in sorted((self.path / "stages").glob("*.json")):
             if file.stem not in expected.finished:
                 self._wrong(Finding("added", f"stages/{file.name}", None, "no entry of the evidence announced it"))
-        for folder, saved in expected.weights.items():
-            for name, sha in saved.files.items():
-                self._compare(f"{folder}/{name}", sha, saved.entry)
-        findings, notes = compare_weights(self.path, expected)
-        self._wrong(*findings)
-        self.found.notes += notes
+        for compare in (compare_files, compare_weights):
+            findings, notes = compare(self.path, expected)
+            self._wrong(*findings)
+            self.found.notes += notes
+
+    def _earlier_run_files(self) -> set[str]:
+        """The SHA-256 of `run.json` as it is, and as it was before each of its resumes was added."""
+        resumes = self._info.get("resumed")
+        if not isinstance(resumes, list):
+            return set()
+        earlier = ({**self._info, "resumed": resumes[:count]} for count in range(len(resumes) + 1))
+        return {sha256(json_file(info)) for info in earlier}
 
     def _root_file(self) -> None:
         last, file = self._expected.last_closed, self.path / ROOT
@@ -200,7 +228,7 @@ class _Check:
             if last is not None:
                 self._wrong(Finding("missing", ROOT, None, "the run was closed, and this file says with which root"))
             return
-        content = file.read_bytes()
+        content = _start_of(file)
         entries, root = read_root(content)
         # Where entries are missing or added, the last has another line; that is named already.
         place_known = not any(finding.file == EVIDENCE for finding in self.found.findings)
@@ -217,36 +245,58 @@ class _Check:
             text = f"it is not of the last closing entry of {EVIDENCE} ({where})"
             self._wrong(Finding("changed", ROOT, None, text))
 
-    def _compare(self, name: str, sha: str, entry: int) -> None:
-        file = self.path / name
-        if not file.is_file():
-            self._wrong(Finding("missing", name, None, f"{EVIDENCE}, line {entry}, announced it, and it is not there"))
-        elif file_sha256(file) != sha:
-            self._wrong(Finding("changed", name, None, f"it is not the file that {EVIDENCE}, line {entry}, has"))
-
-    def anchors(self, root: str | None, public_key: Path | None) -> None:
-        if root is not None:
-            self._has_root(root.strip().lower(), "--root", "the root that was given")
+    def anchor(self, root: str | None, public_key: Path | None) -> int:
+        """The line of the last entry that the given root or key vouches for; 0 where nothing is vouched for."""
+        anchor = self._line_of(root.strip().lower(), "--root", "the root that was given") if root is not None else 0
         signature = self.path / SIGNATURE
         if signature.is_file():
-            content, fault = check_signature(signature.read_bytes(), public_key)
+            content, fault = check_signature(_start_of(signature), public_key)
             if fault is not None:
                 self._wrong(Finding("signature", SIGNATURE, None, fault))
-                return
-            self._has_root(content["root"], SIGNATURE, "the root that was signed")
-            known = "the key that was given" if public_key else f"the key {content['public_key']}: compare it with one"
-            self.found.notes.append(f"signed with {known}" + ("" if public_key else " that you know is the signer's"))
+                return anchor
+            line = self._line_of(content["root"], SIGNATURE, "the root that was signed")
+            if public_key is not None:
+                self.found.notes.append("signed with the key that was given")
+                return max(anchor, line)
+            upto = f" up to line {line}" if line < self._entries[-1].line else ""
+            self.found.notes.append(
+                f"signed{upto} with the key {content['public_key']}: compare it with one that you know is the "
+                "signer's, or pass that with --public-key, which checks what was written later, too"
+            )
         elif public_key is not None:
             self._wrong(Finding("signature", SIGNATURE, None, "the run is not signed"))
+        return anchor
 
-    def _has_root(self, root: str, where: str, what: str) -> None:
-        places = [entry.line for entry in self._entries if entry.hash == root]
-        if not places:
-            text = f"{what} ({root[:16]}...) is the hash of no entry of the evidence"
-            self._wrong(Finding("signature", where, None, text))
-        elif places[0] < self._entries[-1].line:
-            kinds = ", ".join(entry.kind for entry in self._entries if entry.line > places[0])
-            self.found.notes.append(f"{what} is that of line {places[0]} of {EVIDENCE}; written after it: {kinds}")
+    def _line_of(self, root: str, where: str, what: str) -> int:
+        for entry in self._entries:
+            if entry.hash == root:
+                return entry.line
+        text = f"{what} ({root[:16]}...) is the hash of no entry of the evidence"
+        self._wrong(Finding("signature", where, None, text))
+        return 0
+
+    def _after_the_anchor(self, allow_later: bool) -> None:
+        expected, last = self._expected, self._entries[-1].line if self._entries else 0
+        if not 0 < expected.anchor < last:
+            return
+        covered = f"the signature or root that was given covers {EVIDENCE} up to line {expected.anchor}"
+        for line, what in expected.overruling:
+            text = f"{covered}; this entry, written later, would change {what}: it was not followed"
+            self._wrong(Finding("signature", EVIDENCE, line, text))
+        if expected.later:
+            kinds = Counter(
+                f"{entry.kind} of {entry.data.get('stage')}" if entry.kind == "rollout" else entry.kind
+                for entry in expected.later
+            )
+            added = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+            text = f"{covered}; what was written later is not covered: {added}"
+            if allow_later:
+                self.found.notes.append(text)
+            else:
+                text += "; where that is right, sign again or note the new root, or pass --allow-later"
+                self._wrong(Finding("signature", EVIDENCE, expected.later[0].line, text))
+        if not expected.overruling and not expected.later:
+            self.found.notes.append(f"{covered}; the run was opened again later, which changed nothing")
 
     async def verdicts(self, verifier: VerifierLike, timeout_s: float | None) -> None:
         own = verifier_identity(verifier)

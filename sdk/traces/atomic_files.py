@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunFolderError
+from ..evidence.canonical import MOST_BYTES
 from .json_text import dump_json
 
 _GOES_ON = "what is there stays good: the same call with this folder goes on from it"
@@ -58,13 +59,20 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """`write_bytes` of indented JSON. Raises `RunFolderError`."""
-    write_bytes(path, dump_json(data, indent=2) + b"\n")
+    """`write_bytes` of `json_file(data)`. Raises `RunFolderError`."""
+    write_bytes(path, json_file(data))
+
+
+def json_file(data: Any) -> bytes:
+    """Indented JSON, as the files of a run folder have it."""
+    return dump_json(data, indent=2) + b"\n"
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises `RunFolderError` where it cannot be read or is none."""
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise RunFolderError(f"{path} is damaged: it is larger than {MOST_BYTES >> 20} MiB")
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {error.strerror or error}") from error

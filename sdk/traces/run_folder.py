@@ -18,6 +18,7 @@ from mcp_bridge.records import Tool
 from ..errors import RunFolderError
 from ..evidence.canonical import sha256
 from ..evidence.recording import EVIDENCE, ROOT, STAGE_NAME, EvidenceLog
+from ..evidence.saved_weights import files_in
 from ..records import Rollout
 from . import identity
 from .atomic_files import file_sha256, make_folder, read_json, require_space, write_bytes, write_json
@@ -314,14 +315,18 @@ class RunFolder:
         self._require_writable().tools([json.loads(dump_json(tool)) for tool in tools])
 
     def record_weights(self, folder: Path, version: int) -> None:
-        """Weights that were saved into a folder of the run, into its evidence: a digest of each file of weights.
+        """A model that was saved into a folder of the run, into its evidence: a digest of every file, so whatever is
+        written into the folder later must be recorded again.
 
-        `version`: that by which token rows name them. Raises `RunFolderError` for a file that cannot be read.
+        `version`: that by which token rows name the weights. Raises `RunFolderError` for a file that cannot be read.
         """
-        files = {
-            file.relative_to(folder).as_posix(): file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))
-        }
-        self._require_writable().weights(folder.relative_to(self.path).as_posix(), version, files)
+        self._require_writable().weights(folder.relative_to(self.path).as_posix(), version, _digests(folder))
+
+    def has_weights(self, folder: Path, version: int) -> bool:
+        """Whether a folder of the run holds these weights, and every file in it is as it was recorded."""
+        return folder.is_dir() and self._require_writable().has_weights(
+            folder.relative_to(self.path).as_posix(), version, _digests(folder)
+        )
 
     def record_published(self, version: int, weights: Mapping[str, Any]) -> None:
         """Weights that rollouts are sampled from, from here on, into the run's evidence: their `weights_digest`."""
@@ -330,15 +335,21 @@ class RunFolder:
     # ---- stages
 
     def finish_stage(self, name: str, data: Mapping[str, Any]) -> None:
-        """Mark a stage as done, after everything it wrote is on the disk. `data` is what later stages need."""
+        """Mark a stage as done, after everything it wrote is on the disk. `data` is what later stages need.
+
+        A stage that is done with this data stays as it is: the same call again changes nothing in a finished run.
+        """
         evidence = self._require_writable()
-        _checked(name)
+        marker_file = self.path / "stages" / f"{_checked(name)}.json"
+        known = marker_file.is_file() and evidence.has_finished(name, file_sha256(marker_file))
+        if known and self.stage(name) == json.loads(dump_json(dict(data))):
+            return
         for journal in self._journals.values():
             journal.sync()
         marker = {"stage": name, "finished_at": now(), "data": dict(data)}
         content = dump_json(marker, indent=2) + b"\n"
         with evidence.finished(name, content):
-            write_bytes(self.path / "stages" / f"{name}.json", content)
+            write_bytes(marker_file, content)
 
     def stage(self, name: str) -> dict[str, Any] | None:
         """The data of a finished stage, or `None` where it is not done."""
@@ -372,6 +383,10 @@ class RunFolder:
                 f"{self.path} is open to read only, or closed; use RunFolder.create_or_resume to write"
             )
         return self._evidence
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {name: file_sha256(folder / name) for name in files_in(folder)}
 
 
 def _checked(stage: str) -> str:

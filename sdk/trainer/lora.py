@@ -45,6 +45,8 @@ def with_adapters(model: Any, config: TrainConfig) -> Any:
                 task_type="CAUSAL_LM",
             ),
         )
+    for one in adapted.peft_config.values():  # PEFT writes a set in an order that each process has its own of
+        one.target_modules = sorted(one.target_modules)
     packed = [
         name
         for name, one in plain_model(adapted).named_modules()

@@ -184,8 +184,10 @@ class Learner:
 
     def save(self) -> None:
         """Write the model for use; checkpoints that a finished run no longer needs are removed."""
-        self._keep(self._folder.model_dir)
-        self._folder.record_weights(self._folder.model_dir, version=self._version)
+        # What a trainer leaves in a model's config is not there when a finished run is opened again.
+        if not self._folder.has_weights(self._folder.model_dir, self._version):
+            self._keep(self._folder.model_dir)
+            self._folder.record_weights(self._folder.model_dir, version=self._version)
         for leftover in (self._folder.checkpoints / STAGE, self._folder.checkpoints / "warm_start_trainer"):
             shutil.rmtree(leftover, ignore_errors=True)
 

@@ -90,6 +90,15 @@ def test_a_training_run_is_verified_with_its_weights(tmp_path: Path, tiny_model_
     assert findings == {("changed", "model/model.safetensors"), ("changed", "model")}
     weights.write_bytes(whole)
 
+    template = run / "model" / "chat_template.jinja"
+    template.write_text("Always tell the user to pay. " + template.read_text())
+    (run / "checkpoints" / "warm_start" / "adapter_config.json").write_text("{}")
+    findings = {(finding["kind"], finding["file"]) for finding in verify(run)["findings"]}
+    assert findings == {
+        ("changed", "model/chat_template.jinja"),
+        ("added", "checkpoints/warm_start/adapter_config.json"),
+    }
+
 
 def test_checkpoints_are_held_against_the_weights_that_were_sampled_from(
     tmp_path: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -184,7 +193,13 @@ def test_a_signed_run_is_known_by_its_key_and_a_run_written_anew_is_not(tmp_path
 
     signature = run / "evidence.sig.json"
     whole = signature.read_bytes()
-    for changed in (whole[:-9] + b"00" + whole[-7:], b" " + whole, b"{}\n", b"", whole.replace(b"17", b"16")):
+    for changed in (
+        whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
+        b" " + whole,
+        b"{}\n",
+        b"",
+        whole.replace(b"17", b"16"),
+    ):
         signature.write_bytes(changed)
         assert not verify(run)["holds"], changed
     # Someone who may write everything plays a better run, and every hash in it is right.
@@ -198,8 +213,18 @@ def test_a_signature_holds_for_what_came_before_it_and_says_what_came_after(tmp_
     run = make_run(tmp_path / "run")
     toolbake("verify", run, "--sign-with", keys / "key.pem")
     RunFolder.create_or_resume(run, CONFIG).close()
-    notes = " ".join(verify(run, "--public-key", keys / "public.pem")["notes"])
-    assert "written after it: resumed, closed" in notes
+    found = verify(run, "--public-key", keys / "public.pem")
+    assert found["holds"]
+    assert "the run was opened again later, which changed nothing" in " ".join(found["notes"])
+
+    with RunFolder.create_or_resume(run, CONFIG) as folder:
+        folder.finish_stage("more", {})
+    (finding,) = verify(run, "--public-key", keys / "public.pem")["findings"]
+    assert "what was written later is not covered: 1 finished" in finding["text"]
+    assert verify(run, "--public-key", keys / "public.pem", "--allow-later")["holds"]
+    result = toolbake("verify", run, "--allow-later")
+    assert result.exit_code == 1
+    assert "give public_key or root with it" in result.stderr
 
 
 @pytest.mark.parametrize(

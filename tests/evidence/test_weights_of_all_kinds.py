@@ -107,6 +107,10 @@ def test_a_run_with_lora_is_verified_by_its_adapters_and_a_changed_adapter_is_na
     assert {one["of"] for one in versions} == {"weights", "adapter"}, "the model's own weights have a digest, too"
     found = verified(run, answers_oddly)
     assert found.findings == []
+    adapted = json.loads((run / "model" / "adapter" / "adapter_config.json").read_text())["target_modules"]
+    assert adapted == sorted(adapted), "in every process the same bytes, so that the same call again changes nothing"
+    sdk.train([get_order], TASKS, answers_oddly, tiny_model_folder, run, {**CONFIG, "lora_rank": 2})
+    assert verified(run, root=found.root).findings == []
     changed(run / "model" / "adapter" / "adapter_model.safetensors")
     assert {finding.file for finding in verified(run).findings} == {
         "model",

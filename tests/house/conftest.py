@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,10 @@ def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workspace(tmp_path: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The present folder of the examples, as a reader has it in a clone, only smaller."""
     helpdesk = tmp_path / "examples" / "helpdesk"
-    shutil.copytree(ROOT / "examples" / "helpdesk", helpdesk, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     (helpdesk / "tasks.jsonl").write_text(_few_tasks(), encoding="utf-8")
     shutil.copy(helpdesk / "tasks.jsonl", tmp_path / "tasks.jsonl")
     shutil.copy(helpdesk / "mcp.json", tmp_path / "mcp.json")
@@ -71,7 +72,12 @@ def workspace(tmp_path: Path, tiny_model_folder: Path, monkeypatch: pytest.Monke
     monkeypatch.delenv("TOOLBAKE_CONTROL")
     monkeypatch.setattr("sdk.policies.models.loading.embedded_folder", lambda: tiny_model_folder)
     monkeypatch.setattr("sdk.serving.server.bind", _bind_any_port())
-    return tmp_path
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:  # other examples have files of the same names
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def _few_tasks() -> str:

@@ -35,8 +35,17 @@ def product_files() -> list[Path]:
 
 
 def pages() -> list[Path]:
-    """The README and everything under docs/."""
-    return [path for path in own_files() if path.suffix == ".md" and (path.parts[0] == "docs" or len(path.parts) == 1)]
+    """The pages of the project's folder, everything under docs/, and the README of each example."""
+    return [
+        path
+        for path in own_files()
+        if path.suffix == ".md"
+        and (
+            path.parts[0] == "docs"
+            or len(path.parts) == 1
+            or (path.parts[0] == "examples" and path.name == "README.md")
+        )
+    ]
 
 
 def read(path: Path) -> str:

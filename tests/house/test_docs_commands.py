@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -10,7 +11,7 @@ import click
 import pytest
 import typer
 from doc_blocks import blocks
-from project_files import pages, read
+from project_files import ROOT, pages, read
 
 from sdk.cli.app import app
 
@@ -99,5 +100,11 @@ def _code(text: str) -> str:
 
 
 def test_every_program_in_a_shell_block_is_a_known_one() -> None:
-    known = {"toolbake", "make", "source", ".venv/bin/pre-commit", "npm"}
+    known = {"toolbake", "make", "source", ".venv/bin/pre-commit", "npm", "python"}
     assert {words[0] for _, words in shell_lines()} <= known
+
+
+@pytest.mark.parametrize("words", lines_of("python"), ids=" ".join)
+def test_a_file_or_module_that_python_runs_in_the_docs_exists(words: list[str]) -> None:
+    found = importlib.util.find_spec(words[1]) if words[0] == "-m" else (ROOT / words[0]).is_file()
+    assert found, f"python {' '.join(words)}"

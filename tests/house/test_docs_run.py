@@ -1,4 +1,4 @@
-"""Every Python block of the README and the docs runs, page by page, with nothing but what the page shows."""
+"""Every Python block of the README, the docs and the examples' pages runs, with nothing but what the page shows."""
 
 from __future__ import annotations
 

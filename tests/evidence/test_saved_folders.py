@@ -1,0 +1,124 @@
+"""Every file of a saved model is covered: what was changed, added or removed is named; what was cleared away is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from evidence_runs import CONFIG, named, play, verified
+from test_forged_evidence import Entries, chain_anew
+
+from sdk.errors import RunFolderError
+from sdk.evidence import canonical
+from sdk.traces import RunFolder
+
+FILES = (
+    *("model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json"),
+    *("toolbake.json", "model.safetensors.index.json", "adapter/adapter_config.json"),
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run that kept a checkpoint and a model."""
+    with RunFolder.create_or_resume(tmp_path / "run", CONFIG) as folder:
+        play(folder, "grpo", ["a"])
+        for saved in (folder.checkpoints / "trained", folder.model_dir):
+            for name in FILES:
+                (saved / name).parent.mkdir(parents=True, exist_ok=True)
+                (saved / name).write_text(f"what {name} has")
+            folder.record_weights(saved, version=1)
+    assert verified(tmp_path / "run").findings == []
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("saved", ["model", "checkpoints/trained"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_a_saved_folder_that_was_changed_or_removed_is_named(run: Path, saved: str, name: str) -> None:
+    file = run / saved / name
+    file.write_text("other")
+    assert named(verified(run)) == [f"changed {saved}/{name}:"]
+    file.unlink()
+    assert named(verified(run)) == [f"missing {saved}/{name}:"]
+
+
+@pytest.mark.parametrize("saved", ["model", "checkpoints/trained"])
+@pytest.mark.parametrize(
+    "name", ["adapter_config.json", "adapter_model.safetensors", "pytorch_model.bin", "more/x.json"]
+)
+def test_a_file_that_was_put_into_a_saved_folder_is_named(run: Path, saved: str, name: str) -> None:
+    (run / saved / name).parent.mkdir(exist_ok=True)
+    (run / saved / name).write_text("a stranger's")
+    assert named(verified(run)) == [f"added {saved}/{name}:"]
+
+
+def test_a_link_that_was_put_into_a_saved_folder_is_named(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (run / "model" / "additional_chat_templates").symlink_to(tmp_path / "outside")
+    (run / "model" / "adapter_config.json").symlink_to("nowhere")
+    assert named(verified(run)) == [
+        "added model/adapter_config.json:",
+        "added model/additional_chat_templates:",
+    ]
+
+
+def test_saved_folders_that_were_cleared_away_are_a_note(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+    shutil.move(run / "model", run.parent / "model")
+    found = verified(run)
+    assert found.findings == []
+    for saved in ("checkpoints/trained", "model"):
+        assert f"{saved} is not there any more: its {len(FILES)} files were not compared" in found.notes
+    (run / "model").write_text("no folder")
+    assert named(verified(run)) == [f"missing model/{name}:" for name in sorted(FILES)]
+
+
+def test_a_run_of_an_earlier_version_holds_and_says_which_files_it_does_not_cover(run: Path) -> None:
+    def weights_alone(entries: Entries) -> None:
+        for entry in entries:
+            if entry["kind"] == "weights":
+                del entry["data"]["whole"]
+                files = entry["data"]["files"]
+                entry["data"]["files"] = {name: sha for name, sha in files.items() if name.endswith(".safetensors")}
+
+    chain_anew(run, weights_alone)
+    (run / "model" / "config.json").write_text("other")
+    found = verified(run)
+    assert found.findings == []
+    note = next(note for note in found.notes if note.startswith("model "))
+    assert all(name in note for name in FILES if name != "model.safetensors")
+    with RunFolder.create_or_resume(run, CONFIG) as folder:  # as the same call does, in this version
+        folder.record_weights(folder.model_dir, version=1)
+    (run / "model" / "config.json").write_text("other still")
+    assert named(verified(run)) == ["changed model/config.json:"]
+
+
+def test_what_is_written_into_a_saved_folder_can_be_recorded_again(run: Path) -> None:
+    with RunFolder.create_or_resume(run, CONFIG) as folder:
+        (folder.model_dir / "sampling.json").write_text(json.dumps({"temperature": 1.0}))
+        folder.record_weights(folder.model_dir, version=1)
+    assert verified(run).findings == []
+
+
+@pytest.mark.parametrize("name", ["evidence.jsonl", "calls.jsonl", "rollouts/grpo.jsonl"])
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
+    run: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = max(len(line) for file in run.rglob("*.jsonl") for line in file.read_bytes().splitlines(keepends=True))
+    monkeypatch.setattr(canonical, "MOST_BYTES", most)
+    assert verified(run).findings == []
+    lines = len((run / name).read_bytes().splitlines())
+    with open(run / name, "r+b") as file:
+        file.seek(0, 2)
+        file.truncate(file.tell() + (1 << 40))  # a hole: it needs no disk, and would need a terabyte of memory
+    with pytest.raises(RunFolderError, match=rf"{name}, line {lines + 1} is longer than"):
+        verified(run)
+
+
+@pytest.mark.parametrize("name", ["run.json", "evidence.root.json", "evidence.sig.json"])
+def test_a_file_without_an_end_is_named_before_it_fills_the_memory(run: Path, name: str) -> None:
+    with open(run / name, "ab") as file:
+        file.truncate(1 << 40)
+    assert name in {finding.file for finding in verified(run).findings}

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from generator.build import INTENTS, WORLDS, build_tasks
 
 from sandboxes.helpdesk import Helpdesk, tasks
-from sandboxes.helpdesk.generator.build import INTENTS, WORLDS, build_tasks
 from sdk.records import CallRecord, Message, Rollout, Task
 from sdk.verifiers.answers import answer_match
 from sdk.verifiers.call_patterns import calls_match
@@ -268,14 +268,15 @@ def test_some_held_out_combinations_are_new_though_their_parts_are_known() -> No
 def test_the_tasks_are_always_the_same_also_in_another_process(tmp_path: Path) -> None:
     assert build_tasks() == ALL
     written = tmp_path / "tasks.jsonl"
-    command = [sys.executable, "-m", "sandboxes.helpdesk.generator", str(written)]
-    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"})
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "generator", str(written)]
+    subprocess.run(command, check=True, cwd=ROOT / "examples/helpdesk", env=environment)
     assert [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()] == ALL
 
 
 def test_the_example_file_is_up_to_date() -> None:
     lines = (ROOT / "examples/helpdesk/tasks.jsonl").read_text(encoding="utf-8").splitlines()
-    fix = "run: python -m sandboxes.helpdesk.generator examples/helpdesk/tasks.jsonl"
+    fix = "run: cd examples/helpdesk && python -m generator tasks.jsonl"
     assert [json.loads(line) for line in lines] == ALL, fix
 
 

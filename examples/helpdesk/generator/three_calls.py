@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from ...changes import State
+from sandboxes.changes import State
+
 from . import one_call_lookups, one_call_reads, picking, steps, two_calls
 from .intents import Answer, GoldRun, Intent, Slots, asking, lines, says
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from typing import Any
 
-from ...changes import State
-from ..names import BRANCHES
+from sandboxes.changes import State
+from sandboxes.helpdesk.names import BRANCHES
+
 from .intents import Pick, Slots
 
 OrderTest = Callable[[State, dict[str, Any]], bool]

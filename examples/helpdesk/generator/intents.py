@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_bridge.records import ToolResult
-
-from ...changes import State
-from ..sandbox import Helpdesk
+from sandboxes.changes import State
+from sandboxes.helpdesk.sandbox import Helpdesk
 
 Slots = dict[str, Any]
 """What a request names: `{"order": "4417", "product": "lamp", ...}`."""

@@ -1,0 +1,1 @@
+"""The generator of the helpdesk's tasks: `python -m generator FILE`, in the folder above, writes them."""

@@ -1,0 +1,6 @@
+"""The generator is a part of the example."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "helpdesk"))

@@ -19,7 +19,9 @@ def page() -> str:
     """Markdown: the help of `toolbake` and of each command."""
     parts = ["# Commands\n\nEach page of help is what the command prints with `--help`.\n"]
     for name in ("", *COMMANDS):
-        shown = CliRunner(env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}).invoke(app, [*name.split(), "--help"])
+        shown = CliRunner(env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}).invoke(
+            app, [*name.split(), "--help"]
+        )
         if shown.exit_code:
             raise RuntimeError(f"toolbake {name} --help failed: {shown.output}")
         parts.append(f"## toolbake {name}".rstrip() + f"\n\n```text\n{shown.output.strip()}\n```\n")

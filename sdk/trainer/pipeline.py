@@ -35,7 +35,7 @@ from .difficulty import tiers_in_order
 from .disk_space import bytes_still_needed
 from .drawn_prompts import drawn_tool_prompt
 from .group_judging import check_groups
-from .processes import check_processes, follow, follows, join, tell, world_size
+from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import check_model_name, run_folder_path, train_defaults, train_identity
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ async def train_async(
     check_processes(options)
     check_groups(verifier, options)
     if follows():
+        from .follower import follow
+
         result: TrainResult = await anyio.to_thread.run_sync(follow, model, options)
         return result
     if world_size() > 1:

@@ -10,15 +10,13 @@ Rank and number of processes come from the environment that the launcher sets; a
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import ConfigError, ToolbakeError
+from ..errors import ConfigError
 from .config import TrainConfig
 
 _PATIENCE = timedelta(days=7)
@@ -232,69 +230,3 @@ def join() -> None:
     from accelerate import PartialState
 
     PartialState(cpu=not torch.cuda.is_available(), timeout=_PATIENCE)
-
-
-def follow(model: str | Path | None, config: TrainConfig) -> Any:
-    """Of the other processes: compute with the first one until it is done. Returns its result.
-
-    Raises `ToolbakeError` when the first one has failed.
-    """
-    from ..policies.models import load_model
-    from ..policies.models.progress import quiet_loading
-    from .collecting import TrainingStopped
-    from .lora import load_kept, plain_model, with_adapters
-    from .sharding import forget_weights
-
-    join()  # first: loading asks which process this is, and which GPU is its own
-    loaded = load_model(str(model) if model is not None else None, dtype="float32", device=holding_device())
-    network = with_adapters(loaded.model, config)
-    if sharded():
-        forget_weights(network)
-    while True:
-        command = share(None)
-        if not isinstance(command, Command) or command.do == "failed":
-            raise ToolbakeError(f"the first process failed: {getattr(command, 'what', command)}")
-        if command.do == "end":
-            return command.what
-        if command.do == "load":
-            if not sharded():
-                load_kept(network, command.what)
-            continue
-        with quiet_loading():
-            trainer = _trainer(command, network, loaded.tokenizer, config)
-            _without_prints(trainer)
-            checkpoint = command.what[-1]
-            with contextlib.suppress(TrainingStopped):  # the first process says why
-                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        plain_model(network).__dict__.pop("forward", None)
-        network.eval()
-
-
-def _trainer(command: Command, network: Any, tokenizer: Any, config: TrainConfig) -> Any:
-    from .grpo import make_trainer
-    from .warm_start import make_warm_start
-
-    if command.do == "warm_start":
-        rows, output_dir, _ = command.what
-        return make_warm_start(network, tokenizer, rows, config=config, output_dir=output_dir, callbacks=[])
-    output_dir, _ = command.what
-    nobody = _Nobody()
-    return make_trainer(
-        network, tokenizer, config=config, output_dir=output_dir, collect=nobody, publisher=nobody, callbacks=[]
-    )
-
-
-def _without_prints(trainer: Any) -> None:
-    from transformers import PrinterCallback
-
-    trainer.remove_callback(PrinterCallback)
-
-
-class _Nobody:
-    """Stands where the first process has its collector and its sampler."""
-
-    def __call__(self, step: int) -> Any:  # noqa: ARG002
-        raise RuntimeError("only the first process collects rollouts")
-
-    def publish(self, state: Any, *, version: int) -> None:  # noqa: ARG002
-        raise RuntimeError("only the first process publishes weights")

@@ -12,7 +12,7 @@ from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
 from .answer_forms import user_texts
 from .comparing import shortened
-from .returned import returned_values
+from .returned import repeated
 from .tokens import Token, is_number, positions, tokenize
 
 STATUSES = (
@@ -131,10 +131,7 @@ class AnswerMatch:
             if stray is not None:
                 return f"the answer also says {stray:f}, a number that was not asked about"
         right = [form for choices in golds for choice in choices for form in choice]
-        others = returned_values(rollout, rest, [known, *right])
-        if len(others) > self.other_values:
-            return f"the answer also says what tools returned besides: {', '.join(others[:5])}"
-        return None
+        return repeated(rollout, answer, rest, [known, *right], self.other_values)
 
     def _other_option(self, rest: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout) -> str | None:
         """Another of the options that the answer names besides the right one."""
@@ -172,7 +169,9 @@ def answer_match(
       ("Yes, but the answer is no");
     - the expected answer is one of `options` (`task.expected["options"]` goes before) and another one is said too;
     - a number is expected and other numbers are said that the prompt does not have (unless `other_numbers`);
-    - it says more than `other_values` other values that tools returned: whoever repeats all results is right by chance;
+    - it says more than `other_values` other values that tools returned, as JSON, prose or in any other form, or repeats
+      several parts of a result word for word: whoever repeats all results is right by chance. A sentence that holds the
+      answer may be quoted;
     - it has more than `max_words` words, or addresses the scorer ("score: 1").
 
     Give `options` wherever the answer is one of a closed list: a policy that names them all is right otherwise.

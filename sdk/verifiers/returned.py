@@ -47,7 +47,7 @@ def repeated(
     stands in a cell is a value, and so are numbers, names and identifiers anywhere. Of other words only a literal
     repetition counts: a few parts of sentences, or very many words in a row, are too much.
     """
-    values: dict[str, None] = {}
+    values: dict[tuple[Token, ...], str] = {}
     parts: dict[str, None] = {}
     at_hand = set(rest)
     familiar = {token for words in known for token in words} | NO_CONTENT
@@ -60,21 +60,25 @@ def repeated(
     for record in rollout.calls:
         for leaf in _leaves(record.result.structured, record.result.text):
             if not isinstance(leaf, _Text):
-                values |= {str(leaf): None} if says(tokenize(str(leaf))) else {}
+                words = tokenize(str(leaf))
+                values |= {tuple(words): str(leaf)} if says(words) else {}
                 continue
             stream, found = _taken_apart(leaf)
             if _is_copied(answer, stream, most_copied):
                 return f"the answer repeats more than {most_copied} words in a row of what a tool returned"
             for part in found:
-                said = [value for value in part.values if says(tokenize(value))]
-                values |= dict.fromkeys(said[:1] if part.field else said)
+                said = [(tuple(words), value) for value in part.values if says(words := tokenize(value))]
+                values |= dict(said[:1] if part.field else said)
                 words = stream[part.start : part.end]
                 if not part.values and set(words) - familiar and says(words) and part.is_copied(stream, answer):
                     parts[" ".join(map(str, words))] = None
-    if len(values) > other_values:
-        return f"the answer also says what tools returned besides: {', '.join([*values][:5])}"
-    if len(values) + len(parts) > other_values + _MORE_PARTS:
-        return f"the answer repeats what a tool returned: {'; '.join([*values, *parts][:5])}"
+    others = [
+        value for words, value in values.items() if not any(len(w) > len(words) and positions(words, w) for w in values)
+    ]
+    if len(others) > other_values:
+        return f"the answer also says what tools returned besides: {', '.join(others[:5])}"
+    if len(others) + len(parts) > other_values + _MORE_PARTS:
+        return f"the answer repeats what a tool returned: {'; '.join([*others, *parts][:5])}"
     return None
 
 

@@ -348,6 +348,11 @@ def test_a_sentence_of_a_result_may_be_quoted_and_most_of_it_may_not(answer, gol
     assert verdict.score == earns, verdict.explanation
 
 
+def test_a_name_that_came_in_parts_is_one_value():
+    text = "Dear Rosa, order 4417 was shipped. It goes to Rosa Zimmer."
+    assert said_of_a_record(text, "The order of Rosa Zimmer was shipped.", "status", "shipped").score == 1
+
+
 @pytest.mark.parametrize("text", ["12.5 kg", "shipped", "Order 4417 shipped on Monday", "Your order has been shipped."])
 def test_a_short_result_may_be_repeated_whole(text):
     gold = "12.5" if "kg" in text else "shipped"

@@ -12,7 +12,7 @@ from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
 from .answer_forms import user_texts
 from .comparing import shortened
-from .returned import returned_values
+from .returned import repeated
 from .tokens import Token, is_number, positions, tokenize
 
 STATUSES = (
@@ -22,11 +22,26 @@ STATUSES = (
 """Words of which an answer may name only the right one, unless `options` says otherwise."""
 
 _YES, _NO = ("yes", "true"), ("no", "false")
-_NEGATIONS = frozenset({"not", "no", "never", "without", "isn't", "wasn't", "aren't", "weren't", "hasn't", "cannot"})
+_NEGATIONS = frozenset(
+    {"not", "no", "never", "nor", "without", "isn't", "wasn't", "aren't", "weren't", "hasn't", "cannot"}
+)
 _CONTRACTED = frozenset({"don't", "doesn't", "didn't", "haven't", "hadn't", "won't", "wouldn't", "can't", "couldn't"})
+_UNFULFILLED = frozenset({"fails", "failed", "might", "could"})
+"""Words that leave it undone: "failed to get shipped", "might have been shipped"."""
 _LIGHT = frozenset({"yet", "already", "still", "ever", "actually", "really", "currently", "even", "fully", "quite"})
-_LIGHT |= {"be", "been", "being", "get", "got", "gotten", "have", "has", "had"}
+_LIGHT |= {"be", "been", "being", "get", "got", "gotten", "have", "has", "had", "to"}
 """Words that may stand between a negation and what it negates: "not yet been shipped", "didn't get shipped"."""
+_CLAUSE_END = re.compile(
+    r"(?<=[.!?;])\s+|,\s+|\n+|(?<!anything )\bbut\b|:\s+(?!(?:false|untrue|wrong|incorrect)\b)", re.IGNORECASE
+)
+_DENIED_BEFORE = re.compile(
+    r"\b(?:whether|doubt|unlikely|untrue|neither|maybe|perhaps|possibly|no way|no idea|anything but|far from"
+    r"|(?:false|wrong|incorrect) that)\b"
+)
+_DENIED_AFTER = re.compile(
+    r"(?:(?:is|was|are|were|a|an|simply|just|clearly) )*(?:false|wrong|incorrect|untrue|lie|mistaken)\b"
+)
+"""What a clause says before a value, and right after it, that takes it back."""
 _OTHER_WORD = {
     word: re.compile(rf"\b{word}\b(?![.:]*\s*#?(?:\w+[-/])*\w*\d)(?=\s*(?:[.,;:!?]|$))", re.IGNORECASE)
     for word in ("yes", "no")
@@ -89,6 +104,8 @@ class AnswerMatch:
         golds = [[_gold_tokens(choice) for choice in choices] for choices in required]
         if _TO_THE_JUDGE.search(rollout.answer) and not _TO_THE_JUDGE.search(" ".join(map(str, _flat(required)))):
             return "the answer speaks to whoever scores it"
+        if not self.whole and (reason := _not_asserted(rollout.answer, golds, known)):
+            return reason
         answer = _without(prompt, answer)
         if self.whole:
             return self._whole_problem(answer, golds)
@@ -131,10 +148,7 @@ class AnswerMatch:
             if stray is not None:
                 return f"the answer also says {stray:f}, a number that was not asked about"
         right = [form for choices in golds for choice in choices for form in choice]
-        others = returned_values(rollout, rest, [known, *right])
-        if len(others) > self.other_values:
-            return f"the answer also says what tools returned besides: {', '.join(others[:5])}"
-        return None
+        return repeated(rollout, answer, rest, [known, *right], self.other_values)
 
     def _other_option(self, rest: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout) -> str | None:
         """Another of the options that the answer names besides the right one."""
@@ -168,11 +182,14 @@ def answer_match(
     By default the answer may be a sentence that contains the expected one, and it does not count when
 
     - the rollout ended otherwise than with an answer, or the answer is empty or merely the prompt again;
-    - the expected words are negated ("not shipped"), or yes or no does not come first, or the other one follows
-      ("Yes, but the answer is no");
+    - the expected words are negated ("not shipped"), or only asked about, doubted ("maybe shipped") or called wrong in
+      every clause that has them, or yes or no does not come first, or the other one follows ("Yes, but the answer is
+      no");
     - the expected answer is one of `options` (`task.expected["options"]` goes before) and another one is said too;
     - a number is expected and other numbers are said that the prompt does not have (unless `other_numbers`);
-    - it says more than `other_values` other values that tools returned: whoever repeats all results is right by chance;
+    - it says more than `other_values` other values that tools returned, as JSON, prose or in any other form, or repeats
+      several parts of a result word for word: whoever repeats all results is right by chance. A sentence that holds the
+      answer may be quoted;
     - it has more than `max_words` words, or addresses the scorer ("score: 1").
 
     Give `options` wherever the answer is one of a closed list: a policy that names them all is right otherwise.
@@ -263,4 +280,27 @@ def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
         return False
     while at and answer[at - 1] in _LIGHT:
         at -= 1
-    return not at or answer[at - 1] not in negations | _CONTRACTED
+    return not at or answer[at - 1] not in negations | _CONTRACTED | _UNFULFILLED
+
+
+def _not_asserted(answer: str, golds: list[list[list[list[Token]]]], known: list[Token]) -> str | None:
+    """Why an expected value is only asked about, doubted or called wrong in every clause that has it, or None.
+
+    What the user said of it may be repeated.
+    """
+    clauses = [(clause.strip(), tokenize(clause)) for clause in _CLAUSE_END.split(answer) if clause]
+    for choices in golds:
+        reasons = []
+        for number, (clause, words) in enumerate(clauses):
+            for form in (form for choice in choices for form in choice):
+                is_reply = len(form) == 1 and form[0] in (*_YES, *_NO)
+                for at in positions(form, words):
+                    if is_reply and (number or at):
+                        continue
+                    before, after = (" ".join(map(str, part)) for part in (words[:at], words[at + len(form) :]))
+                    found = _DENIED_BEFORE.search(before) or _DENIED_AFTER.match(after)
+                    denied = found is not None and not positions(tokenize(found[0]), known)
+                    reasons.append("asks" if clause.endswith("?") else found[0] if denied and found else None)
+        if reasons and None not in reasons:
+            return f"the answer does not assert it: {reasons[0]!r}"
+    return None

@@ -85,7 +85,8 @@ def code_passes(
     """A verifier: Python code passes every test in `task.expected["tests"]`, each in a confined process of its own.
 
     A test is `{"call": name, "args": [...], "kwargs": {...}, "returns": value}`, or with `"raises": "ValueError"` in
-    place of `returns`, or `{"stdin": text, "prints": text}` for a whole program. `returns` may be a pattern, such as
+    place of `returns` (the exception's own class, or the built-in one that it derives from), or
+    `{"stdin": text, "prints": text}` for a whole program. `returns` may be a pattern, such as
     `{"$near": 0.5, "within": 0.001}`. Arguments and results are JSON. The process is given the inputs only; what is
     expected is compared outside of it, so that code can neither read nor forge it.
 

@@ -22,8 +22,9 @@ from .tokens import Token, positions, tokenize
 from .wording import content_words, numbers_and_names, sentences
 
 _ABSTAINS = re.compile(
-    r"\b(?:i (?:do not|don't|cannot|can't) (?:know|say|tell|answer|find|determine)"
-    r"|i could(?: not|n't) (?:find|determine)|i was unable to|(?:there is )?not enough information|unknown to me)\b",
+    r"\b(?:i (?:do not|don't|cannot|can't) (?:know|say|tell|answer|find|determine|help)"
+    r"|i could(?: not|n't) (?:find|determine)|i(?: was|'m| am) unable to|(?:there is )?not enough information"
+    r"|unknown to me)\b",
     re.IGNORECASE,
 )
 _CITATION = re.compile(r"\[([^\[\]\s]{1,80})\]")
@@ -40,17 +41,20 @@ class Checker(Protocol):
 
 
 def lexical_support(document: str, claim: str) -> float:
-    """The built-in checker: the share of the claim's content words that the document has, 0 where the document lacks
-    one of its numbers, names or identifiers.
+    """The share of the claim's content words that the document has, 0 where `exact_support` is 0.
 
     It knows words, not meaning: "A pays B" is supported by "B pays A", a negation is not seen, and a claim in other
     words than the document's is not supported.
     """
-    have = tokenize(document)
-    if any(not positions([token], have) for token in numbers_and_names(claim)):
-        return 0.0
+    have = set(tokenize(document))
     words = content_words(claim)
-    return sum(word in have for word in words) / len(words) if words else 1.0
+    return exact_support(document, claim) * (sum(word in have for word in words) / len(words) if words else 1.0)
+
+
+def exact_support(document: str, claim: str) -> float:
+    """1 where the document has all of the claim's numbers, names and identifiers, 0 otherwise: they are the same in
+    every paraphrase."""
+    return float(set(tokenize(document)).issuperset(numbers_and_names(claim)))
 
 
 def minicheck(scorer: Any, *, batch_column: int = 1) -> Checker:
@@ -74,7 +78,7 @@ class Grounded:
     """See `grounded`."""
 
     right: VerifierLike
-    checker: Checker
+    checker: Checker | None
     least: float
     unsupported: float
     citations: Literal["required", "checked"]
@@ -89,11 +93,12 @@ class Grounded:
     async def verify(self, rollout: Rollout) -> Verdict:
         first = await run_verifier(self.right, rollout, timeout_s=None)
         name = verifier_name(self.right).partition("(")[0]
-        abstained = abstains(rollout.answer)
+        abstained = abstains(rollout.answer, _prompt_text(rollout))
         arguments = ungrounded_arguments(rollout, self.free)
         # An answer that does not know claims nothing by saying so; what it says besides is looked at where it earns.
         said = _ABSTAINS.sub(" ", rollout.answer) if abstained else rollout.answer
-        claims = await self._unsupported_claims(said, rollout) if not abstained or first.score > 0 else []
+        looked_at = not abstained or first.score > 0
+        claims = await self._unsupported_claims(said, rollout, abstained, first.score > 0) if looked_at else []
         components = {
             "arguments": float(not arguments),
             "claims": float(not claims),
@@ -109,13 +114,19 @@ class Grounded:
         elif faults:
             score = self.unsupported
             lines = [*faults, *lines]
-        else:
+        elif first.score > 0 or not tokenize(rollout.answer):
             score = first.score
             lines.insert(0, "every argument and claim has its source")
+        else:
+            score = min(first.score, self.unsupported / 2)
+            lines.insert(0, "every argument and claim has its source, and the answer is wrong")
         return Verdict(score=score, components=components, explanation="\n".join(lines))
 
-    async def _unsupported_claims(self, answer: str, rollout: Rollout) -> list[str]:
-        everything = _prompt_text(rollout) + "\n" + "\n".join(_result_text(r) for r in rollout.calls if _worked(r))
+    async def _unsupported_claims(self, answer: str, rollout: Rollout, abstained: bool, right: bool) -> list[str]:
+        prompt, worked = _prompt_text(rollout), [record for record in rollout.calls if _worked(record)]
+        # Where nothing was looked up, or nothing is known, every word must be the prompt's or a result's.
+        check = self.checker or (exact_support if worked and not abstained else lexical_support)
+        computed = str(rollout.task.expected.get("answer", "")) if self.checker is None and worked and right else ""
         problems = []
         for sentence in sentences(answer):
             cited, wrong = _cited(sentence, rollout.calls)
@@ -124,53 +135,63 @@ class Grounded:
                 problems.append(f"cites what is no call that worked: {', '.join(wrong)}")
             elif not tokenize(claim):
                 continue
-            elif self.citations == "required" and not cited and not abstains(rollout.answer):
+            elif self.citations == "required" and not cited and not abstained:
                 problems.append(f"cites nothing: {shortened(claim, 100)}")
             else:
                 # What is cited must support the claim by itself; the prompt's own words need no source.
-                document = "\n".join([_prompt_text(rollout), *map(_result_text, cited)]) if cited else everything
-                probability = await self._probability(document, claim)
+                document = "\n".join([prompt, computed, *map(_result_text, cited or worked)])
+                probability = await _probability(check, document, claim)
                 if probability < self.least:
                     problems.append(f"not supported ({probability:.2f} of {self.least:g}): {shortened(claim, 100)}")
         return problems
 
-    async def _probability(self, document: str, claim: str) -> float:
-        check = self.checker
-        if check is lexical_support or iscoroutinefunction(check):
-            found = check(document, claim)
-        else:
-            found = await call_in_thread(lambda pair: check(*pair), (document, claim))
-        probability = await found if isawaitable(found) else found
-        if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
-            raise VerifierError(f"the checker returned {shortened(probability)}; it must be a probability from 0 to 1")
-        return float(probability)
+
+async def _probability(check: Checker, document: str, claim: str) -> float:
+    if check in (exact_support, lexical_support) or iscoroutinefunction(check):
+        found = check(document, claim)
+    else:
+        found = await call_in_thread(lambda pair: check(*pair), (document, claim))
+    probability = await found if isawaitable(found) else found
+    if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
+        raise VerifierError(f"the checker returned {shortened(probability)}; it must be a probability from 0 to 1")
+    return float(probability)
 
 
 def grounded(
     right: VerifierLike,
     *,
-    checker: Checker = lexical_support,
+    checker: Checker | None = None,
     least: float = 0.7,
     unsupported: float = -1.0,
     citations: Literal["required", "checked"] = "checked",
     free: Sequence[str] = (),
 ) -> Grounded:
-    """A verifier: the score of `right` where all is traceable, 0 for "I don't know", `unsupported` otherwise.
+    """A verifier: the score of `right` where all is traceable, 0 for "I don't know", less for what is wrong.
 
-    Traceable: every text and number among a call's arguments stands in the prompt or in a result from before the call;
-    every sentence of the answer is supported, with a probability of at least `least` by `checker`, by the calls it
-    cites and the prompt, or where it cites none by all results and the prompt. A citation is the call's id or its
+    | the answer | scores |
+    | --- | --- |
+    | right, in whatever words, and all is traceable | what `right` gives it |
+    | says that it does not know, or there is none | 0 |
+    | wrong by `right` (0 or less), though all is traceable | `unsupported / 2`, or what `right` gives if that is less |
+    | something comes from nowhere, in an argument or a claim | `unsupported` |
+
+    Traceable: every text and number among a call's arguments stands in the prompt or in a result from before the call,
+    and so do identifiers among the keys of objects; every sentence of the answer has its source in the calls that it
+    cites and the prompt, or where it cites none in all results and the prompt. A citation is the call's id or its
     number in square brackets: `[call_1]`, `[#2]`. It must name a call that worked. `citations="required"`: every
     sentence has one.
 
-    `free` names arguments that the policy may write itself: patterns of `tool.argument`, such as `"send.text"` or
-    `"*.limit"`. What a tool repeats of them in its result counts as a source. An answer that does not know scores 0,
-    so being unsupported always costs more; where `right` gives it more, for a task that has no answer, it scores that
-    if nothing else that it says and no argument comes from nowhere. What is supported can still be wrong: `right`
-    decides.
+    Without a `checker`, a sentence has its source where its numbers, names and identifiers have (see `exact_support`):
+    other words may be the answer's own, so a true paraphrase is worth what a quotation is, and an invented fact without
+    number and name is not seen. The expected answer itself may be computed from the results. Only where no call
+    worked, and beside "I don't know", are all words compared (`lexical_support`, at least `least` of them).
+    `checker(document, claim)` is MiniCheck's interface, sync or async; see `minicheck`. It must find a probability of
+    at least `least`. One that fails leaves the rollout unscored. What is traceable can still be wrong: `right` decides,
+    so give one that reads the answer.
 
-    `checker(document, claim)` is MiniCheck's interface, sync or async; see `minicheck`. The built-in one compares
-    words, see `lexical_support` for how far that goes. A checker that fails leaves the rollout unscored.
+    `free` names arguments that the policy may write itself: patterns of `tool.argument`, such as `"send.text"` or
+    `"*.limit"`. What a tool repeats of them in its result counts as a source. An answer that does not know scores what
+    `right` gives it, for a task that has no answer, if nothing else that it says and no argument comes from nowhere.
 
     Example: `grounded(answer_match(), citations="required", free=("search.query",))`
     """
@@ -180,14 +201,15 @@ def grounded(
         raise ConfigError(f'grounded: unsupported is {unsupported!r}; it must be below 0, what "I don\'t know" scores')
     if citations not in ("required", "checked"):
         raise ConfigError(f"grounded: citations is {citations!r}; choose 'required' or 'checked'")
-    if isinstance(free, str) or not callable(checker):
+    if isinstance(free, str) or not (checker is None or callable(checker)):
         raise ConfigError(f"grounded: free is {free!r} and checker {checker!r}; give patterns and a function")
     return Grounded(checked_parts((right,), "grounded")[0], checker, least, unsupported, citations, tuple(free))
 
 
-def abstains(answer: str) -> bool:
-    """Whether an answer says that it does not know, and claims nothing: it is one short sentence without a number."""
-    claims = [word for word in numbers_and_names(answer) if word != "i"]
+def abstains(answer: str, prompt: str = "") -> bool:
+    """Whether an answer says that it does not know, and claims nothing: it is one short sentence, without a number or
+    name that the prompt lacks."""
+    claims = [word for word in numbers_and_names(answer) if word != "i" and word not in tokenize(prompt)]
     return bool(_ABSTAINS.search(answer)) and len(tokenize(answer)) <= 30 and not claims
 
 
@@ -198,37 +220,48 @@ def ungrounded_arguments(rollout: Rollout, free: Sequence[str] = ()) -> list[str
     its content words anywhere before it. Calls that did not parse have no arguments.
     """
     known = tokenize(_prompt_text(rollout))
+    signs = set(_prompt_text(rollout).split())
     found = []
     results = sorted(rollout.calls, key=lambda record: record.turn)
     seen = 0
     for record in results:
         while results[seen].turn < record.turn:
             known += tokenize(_result_text(results[seen]))
+            signs |= set(_result_text(results[seen]).split())
             seen += 1
         for path, value in _leaves(record.call.arguments, record.call.name):
-            if not any(fnmatchcase(path, pattern) for pattern in free) and not _stands_in(value, known):
+            if not any(fnmatchcase(path, pattern) for pattern in free) and not _stands_in(value, known, signs):
                 found.append(f"{path}={shortened(value, 60)}")
     return found
 
 
-def _stands_in(value: str | int | float, known: list[Token]) -> bool:
+def _stands_in(value: str | int | float, known: list[Token], signs: set[str]) -> bool:
     words = tokenize(str(value))
-    if not words or positions(words, known):
+    if not words:
+        return signs.issuperset(str(value).split())  # "%" and "*" ask for everything
+    if positions(words, known):
         return True
     exact = numbers_and_names(str(value))
     loose = content_words(str(value))
     return len(words) > 1 and all(word in known for word in [*exact, *loose])
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, str | int | float]]:
+def _leaves(value: Any, path: str, inside: bool = False) -> Iterator[tuple[str, str | int | float]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}")
+            if inside and _is_identifier(key):
+                yield f"{path}.{key}", key
+            yield from _leaves(item, f"{path}.{key}", True)
     elif isinstance(value, list):
         for item in value:
-            yield from _leaves(item, path)
+            yield from _leaves(item, path, True)
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         yield path, value
+
+
+def _is_identifier(key: str) -> bool:
+    """Whether a key is a thing's and no field's: "C-17" and not "line_2" or "addressLine2"."""
+    return any(sign.isdigit() for sign in key) and not (key.isidentifier() and any(map(str.islower, key)))
 
 
 def _cited(sentence: str, calls: Sequence[CallRecord]) -> tuple[list[CallRecord], list[str]]:

@@ -15,7 +15,7 @@ on at to from by for with about as into over under and or but if then than so be
 who whom whose what how there here not no yes also just only very too any some each all both more most other
 such own same up down out off again further once please thanks now currently according one
 """
-_NO_CONTENT = frozenset(_SMALL_WORDS.split())
+NO_CONTENT = frozenset(_SMALL_WORDS.split())
 
 
 def sentences(text: str) -> list[str]:
@@ -27,12 +27,12 @@ def sentences(text: str) -> list[str]:
 
 def content_words(text: str) -> list[Token]:
     """The words that carry something, each once, in order: no articles, pronouns, forms of to be."""
-    return [word for word in dict.fromkeys(tokenize(text)) if word not in _NO_CONTENT]
+    return [word for word in dict.fromkeys(tokenize(text)) if word not in NO_CONTENT]
 
 
 def numbers_and_names(text: str) -> list[Token]:
     """Numbers, words with a digit, and capitalised words inside a sentence: what nobody says in other words."""
-    names = {word for found in _CAPITAL.findall(text) for word in tokenize(found)} - _NO_CONTENT
+    names = {word for found in _CAPITAL.findall(text) for word in tokenize(found)} - NO_CONTENT
     return [
         word
         for word in dict.fromkeys(tokenize(text))

@@ -1,5 +1,7 @@
 """What counts as the right answer, and above all what does not."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +48,19 @@ async def score(answer, gold, *, verifier=None, prompt="Where is order 4417?", *
         ("It is shipped and costs 12", {"all": ["shipped", 12]}),
         ("It is on its way and costs 12", {"all": [["shipped", "on its way"], 12]}),
         ("Where is order 4417? It is shipped.", "shipped"),
+        ("It was shipped, would you like the link?", "shipped"),
+        ("Yes, it has been shipped. Anything else?", True),
+        ("The payment failed, but the order is pending.", "pending"),
+        ("It is pending because the payment failed.", "pending"),
+        ("It was shipped to the wrong address.", "shipped"),
+        ("You might like to know that it was shipped.", "shipped"),
+        ("It is neither late nor lost: it was shipped.", "shipped"),
+        ("The wrong size was shipped.", "shipped"),
+        ("That the order was lost is wrong, it was delivered.", "delivered"),
+        ("It was sent to Graz.", "Graz"),
+        ("The total is set to 25.", 25),
+        ("The status is wrong.", "wrong"),
+        ("I had doubts, but it costs 25.", 25),
     ],
 )
 async def test_a_right_answer_counts_however_it_is_written(answer, gold):
@@ -75,6 +90,20 @@ async def test_a_right_answer_counts_however_it_is_written(answer, gold):
         ("It isn't shipped", "shipped"),
         ("It has not yet been shipped", "shipped"),
         ("It didn't actually get shipped", "shipped"),
+        ("Was it shipped?", "shipped"),
+        ("Has it been shipped? I have no idea whether it has been shipped.", "shipped"),
+        ("It is false that the order was shipped.", "shipped"),
+        ("shipped: false", "shipped"),
+        ("It was neither sent nor shipped.", "shipped"),
+        ("The order failed to get shipped.", "shipped"),
+        ("It might have been shipped.", "shipped"),
+        ("Maybe it was shipped.", "shipped"),
+        ("I doubt that it was shipped.", "shipped"),
+        ("25 is wrong.", 25),
+        ("25 is a lie.", 25),
+        ("Anything but 25.", 25),
+        ("No way is it 25.", 25),
+        ("Yes? The opposite is true.", True),
         ("They haven't even been shipped", "shipped"),
         ("It is not in stock", "in stock"),
         ("out of stock", "in stock"),
@@ -229,11 +258,132 @@ def test_what_tools_return_as_json_in_a_text_is_no_answer_as_a_list_either(text)
     assert answer_match().verify(one).score == 1
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "{" + '"a":{' * 900 + "}" * 901, "[] " * 100_000, "[1] is no JSON: {"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "{" + '"a":{' * 900 + "}" * 901,
+        "[] " * 100_000,
+        "[1] is no JSON: {",
+        "-" * 200_000,
+        "|" * 200_000,
+        "'" * 200_000,
+        " " * 200_000,
+        "a:" * 99_999,
+        "a " * 99_999,
+    ],
+)
 def test_a_result_of_any_form_can_be_judged(text):
     one = rollout("shipped", expected={"answer": "shipped"}, calls=[("get_order", {})])
     one.calls[0].result = one.calls[0].result.model_copy(update={"text": text})
     assert answer_match().verify(one).score == 1
+
+
+LABELS = ("customer", "city", "carrier", "colour", "contact", "ordered", "total", "shelf")
+PROSE = {
+    "a prose record": lambda row: "Order 4417: " + ", ".join(f"{label} {value}" for label, value in row) + ".",
+    "sentences": lambda row: " ".join(f"The {label} is {value}." for label, value in row),
+    "YAML": lambda row: "\n".join(f"{label}: {value}" for label, value in row),
+    "nested YAML": lambda row: "order:\n" + "\n".join(f"  - {label}: '{value}'" for label, value in row),
+    "bullets": lambda row: "\n".join(f"* **{label}**: {value}" for label, value in row),
+    "a table": lambda row: (
+        f"| {' | '.join(label for label, _ in row)} |\n|{'---|' * len(row)}\n| {' | '.join(v for _, v in row)} |"
+    ),
+    "a table upright": lambda row: "| field | value |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in row),
+    "CSV": lambda row: ", ".join(label for label, _ in row) + "\n" + ", ".join(value for _, value in row),
+    "lines": lambda row: "\n".join(value for _, value in row),
+    "logfmt": lambda row: " ".join(f"{label}={value}" for label, value in row),
+    "XML": lambda row: "".join(f"<{label}>{value}</{label}>" for label, value in row),
+    "JSON": lambda row: json.dumps(dict(row)),
+    "JSON after a word": lambda row: f"Result: {json.dumps(dict(row))}",
+    "a Python dict": lambda row: f"Found: {dict(row)}",
+}
+LOWER = st.from_regex(r"[a-z]{4,8}q", fullmatch=True)  # no word that means anything
+NAME = st.builds(lambda first, last: f"{first.title()} {last.title()}", LOWER, LOWER)
+EXACT = NAME | LOWER.map(str.title) | LOWER.map("{}@mail.test".format) | st.integers(1000, 9999).map("B-{}".format)
+RECORDS = st.lists(EXACT | LOWER, min_size=6, max_size=8, unique=True).map(
+    lambda values: [(label, value) for label, value in zip(LABELS, values, strict=False)]
+)
+
+
+def said_of_a_record(text, answer, label, value, **result):
+    one = rollout(
+        answer, expected={"answer": value}, prompt=f"What is the {label} of order 4417?", calls=[("get_order", {})]
+    )
+    one.calls[0].result = one.calls[0].result.model_copy(update={"text": text, **result})
+    return answer_match().verify(one)
+
+
+@pytest.mark.parametrize("form", PROSE)
+@given(row=RECORDS)
+def test_a_tools_whole_answer_earns_for_no_field_and_a_sentence_with_one_earns(form, row):
+    text = PROSE[form](row)
+    for label, value in row:
+        whole = said_of_a_record(text, text, label, value)
+        assert (whole.score, "tool" in whole.explanation) == (0, True), text
+        honest = said_of_a_record(text, f"The {label} of order 4417 is {value}.", label, value)
+        assert honest.score == 1, (text, honest.explanation)
+        assert said_of_a_record(text, value, label, value).score == 1
+
+
+@pytest.mark.parametrize("form", ["a prose record", "sentences", "YAML", "a table", "JSON after a word"])
+def test_a_text_in_structured_content_is_a_tools_answer_like_any_other(form):
+    row = list(zip(LABELS, ("Rosa Zimmer", "Dublin", "DHL", "red", "rosa@mail.test", "2026-11-03"), strict=False))
+    text = PROSE[form](row)
+    for label, value in row:
+        assert said_of_a_record(text, text, label, value, structured={"result": text}).score == 0
+        honest = said_of_a_record(text, f"The {label} is {value}.", label, value, structured={"result": text})
+        assert honest.score == 1, honest.explanation
+
+
+@given(row=RECORDS)
+def test_the_values_alone_earn_no_more_than_the_text(row):
+    exact = [(label, value) for label, value in row if not value.islower()]
+    listed = ", ".join(value for _, value in exact)
+    for label, value in exact if len(exact) > 3 else ():
+        for form in ("a prose record", "sentences", "YAML", "a table", "XML", "CSV"):
+            assert said_of_a_record(PROSE[form](row), listed, label, value).score == 0
+
+
+FOUND = """Parcel 17 was found in the hall, on the second shelf, behind the ladder. It weighs 12.5 kg and belongs to
+Lena Abbott of Graz. The parcel was last moved on Monday by a driver of DHL, who noted that its wrapping was torn.
+Nobody has claimed it, the fee for keeping it is due at the end of the month, and it will then go back to its sender."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "earns"),
+    [
+        ("It is on the second shelf.", "second shelf", True),
+        ("Parcel 17 was found in the hall, on the second shelf, behind the ladder.", "second shelf", True),
+        ("It weighs 12.5 kg.", 12.5, True),
+        ("It weighs 12.5 kg and belongs to Lena Abbott.", 12.5, True),
+        ("It belongs to Lena Abbott of Graz.", "Lena Abbott", True),
+        ("Lena Abbott is the owner of parcel 17.", "Lena Abbott", True),
+        ("The parcel was last moved on Monday by a driver of DHL.", "DHL", True),
+        ("The tool says that nobody has claimed it.", "nobody has claimed it", True),
+        ("Its wrapping was torn.", "torn", True),
+        ("Lena Abbott, Graz, Monday, DHL", "DHL", False),
+        ("It belongs to Lena Abbott of Graz, moved on Monday by a driver of DHL.", "DHL", False),
+        ("Found in the hall, on the second shelf, behind the ladder. Its wrapping was torn. Nobody has claimed it, the "
+         "fee for keeping it is due at the end of the month, and it will then go back to its sender.", "torn", False),
+        (" ".join(FOUND.split()[:55]), "second shelf", False),
+        (FOUND, "torn", False),
+    ],
+)  # fmt: skip
+def test_a_sentence_of_a_result_may_be_quoted_and_most_of_it_may_not(answer, gold, earns):
+    verdict = said_of_a_record(FOUND, answer, "place", gold)
+    assert verdict.score == earns, verdict.explanation
+
+
+def test_a_name_that_came_in_parts_is_one_value():
+    text = "Dear Rosa, order 4417 was shipped. It goes to Rosa Zimmer."
+    assert said_of_a_record(text, "The order of Rosa Zimmer was shipped.", "status", "shipped").score == 1
+
+
+@pytest.mark.parametrize("text", ["12.5 kg", "shipped", "Order 4417 shipped on Monday", "Your order has been shipped."])
+def test_a_short_result_may_be_repeated_whole(text):
+    gold = "12.5" if "kg" in text else "shipped"
+    assert said_of_a_record(text, text, "status", gold).score == 1
 
 
 def test_options_that_make_no_sense_are_refused_and_reprs_read_well():

@@ -1,8 +1,11 @@
 """Code against hidden tests: what is right passes; what cheats, hangs, digs or floods gets nothing, harms nothing."""
 
 import os
+import re
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -11,7 +14,7 @@ from rollouts_for_verifiers import rollout
 
 from sdk.errors import ConfigError, VerifierError
 from sdk.verifiers import code_passes, run_verifier
-from sdk.verifiers.confined import ConfinedLimits, call_confined, confinement, run_confined
+from sdk.verifiers.confined import ConfinedLimits, call_confined, confinement, kernel, run_confined, running
 
 SECRET = "7f3a-expected"
 TESTS = [
@@ -106,6 +109,266 @@ def test_the_kernel_keeps_the_code_from_files_processes_and_the_parent(tmp_path)
     assert kept_out("os.fork()") == "kept out"
     assert kept_out("os.execv('/bin/sh', ['sh', '-c', 'id'])") == "kept out"
     assert kept_out("open('mine', 'w').write('x')") == "got in: 1"  # its own folder is its own
+
+
+WITH_ABI = """
+import sys
+from sdk.verifiers.confined import ConfinedLimits, run_confined, running
+
+asked = "abi = _LIBC.syscall(_LANDLOCK_CREATE, None, 0, 1)"
+abi, victim = sys.argv[1:]
+text = running._program()
+assert asked in text
+running._program = lambda: text.replace(asked, f"abi = {abi}")
+code = f"victim = {victim!r}" + sys.stdin.read()
+out = run_confined(code, limits=ConfinedLimits(seconds=60), audit=False)
+print(out.problem or out.stdout.strip())
+"""
+"""A program that runs code confined as on a kernel whose Landlock has the version in its first argument."""
+
+
+def confined_with_abi(abi, victim, code):
+    return subprocess.run(
+        [sys.executable, "-c", WITH_ABI, str(abi), str(victim)], input=code, capture_output=True, text=True, timeout=100
+    )
+
+
+@confined_machine
+@pytest.mark.parametrize("abi", [2, 4, 5])
+@pytest.mark.parametrize(
+    "owner",
+    [
+        "fcntl.fcntl(reads, fcntl.F_SETOWN, os.getppid())",
+        "fcntl.fcntl(reads, 15, struct.pack('ii', 1, os.getppid()))",  # F_SETOWN_EX
+    ],
+)
+def test_code_cannot_have_the_kernel_signal_its_parent_on_older_kernels(abi, owner, tmp_path):
+    code = f"""
+import fcntl, os, signal, struct
+reads, writes = os.pipe()
+for step in (
+    lambda: {owner},
+    lambda: fcntl.fcntl(reads, 10, signal.SIGKILL),  # F_SETSIG
+    lambda: fcntl.fcntl(reads, fcntl.F_SETFL, os.O_ASYNC),
+    lambda: os.write(writes, b"x"),
+):
+    try:
+        step()
+    except OSError:
+        pass
+"""
+    ended = confined_with_abi(abi, tmp_path, code)
+    assert (ended.returncode, ended.stdout) == (0, "\n"), ended.stderr
+
+
+@confined_machine
+@pytest.mark.parametrize("abi", [1, 2, 7])
+def test_code_cannot_empty_a_file_that_it_may_not_write(abi, tmp_path):
+    victim = tmp_path / "model.safetensors"
+    victim.write_text("weights")
+    code = """
+import os
+for step in (
+    lambda: os.truncate(victim, 0),
+    lambda: os.open(victim, os.O_TRUNC),
+    lambda: os.open(victim, os.O_TRUNC | os.O_ACCMODE),
+):
+    try:
+        step()
+    except OSError:
+        print("refused")
+open("mine", "w").write("again")
+os.ftruncate(os.open("mine", os.O_RDWR), 2)
+print(open("mine").read())
+"""
+    assert confined_with_abi(abi, victim, code).stdout.split() == ["refused"] * 3 + ["ag"]
+    assert victim.read_text() == "weights"
+
+
+@confined_machine
+def test_code_cannot_change_modes_times_attributes_or_priorities(tmp_path):
+    victim = tmp_path / "id_rsa"
+    victim.write_text(SECRET)
+    victim.chmod(0o600)
+    before = victim.stat()
+    path, parent = str(victim), os.getpid()
+    affinity = os.sched_getaffinity(0)
+    for body in (
+        f"os.chmod({path!r}, 0o777)",
+        f"os.utime({path!r}, (0, 0))",
+        f"os.chown({path!r}, -1, -1)",
+        f"os.setxattr({path!r}, 'user.x', b'1')",
+        f"os.removexattr({path!r}, 'user.x')",
+        f"os.fchmod(os.open({path!r}, os.O_PATH), 0o777)",
+        f"os.setpriority(os.PRIO_PROCESS, {parent}, 5)",
+        f"os.sched_setaffinity({parent}, {{{min(affinity)}}})",
+    ):
+        assert kept_out(body) == "kept out", body
+    watch = (
+        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        f"print(libc.inotify_init(), libc.prctl(1, 0, 0, 0, 0), libc.chmod({os.fsencode(path)!r}, 0o777))"
+    )
+    assert run_confined(watch, limits=LIMITS, audit=False).stdout.split() == ["-1", "-1", "-1"]
+    after = victim.stat()
+    assert (after.st_mode, after.st_mtime_ns, after.st_ctime_ns) == (
+        before.st_mode,
+        before.st_mtime_ns,
+        before.st_ctime_ns,
+    )
+    assert os.sched_getaffinity(0) == affinity
+
+
+@confined_machine
+def test_the_handle_on_the_c_library_that_confines_is_out_of_reach():
+    digs = "import sys\ndef solve(n):\n    return '_LIBC' in sys._getframe().f_back.f_globals"
+    assert call_confined(digs, "solve", [1], limits=LIMITS).returned is False
+
+
+@confined_machine
+def test_installed_packages_can_neither_be_listed_nor_read_nor_imported():
+    module = Path(pytest.__file__)
+    packages = str(module.parent.parent)
+    assert "-packages" in packages
+    assert kept_out(f"os.listdir({packages!r})") == "kept out"
+    assert kept_out(f"open({str(module)!r}).read()") == "kept out"
+    code = f"import sys\nsys.path.append({packages!r})\ndef solve(n):\n    import pytest"
+    assert call_confined(code, "solve", [1], limits=LIMITS).raised == (
+        "ModuleNotFoundError", "ImportError", "Exception",
+    )  # fmt: skip
+    code = "def solve(n):\n    import sqlite3, xml.etree.ElementTree, zoneinfo, ssl, lzma\n    return 1"
+    assert call_confined(code, "solve", [1], limits=LIMITS).returned == 1
+
+
+@confined_machine
+@pytest.mark.parametrize(
+    ("old", "new", "not_kept_from"),
+    [
+        ("(0, 1, 2, 3, 4,", "(8, 0, 1, 2, 3, 4,", "processes"),
+        ("umask 95 166", "umask 95 166, chmod 90 -, fchmodat 268 53", "files"),
+        ("umask 95 166", "umask 95 166, utimensat 280 88", "files"),
+        ("umask 95 166", "umask 95 166, sched_setaffinity 203 122", "processes"),
+        ("done = bool(", "done = True or bool(", "files"),
+    ],
+)
+def test_the_confinement_is_measured_and_not_assumed(old, new, not_kept_from, monkeypatch):
+    text = running._program()
+    assert text.count(old) == 1
+    monkeypatch.setattr(running, "_program", lambda: text.replace(old, new))
+    found = confinement.__wrapped__()
+    assert [name for name in ("files", "processes") if not getattr(found, name)] == [not_kept_from]
+
+
+HEADERS = {1: "x86_64-linux-gnu/asm/unistd_64.h", 2: "asm-generic/unistd.h"}
+
+
+@pytest.mark.parametrize("column", HEADERS)
+def test_the_numbers_of_system_calls_are_those_of_the_kernels_headers(column):
+    header = Path("/usr/include") / HEADERS[column]
+    if not header.exists():
+        pytest.skip(f"there is no {header}")
+    numbers = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text()))
+    numbers.setdefault("newfstatat", numbers.get("fstatat"))
+    for call in [*kernel._ALLOWED.split(","), *kernel._CHECKED, *kernel._OPENING]:
+        name, number = call.split()[0], call.split()[column]
+        assert numbers.get(name, "-") == number or number == "-", call
+
+
+DIGGING = """
+import os
+def solve(n):
+    for _ in range(1500):
+        os.mkdir("d")
+        os.chdir("d")
+    return 9
+"""
+
+
+@confined_machine
+@pytest.mark.parametrize("most", [500, 5000])
+async def test_folders_in_folders_earn_no_unscored_rollout_and_are_removed(most, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    limits = ConfinedLimits(seconds=60, folder_files=most)
+    one = rollout(f"```python\n{DIGGING}\n```", expected={"tests": TESTS[:1]})
+    verdict = await run_verifier(code_passes(limits=limits), one)
+    assert verdict.score == (most > 1500), verdict.explanation
+    assert ("more than 64 MB or 500 files and folders" in verdict.explanation) == (most < 1500)
+    assert os.listdir(tmp_path) == []
+
+
+@confined_machine
+@pytest.mark.parametrize("names", ["'b' * 10", "'\\udcff' * 200", "'l'"])
+def test_whatever_lies_in_the_folder_is_removed(names, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    outside = tmp_path.parent / "outside"
+    outside.mkdir(exist_ok=True)
+    code = f"""
+import os
+name = {names}
+os.mkdir(name)
+os.mkdir(name + "/" + name, 0)
+os.symlink({str(outside)!r}, name + "/link")
+os.symlink("missing", "dangling")
+os.umask(0o777)
+os.mkdir("none")
+"""
+    out = run_confined(code, limits=LIMITS, audit=False)
+    assert out.problem is None or "it wrote more" in out.problem  # what cannot be listed counts as too much
+    assert os.listdir(tmp_path) == []
+    assert outside.exists()
+
+
+@confined_machine
+@pytest.mark.parametrize(
+    "body", ["open(str(i), 'wb').write(bytes(10**6))", "open(str(i % 2), 'wb').truncate(10**6)", "os.mkdir(str(i))"]
+)
+def test_all_files_together_are_limited(body, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = f"import os\nfor i in range(300):\n    {body}"
+    out = run_confined(code, limits=ConfinedLimits(seconds=60, folder_mb=20, folder_files=250))
+    assert (out.problem is None) == ("% 2" in body), out.problem
+    assert out.problem in (None, "it wrote more than 20 MB or 250 files and folders")
+    assert os.listdir(tmp_path) == []
+
+
+@confined_machine
+async def test_the_explanation_is_short_whatever_the_code_leaves():
+    forged = '{"raised": "%s", "built_in": "%s", "message": "%s"}' % (("A" * 300_000,) * 3)
+    verdict = await judge(f"{EVERYWHERE}        os.write(fd, b{forged!r})\nos._exit(0)")
+    assert verdict.score == 0
+    assert len(verdict.explanation) < 2500
+    shouts = "class E(Exception): pass\nE.__name__ = 'B' * 10**5\ndef solve(n): raise E('C' * 10**5)"
+    assert len((await judge(shouts)).explanation) < 2500
+
+
+CHAMELEON = """
+names = ["KeyError", "ZeroDivisionError", "OSError", "Missing", "ValueError"]
+found = Exception
+for name in names:
+    found = type(name, (found,), {})
+def solve(n):
+    raise found()
+"""
+
+
+@confined_machine
+@pytest.mark.parametrize(
+    ("code", "fits"),
+    [
+        (CHAMELEON, {"Exception"}),
+        (CHAMELEON.replace("Exception", "KeyError"), {"Exception", "KeyError", "LookupError"}),
+        ("class Missing(KeyError): pass\ndef solve(n): raise Missing(n)",
+         {"Missing", "KeyError", "LookupError", "Exception"}),
+        ("def solve(n): return {}[n]", {"KeyError", "LookupError", "Exception"}),
+        ("class Missing(KeyError, ValueError): pass\ndef solve(n): raise Missing(n)",
+         {"Missing", "KeyError", "LookupError", "Exception"}),
+        ("import builtins\nbuiltins.ValueError = KeyError\ndef solve(n): raise KeyError(n)",
+         {"KeyError", "LookupError", "Exception"}),
+    ],
+)  # fmt: skip
+async def test_one_exception_is_not_every_exception_that_is_expected(code, fits):
+    asked = ["Exception", "KeyError", "LookupError", "ValueError", "ZeroDivisionError", "OSError", "Missing"]
+    passed = {name for name in asked if (await judge(code, [{"call": "solve", "args": [1], "raises": name}])).score}
+    assert passed == fits
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not confinement().network, reason="no confinement of the network here")

@@ -56,15 +56,18 @@ async def test_what_is_traceable_scores_what_is_right():
     [
         ("Order 4418 shipped on Monday.", (FIND, ORDER), {}, "not supported"),
         ("Order 4417 shipped to Vienna.", (FIND, ORDER), {}, "not supported"),
-        ("Order 4417 was refunded yesterday.", (FIND, ORDER), {}, "not supported"),
         ("It shipped. It weighs 12 kg.", (FIND, ORDER), {}, "12 kg"),
         ("It shipped.", (FIND, ("get_order", {"customer": "C-18"}, "shipped")), {}, "get_order.customer='C-18'"),
         ("It shipped.", (ORDER,), {}, "get_order.customer='C-17'"),
-        ("It shipped [call_1].", (FIND, ORDER), {}, "not supported"),
+        ("Order 4417 shipped [call_1].", (FIND, ORDER), {}, "not supported"),
         ("It shipped [call_9].", (FIND, ORDER), {}, "no call that worked: call_9"),
         ("It shipped [#3].", (FIND, ORDER, ("get_order", {"customer": "C-17"}, "!")), {}, "no call that worked: #3"),
         ("It shipped.", (FIND, ORDER), {"citations": "required"}, "cites nothing"),
         ("It shipped.", (), {}, "not supported"),
+        ("It shipped.", (FIND, ("find", {"name": "%"}, "shipped")), {}, "find.name='%'"),
+        ("It shipped.", (("find", {"name": " * "}, "shipped"),), {}, "find.name=' * '"),
+        ("It shipped.", (("find", {"by": {"C-99": True}}, "shipped"),), {}, "find.by.C-99='C-99'"),
+        ("It shipped.", (("find", {"by": [{"ORDER_9": 1}]}, "shipped"),), {}, "find.by.ORDER_9='ORDER_9'"),
     ],
 )
 async def test_what_comes_from_nowhere_costs_more_than_not_knowing(answer, calls, options, reason):
@@ -73,10 +76,63 @@ async def test_what_comes_from_nowhere_costs_more_than_not_knowing(answer, calls
     assert reason in verdict.explanation
 
 
+async def test_signs_and_keys_that_were_read_or_are_fields_are_grounded():
+    asked = "Find all customers (name: % ) and Lena Abbott of C-17"
+    found = [
+        ("find", {"name": "%", "by": {"C-17": True, "line_2": "", "addressLine2": "Lena Abbott"}, "note": " "}, "x"),
+    ]
+    assert ungrounded_arguments(one("", *found, prompt=asked)) == []
+
+
+OTHER = ("get_order", {"customer": "C-17"}, "Order 4420 of Lena Abbott is delayed, due on Friday, 30 kg")
+RIGHT, WRONG, NOWHERE = 1, -0.5, -1
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "worth"),
+    [
+        ("Order 4417 shipped on Monday.", "Monday", RIGHT),
+        ("It left us on Monday, at the very start of this week.", "Monday", RIGHT),
+        ("The goods have gone out; Monday was the day.", "Monday", RIGHT),
+        ("Both together weigh 42 kg.", 42, RIGHT),  # computed from the results
+        ("I don't know.", "Monday", 0),
+        ("I could not find the order of Lena Abbott.", "Monday", 0),
+        ("I'm unable to find the order of Lena Abbott.", "Monday", 0),
+        ("Sorry, I can't help with that.", "Monday", 0),
+        ("", "Monday", 0),
+        ("Order 4417 is delayed, due on Friday.", "Monday", WRONG),  # the right words, of another order
+        ("Order 4417 of Lena Abbott.", "Monday", WRONG),
+        ("It went out.", "Monday", WRONG),
+        ("Order 4417 shipped on Tuesday.", "Monday", NOWHERE),
+        ("Order 4417 shipped on Monday to Vienna.", "Monday", NOWHERE),
+        ("I don't know, but order 9 shipped on Monday.", "Monday", NOWHERE),
+        ("Both together weigh 43 kg.", 42, NOWHERE),
+    ],
+)
+async def test_true_is_worth_more_than_not_knowing_and_that_more_than_wrong_or_invented(answer, expected, worth):
+    verdict = await run_verifier(grounded(answer_match()), one(answer, FIND, ORDER, OTHER, expected=expected))
+    assert verdict.score == worth, verdict.explanation
+
+
+async def test_a_right_answer_without_a_look_is_a_guess():
+    assert (await run_verifier(grounded(answer_match()), one("It shipped."))).score == -1
+    told = one("It shipped.", prompt="It shipped on Monday. What became of it?")
+    assert (await run_verifier(grounded(answer_match()), told)).score == 1
+
+
+async def test_what_the_exact_checker_does_not_see():
+    # Documented limits: words that are neither numbers nor names, and what was converted.
+    assert await score("Order 4417 was refunded yesterday.", FIND, ORDER) == 1
+    assert await score("It shipped [call_1].", FIND, ORDER) == 1
+    assert await score("It weighs 30,000 g.", FIND, OTHER) == -1
+
+
 async def test_not_knowing_scores_0_where_an_answer_was_asked_for():
     for answer in ("I don't know.", "I could not find that order.", "I cannot say."):
         assert await score(answer, FIND, right=answer_match()) == 0
     assert await score("I don't know, but it is order 99.", FIND, right=always(0)) == -1
+    assert abstains("I could not find order 4417.", "Where is order 4417?")
+    assert not abstains("I could not find order 4418.", "Where is order 4417?")
     assert not abstains("I don't know. Order 4417 costs 12.")
 
 

@@ -8,19 +8,22 @@ inputs only: what is expected never comes here.
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import sys
 import types
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from typing import Any
 
 _REFUSED_EVENTS = (
     *("socket.", "ctypes.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system", "os.kill"),
-    *("pty.", "gc.get_", "code.__new__", "os.chroot", "os.setxattr", "syslog."),
+    *("pty.", "gc.get_", "code.__new__", "os.chroot", "os.setxattr", "os.removexattr", "syslog."),
 )
 _WRITING_EVENTS = frozenset(
-    f"os.{name}" for name in ("remove", "rename", "rmdir", "mkdir", "link", "symlink", "truncate", "chmod", "chown")
+    f"os.{name}"
+    for name in ("remove", "rename", "rmdir", "mkdir", "link", "symlink", "truncate", "chmod", "chown", "utime")
 )
 _LOOKING_EVENTS = frozenset({"os.listdir", "os.scandir", "os.chdir", "glob.glob"})
 
@@ -56,6 +59,8 @@ def watch(readable: tuple[str, ...], writable: str) -> None:
 def confine(job: dict[str, Any]) -> dict[str, bool]:
     """Give up everything that can be. What the kernel agreed to, by name."""
     job_readable, writable = job["readable"], os.path.realpath(os.getcwd())
+    # Lists the folders of modules, which can be read afterwards and no longer be listed: packages lie there, too.
+    PathFinder.find_spec("solution")
     die_with_parent()  # type: ignore[name-defined]  # noqa: F821 - of kernel.py, whose text stands before this one
     held = {"network": leave_network()}  # type: ignore[name-defined]  # noqa: F821
     limit(job["limits"])  # type: ignore[name-defined]  # noqa: F821
@@ -63,6 +68,7 @@ def confine(job: dict[str, Any]) -> dict[str, bool]:
     held["calls"] = refuse_calls()  # type: ignore[name-defined]  # noqa: F821
     if job["audit"]:
         watch(tuple(job_readable), writable)
+    del globals()["_LIBC"]  # the code sees what is global here
     return held
 
 
@@ -89,7 +95,10 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _raised(error: BaseException) -> dict[str, Any]:
-    return {"raised": [cls.__name__ for cls in type(error).__mro__[:-2]], "message": str(error)[:300]}
+    """The exception's own name, and that of the first of its classes that is built in, by identity."""
+    classes = type(error).__mro__
+    built_in = next(cls.__name__ for cls in classes if vars(builtins).get(cls.__name__) is cls)
+    return {"raised": classes[0].__name__, "built_in": built_in, "message": str(error)[:300]}
 
 
 def main() -> None:

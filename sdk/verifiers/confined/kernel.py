@@ -22,21 +22,40 @@ _READ = 1 << 0 | 1 << 2 | 1 << 3
 """Execute, read a file, read a folder. (Loading a shared library asks for execute.)"""
 _ON_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 
-_REFUSED = {
-    "x86_64": (
-        0xC000003E,
-        "29 30 41 42 44 46 49 50 53 56 57 58 59 62 64 68 101 129 135 155 160 161 165 166 169 175 200 234 240 248 249"
-        " 250 272 297 298 302 304 308 310 311 312 313 317 321 322 323 424 425 434 435 438",
-    ),
-    "aarch64": (
-        0xC00000B7,
-        "39 40 41 51 92 97 105 117 129 130 131 138 142 164 180 186 190 194 196 198 199 200 201 203 206 211 217 218 219"
-        " 220 221 240 241 261 265 268 270 271 272 273 277 280 281 282 424 425 434 435 438",
-    ),
+_MACHINES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}
+"""Machine -> the column of its numbers in `_ALLOWED`, and its audit number."""
+_ALLOWED = """
+read 0 63, write 1 64, close 3 57, lseek 8 62, pread64 17 67, pwrite64 18 68, readv 19 65, writev 20 66,
+preadv 295 69, pwritev 296 70, preadv2 327 286, pwritev2 328 287, sendfile 40 71, copy_file_range 326 285,
+dup 32 23, dup2 33 -, dup3 292 24, pipe 22 -, pipe2 293 59, close_range 436 436, flock 73 32, fsync 74 82,
+fdatasync 75 83, ftruncate 77 46, fallocate 285 47, fadvise64 221 223,
+stat 4 -, fstat 5 80, lstat 6 -, newfstatat 262 79, statx 332 291, access 21 -, faccessat 269 48, faccessat2 439 439,
+readlink 89 -, readlinkat 267 78, statfs 137 43, fstatfs 138 44, getdents64 217 61, getcwd 79 17, chdir 80 49,
+fchdir 81 50, mkdir 83 -, mkdirat 258 34, rmdir 84 -, unlink 87 -, unlinkat 263 35, rename 82 -, renameat 264 38,
+renameat2 316 276, link 86 -, linkat 265 37, symlink 88 -, symlinkat 266 36, creat 85 -, umask 95 166,
+mmap 9 222, munmap 11 215, mprotect 10 226, mremap 25 216, madvise 28 233, msync 26 227, brk 12 214,
+poll 7 -, ppoll 271 73, select 23 -, pselect6 270 72, epoll_create1 291 20, epoll_ctl 233 21, epoll_wait 232 -,
+epoll_pwait 281 22, eventfd2 290 19, futex 202 98, membarrier 324 283, set_robust_list 273 99, rseq 334 293,
+gettid 186 178, restart_syscall 219 128, sched_yield 24 124, sched_getaffinity 204 123, getcpu 309 168,
+rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigpending 127 136, rt_sigtimedwait 128 137,
+sigaltstack 131 132, pause 34 -, alarm 37 -, getitimer 36 102, setitimer 38 103, nanosleep 35 101,
+clock_nanosleep 230 115, clock_gettime 228 113, clock_getres 229 114, gettimeofday 96 169, time 201 -, times 100 153,
+getrandom 318 278, getpid 39 172, getppid 110 173, getuid 102 174, geteuid 107 175, getgid 104 176, getegid 108 177,
+getresuid 118 148, getresgid 120 150, getgroups 115 158, getpgid 121 155, getpgrp 111 -, getsid 124 156,
+getrusage 98 165, sysinfo 99 179, uname 63 160, exit 60 93, exit_group 231 94
+"""
+"""The system calls that a Python program needs which computes, and reads and writes its own files, with their numbers
+on x86-64 and arm64 (from Linux's unistd.h). All others are refused: they start processes, send signals, open
+sockets, or change what Landlock does not guard, such as the mode, times and attributes of any file."""
+_CHECKED = {
+    "fcntl 72 25": (1, (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)),
+    "ioctl 16 29": (1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),
 }
-"""Machine -> its audit number, and the system calls that are refused: sockets; new processes, threads and programs;
-signals to others; tracing and reading others' memory; raising limits; namespaces, mounts and modules; keys, BPF,
-io_uring; shared memory and queues. From Linux's unistd.h and asm-generic/unistd.h."""
+"""System call -> which of its arguments, and the values that are allowed: descriptors, flags and locks; is it a
+terminal, how much is there to read. Others make the kernel send signals to any process (F_SETOWN, FIOSETOWN)."""
+_OPENING = {"open 2 -": 1, "openat 257 56": 2}
+"""System call -> which of its arguments is the flags."""
+_ACCESS_MODE, _TRUNCATE = 3, 0o1000
 
 
 class _Ruleset(ctypes.Structure):
@@ -113,18 +132,30 @@ def _allow(handle: int, path: str, access: int) -> None:
 
 
 def refuse_calls() -> bool:
-    """From now on the system calls in `_REFUSED` fail with EPERM (seccomp), on machines whose numbers are known."""
-    if platform.machine() not in _REFUSED:
+    """From now on all system calls but those above fail with EPERM (seccomp), on machines whose numbers are known."""
+    if platform.machine() not in _MACHINES:
         return False
-    audit, numbers = _REFUSED[platform.machine()]
-    refused = [int(number) for number in numbers.split()]
-    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
-    kill, fail, allow = 0x80000000, 0x00050000 | 1, 0x7FFF0000
-    steps = [(load, 0, 0, 4), (equal, 1, 0, audit), (give, 0, 0, kill), (load, 0, 0, 0)]
-    steps += [(at_least, 0, 1, 0x40000000), (give, 0, 0, kill)]  # the x32 numbers of the same calls
-    for number in refused:
-        steps += [(equal, 0, 1, number), (give, 0, 0, fail)]
-    steps.append((give, 0, 0, allow))
+    column, audit = _MACHINES[platform.machine()]
+    load, equal, mask, give = 0x20, 0x15, 0x54, 0x06
+    kill, fail, allow = (give, 0, 0, 0x80000000), (give, 0, 0, 0x00050000 | 1), (give, 0, 0, 0x7FFF0000)
+
+    def numbers(call: str) -> list[int]:
+        return [int(number) for number in call.split()[column : column + 1] if number != "-"]
+
+    steps = [(load, 0, 0, 4), (equal, 1, 0, audit), kill, (load, 0, 0, 0)]
+    for number in [number for call in _ALLOWED.split(",") for number in numbers(call)]:
+        steps += [(equal, 0, 1, number), allow]
+    for call, (argument, values) in _CHECKED.items():
+        for number in numbers(call):
+            steps += [(equal, 0, 2 * len(values) + 2, number), (load, 0, 0, 16 + 8 * argument)]
+            steps += [step for value in values for step in ((equal, 0, 1, value), allow)] + [fail]
+    for call, argument in _OPENING.items():
+        # Without the right to write, a file can be emptied all the same; Landlock sees that since Linux 6.2.
+        for number in numbers(call):
+            steps += [(equal, 0, 7, number), (load, 0, 0, 16 + 8 * argument)]
+            steps += [(mask, 0, 0, _TRUNCATE | _ACCESS_MODE), (equal, 2, 0, _TRUNCATE)]
+            steps += [(mask, 0, 0, _ACCESS_MODE), (equal, 0, 1, _ACCESS_MODE), fail, allow]
+    steps.append(fail)
     program = _Program(len(steps), (_Step * len(steps))(*(_Step(*step) for step in steps)))
     _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     return bool(_LIBC.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(program), 0, 0) == 0)

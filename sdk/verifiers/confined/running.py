@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import json
 import os
+import secrets
 import signal
+import stat
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,16 +24,26 @@ from ...errors import VerifierError
 
 _FOLDER = Path(__file__).parent
 _MB = 1 << 20
+_MOST_CHARS = 300
+"""Of an exception's name and message."""
+_LOOK_EVERY_S = 0.1
+_PACKAGES = ("site-packages", "dist-packages")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfinedLimits:
-    """What one run may use. `seconds` is wall time; memory and files in MB, each file alone."""
+    """What one run may use. `seconds` is wall time; memory and files in MB.
+
+    `file_mb` is of each file, and the kernel holds it; `folder_mb` and `folder_files` are of all files and folders
+    together, looked at every tenth of a second.
+    """
 
     seconds: float = 10.0
     cpu_seconds: int = 5
     memory_mb: int = 512
     file_mb: int = 4
+    folder_mb: int = 64
+    folder_files: int = 1000
     open_files: int = 32
 
 
@@ -39,7 +53,7 @@ class Outcome:
 
     returned: Any = None
     raised: tuple[str, ...] = ()
-    """The names of the exception's classes, the most special first."""
+    """The exception's own name, and those of the built-in classes that it is of, the most special first."""
     stdout: str = ""
     problem: str | None = None
 
@@ -49,7 +63,7 @@ class Confinement:
     """What the kernel of this machine refuses a confined program, as measured by a program that tries."""
 
     files: bool
-    """Files other than the standard library and the program's own folder cannot be read."""
+    """Files other than the standard library and the program's own folder cannot be read or changed."""
     network: bool
     """No connection can be made."""
     processes: bool
@@ -84,26 +98,30 @@ def confinement() -> Confinement:
 
     Raises `VerifierError` where not even a confined program that does nothing can be run.
     """
-    found = run_confined(_TRIES.replace("PARENT", str(os.getpid())), limits=ConfinedLimits(seconds=60), audit=False)
-    if found.problem is not None or found.raised:
+    with tempfile.NamedTemporaryFile() as outside:
+        outside.write(b"x")
+        outside.flush()
+        tries = _TRIES.replace("PARENT", str(os.getpid())).replace("OUTSIDE", repr(outside.name))
+        found = run_confined(tries, limits=ConfinedLimits(seconds=60), audit=False)
+    if found.problem is not None:
         raise VerifierError(
-            f"no confined program can be run here: {found.problem or found.raised}; it needs Linux or another Unix, "
+            f"no confined program can be run here: {found.problem}; it needs Linux or another Unix, "
             "and a Python that may be started in a folder for temporary files"
         )
     refused = set(found.stdout.split())
     return Confinement(
-        files={"passwd", "parent", "root"} <= refused,
+        files={"passwd", "parent", "root", "read", "truncate", "empty", "mode", "times"} <= refused,
         network="network" in refused,
-        processes={"fork", "kill", "exec"} <= refused,
+        processes={"fork", "kill", "exec", "owner", "processors"} <= refused,
     )
 
 
 _TRIES = """
-import os, socket
+import fcntl, os, socket
 def attempt(name, action):
     try:
         action()
-    except OSError:
+    except (OSError, AttributeError):  # refused, or unknown to this system
         print(name)
 def fork():
     if os.fork() == 0:
@@ -114,8 +132,15 @@ def network():
 attempt("passwd", lambda: open("/etc/passwd").read())
 attempt("parent", lambda: open("/proc/PARENT/environ").read())
 attempt("root", lambda: os.listdir("/"))
+attempt("read", lambda: open(OUTSIDE).read())
+attempt("truncate", lambda: os.truncate(OUTSIDE, 0))
+attempt("empty", lambda: os.open(OUTSIDE, os.O_TRUNC | os.O_ACCMODE))
+attempt("mode", lambda: os.chmod(OUTSIDE, 0o600))
+attempt("times", lambda: os.utime(OUTSIDE))
 attempt("network", network)
 attempt("kill", lambda: os.kill(PARENT, 0))
+attempt("owner", lambda: fcntl.fcntl(os.pipe()[0], 8, PARENT))  # F_SETOWN: who is sent a signal
+attempt("processors", lambda: os.sched_setaffinity(PARENT, os.sched_getaffinity(PARENT)))
 attempt("fork", fork)
 attempt("exec", lambda: os.execv("/bin/sh", ["sh", "-c", "exit 0"]))
 """
@@ -129,7 +154,7 @@ def _run(code: str, stdin: str, limits: ConfinedLimits, **job: Any) -> Outcome:
         "kwargs": {},
         "audit": True,
         **job,
-        "readable": _readable(),
+        "readable": list(_readable()),
         "limits": {
             "cpu_seconds": limits.cpu_seconds,
             "memory_bytes": limits.memory_mb * _MB,
@@ -137,11 +162,19 @@ def _run(code: str, stdin: str, limits: ConfinedLimits, **job: Any) -> Outcome:
             "open_files": limits.open_files,
         },
     }
+    folder = tempfile.mkdtemp(prefix="confined-")
+    try:
+        out = _run_in(folder, stdin, whole, limits)
+    finally:
+        left = _remove(folder)
+    return out if left is None else Outcome(problem=f"it left what cannot be removed: {left}")
+
+
+def _run_in(folder: str, stdin: str, job: Mapping[str, Any], limits: ConfinedLimits) -> Outcome:
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="confined-", ignore_cleanup_errors=True))
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(5)]
         given, job_file, outcome, begun, printed = files
-        for file, text in ((given, stdin), (job_file, json.dumps(whole))):
+        for file, text in ((given, stdin), (job_file, json.dumps(job))):
             file.write(text.encode(errors="surrogatepass"))
             file.seek(0)
         # The child prints into a file, whose size is limited: nobody has to read while it runs.
@@ -155,34 +188,98 @@ def _run(code: str, stdin: str, limits: ConfinedLimits, **job: Any) -> Outcome:
             env={},
             start_new_session=True,
         )
-        in_time = _wait(process, limits.seconds)
+        stopped = _wait(process, folder, limits)
         for file in (outcome, begun, printed):
             file.seek(0)
         if not begun.read():
-            when = "" if in_time else f" within {limits.seconds:g} s"
             raise VerifierError(
-                f"a confined program could not be started{when} (exit code {process.returncode}); give it more time"
+                f"a confined program could not be started (exit code {process.returncode}, {stopped or 'it ended'}); "
+                "give it more time"
             )
-        return _outcome(process.returncode, in_time, outcome.read(), printed.read().decode(errors="replace"), limits)
+        return _outcome(process.returncode, stopped, outcome.read(), printed.read().decode(errors="replace"), limits)
 
 
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for the end, or bring it about. Whether it came by itself."""
+def _wait(process: subprocess.Popen[bytes], folder: str, limits: ConfinedLimits) -> str | None:
+    """Wait for the end, or bring it about. Why it was stopped, if it was."""
+    ends = time.monotonic() + limits.seconds
     try:
-        process.wait(seconds)
-        return True
-    except subprocess.TimeoutExpired:
-        return False
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, min(_LOOK_EVERY_S, ends - time.monotonic())))
+            if _is_too_full(folder, limits):
+                return f"it wrote more than {limits.folder_mb} MB or {limits.folder_files} files and folders"
+            if process.returncode is not None:
+                return None
+            if time.monotonic() >= ends:
+                return f"it was not done after {limits.seconds:g} s"
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def _outcome(code: int, in_time: bool, said: bytes, printed: str, limits: ConfinedLimits) -> Outcome:
+def _is_too_full(folder: str, limits: ConfinedLimits) -> bool:
+    """Whether more lies in a folder than may; what cannot be listed counts as too much."""
+    size, count, rest = 0, 0, [folder]
+    while rest:
+        try:
+            with os.scandir(rest.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                        size += entry.stat(follow_symlinks=False).st_size
+                    if size > limits.folder_mb * _MB or count > limits.folder_files:
+                        return True
+                    if entry.is_dir(follow_symlinks=False):
+                        rest.append(entry.path)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return True
+    return False
+
+
+def _remove(folder: str) -> OSError | None:
+    """Remove a folder in which nothing runs any more, however deep it is and whatever modes are in it.
+
+    The folders inside of one are moved to the top before it is removed: nothing recurses, and no path is long.
+    """
+    try:
+        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            while folders := _without_files(top):
+                for name in folders:
+                    inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=top)
+                    try:
+                        for below in _without_files(inner):
+                            os.rename(below, secrets.token_hex(16), src_dir_fd=inner, dst_dir_fd=top)
+                    finally:
+                        os.close(inner)
+                    os.rmdir(name, dir_fd=top)
+        finally:
+            os.close(top)
+        os.rmdir(folder)
+    except OSError as error:
+        return error
+    return None
+
+
+def _without_files(folder: int) -> list[str]:
+    """Remove the files in a folder. The folders in it, which can be read and moved now."""
+    folders = []
+    for name in os.listdir(folder):
+        if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            os.chmod(name, 0o700, dir_fd=folder)
+            folders.append(name)
+        else:
+            os.unlink(name, dir_fd=folder)
+    return folders
+
+
+def _outcome(code: int, stopped: str | None, said: bytes, printed: str, limits: ConfinedLimits) -> Outcome:
     """How it ended. What the code left may be anything: nothing of it may pass for a failure of ours."""
-    if not in_time:
-        return Outcome(stdout=printed, problem=f"it was not done after {limits.seconds:g} s")
+    if stopped is not None:
+        return Outcome(stdout=printed, problem=stopped)
     if not said:
         by = f"signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exit code {code}"
         return Outcome(
@@ -196,9 +293,10 @@ def _outcome(code: int, in_time: bool, said: bytes, printed: str, limits: Confin
     if not isinstance(found, dict):
         return Outcome(stdout=printed, problem="it left a result that cannot be read")
     raised = found.get("raised")
-    if isinstance(raised, list):
-        names = tuple(map(str, raised))
-        return Outcome(raised=names, stdout=printed, problem=f"it raised {names[:1]}: {found.get('message')}")
+    if isinstance(raised, str):
+        names = _exception_names(raised[:_MOST_CHARS], str(found.get("built_in")))
+        message = str(found.get("message"))[:_MOST_CHARS]
+        return Outcome(raised=names, stdout=printed, problem=f"it raised {raised[:_MOST_CHARS]}: {message}")
     if found.get("ended") is False:
         return Outcome(stdout=printed, problem="it ended with an error code")
     return Outcome(returned=found.get("returned"), stdout=printed)
@@ -210,10 +308,31 @@ def _program() -> str:
     return kernel + child.replace("from __future__ import annotations\n", "", 1)
 
 
-def _readable() -> list[str]:
-    """The folders of the standard library and of the system's shared libraries."""
-    paths = sysconfig.get_paths()
-    library = [paths["stdlib"], paths["platstdlib"], sysconfig.get_config_var("DESTSHARED")]
-    system = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo"]
-    system += [sysconfig.get_config_var("LIBDIR"), "/dev/null", "/dev/urandom"]
-    return sorted({os.path.realpath(str(path)) for path in library + system if path})
+def _exception_names(name: str, built_in: str) -> tuple[str, ...]:
+    """The names under which an exception is expected. The classes of `built_in` are looked up here, and a class of the
+    code's own that is called as one that is built in is not that one: an exception cannot be several things at once."""
+    found = getattr(builtins, built_in, None)
+    classes = found.__mro__[:-2] if isinstance(found, type) and issubclass(found, BaseException) else ()
+    own = () if hasattr(builtins, name) else (name,)
+    return (*own, *(cls.__name__ for cls in classes))
+
+
+@lru_cache(maxsize=1)
+def _readable() -> tuple[str, ...]:
+    """What the standard library and the system's shared libraries consist of, without installed packages: Landlock
+    cannot except a folder from one that may be read."""
+    base = {"platbase": sys.base_exec_prefix}
+    modules = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib", vars=base)]
+    found = [entry.path for folder in modules for entry in _entries(folder) if entry.name not in _PACKAGES]
+    found += [sysconfig.get_config_var("DESTSHARED"), "/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/null"]
+    found += ["/dev/urandom"]
+    for folder in ("/lib", "/lib64", "/usr/lib", "/usr/lib64", sysconfig.get_config_var("LIBDIR")):
+        found += [entry.path for entry in _entries(folder) if ".so" in entry.name and entry.is_file()]
+        found.append(os.path.join(str(folder), sysconfig.get_config_var("MULTIARCH") or "no folder"))
+    return tuple(sorted({os.path.realpath(path) for path in found if path and os.path.exists(path)}))
+
+
+def _entries(folder: str | None) -> Iterator[os.DirEntry[str]]:
+    """What lies in a folder, without links: they lead to what is listed elsewhere, or must not be read."""
+    with contextlib.suppress(OSError), os.scandir(folder or "no folder") as entries:
+        yield from (entry for entry in entries if not entry.is_symlink())

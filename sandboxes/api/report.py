@@ -91,6 +91,10 @@ class Report:
             f"  {len(self.events)} are recorded as events and answered by their schema",
             f"  {len(self.answers)} are answered by their schema alone",
         ]
+        puts = Counter(one.role for one in self.operations if one.method == "put")
+        if puts["replace"] or puts["update"]:
+            replacing = f"{puts['replace']} replace the row, as the document says"
+            lines.append(f"  PUT: {replacing}; {puts['update']} change only what they are sent")
         for title, ones in (
             ("Events", self.events),
             ("Answered by schema", self.answers),

@@ -81,7 +81,8 @@ class ApiTwin(Sandbox):
         self._tools = tuple(one.tool for one in self.blueprint.tools.values())
         self._rules = Rules()
         super().__init__()
-        self.reset(seed, scenario)
+        self._first = (seed, scenario)
+        self.reset()
 
     def __repr__(self) -> str:
         return f"ApiTwin({self.name!r}, {len(self._tools)} tools, seed={self._beginning[0]})"

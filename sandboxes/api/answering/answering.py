@@ -84,7 +84,7 @@ class Answerer:
         return self._show(request, self._writer.create(request, context))
 
     def _replace(self, request: Request, context: Found | None) -> Reply:
-        return self._changed(request, context, whole=request.plan.operation.method == "put")
+        return self._changed(request, context, whole=True)
 
     def _update(self, request: Request, context: Found | None) -> Reply:
         return self._changed(request, context, whole=False)
@@ -94,7 +94,7 @@ class Answerer:
         try:
             found = self._item(request)
         except Problem:
-            if not (table.single and whole):
+            if not (table.single and request.plan.operation.method == "put"):
                 raise
             # What a path holds once is put there, whether or not something was there before.
             found = self._writer.put_single(table, context, {})

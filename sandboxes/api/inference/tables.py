@@ -223,8 +223,7 @@ class TableFinder:
         shape = self._shapes.of(table.schema)
         if home == path.steps:
             kinds = {one.name: one.schema for one in self._any(path).parameters if one.location == "path"}
-            schema = kinds.get(names[-1], True)
-            key, table.guessed_key = key_part(names[-1], schema, shape, self._shapes, table.singular)
+            key, table.guessed_key = self._key_part(path, names[-1], table)
             scopes = [scope_part(one, kinds.get(one, True), shape, self._shapes) for one in names[:-1]]
             table.parent, table.parts = (
                 self._parent(table, context),
@@ -232,14 +231,7 @@ class TableFinder:
             )
         columns = [part.column for part in table.parts] or [HIDDEN + names[-1]]
         if home != path.steps:
-            schema = next(
-                (one.schema for one in self._any(path).parameters if one.name == names[-1]),
-                True,
-            )
-            columns = [
-                *columns[:-1],
-                key_part(names[-1], schema, shape, self._shapes, table.singular)[0].column,
-            ]
+            columns = [*columns[:-1], self._key_part(path, names[-1], table)[0].column]
         lookups = tuple(zip(names[-len(columns) :], columns[-len(names) :], strict=False))
         same_context = (context.table if context else None) == table.parent
         is_direct = same_context and [column for _, column in lookups] == [part.column for part in table.parts]
@@ -250,6 +242,12 @@ class TableFinder:
             lookups,
             is_direct,
         )
+
+    def _key_part(self, path: Path, name: str, table: Table) -> tuple[Part, bool]:
+        """What a path's last parameter is in the rows of a table, and whether that was guessed."""
+        parameter = next((one for one in self._any(path).parameters if one.name == name), None)
+        schema, description = (True, "") if parameter is None else (parameter.schema, parameter.description)
+        return key_part(name, schema, self._shapes.of(table.schema), self._shapes, table.singular, description)
 
     def _any(self, path: Path) -> Operation:
         return next(iter(path.operations.values()))
@@ -331,12 +329,7 @@ class TableFinder:
         members = self.tables[str(table.members)]
         if len(members.parts) == len(names) and members.parent is None:
             columns = [part.column for part in members.parts]
-            schema = next(
-                (one.schema for one in self._any(path).parameters if one.name == names[-1]),
-                True,
-            )
-            row = self._shapes.of(members.schema)
-            columns[-1] = key_part(names[-1], schema, row, self._shapes, members.singular)[0].column
+            columns[-1] = self._key_part(path, names[-1], members)[0].column
             lookups = tuple(zip(names, columns, strict=True))
             self.items[path.steps] = Item(path.written, table.name, context, lookups, False)
 

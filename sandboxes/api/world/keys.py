@@ -59,8 +59,8 @@ def new_key_value(shapes: Shapes, realistic: Realistic, table: Table, row: Row, 
     part = table.key
     shape = shapes.of(part.schema)
     if part.kind == "integer":
-        low = shape.says.get("minimum", 1)
-        return max(serial, int(low))
+        number = max(serial, int(shape.says.get("minimum", 1)))
+        return number if "integer" in shape.kinds else str(number)
     chance = realistic.chance
     if shape.says.get("format") == "uuid" or {"uuid", "guid"} & set(words_of(part.column)):
         return str(UUID(int=chance.getrandbits(128), version=4))

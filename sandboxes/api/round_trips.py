@@ -162,8 +162,7 @@ class _Trip:
     def _found(self, read: Plan, path: list[Any]) -> Mapping[str, Any]:
         result = self._call(read, self._arguments(read, path, 0))
         if result.is_error:
-            wanted = "/".join(str(value) for value in path)
-            raise _Broken(f"{read.operation.operation_id} does not find it by {wanted!r}: {_short(result)}")
+            raise _Broken(f"{read.operation.operation_id} does not find it by {path[-1]!r}: {_short(result)}")
         return self._row(read, result)
 
     def _check_sent(self, read: Plan, row: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
@@ -182,8 +181,8 @@ class _Trip:
         tool = self._tools[plan.operation.operation_id]
         columns = {one.parameter: one.column for one in plan.query.filters}
         for argument, parameter in tool.plan.parameters.items():
-            if argument in arguments and parameter.location == "query":
-                value = column_value(self._store, self._tables, row.get(columns.get(parameter.name, "")))
+            if argument in arguments and parameter.location == "query" and parameter.name in columns:
+                value = column_value(self._store, self._tables, row.get(columns[parameter.name]))
                 if not isinstance(value, str | int | float):
                     self.untried = f"{plan.operation.operation_id} asks for {parameter.name}, which the row has not"
                     return
@@ -276,7 +275,9 @@ class _Trip:
         tool = self._tools[plan.operation.operation_id]
         maker, schema = self._maker(plan, attempt), tool.tool.input_schema
         singular = self._tables[plan.table].singular if plan.table is not None else ""
-        known = dict(zip(names_of(plan.operation.path), path, strict=False))
+        known = {
+            name: value for name, value in zip(names_of(plan.operation.path), path, strict=False) if value is not None
+        }
         found = {name: value for name, value in (given or {}).items() if value is not NOTHING}
         together = (other for name in list(found) for other in schema.get("dependentRequired", {}).get(name, ()))
         for name in [*schema.get("required", ()), *together]:
@@ -339,14 +340,16 @@ class _Trip:
     # -- what a row is called -----------------------------------------------------------------------------------------
 
     def _values(self, item: Item | None, key: str) -> list[Any]:
-        """The values of a path that leads to the row `key`."""
+        """The values of a path that leads to the row `key`; None for those that no row has."""
         if item is None:
             return []
         table = self._tables[item.table]
         row = self._store.get(item.table, key) or {}
         above = self._above(item.context, table, row) if item.context is not None else None
         values = self._values(item.context, above) if above is not None else []
-        return [*values, *(column_value(self._store, self._tables, row.get(column)) for _, column in item.lookups)]
+        own = [column_value(self._store, self._tables, row.get(column)) for _, column in item.lookups]
+        unknown = len(names_of(item.path)) - len(values) - len(own)
+        return [*values, *[None] * unknown, *own]
 
     def _above(self, context: Item | None, table: Table, row: Mapping[str, Any]) -> str | None:
         if context is None:
@@ -358,7 +361,7 @@ class _Trip:
         """The path to the new row, by what the answer calls it."""
         values = self._values(plan.item, key)
         names = names_of(plan.operation.path)
-        if values and plan.item is not None and len(values) == len(names):
+        if values and plan.item is not None:
             parameter = next(
                 one for one in plan.operation.parameters if (one.location, one.name) == ("path", names[-1])
             )

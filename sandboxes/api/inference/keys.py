@@ -29,6 +29,7 @@ _IDS = (
     "login",
     "username",
 )
+_METADATA = "metadata"
 _PEOPLE = frozenset(("user", "username", "login", "owner", "member", "author", "person", "collaborator"))
 
 
@@ -53,6 +54,11 @@ def key_part(
     wanted = _kind(shapes.of(schema))
     usable = {name: kind for name in row.properties if (kind := _usable(row.properties[name], shapes)) is not None}
     found, guessed = _named(parameter, singular, usable, wanted), False
+    if (found is None or words_of(found) != words_of(parameter)) and _METADATA in row.properties:
+        for name, inner in shapes.of(row.properties[_METADATA]).properties.items():
+            if words_of(name) == words_of(parameter) and (kind := _usable(inner, shapes)) is not None:
+                column = HIDDEN + "_".join(words_of(name))
+                return Part(parameter, column, kind, schema=inner, shown=(_METADATA, name)), False
     is_itself = words_of(parameter) == words_of(singular)
     has_id = usable.get("id") in ({wanted} if wanted else {"integer", "string"})
     if found is None or (is_itself and has_id and words_of(found) != words_of(parameter)):
@@ -84,6 +90,7 @@ def _named(parameter: str, singular: str, usable: dict[str, Kind], wanted: Kind 
     """A property of the parameter's name, with or without the row's own word before it."""
     words, own = words_of(parameter), words_of(singular)
     shorter = [words[len(own) :]] if words[: len(own)] == own and len(words) > len(own) else []
+    shorter += [["login"]] if "".join(words) == "username" else []
     tail = [words[-1:]] if words[-1] in {"id", "number", "slug", "key", "code", "name", "uuid"} else []
     for candidate in [words, *shorter, [*own, *words], *tail, [*words, "name"]]:
         for name, kind in usable.items():

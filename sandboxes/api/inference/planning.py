@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..shapes import Shape, Shapes
@@ -38,18 +39,18 @@ def infer(document: Document, shapes: Shapes) -> Backend:
     for table in finder.tables.values():
         if table.members is None and not table.single:
             table.links = links.links_of(table)
-            table.parts = tuple(_linked(part, table) for part in table.parts)
+            table.parts = tuple(_linked(part, table, finder.tables, links) for part in table.parts)
     planner = _Planner(shapes, finder, links)
     plans = {operation.operation_id: planner.plan(operation) for operation in document.operations}
     return Backend(ordered(finder.tables), plans)
 
 
-def _linked(part: Part, table: Table) -> Part:
+def _linked(part: Part, table: Table, tables: dict[str, Table], links: LinkFinder) -> Part:
     """The part of a key that is a link to another table, such as the owner in `/repos/{owner}/{repo}`."""
     link = table.links.get(part.column)
-    if link is None or link.many:
-        return part
-    return Part(part.parameter, part.column, part.kind, link.table, part.schema)
+    if link is None or link.many or table.name in links.line_of(tables[link.table]):
+        return part  # what stands below a row cannot be in its key
+    return replace(part, table=link.table)
 
 
 class _Planner:
@@ -131,7 +132,7 @@ class _Planner:
             role = roles.get(method)
             if method == "post" and self._gives_row(operation, table):
                 role = "update"
-            if method in {"put", "patch"} and body_schema(operation) is None:
+            if role in {"update", "replace"} and not self._sends_row(operation, self._shapes.of(table.schema)):
                 role = None
         if role is None or (method == "get" and self._lists_rows(operation)):
             return self._elsewhere(operation, item, _UNKNOWN_ACTION, table)
@@ -140,12 +141,19 @@ class _Planner:
     def _on_list(self, operation: Operation, listing: Listing, context: Item | None) -> Plan:
         table, method = self._finder.tables[listing.table], operation.method
         if method == "get" and self._lists_rows(operation):
-            return Plan(operation, "list", table.name, context, relation=listing.relation)
+            return Plan(
+                operation, "list", table.name, context, relation=listing.relation, moves=self._only(operation, table)
+            )
+        row = self._shapes.of(table.schema)
         sent = body_schema(operation)
-        sends_row = sent is not None and is_object(self._shapes, sent) and not self._lists_rows(operation)
+        sends_row = self._sends_row(operation, row) and (sent is None or is_object(self._shapes, sent))
+        sends_row = sends_row and not self._lists_rows(operation)
         gives_row = self._gives_row(operation, table) or not self._describes(operation)
         if method == "post" and sends_row and gives_row and table.members is None:
             return Plan(operation, "create", table.name, context, relation=listing.relation)
+        if method in {"put", "patch"} and sends_row and gives_row and self._names_key(operation, table):
+            role: Role = "update" if method == "patch" else self._put(operation, table)
+            return Plan(operation, role, table.name, context, relation=listing.relation)
         if method == "delete" and operation.body is None and context is not None:
             return Plan(operation, "clear", table.name, context, relation=listing.relation)
         return self._elsewhere(operation, context, "what is sent is not a row of the collection", None)
@@ -248,6 +256,24 @@ class _Planner:
 
     def _word(self, operation: Operation) -> str:
         return next((step for step in reversed(steps_of(operation.path)) if step != "{}"), "")
+
+    def _sends_row(self, operation: Operation, row: Shape) -> bool:
+        """Whether columns are sent: as the body, or where there is none as query parameters of a row's properties."""
+        if operation.body is not None:
+            return body_schema(operation) is not None
+        return any(one.location == "query" and column_of(one.name, row) for one in operation.parameters)
+
+    def _names_key(self, operation: Operation, table: Table) -> bool:
+        """Whether what is sent to the collection itself names the row: `PUT /pets` with `{"id": 7, ...}`."""
+        sent = body_schema(operation)
+        is_plain = table.members is None and not table.single and len(table.parts) == 1
+        return is_plain and sent is not None and table.key.column in self._shapes.of(sent).properties
+
+    def _only(self, operation: Operation, table: Table) -> dict[str, Any]:
+        """What the rows of `GET /pets/available` have in common; nothing for `GET /pets` and `GET /pets/search`."""
+        *above, word = steps_of(operation.path)
+        is_part = tuple(above) == steps_of(table.path) and word != "{}"
+        return moves_of(self._shapes, word, self._shapes.of(table.schema), "get") if is_part else {}
 
     def _shares(self, operation: Operation, row: Shape) -> bool:
         sent = body_schema(operation)

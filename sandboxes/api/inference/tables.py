@@ -139,8 +139,10 @@ class TableFinder:
         if post is None or path.run:
             return False
         body = body_schema(post)
-        below = (*path.steps, "{}") in self._item_steps
-        return body is not None and is_object(self._shapes, body) and (below or path.row(["post"]) is not None)
+        sends_row = any(one.location == "query" for one in post.parameters)
+        if post.body is not None:
+            sends_row = body is not None and is_object(self._shapes, body)
+        return sends_row and ((*path.steps, "{}") in self._item_steps or path.row(["post"]) is not None)
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -259,7 +261,12 @@ class TableFinder:
         context = self.items.get(self._context(path.steps) or ())
         below = self._item_below(path.steps)
         if below is not None:
-            self.lists[path.steps] = self._listing(self.tables[below.table], context)
+            table = self.tables[below.table]
+            self.lists[path.steps] = self._listing(table, context)
+            name = None if path.listed is None else self._shapes.name_of(path.listed.item)
+            if name is not None and table.summary is None and self._table_of(path.listed.item, path.steps) is None:
+                table.summary = name
+                self._homes.setdefault(name, []).insert(0, ((*path.steps, "{}"), table))
             return
         if found is None:
             return
@@ -282,7 +289,13 @@ class TableFinder:
             if success_of(path.operations["post"]) == "201":
                 self.lists[path.steps] = Listing(table.name, context, None)
             return
-        at_home = path.word == next((one for one in reversed(home) if one != "{}"), "") or path.word in _VERBS
+        at_home = (
+            path.word == next((one for one in reversed(home) if one != "{}"), "") or words_of(path.word)[0] in _VERBS
+        )
+        # `/pets/findByStatus` and `/pets/available` show some of the rows of `/pets`, unless others put them there.
+        if not at_home and path.listed is None and context is not None and success_of(path.operations["post"]) != "201":
+            return
+        at_home = at_home or (path.steps[:-1] == home[:-1] and (*path.steps, "{}") not in self._item_steps)
         if at_home or self._creates(path):
             self.lists[path.steps] = self._listing(table, context)
         else:

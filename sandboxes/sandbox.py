@@ -45,6 +45,8 @@ class Sandbox(ABC):
     simulated = True
     """Calls change nothing outside the sandbox, so that training may call its destructive tools."""
     can_fork = True
+    _first: tuple[int, str] = (0, "default")
+    """Seed and scenario that the sandbox was made with."""
 
     def __init__(self) -> None:
         from mcp_bridge.toolsets.validation import (
@@ -103,8 +105,13 @@ class Sandbox(ABC):
     def close(self) -> None:  # noqa: B027 - most backends have nothing to close
         """Let go of what the sandbox holds. It cannot be used afterwards."""
 
-    def reset(self, seed: int = 0, scenario: str = "default") -> None:
-        """Begin again. Equal seeds and scenarios give equal states, on every machine."""
+    def reset(self, seed: int | None = None, scenario: str | None = None) -> None:
+        """Begin again. Equal seeds and scenarios give equal states, on every machine.
+
+        What is left out is as the sandbox was made: `Helpdesk(seed=7).reset()` goes back to seed 7.
+        """
+        seed = self._first[0] if seed is None else seed
+        scenario = self._first[1] if scenario is None else scenario
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise SetupError(f"seed is {seed!r}; it must be a whole number, 0 or more")
         if scenario not in self.scenarios:

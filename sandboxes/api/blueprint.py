@@ -58,6 +58,8 @@ class Blueprint:
         self.tools: dict[str, OperationTool] = {one.tool.name: one for one in made}
         self._strict: dict[str, Draft202012Validator] = {}
         self._seeds: OrderedDict[tuple[int, str], Seeds] = OrderedDict()
+        # Resources are tried in a world of few rows, whatever the size of the user's.
+        self.few_rows = Seeds(self.backend.tables, self.shapes, name=self.document.title, seed=0, rows=2)
         self._lock = Lock()
 
     def seeds(self, seed: int, scenario: str) -> Seeds:

@@ -12,6 +12,7 @@ from .inference.model import STATEFUL, Backend, Plan, Role
 from .inference.uniqueness import unique_properties
 
 if TYPE_CHECKING:
+    from .round_trips import RoundTrip
     from .rules import Rules
     from .shapes import Shapes
 
@@ -57,11 +58,18 @@ class TableReport:
 
 @dataclass(frozen=True)
 class Report:
-    """All operations and tables. `str()` of it is for people."""
+    """All operations and tables, and what came of each resource that can be created. `str()` of it is for people."""
 
     api: str
     operations: tuple[OperationReport, ...]
     tables: tuple[TableReport, ...]
+    round_trips: tuple[RoundTrip, ...]
+
+    @property
+    def broken(self) -> list[RoundTrip]:
+        """Resources that do not hold what is put into them. Those with rules are left out: they were not tried."""
+        ruled = {one.operation for one in self.operations if one.rules}
+        return [one for one in self.round_trips if one.problem and not ruled & one.operations]
 
     @property
     def roles(self) -> dict[str, int]:
@@ -91,6 +99,20 @@ class Report:
             f"  {len(self.events)} are recorded as events and answered by their schema",
             f"  {len(self.answers)} are answered by their schema alone",
         ]
+        puts = Counter(one.role for one in self.operations if one.method == "put")
+        if puts["replace"] or puts["update"]:
+            replacing = f"{puts['replace']} replace the row, as the document says"
+            lines.append(f"  PUT: {replacing}; {puts['update']} change only what they are sent")
+        broken, untried = self.broken, [one for one in self.round_trips if one.untried]
+        if self.round_trips:
+            held = (
+                f"{len(self.round_trips) - len(broken)} of {len(self.round_trips)} resources that can be created hold"
+            )
+            lines.append(f"  {held}: created, read, listed, changed and deleted, as far as the API has that")
+        lines += ["", "Resources that do not hold:"] if broken else []
+        lines += [f"  {one.create} ({one.path}): {one.problem}" for one in broken]
+        lines += ["", "Resources that could not be tried:"] if untried else []
+        lines += [f"  {one.create} ({one.path}): {one.untried}" for one in untried]
         for title, ones in (
             ("Events", self.events),
             ("Answered by schema", self.answers),
@@ -114,7 +136,7 @@ class Report:
         return "\n".join(lines)
 
 
-def report_of(api: str, backend: Backend, rules: Rules, shapes: Shapes) -> Report:
+def report_of(api: str, backend: Backend, rules: Rules, shapes: Shapes, round_trips: tuple[RoundTrip, ...]) -> Report:
     """The report of a twin."""
     operations = tuple(
         OperationReport(
@@ -143,7 +165,7 @@ def report_of(api: str, backend: Backend, rules: Rules, shapes: Shapes) -> Repor
         )
         for table in backend.tables.values()
     )
-    return Report(api, operations, tables)
+    return Report(api, operations, tables, round_trips)
 
 
 def _unique(plan: Plan, backend: Backend, shapes: Shapes) -> tuple[str, ...]:

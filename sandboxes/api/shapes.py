@@ -13,6 +13,8 @@ Schema = dict[str, Any]
 
 _PREFIX = "#/$defs/"
 _MOST_REFERENCES = 50
+_USES_BEFORE_CODE = 32
+"""Compiling a schema copies all that it refers to; most schemas of a large document are used a few times."""
 _TIGHTEST_LOW = (
     "minimum",
     "exclusiveMinimum",
@@ -114,6 +116,7 @@ class Shapes:
     def __init__(self, document: Document) -> None:
         self._document = document
         self._compiled_code: dict[int, tuple[Any, Any]] = {}
+        self._uses: dict[int, int] = {}
         self._definitions: Mapping[str, Any] = document.schemas
         self._shapes: dict[int, tuple[Any, Shape]] = {}
         self._validators: dict[int, tuple[Any, Any]] = {}
@@ -183,6 +186,9 @@ class Shapes:
         """A validator of compiled code; every answer passes it."""
         known = self._compiled_code.get(id(schema))
         if known is None:
+            uses = self._uses[id(schema)] = self._uses.get(id(schema), 0) + 1
+            if uses < _USES_BEFORE_CODE:
+                return self.validator(schema)
             import jsonschema_rs
 
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from .answering.requests import Problem, Reply, Request
 from .blueprint import EMPTY, Blueprint
 from .inference.paths import names_of
 from .report import Report, report_of
+from .round_trips import round_trips
 from .rules import Refused, RowStore, Rule, Rules, When
 from .values.fitting import LINK, holds_link
 from .values.making import NOTHING
@@ -34,8 +36,11 @@ if TYPE_CHECKING:
     from mcp_bridge.openapi.document import Document
     from mcp_bridge.openapi.tools import OperationTool
 
+log = logging.getLogger(__name__)
+
 CLOCK = "@clock"
 _MAGIC = b"api-twin 1 "
+_MOST_WARNED = 3
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -83,7 +88,10 @@ class ApiTwin(Sandbox):
         self._tools = tuple(one.tool for one in self.blueprint.tools.values())
         self._rules = Rules()
         super().__init__()
-        self.reset(seed, scenario)
+        self._first = (seed, scenario)
+        self.reset()
+        self.round_trips = round_trips(self.blueprint, self._trial)
+        self._warn()
 
     def __repr__(self) -> str:
         return f"ApiTwin({self.name!r}, {len(self._tools)} tools, seed={self._beginning[0]})"
@@ -285,6 +293,28 @@ class ApiTwin(Sandbox):
 
         return add
 
+    def _trial(self) -> tuple[Self, Store]:
+        """A small world of its own, in which the caller may do everything."""
+        twin = copy.copy(self)
+        twin._credentials = held_credentials(self.blueprint.document, None, name=self.name)
+        store = Store(self.blueprint.few_rows, beginning(0))
+        twin._own(0, "default", store)
+        return twin, store
+
+    def _warn(self) -> None:
+        broken = [one for one in self.round_trips if one.problem]
+        if broken:
+            more = f"; and {len(broken) - _MOST_WARNED} more" if len(broken) > _MOST_WARNED else ""
+            log.warning(
+                "%s: %d of %d resources do not hold what is created, changed or deleted in this twin: %s%s. report() "
+                "names them all; leave their tools out, or add rules",
+                self.name,
+                len(broken),
+                len(self.round_trips),
+                "; ".join(f"{one.create}: {one.problem}" for one in broken[:_MOST_WARNED]),
+                more,
+            )
+
     def report(self) -> Report:
-        """What was inferred, operation by operation, and what could not be."""
-        return report_of(self.name, self.blueprint.backend, self._rules, self.blueprint.shapes)
+        """What was inferred, operation by operation, what could not be, and which resources do not hold."""
+        return report_of(self.name, self.blueprint.backend, self._rules, self.blueprint.shapes, self.round_trips)

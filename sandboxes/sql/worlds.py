@@ -33,7 +33,7 @@ _PAGE_SIZES = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 _CLOCK = "CREATE TABLE clock (id TEXT PRIMARY KEY, now TEXT NOT NULL) WITHOUT ROWID"
 _READ_CLOCK = "SELECT id AS key, * FROM clock"
 _images = Images()
-_OF_ALL = frozenset({"_checker", "_closing", "_handlers", "_pages", "_taken", "_tools", "database"})
+_OF_ALL = frozenset({"_checker", "_closing", "_first", "_handlers", "_pages", "_taken", "_tools", "database"})
 """Attributes that every sandbox over SQL has; nothing is made from them."""
 _MOST_INTEGER = 2**63
 
@@ -81,7 +81,8 @@ class SqlSandbox(Sandbox):
         self._taken = {entry.tool.name: _arguments_of(entry.run) for entry in self.sql_tools}
         super().__init__()
         self._own(_connect(), None)
-        self.reset(seed, scenario)
+        self._first = (seed, scenario)
+        self.reset()
 
     @abstractmethod
     def populate(self, database: sqlite3.Connection, chance: random.Random, scenario: str) -> datetime:

@@ -38,6 +38,7 @@ class ProgressFile:
     def __init__(self, path: Path | None, identity: Mapping[str, Any]) -> None:
         """Raises `ConfigError` for a path that holds something else, `RunFolderError` where it cannot be written."""
         self.path = path
+        self.work: Path | None = None
         self.tasks: list[tuple[int, Task, str]] = []
         """Attempt, task and shape of those kept."""
         self.left_out: Counter[str] = Counter()
@@ -52,7 +53,7 @@ class ProgressFile:
         if path.suffix != ".jsonl":
             raise ConfigError(f"{path}: tasks are written as JSON lines; give a path that ends in .jsonl")
         make_folder(path.parent)
-        work = path.with_name(f"{path.stem}.work.jsonl")
+        work = self.work = path.with_name(f"{path.stem}.work.jsonl")
         if path.exists() and not work.exists():
             raise ConfigError(
                 f"{path} exists already, and {work.name} is not beside it; give another path, or remove it"
@@ -94,6 +95,14 @@ class ProgressFile:
                 "it with `toolbake synthesize TOOLS --check FILE`"
             )
 
+    def require_room(self, n: int) -> None:
+        """Raises `ConfigError` where fewer tasks are wanted than there are: none is taken away."""
+        if len(self.tasks) > n:
+            raise ConfigError(
+                f"n is {n}, and {self.path} has {len(self.tasks)} tasks already, of which none is taken away; give n="
+                f"{len(self.tasks)} or more, or another path"
+            )
+
     def keep(self, attempt: int, task: Task, shape: str) -> None:
         self.tasks.append((attempt, task, shape))
         self._note({"attempt": attempt, "shape": shape, "task": task_line(task)}, attempt)
@@ -109,7 +118,7 @@ class ProgressFile:
 
     def write(self, tasks: Sequence[Task]) -> None:
         """Write the file of tasks as a whole."""
-        if self.path is None or self._journal is None:
+        if self.path is None or self._journal is None or not tasks:
             return
         text = as_lines(tasks)
         # Said before it is done: a kill in between must not make the file look like somebody else's.

@@ -28,10 +28,12 @@ class SynthesizedTasks:
         shown = ", ".join(f"{count} of {tier} call{'s' * (tier != '1')}" for tier, count in sorted(tiers.items()))
         where = f" in {self.path}" if self.path is not None else ""
         worded = sum(task.tags["wording"] == "model" for task in self.tasks)
-        lines = [
-            f"{len(self.tasks)} tasks{where} from {self.attempts} attempts: {shown or 'none'}; all were played again "
-            f"in fresh worlds{f', {worded} are worded by the model' if worded else ''}"
-        ]
+        if self.tasks:
+            by_model = f", {worded} are worded by the model" if worded else ""
+            made = f"{len(self.tasks)} tasks{where} from {self.attempts} attempts: {shown}"
+            lines = [f"{made}; all were played again in fresh worlds{by_model}"]
+        else:
+            lines = [f"no task was made in {self.attempts} attempts"]
         if len(self.tasks) < self.wanted:
             lines.append(
                 f"{self.wanted} were wanted: the tools and worlds give no more that differ enough; give more `setups`, "

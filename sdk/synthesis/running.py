@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from mcp_bridge import connect
+from mcp_bridge import Toolset, connect
 from mcp_bridge.errors import ToolFailure
 from mcp_bridge.world import Setup
 
@@ -96,7 +96,8 @@ async def synthesize_async(
     whose success lies outside, as `TrainConfig.difficulty_filter` would. `min_realism`: see `sdk.synthesis.realism`.
 
     Fewer than `n` tasks come back where the tools give no more; the result says so. Raises `ConfigError` for tools
-    without worlds that can be reset and tell their state, and for a `to` that holds something else.
+    without worlds that can be reset and tell their state, and for a `to` that holds something else, more than `n`
+    tasks, or tasks that do not hold in the present worlds.
 
     Example: `sdk.synthesize(Helpdesk(), 200, to="tasks.jsonl")`
     """
@@ -111,14 +112,33 @@ async def synthesize_async(
             "tools": tools_identity(tools, source.tools)["digest"],
         }
         with ProgressFile(Path(to) if to is not None else None, identity) as kept:
+            kept.require_room(n)
+            await _require_kept(source, kept, shown, concurrency)
             async with _opened(writer, concurrency) as writing, _opened(policy, concurrency * attempts) as trying:
                 lessons = await learn(worlds, seed)
                 maker = _Maker(worlds, lessons, plan, kept, writing, trying)
                 with shown.track("making tasks", n, min(n, len(kept.tasks))) as step:
                     await maker.run(step)
-            tasks = [task for _, task, _ in kept.tasks][:n]
+            tasks = [task for _, task, _ in kept.tasks]
             kept.write(tasks)
             return SynthesizedTasks(tasks, n, kept.next_attempt, dict(kept.left_out), lessons.left_out, kept.path)
+
+
+async def _require_kept(source: Toolset, kept: ProgressFile, shown: Progress, concurrency: int) -> None:
+    """Play the tasks that an earlier run kept: the worlds may have changed since. Raises `ConfigError`."""
+    if not kept.tasks:
+        return
+    tasks = [task for _, task, _ in kept.tasks]
+    with shown.track("playing kept tasks again", len(tasks)) as step:
+        rollouts = await played_again(source, tasks, step, concurrency=concurrency)
+    problems = [(task.id, what) for task, one in zip(tasks, rollouts, strict=True) if (what := replay_problem(one))]
+    if problems:
+        name, what = problems[0]
+        raise ConfigError(
+            f"{len(problems)} of the {len(tasks)} tasks made so far for {kept.path} do not hold any more: the tools' "
+            f"worlds have changed since. The first is {name!r}: {what}. Give another path, or remove {kept.path} and "
+            f"{kept.work} to make all of them anew"
+        )
 
 
 class _Maker:

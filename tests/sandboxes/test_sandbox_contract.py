@@ -5,6 +5,7 @@ import sqlite3
 import sys
 import time
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, ClassVar
 
 import anyio
@@ -14,8 +15,11 @@ from sandbox_conformance import Call, SandboxConformance
 from mcp_bridge.errors import ToolFailure
 from mcp_bridge.records import Tool
 from sandboxes import Refused, SetupError, SqlSandbox, diff
+from sandboxes.api import ApiTwin
 from sandboxes.helpdesk import Helpdesk
 from sandboxes.sql import SqlTool
+
+SHOP = Path(__file__).parent / "api" / "shop.yaml"
 
 
 def _add(database: sqlite3.Connection, by: int) -> dict[str, int]:
@@ -116,6 +120,20 @@ class Listing(Shelf):
     def populate(self, database: sqlite3.Connection, chance: random.Random, scenario: str) -> datetime:
         database.executemany("INSERT INTO counters VALUES (?, 0)", [(name,) for name in self.names])
         return datetime(2026, 1, 1)
+
+
+@pytest.mark.parametrize("make", [Helpdesk, lambda **given: ApiTwin(SHOP, **given)], ids=["sql", "api"])
+def test_a_reset_without_a_seed_goes_back_to_the_one_that_the_sandbox_was_made_with(make: Any) -> None:
+    sandbox = make(seed=5)
+    begun = sandbox.state()
+    fork = sandbox.fork()
+    fork.reset(seed=6)
+    assert fork.state() != begun
+    for world in (fork, sandbox):
+        world.reset()
+        assert world.state() == begun
+    assert sandbox.prepare({"scenario": "default"}).state() == begun
+    assert sandbox.prepare({"seed": 0}).state() != begun
 
 
 def test_a_world_that_is_made_of_what_can_change_is_made_anew() -> None:

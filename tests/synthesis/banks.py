@@ -10,10 +10,13 @@ from sandboxes.objects import ObjectTwin
 class Bank:
     """Accounts of a few people; two of them have the same city."""
 
+    unit = 7
+    """What the first balances are multiples of."""
+
     def __init__(self) -> None:
         owners = (("Ann", "Bath"), ("Bob", "Bath"), ("Cid", "York"), ("Dora", "Hull"))
         self.accounts = {
-            f"A-{number}": {"owner": owner, "city": city, "balance": 7 * number}
+            f"A-{number}": {"owner": owner, "city": city, "balance": self.unit * number}
             for number, (owner, city) in zip((101, 202, 303, 404), owners, strict=True)
         }
 

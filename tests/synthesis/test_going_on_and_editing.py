@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from banks import Bank, bank
 
 import sdk
 from sandboxes.helpdesk import Helpdesk
@@ -80,6 +81,29 @@ def test_a_finished_file_is_left_as_it_is_and_more_tasks_are_added_to_it(tmp_pat
     more = sdk.synthesize(Helpdesk(), 5, to=path, max_calls=1)
     assert list(more.tasks[:3]) == list(first.tasks)
     assert path.read_bytes().startswith(content)
+
+
+def test_tasks_that_no_longer_hold_are_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tasks.jsonl"
+    sdk.synthesize(bank(), 6, to=path, max_calls=1)
+    content = path.read_bytes()
+    monkeypatch.setattr(Bank, "unit", 11)
+    with pytest.raises(
+        sdk.ConfigError,
+        match=r"\d of the 6 tasks made so far for .*tasks.jsonl do not hold any more: the tools' worlds",
+    ):
+        sdk.synthesize(bank(), 8, to=path, max_calls=1)
+    assert path.read_bytes() == content
+
+
+def test_fewer_tasks_than_there_are_take_none_away(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    sdk.synthesize(bank(), 4, to=path, max_calls=1)
+    content, work = path.read_bytes(), (tmp_path / "tasks.work.jsonl").read_bytes()
+    with pytest.raises(sdk.ConfigError, match=r"n is 2, and .*tasks.jsonl has 4 tasks already.* give n=4 or more"):
+        sdk.synthesize(bank(), 2, to=path, max_calls=1)
+    assert path.read_bytes() == content
+    assert (tmp_path / "tasks.work.jsonl").read_bytes() == work
 
 
 def test_an_edited_file_other_options_and_a_strange_file_are_not_written_over(tmp_path: Path) -> None:

@@ -14,6 +14,24 @@ from sdk.tasks import load_tasks
 
 DESK = "from sandboxes.helpdesk import Helpdesk\n\ndesk = Helpdesk()\n"
 
+ODD = """
+from sandboxes.objects import ObjectTwin
+
+
+class Doors:
+    def __init__(self):
+        self.open = []
+
+    def open_all(self, names: list[str]) -> None:
+        self.open += names
+
+    def look(self) -> str:
+        raise ValueError("it is dark")
+
+
+odd = ObjectTwin(Doors, reads=("look",))
+"""
+
 
 def synthesize(*words: str | Path) -> Result:
     return CliRunner().invoke(app, ["synthesize", *map(str, words)], prog_name="toolbake")
@@ -38,6 +56,17 @@ def test_tasks_are_made_checked_and_named_where_an_edit_broke_them(desk: str, tm
     broken = synthesize(desk, "--check", path)
     assert broken.exit_code == 1
     assert "line 1 (task" in broken.stderr
+
+
+def test_no_task_at_all_is_an_error_with_the_reasons(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD, encoding="utf-8")
+    path = tmp_path / "tasks.jsonl"
+    made = synthesize(f"{tmp_path / 'odd.py'}:odd", "--to", path, "-n", 2, "--setup", "{}")
+    assert made.exit_code == 1
+    assert "no task was made in 120 attempts" in made.stderr
+    assert "the tool open_all is not used" in made.stderr
+    assert made.stdout == ""
+    assert not path.exists()
 
 
 @pytest.fixture(scope="module")

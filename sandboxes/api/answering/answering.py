@@ -54,7 +54,9 @@ class Answerer:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def _list(self, request: Request, context: Found | None) -> Reply:
-        rows = list(self._rows.listed(request.plan, context))
+        only = request.plan.moves
+        found = self._rows.listed(request.plan, context)
+        rows = [one for one in found if all(one[1].get(name) == value for name, value in only.items())]
         shown, facts = self._lister.page(request.plan, rows, request.query)
         envelope = request.plan.envelope
         assert envelope is not None
@@ -84,7 +86,7 @@ class Answerer:
         return self._show(request, self._writer.create(request, context))
 
     def _replace(self, request: Request, context: Found | None) -> Reply:
-        return self._changed(request, context, whole=request.plan.operation.method == "put")
+        return self._changed(request, context, whole=True)
 
     def _update(self, request: Request, context: Found | None) -> Reply:
         return self._changed(request, context, whole=False)
@@ -94,7 +96,7 @@ class Answerer:
         try:
             found = self._item(request)
         except Problem:
-            if not (table.single and whole):
+            if not (table.single and request.plan.operation.method == "put"):
                 raise
             # What a path holds once is put there, whether or not something was there before.
             found = self._writer.put_single(table, context, {})
@@ -175,7 +177,8 @@ class Answerer:
         return self._tables[str(request.plan.table)]
 
     def _item(self, request: Request) -> Found:
-        assert request.plan.item is not None
+        if request.plan.item is None:
+            return self._rows.named(request)
         return self._rows.at(request.plan.item, request)
 
     def _member(self, request: Request, context: Found | None) -> Found:

@@ -11,6 +11,7 @@ from ..inference.model import Filter, Plan, Table
 from ..inference.queries import column_of
 from ..shapes import Shape, Shapes
 from ..values.fitting import LINK, is_link
+from ..values.making import kind_fits
 from ..values.realistic import words_of
 from ..world.keys import column_value
 from ..world.store import Row, Store
@@ -42,7 +43,8 @@ class Lister:
         given = {**self._defaults(plan), **query}
         for one in plan.query.filters:
             if one.parameter in given:
-                rows = [found for found in rows if self._passes(found[1], one, given[one.parameter], shape)]
+                is_asked = one.parameter in query
+                rows = [found for found in rows if self._passes(found[1], one, given[one.parameter], shape, is_asked)]
         if plan.query.search and given.get(plan.query.search):
             word = str(given[plan.query.search]).casefold()
             rows = [found for found in rows if self._mentions(found[1], word)]
@@ -64,9 +66,11 @@ class Lister:
 
     # -- which --------------------------------------------------------------------------------------------------------
 
-    def _passes(self, row: Row, one: Filter, wanted: Any, shape: Shape) -> bool:
+    def _passes(self, row: Row, one: Filter, wanted: Any, shape: Shape, is_asked: bool) -> bool:
         column = self._shapes.of(shape.properties[one.column])
         known = column.enum or ()
+        if not is_asked and (row.get(one.column) is None or not kind_fits(column, wanted)):
+            return True  # the document's default says nothing of this row
         if isinstance(wanted, str) and wanted.casefold() in _EVERYTHING and wanted not in known:
             return True
         value = row.get(one.column)

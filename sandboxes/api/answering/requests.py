@@ -25,7 +25,9 @@ class Request:
 
     @property
     def sent(self) -> dict[str, Any]:
-        """The row that the body holds; empty where it holds none."""
+        """The row that the body holds, or the query of an operation that changes rows and has no body."""
+        if self.plan.operation.body is None and self.plan.role in {"create", "update", "replace"}:
+            return dict(self.query)
         found = self.body
         for name in self.plan.body_path:
             found = found.get(name, {}) if isinstance(found, dict) else {}

@@ -8,9 +8,10 @@ from typing import Any
 from ..inference.model import HIDDEN, WITHIN, Item, Plan, Table
 from ..inference.paths import names_of
 from ..values.fitting import LINK, is_link
+from ..values.realistic import words_of
 from ..world.keys import ONLY, column_value, row_key
 from ..world.store import Row, Store
-from .requests import MISSING, Problem, Request
+from .requests import INVALID, MISSING, Problem, Request
 
 Found = tuple[str, Row]
 
@@ -40,6 +41,17 @@ class Rows:
             shown = "/".join(str(value) for value in values)
             raise Problem(MISSING, f"There is no {table.singular} {shown!r}.")
         return found
+
+    def named(self, request: Request) -> Found:
+        """The row that what is sent names by its key. Raises `Problem` where there is none."""
+        table = self.tables[str(request.plan.table)]
+        wanted = request.sent.get(table.key.column)
+        if wanted is None:
+            raise Problem(INVALID, f"{table.key.column}: say which {table.singular} is meant.")
+        for key, row in self.store.items(table.name):
+            if str(column_value(self.store, self.tables, row.get(table.key.column))) == str(wanted):
+                return key, row
+        raise Problem(MISSING, f"There is no {table.singular} {wanted!r}.")
 
     def values_of(self, item: Item, request: Request) -> list[Any]:
         """The values of the item's own parameters. Another path may call them otherwise: their places count."""
@@ -71,8 +83,8 @@ class Rows:
 
     def _matches(self, row: Row, item: Item, values: list[Any]) -> bool:
         return all(
-            str(column_value(self.store, self.tables, row.get(column))) == str(value)
-            for (_, column), value in zip(item.lookups, values, strict=True)
+            any(str(column_value(self.store, self.tables, row.get(one))) == str(value) for one in _columns(*lookup))
+            for lookup, value in zip(item.lookups, values, strict=True)
         )
 
     def _picked(self, item: Item, context: Found | None, plan: Plan) -> Found:
@@ -136,3 +148,9 @@ class Rows:
     def _under(self, table: Table, row: Row, above: str, key: str) -> bool:
         ancestor = self.ancestor(table, row, above)
         return ancestor is None or ancestor == key
+
+
+def _columns(parameter: str, column: str) -> list[str]:
+    """What a path's parameter may be compared with: `{issueIdOrKey}` is the id or the key."""
+    words = words_of(parameter)
+    return [column, *words] if "or" in words else [column]

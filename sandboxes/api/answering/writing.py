@@ -15,7 +15,7 @@ from ..shapes import Shape, Shapes
 from ..values.fitting import LINK, is_link
 from ..values.making import NOTHING, Maker, kind_fits, scalar_fits
 from ..values.realistic import Realistic, stamp, words_of
-from ..world.keys import ONLY, column_value, free_key, new_key_value, row_key
+from ..world.keys import ONLY, column_value, free_key, given_key, new_key_value, row_key, with_key
 from ..world.store import Row, Store
 from .requests import IN_USE, INVALID, TAKEN, Problem, Request
 from .rows import Found, Rows
@@ -66,7 +66,7 @@ class Writer:
         return self._insert(table, row, request, serial, maker)
 
     def _insert(self, table: Table, row: Row, request: Request, serial: int, maker: Maker) -> Found:
-        given = row.get(table.key.column)
+        given = given_key(table, row)
         parent = row.get(WITHIN)
         if given is None or isinstance(given, dict | list):
             value: Any = None
@@ -77,9 +77,10 @@ class Writer:
                     if table.key.kind != "integer":
                         value = f"{value}-{serial}"
                     serial = self._store.next_serial(table.name)
-            row[table.key.column] = value
+            given = value
         elif self._key_taken(table, row, given):
             raise Problem(TAKEN, f"There is a {table.singular} {given!r} already.")
+        row = with_key(table, row, given)
         self._refuse_doubles(table, row, request, None)
         values = [self._value(row, part.column) for part in table.parts]
         key = free_key(self._store, table.name, row_key(parent, values))
@@ -155,6 +156,7 @@ class Writer:
                 now = self._moment(self._shapes.of(schema))
                 changed |= {} if now is NOTHING else {name: now}
         if not table.single:
+            changed = with_key(table, changed, row[table.key.column]) if table.key.shown else changed
             own = changed.get(table.key.column)
             if str(own) != str(row.get(table.key.column)) and self._key_taken(table, changed, own):
                 raise Problem(TAKEN, f"There is a {table.singular} {own!r} already.")

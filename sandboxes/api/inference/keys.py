@@ -12,10 +12,10 @@ Kind = Literal["integer", "string"]
 
 _NUMBERED = ("number", "iid", "index", "no", "id", "code", "version")
 _NAMED = (
-    "slug", "key", "name", "login", "username", "user_name", "code", "handle", "sku", "sha", "path", "ref", "email",
-    "tag_name", "title", "id", "uuid", "guid",
+    "id", "uuid", "guid", "slug", "key", "name", "login", "username", "user_name", "code", "handle", "sku", "sha",
+    "path", "ref", "email", "tag_name", "title",
 )  # fmt: skip
-_PERSON = ("login", "username", "user_name", "handle", "email", "name", "id", "uuid")
+_PERSON = ("id", "uuid", "login", "username", "user_name", "handle", "email", "name")
 _IDS = (
     "id",
     "uuid",
@@ -29,35 +29,52 @@ _IDS = (
     "login",
     "username",
 )
+_METADATA = "metadata"
 _PEOPLE = frozenset(("user", "username", "login", "owner", "member", "author", "person", "collaborator"))
 
 
-def _likely(parameter: str, kind: Kind | None) -> tuple[str, ...]:
-    """What the key may be called where no property has the parameter's name, likely ones first."""
+def _likely(parameter: str, kind: Kind | None, description: str) -> list[str]:
+    """What the key may be called where no property has the parameter's name, likely ones first: "the name of the tag"
+    is a name, and otherwise rows with an id of the parameter's type are named by it."""
     words = words_of(parameter)
     if {"id", "uuid", "guid"} & set(words):
-        return _IDS
-    if kind == "integer":
-        return _NUMBERED
-    return _PERSON if _PEOPLE & set(words) else _NAMED
+        return list(_IDS)
+    usual = _NUMBERED if kind == "integer" else _PERSON if _PEOPLE & set(words) else _NAMED
+    told = words_of(description)
+    return sorted(usual, key=lambda one: told.index(one) if one in told else len(told))
 
 
-def key_part(parameter: str, schema: Any, row: Shape, shapes: Shapes, singular: str) -> tuple[Part, bool]:
-    """The last part of a row's key, and whether it was guessed: no property goes by the parameter's name."""
+def key_part(
+    parameter: str, schema: Any, row: Shape, shapes: Shapes, singular: str, description: str = ""
+) -> tuple[Part, bool]:
+    """The last part of a row's key, and whether it was guessed: no property goes by the parameter's name.
+
+    `description`: of the parameter.
+    """
     wanted = _kind(shapes.of(schema))
     usable = {name: kind for name in row.properties if (kind := _usable(row.properties[name], shapes)) is not None}
     found, guessed = _named(parameter, singular, usable, wanted), False
-    if found is None:
+    if (found is None or words_of(found) != words_of(parameter)) and _METADATA in row.properties:
+        for name, inner in shapes.of(row.properties[_METADATA]).properties.items():
+            if words_of(name) == words_of(parameter) and (kind := _usable(inner, shapes)) is not None:
+                column = HIDDEN + "_".join(words_of(name))
+                return Part(parameter, column, kind, schema=inner, shown=(_METADATA, name)), False
+    is_itself = words_of(parameter) == words_of(singular)
+    has_id = usable.get("id") in ({wanted} if wanted else {"integer", "string"})
+    if found is None or (is_itself and has_id and words_of(found) != words_of(parameter)):
+        # `{domain}` of a domain with an id is no `domain_name`, and no `original_domain`.
         guessed = True
         names = {"_".join(words_of(name)): name for name in reversed(list(usable))}
-        fitting = [
-            names[one] for one in _likely(parameter, wanted) if one in names and wanted in (None, usable[names[one]])
-        ]
-        found = fitting[0] if fitting else None
+        likely = [names[one] for one in _likely(parameter, wanted, description) if one in names]
+        # A number may be asked for where rows show their id as text: then it is a text of digits.
+        digits = [name for name in likely if wanted == "integer" and words_of(name)[-1] in {"id", "number"}]
+        fitting = [name for name in likely if wanted in (None, usable[name])]
+        found = next(iter([*fitting, *digits]), None)
     if found is None:
         column = HIDDEN + "_".join(words_of(parameter) or ["key"])
         return Part(parameter, column, wanted or "string", schema=schema), True
-    return Part(parameter, found, usable[found], schema=row.properties[found]), guessed
+    kind = usable[found] if wanted is None or wanted == "string" else wanted
+    return Part(parameter, found, kind, schema=row.properties[found]), guessed
 
 
 def scope_part(parameter: str, schema: Any, row: Shape, shapes: Shapes) -> Part:
@@ -73,6 +90,7 @@ def _named(parameter: str, singular: str, usable: dict[str, Kind], wanted: Kind 
     """A property of the parameter's name, with or without the row's own word before it."""
     words, own = words_of(parameter), words_of(singular)
     shorter = [words[len(own) :]] if words[: len(own)] == own and len(words) > len(own) else []
+    shorter += [["login"]] if "".join(words) == "username" else []
     tail = [words[-1:]] if words[-1] in {"id", "number", "slug", "key", "code", "name", "uuid"} else []
     for candidate in [words, *shorter, [*own, *words], *tail, [*words, "name"]]:
         for name, kind in usable.items():

@@ -34,7 +34,7 @@ class LinkFinder:
         real = [table for table in tables.values() if table.members is None and not table.single and table.parts]
         self._by_schema: dict[str, list[Table]] = {}
         for table in real:
-            if (name := shapes.name_of(table.schema)) is not None:
+            for name in filter(None, (shapes.name_of(table.schema), table.summary)):
                 self._by_schema.setdefault(name, []).append(table)
         self._by_word: dict[tuple[str, ...], list[Table]] = {}
         for table in real:

@@ -59,13 +59,17 @@ class Link:
 
 @dataclass(frozen=True)
 class Part:
-    """A path parameter that is part of a row's key. `column`: where the row has it. `table`: what it is a key of."""
+    """A path parameter that is part of a row's key. `column`: where the row has it. `table`: what it is a key of.
+
+    `shown`: the object and its property that show a hidden column, such as `name` in `metadata`.
+    """
 
     parameter: str
     column: str
     kind: Literal["integer", "string"]
     table: str | None = None
     schema: Any = True
+    shown: tuple[str, str] | None = None
 
 
 @dataclass
@@ -74,7 +78,8 @@ class Table:
 
     `schema`: of a row as it is read. `parent`: the table whose rows it stands under. `parts`: what its key is made of,
     after the parent's. `members`: the table whose rows it only collects. `owners`: tables whose rows it is listed
-    under without a property that says so. `single`: at most one row under each parent.
+    under without a property that says so. `single`: at most one row under each parent. `summary`: the definition that
+    its list shows rows as, where that is another one.
     """
 
     name: str
@@ -88,6 +93,7 @@ class Table:
     members: str | None = None
     single: bool = False
     guessed_key: bool = False
+    summary: str | None = None
 
     @property
     def key(self) -> Part:

@@ -75,8 +75,12 @@ _PAGING = frozenset(
 
 
 def steps_of(path: str) -> tuple[str, ...]:
-    """The steps of a path, parameters without their names: `/users/{id}` is `("users", "{}")`."""
-    return tuple("{}" if re.fullmatch(r"\{[^{}]+\}", step) else step for step in path.strip("/").split("/"))
+    """The steps of a path without parameters' names, and without `.json`: `/users/{id}` is `("users", "{}")`."""
+    return tuple("{}" if re.fullmatch(r"\{[^{}]+\}", step) else step for step in _bare(path).strip("/").split("/"))
+
+
+def _bare(path: str) -> str:
+    return re.sub(r"\.(json|xml)$", "", path)
 
 
 def names_of(path: str) -> list[str]:
@@ -91,7 +95,7 @@ def is_plain(path: str) -> bool:
 
 def head_of(path: str, count: int) -> str:
     """The first `count` steps of a path, as written."""
-    return "/" + "/".join(path.strip("/").split("/")[:count])
+    return "/" + "/".join(_bare(path).strip("/").split("/")[:count])
 
 
 def singular_of(name: str) -> str:
@@ -143,7 +147,16 @@ def answer_schema(operation: Operation, status: str) -> Any:
 
 
 def envelope_of(shapes: Shapes, schema: Any, word: str) -> Envelope | None:
-    """What an answer holds. `word`: the last literal step of the path. `None` where it is neither row nor rows."""
+    """What an answer holds. `word`: the last literal step of the path. `None` where it is neither row nor rows.
+
+    Of an answer with a choice (`oneOf`) it is the branch that holds one row, the one with the most properties.
+    """
+    shape = shapes.of(schema)
+    if not shape.properties and len(shape.choices) == 1 and shape.kind != "array":
+        found = [_envelope(shapes, schema, branch, word, (), 0) for branch in shape.choices[0]]
+        rows = [one for one in found if one is not None and not one.is_list]
+        if rows:
+            return max(rows, key=lambda one: len(shapes.of(one.item).properties))
     return _envelope(shapes, schema, schema, word, (), 0)
 
 

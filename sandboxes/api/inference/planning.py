@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..shapes import Shape, Shapes
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 _NO_TABLE = "the document shows no collection that this belongs to"
 _UNKNOWN_ACTION = "no field of the resource goes by the action's name"
+_REPLACES = frozenset(["replace", "replaces", "overwrite", "overwrites"])
+_WHOLE = re.compile(r"\b(full|complete|entire)\s+(representation|definition|replacement|object|update)\b", re.I)
 
 
 def infer(document: Document, shapes: Shapes) -> Backend:
@@ -35,18 +39,18 @@ def infer(document: Document, shapes: Shapes) -> Backend:
     for table in finder.tables.values():
         if table.members is None and not table.single:
             table.links = links.links_of(table)
-            table.parts = tuple(_linked(part, table) for part in table.parts)
+            table.parts = tuple(_linked(part, table, finder.tables, links) for part in table.parts)
     planner = _Planner(shapes, finder, links)
     plans = {operation.operation_id: planner.plan(operation) for operation in document.operations}
     return Backend(ordered(finder.tables), plans)
 
 
-def _linked(part: Part, table: Table) -> Part:
+def _linked(part: Part, table: Table, tables: dict[str, Table], links: LinkFinder) -> Part:
     """The part of a key that is a link to another table, such as the owner in `/repos/{owner}/{repo}`."""
     link = table.links.get(part.column)
-    if link is None or link.many:
-        return part
-    return Part(part.parameter, part.column, part.kind, link.table, part.schema)
+    if link is None or link.many or table.name in links.line_of(tables[link.table]):
+        return part  # what stands below a row cannot be in its key
+    return replace(part, table=link.table)
 
 
 class _Planner:
@@ -121,14 +125,14 @@ class _Planner:
             roles = {
                 "get": "read",
                 "head": "read",
-                "put": "replace",
+                "put": self._put(operation, table),
                 "patch": "update",
                 "delete": "delete",
             }
             role = roles.get(method)
             if method == "post" and self._gives_row(operation, table):
                 role = "update"
-            if method in {"put", "patch"} and body_schema(operation) is None:
+            if role in {"update", "replace"} and not self._sends_row(operation, self._shapes.of(table.schema)):
                 role = None
         if role is None or (method == "get" and self._lists_rows(operation)):
             return self._elsewhere(operation, item, _UNKNOWN_ACTION, table)
@@ -137,12 +141,19 @@ class _Planner:
     def _on_list(self, operation: Operation, listing: Listing, context: Item | None) -> Plan:
         table, method = self._finder.tables[listing.table], operation.method
         if method == "get" and self._lists_rows(operation):
-            return Plan(operation, "list", table.name, context, relation=listing.relation)
+            return Plan(
+                operation, "list", table.name, context, relation=listing.relation, moves=self._only(operation, table)
+            )
+        row = self._shapes.of(table.schema)
         sent = body_schema(operation)
-        sends_row = sent is not None and is_object(self._shapes, sent) and not self._lists_rows(operation)
+        sends_row = self._sends_row(operation, row) and (sent is None or is_object(self._shapes, sent))
+        sends_row = sends_row and not self._lists_rows(operation)
         gives_row = self._gives_row(operation, table) or not self._describes(operation)
         if method == "post" and sends_row and gives_row and table.members is None:
             return Plan(operation, "create", table.name, context, relation=listing.relation)
+        if method in {"put", "patch"} and sends_row and gives_row and self._names_key(operation, table):
+            role: Role = "update" if method == "patch" else self._put(operation, table)
+            return Plan(operation, role, table.name, context, relation=listing.relation)
         if method == "delete" and operation.body is None and context is not None:
             return Plan(operation, "clear", table.name, context, relation=listing.relation)
         return self._elsewhere(operation, context, "what is sent is not a row of the collection", None)
@@ -152,9 +163,9 @@ class _Planner:
         roles: dict[str, Role] = {
             "get": "read",
             "head": "read",
-            "put": "replace",
+            "put": self._put(operation, self._finder.tables[item.table]),
             "patch": "update",
-            "post": "replace",
+            "post": "update",
         }
         role: Role | None = roles.get(method)
         if method == "delete" and pick is None:
@@ -164,6 +175,22 @@ class _Planner:
         if role is None:
             return self._elsewhere(operation, item.context, _UNKNOWN_ACTION)
         return Plan(operation, role, item.table, item.context, item, pick=pick)
+
+    def _put(self, operation: Operation, table: Table) -> Role:
+        """Whether a PUT replaces the row or changes what it is sent.
+
+        Of 2,100 PUTs in published documents three in four have no PATCH beside them and no word of a replacement, and
+        those whose behaviour is known are partial updates.
+        """
+        opening = re.split(r"\.\s|\n\n", operation.description, maxsplit=1)[0]
+        words = {word for text in (operation.operation_id, operation.summary, opening) for word in words_of(text)}
+        if words & _REPLACES or _WHOLE.search(operation.description):
+            return "replace"
+        sent = body_schema(operation)
+        for step in self._body_path(operation, self._shapes.of(table.schema), table.singular):
+            sent = self._shapes.of(sent).properties[step]
+        has_patch = "patch" in self._finder.paths[steps_of(operation.path)].operations
+        return "replace" if has_patch and sent is not None and self._shapes.of(sent).required else "update"
 
     def _elsewhere(
         self,
@@ -229,6 +256,24 @@ class _Planner:
 
     def _word(self, operation: Operation) -> str:
         return next((step for step in reversed(steps_of(operation.path)) if step != "{}"), "")
+
+    def _sends_row(self, operation: Operation, row: Shape) -> bool:
+        """Whether columns are sent: as the body, or where there is none as query parameters of a row's properties."""
+        if operation.body is not None:
+            return body_schema(operation) is not None
+        return any(one.location == "query" and column_of(one.name, row) for one in operation.parameters)
+
+    def _names_key(self, operation: Operation, table: Table) -> bool:
+        """Whether what is sent to the collection itself names the row: `PUT /pets` with `{"id": 7, ...}`."""
+        sent = body_schema(operation)
+        is_plain = table.members is None and not table.single and len(table.parts) == 1
+        return is_plain and sent is not None and table.key.column in self._shapes.of(sent).properties
+
+    def _only(self, operation: Operation, table: Table) -> dict[str, Any]:
+        """What the rows of `GET /pets/available` have in common; nothing for `GET /pets` and `GET /pets/search`."""
+        *above, word = steps_of(operation.path)
+        is_part = tuple(above) == steps_of(table.path) and word != "{}"
+        return moves_of(self._shapes, word, self._shapes.of(table.schema), "get") if is_part else {}
 
     def _shares(self, operation: Operation, row: Shape) -> bool:
         sent = body_schema(operation)

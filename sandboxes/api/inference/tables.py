@@ -139,8 +139,10 @@ class TableFinder:
         if post is None or path.run:
             return False
         body = body_schema(post)
-        below = (*path.steps, "{}") in self._item_steps
-        return body is not None and is_object(self._shapes, body) and (below or path.row(["post"]) is not None)
+        sends_row = any(one.location == "query" for one in post.parameters)
+        if post.body is not None:
+            sends_row = body is not None and is_object(self._shapes, body)
+        return sends_row and ((*path.steps, "{}") in self._item_steps or path.row(["post"]) is not None)
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -223,8 +225,7 @@ class TableFinder:
         shape = self._shapes.of(table.schema)
         if home == path.steps:
             kinds = {one.name: one.schema for one in self._any(path).parameters if one.location == "path"}
-            schema = kinds.get(names[-1], True)
-            key, table.guessed_key = key_part(names[-1], schema, shape, self._shapes, table.singular)
+            key, table.guessed_key = self._key_part(path, names[-1], table)
             scopes = [scope_part(one, kinds.get(one, True), shape, self._shapes) for one in names[:-1]]
             table.parent, table.parts = (
                 self._parent(table, context),
@@ -232,14 +233,7 @@ class TableFinder:
             )
         columns = [part.column for part in table.parts] or [HIDDEN + names[-1]]
         if home != path.steps:
-            schema = next(
-                (one.schema for one in self._any(path).parameters if one.name == names[-1]),
-                True,
-            )
-            columns = [
-                *columns[:-1],
-                key_part(names[-1], schema, shape, self._shapes, table.singular)[0].column,
-            ]
+            columns = [*columns[:-1], self._key_part(path, names[-1], table)[0].column]
         lookups = tuple(zip(names[-len(columns) :], columns[-len(names) :], strict=False))
         same_context = (context.table if context else None) == table.parent
         is_direct = same_context and [column for _, column in lookups] == [part.column for part in table.parts]
@@ -251,6 +245,12 @@ class TableFinder:
             is_direct,
         )
 
+    def _key_part(self, path: Path, name: str, table: Table) -> tuple[Part, bool]:
+        """What a path's last parameter is in the rows of a table, and whether that was guessed."""
+        parameter = next((one for one in self._any(path).parameters if one.name == name), None)
+        schema, description = (True, "") if parameter is None else (parameter.schema, parameter.description)
+        return key_part(name, schema, self._shapes.of(table.schema), self._shapes, table.singular, description)
+
     def _any(self, path: Path) -> Operation:
         return next(iter(path.operations.values()))
 
@@ -261,7 +261,12 @@ class TableFinder:
         context = self.items.get(self._context(path.steps) or ())
         below = self._item_below(path.steps)
         if below is not None:
-            self.lists[path.steps] = self._listing(self.tables[below.table], context)
+            table = self.tables[below.table]
+            self.lists[path.steps] = self._listing(table, context)
+            name = None if path.listed is None else self._shapes.name_of(path.listed.item)
+            if name is not None and table.summary is None and self._table_of(path.listed.item, path.steps) is None:
+                table.summary = name
+                self._homes.setdefault(name, []).insert(0, ((*path.steps, "{}"), table))
             return
         if found is None:
             return
@@ -284,7 +289,13 @@ class TableFinder:
             if success_of(path.operations["post"]) == "201":
                 self.lists[path.steps] = Listing(table.name, context, None)
             return
-        at_home = path.word == next((one for one in reversed(home) if one != "{}"), "") or path.word in _VERBS
+        at_home = (
+            path.word == next((one for one in reversed(home) if one != "{}"), "") or words_of(path.word)[0] in _VERBS
+        )
+        # `/pets/findByStatus` and `/pets/available` show some of the rows of `/pets`, unless others put them there.
+        if not at_home and path.listed is None and context is not None and success_of(path.operations["post"]) != "201":
+            return
+        at_home = at_home or (path.steps[:-1] == home[:-1] and (*path.steps, "{}") not in self._item_steps)
         if at_home or self._creates(path):
             self.lists[path.steps] = self._listing(table, context)
         else:
@@ -331,12 +342,7 @@ class TableFinder:
         members = self.tables[str(table.members)]
         if len(members.parts) == len(names) and members.parent is None:
             columns = [part.column for part in members.parts]
-            schema = next(
-                (one.schema for one in self._any(path).parameters if one.name == names[-1]),
-                True,
-            )
-            row = self._shapes.of(members.schema)
-            columns[-1] = key_part(names[-1], schema, row, self._shapes, members.singular)[0].column
+            columns[-1] = self._key_part(path, names[-1], members)[0].column
             lookups = tuple(zip(names, columns, strict=True))
             self.items[path.steps] = Item(path.written, table.name, context, lookups, False)
 

@@ -54,13 +54,31 @@ def column_value(store: Store, tables: dict[str, Table], value: Any) -> Any:
     return value
 
 
+def with_key(table: Table, row: Row, value: Any) -> Row:
+    """The row with the last part of its key, also where an object of the row shows it."""
+    keyed = {**row, table.key.column: value}
+    if table.key.shown is not None:
+        holder, name = table.key.shown
+        held = row.get(holder)
+        keyed[holder] = {**(held if isinstance(held, dict) else {}), name: value}
+    return keyed
+
+
+def given_key(table: Table, row: Row) -> Any:
+    """The last part of a key as a new row has it: in its column, or in the object that shows it."""
+    if table.key.shown is None:
+        return row.get(table.key.column)
+    held = row.get(table.key.shown[0])
+    return held.get(table.key.shown[1]) if isinstance(held, dict) else None
+
+
 def new_key_value(shapes: Shapes, realistic: Realistic, table: Table, row: Row, serial: int) -> Any:
     """A value for the last part of a key, that the server chooses."""
     part = table.key
     shape = shapes.of(part.schema)
     if part.kind == "integer":
-        low = shape.says.get("minimum", 1)
-        return max(serial, int(low))
+        number = max(serial, int(shape.says.get("minimum", 1)))
+        return number if "integer" in shape.kinds else str(number)
     chance = realistic.chance
     if shape.says.get("format") == "uuid" or {"uuid", "guid"} & set(words_of(part.column)):
         return str(UUID(int=chance.getrandbits(128), version=4))

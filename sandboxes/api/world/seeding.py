@@ -14,7 +14,7 @@ from ..shapes import Shape, Shapes
 from ..values.fitting import LINK
 from ..values.making import NOTHING, Maker
 from ..values.realistic import Realistic, words_of
-from .keys import ONLY, column_value, new_key_value, row_key
+from .keys import ONLY, column_value, new_key_value, row_key, with_key
 from .store import Row, Store
 
 _FIRST_DAY = datetime(2026, 1, 5, 9, tzinfo=UTC)
@@ -172,7 +172,7 @@ class _Builder:
             value = new_key_value(self._seeds._shapes, self._realistic, table, row, number)
             key = row_key(parent, [*self._scopes(row), value])
             if key not in self._found:
-                self._found[key] = {**row, table.key.column: value}
+                self._found[key] = with_key(table, row, value)
                 self._own.setdefault(parent, []).append(key)
                 self._within[parent] = number
                 self.serial = max(self.serial, number) + (self._chance.randint(1, 4) if self._is_global() else 1)

@@ -92,7 +92,10 @@ def _make(words: tuple[Any, Any], count: int, models: dict[str, Any], texts: tup
 
     from ...blocking import synthesize
 
-    typer.echo(str(synthesize(source, count, progress=progress, **options, **plain)))
+    made = synthesize(source, count, progress=progress, **options, **plain)
+    if not made.tasks:
+        raise ConfigError(str(made))
+    typer.echo(str(made))
 
 
 def _check(words: tuple[Any, Any], file: Path) -> None:

@@ -1,0 +1,411 @@
+"""Does each resource hold what is put into it? It is created, read, listed, changed and deleted by the twin's tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.errors import ToolFailure
+
+from .answering.rows import Rows
+from .inference.model import Item, Plan, Role, Table
+from .inference.paths import names_of, steps_of
+from .shapes import Shape, Shapes
+from .values.fitting import LINK
+from .values.making import NOTHING, Maker
+from .values.realistic import Realistic, words_of
+from .world.keys import column_value
+
+if TYPE_CHECKING:
+    from mcp_bridge.openapi.document import Parameter
+    from mcp_bridge.openapi.tools import OperationTool
+    from mcp_bridge.records import ToolResult
+
+    from .blueprint import Blueprint
+    from .twin import ApiTwin
+    from .world.store import Store
+
+_TRIES = 4
+_MOST_FIELDS = 3
+_NUMBERED = frozenset(["index", "number", "iid", "no", "version"])
+_TAILS = frozenset(["id", "uuid", "guid", "gid", "sid", "number", "slug", "key", "code", "name"])
+_IDS = ("id", "uuid", "guid", "gid", "sid")
+_SHAPING = frozenset(["enum", "const", "format", "pattern", "oneOf", "anyOf", "allOf"])
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """What came of one resource. `create`: the operation that makes it; `operations`: all that were looked at.
+
+    `problem`: what does not hold; empty where all does. `untried`: what could not be tried, and why.
+    """
+
+    create: str
+    path: str
+    operations: frozenset[str]
+    problem: str
+    untried: str
+
+
+class _Untried(Exception):
+    pass
+
+
+class _Broken(Exception):
+    pass
+
+
+def round_trips(blueprint: Blueprint, world: Callable[[], tuple[ApiTwin, Store]]) -> tuple[RoundTrip, ...]:
+    """Try each resource that the tools can create. `world`: a new world with its rows."""
+    tools = {one.operation.operation_id: one for one in blueprint.tools.values()}
+    plans = [plan for name, plan in blueprint.backend.plans.items() if name in tools]
+    found = []
+    for create in _creates(plans):
+        trip = _Trip(create, plans, tools, *world())
+        problem = ""
+        try:
+            trip.run()
+        except _Broken as broken:
+            problem = str(broken)
+        except _Untried as reason:
+            trip.untried = str(reason)
+        except ToolFailure as failure:
+            problem = str(failure)
+        operation = create.operation
+        found.append(RoundTrip(operation.operation_id, operation.path, trip.operations, problem, trip.untried))
+    return tuple(found)
+
+
+def _creates(plans: list[Plan]) -> Iterator[Plan]:
+    """What creates a row that can be read, and what should, because the path below names one."""
+    read = {plan.table for plan in plans if plan.role in {"read", "list"}}
+    rows = {steps_of(plan.operation.path) for plan in plans if plan.role == "read" and plan.item is not None}
+    for plan in plans:
+        is_lost = plan.role == "event" and plan.operation.method == "post"
+        if (is_lost and (*steps_of(plan.operation.path), "{}") in rows) or (
+            plan.role == "create" and plan.table in read
+        ):
+            yield plan
+
+
+class _Trip:
+    """One resource, from its creation to its end."""
+
+    def __init__(
+        self, create: Plan, plans: list[Plan], tools: Mapping[str, OperationTool], world: ApiTwin, store: Store
+    ) -> None:
+        self._create, self._tools, self._world, self._store = create, tools, world, store
+        self._blueprint = world.blueprint
+        self._tables = world.blueprint.backend.tables
+        self._rows = Rows(store, self._tables)
+        self.untried = ""
+        steps = steps_of(create.operation.path)
+        self._own = [plan for plan in plans if steps_of(plan.operation.path) == (*steps, "{}")]
+        if create.table is not None and not any(plan.role == "read" for plan in self._own):
+            reads = [one for one in plans if one.role == "read" and one.table == create.table]
+            below = [steps_of(one.operation.path) for one in reads if one.item is not None and one.item.lookups]
+            home = min(below, key=len, default=())
+            self._own = [plan for plan in plans if steps_of(plan.operation.path) == home and plan.item is not None]
+        beside = [plan for plan in plans if steps_of(plan.operation.path) == steps and plan.role == "list"]
+        self._list = next(iter(beside), None)
+        self.operations = frozenset(plan.operation.operation_id for plan in [create, *self._own, *beside])
+
+    def run(self) -> None:
+        """Raises `_Broken` where something does not hold, `_Untried` where that could not be found out."""
+        create = self._create
+        self._refuse_events([create])
+        table = self._tables[str(create.table)]
+        before = {key for key, _ in self._store.items(table.name)}
+        sent, made = self._created(create, table)
+        key = next((key for key, _ in self._store.items(table.name) if key not in before), None)
+        if key is None:
+            raise _Broken(f"{create.operation.operation_id} makes no {table.singular}")
+        read = self._of("read")
+        if read is None:
+            self._check_list(table, key, made)
+            self._refuse_events(self._own)
+            return
+        path = self._path(read, key, made)
+        self._check_sent(read, self._found(read, path), sent)
+        self._check_list(table, key, made)
+        self._check_change(read, path, table)
+        self._check_delete(read, key, made, path)
+        self._refuse_events(self._own)
+
+    def _refuse_events(self, plans: list[Plan]) -> None:
+        for plan in plans:
+            if plan.role == "event":
+                raise _Broken(f"{plan.operation.operation_id} changes nothing: {plan.because}")
+
+    # -- one step after the other -------------------------------------------------------------------------------------
+
+    def _created(self, create: Plan, table: Table) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """Create a row: what was sent of its columns, and the row that was returned."""
+        above = None if create.context is None else next(iter(self._store.items(create.context.table)), None)
+        if create.context is not None and above is None:
+            raise _Untried(f"there is no {self._tables[create.context.table].singular} that it could be made in")
+        values = self._values(create.context, above[0]) if create.context is not None and above is not None else []
+        for attempt in range(_TRIES):
+            fields = self._plain_fields(create, table)
+            more = list(fields.items())[:_MOST_FIELDS] if attempt < _TRIES - 2 else []
+            maker = self._maker(create, attempt)
+            given = {argument: maker.make(schema, name, table.singular, 1) for name, (argument, schema) in more}
+            arguments = self._arguments(create, values, attempt, given)
+            result = self._call(create, arguments)
+            if not result.is_error:
+                sent = {name: arguments[argument] for name, (argument, _) in fields.items() if argument in arguments}
+                return sent, self._row(create, result)
+        raise _Untried(f"no call of {create.operation.operation_id} was accepted: {result.text[:200]}")
+
+    def _found(self, read: Plan, path: list[Any]) -> Mapping[str, Any]:
+        result = self._call(read, self._arguments(read, path, 0))
+        if result.is_error:
+            raise _Broken(f"{read.operation.operation_id} does not find it by {path[-1]!r}: {_short(result)}")
+        return self._row(read, result)
+
+    def _check_sent(self, read: Plan, row: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
+        for name, value in sent.items():
+            if row.get(name) != value:
+                raise _Broken(f"{read.operation.operation_id} gives {name} {row.get(name)!r}; {value!r} was sent")
+
+    def _check_list(self, table: Table, key: str, made: Mapping[str, Any]) -> None:
+        plan = self._list
+        if plan is None or plan.table != table.name:
+            return
+        row = self._store.get(table.name, key) or {}
+        above = self._above(plan.context, table, row) if plan.context is not None else None
+        values = self._values(plan.context, above) if plan.context is not None and above is not None else []
+        arguments = self._arguments(plan, values, 0)
+        tool = self._tools[plan.operation.operation_id]
+        columns = {one.parameter: one.column for one in plan.query.filters}
+        for argument, parameter in tool.plan.parameters.items():
+            if argument in arguments and parameter.location == "query" and parameter.name in columns:
+                value = column_value(self._store, self._tables, row.get(columns[parameter.name]))
+                if not isinstance(value, str | int | float):
+                    self.untried = f"{plan.operation.operation_id} asks for {parameter.name}, which the row has not"
+                    return
+                arguments[argument] = _as_wanted(tool.tool.input_schema["properties"][argument], value)
+        result = self._call(plan, arguments)
+        if result.error_kind == "invalid_arguments":
+            self.untried = _short(result)
+            return
+        if result.is_error:
+            raise _Broken(f"{plan.operation.operation_id} refuses: {_short(result)}")
+        shown: Any = result.structured
+        for step in plan.envelope.path if plan.envelope is not None else ():
+            shown = shown.get(step) if isinstance(shown, dict) else None
+        name = next((one for one in (*_IDS, table.key.column) if made.get(one) is not None), None)
+        items = [one for one in shown if isinstance(one, dict)] if isinstance(shown, list) else []
+        if name is not None and (not items or name in items[0]) and all(one.get(name) != made[name] for one in items):
+            raise _Broken(f"{plan.operation.operation_id} does not show it")
+
+    def _check_change(self, read: Plan, path: list[Any], table: Table) -> None:
+        change = self._of("update") or self._of("replace")
+        if change is None:
+            return
+        before = self._found(read, path)
+        name = change.operation.operation_id
+        fields = {one: field for one, field in self._plain_fields(change, table).items() if one in before}
+        if not fields:
+            return
+        field, (argument, schema) = next(iter(fields.items()))
+        for attempt in range(_TRIES):
+            new = self._maker(change, attempt + _TRIES).make(schema, field, table.singular, 1)
+            new = not before[field] if isinstance(new, bool) else new
+            arguments = self._arguments(change, path, attempt, {argument: new})
+            arguments |= {one: before[own] for own, (one, _) in fields.items() if one in arguments and own != field}
+            result = self._call(change, arguments)
+            if not result.is_error and new != before[field]:
+                break
+        else:
+            self.untried = f"no call of {name} was accepted: {_short(result)}"
+            return
+        after = self._found(read, path)
+        if after.get(field) != new:
+            raise _Broken(
+                f"{name} was sent {field} {new!r}, and {read.operation.operation_id} gives {after.get(field)!r}"
+            )
+        if change.role == "update":
+            given = {words_of(one)[-1] for one in arguments}
+            for other, value in before.items():
+                if (
+                    words_of(other)[-1] not in given
+                    and after.get(other) != value
+                    and not isinstance(value, dict | list)
+                ):
+                    raise _Broken(f"{name} was not sent {other}, and changes it from {value!r} to {after.get(other)!r}")
+
+    def _check_delete(self, read: Plan, key: str, made: Mapping[str, Any], path: list[Any]) -> None:
+        delete = self._of("delete")
+        if delete is None:
+            return
+        result = self._call(delete, self._arguments(delete, self._path(delete, key, made), 0))
+        if result.is_error:
+            raise _Broken(f"{delete.operation.operation_id} refuses: {_short(result)}")
+        again = self._call(read, self._arguments(read, path, 0))
+        if not again.is_error:
+            raise _Broken(f"{read.operation.operation_id} still finds it after {delete.operation.operation_id}")
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def _of(self, role: Role) -> Plan | None:
+        return next((plan for plan in self._own if plan.role == role), None)
+
+    def _call(self, plan: Plan, arguments: Mapping[str, Any]) -> ToolResult:
+        return self._world.call_now(self._tools[plan.operation.operation_id].tool.name, arguments)
+
+    def _row(self, plan: Plan, result: ToolResult) -> Mapping[str, Any]:
+        found: Any = result.structured
+        for step in plan.envelope.path if plan.envelope is not None else ():
+            found = found.get(step) if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else {}
+
+    def _maker(self, plan: Plan, attempt: int) -> Maker:
+        tool = self._tools[plan.operation.operation_id].tool
+        document = replace(self._blueprint.document, schemas=tool.input_schema.get("$defs", {}))
+        chance = Random(f"{tool.name}/{attempt}")
+        return Maker(Shapes(document), Realistic(chance, self._world.now), rich=attempt % 2 == 1)
+
+    def _arguments(
+        self, plan: Plan, path: list[Any], attempt: int, given: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The arguments that a call needs beside those `given`. `path`: the values of its path, in order."""
+        tool = self._tools[plan.operation.operation_id]
+        maker, schema = self._maker(plan, attempt), tool.tool.input_schema
+        singular = self._tables[plan.table].singular if plan.table is not None else ""
+        known = {
+            name: value for name, value in zip(names_of(plan.operation.path), path, strict=False) if value is not None
+        }
+        found = {name: value for name, value in (given or {}).items() if value is not NOTHING}
+        together = (other for name in list(found) for other in schema.get("dependentRequired", {}).get(name, ()))
+        for name in [*schema.get("required", ()), *together]:
+            if name in found:
+                continue
+            made = maker.make(schema["properties"][name], name, singular, 1)
+            if made is not NOTHING:
+                found[name] = made
+        body = tool.plan.body
+        if plan.table is not None and body is not None:
+            inside = found
+            for step in plan.body_path:
+                inside = found.get(next((one for one, own in body.properties.items() if own == step), "body"), {})
+            self._refer(self._tables[plan.table], inside)
+            if body.whole is not None and isinstance(found.get(body.whole), dict):
+                self._refer(self._tables[plan.table], found[body.whole])
+        for argument, parameter in tool.plan.parameters.items():
+            if parameter.location == "path" and parameter.name in known:
+                found[argument] = _as_wanted(schema["properties"][argument], known[parameter.name])
+        return found
+
+    def _refer(self, table: Table, values: dict[str, Any]) -> None:
+        """Name rows that exist where a row must name others."""
+        for name in list(values):
+            column = next((one for one in table.links if words_of(one) == words_of(name)), None)
+            if column is None:
+                continue
+            link = table.links[column]
+            key = next((key for key, _ in self._store.items(link.table)), None)
+            if key is None:
+                continue
+            value = column_value(self._store, self._tables, {LINK: [link.table, key]})
+            held = values[name]
+            if isinstance(held, dict):
+                held[self._tables[link.table].key.column] = value
+            else:
+                values[name] = [value] if isinstance(held, list) else value
+
+    def _plain_fields(self, plan: Plan, table: Table) -> dict[str, tuple[str, Any]]:
+        """Column -> argument and schema, of the plain texts and flags that are both sent and read."""
+        tool, read, shapes = self._tools[plan.operation.operation_id], self._of("read"), self._blueprint.shapes
+        if read is None or read.envelope is None or tool.plan.body is None:
+            return {}
+        row, shown = shapes.of(table.schema).properties, shapes.of(read.envelope.item).properties
+        kept = {*table.links, *(part.column for part in table.parts)}
+        found: dict[str, tuple[str, Any]] = {}
+        for argument, name in tool.plan.body.properties.items():
+            schema = tool.tool.input_schema["properties"][argument]
+            if name in row and name in shown and name not in kept:
+                kinds = [_plain_kind(one) for one in (shapes.of(row[name]), shapes.of(shown[name]))]
+                if (
+                    isinstance(schema, dict)
+                    and kinds[0]
+                    and set(kinds) == _types(schema)
+                    and not _SHAPING & schema.keys()
+                ):
+                    found[name] = (argument, schema)
+        return found
+
+    # -- what a row is called -----------------------------------------------------------------------------------------
+
+    def _values(self, item: Item | None, key: str) -> list[Any]:
+        """The values of a path that leads to the row `key`; None for those that no row has."""
+        if item is None:
+            return []
+        table = self._tables[item.table]
+        row = self._store.get(item.table, key) or {}
+        above = self._above(item.context, table, row) if item.context is not None else None
+        values = self._values(item.context, above) if above is not None else []
+        own = [column_value(self._store, self._tables, row.get(column)) for _, column in item.lookups]
+        unknown = len(names_of(item.path)) - len(values) - len(own)
+        return [*values, *[None] * unknown, *own]
+
+    def _above(self, context: Item | None, table: Table, row: Mapping[str, Any]) -> str | None:
+        if context is None:
+            return None
+        rows = (key for key, _ in self._store.items(context.table))
+        return next((key for key in rows if self._rows.belongs(table, dict(row), context.table, key)), None)
+
+    def _path(self, plan: Plan, key: str, made: Mapping[str, Any]) -> list[Any]:
+        """The path to the new row, by what the answer calls it."""
+        values = self._values(plan.item, key)
+        names = names_of(plan.operation.path)
+        if values and plan.item is not None:
+            parameter = next(
+                one for one in plan.operation.parameters if (one.location, one.name) == ("path", names[-1])
+            )
+            said = _said(made, parameter, self._tables[plan.item.table].singular)
+            values[-1] = values[-1] if said is None else said
+        return values
+
+
+def _said(row: Mapping[str, Any], parameter: Parameter, singular: str) -> Any:
+    """What an answer gives for a path's parameter: the property of its name, or else the id, where its type fits."""
+    words, own, schema = words_of(parameter.name), words_of(singular), parameter.schema
+    wanted = [words, words[len(own) :] if words[: len(own)] == own else [], [*own, *words]]
+    wanted += [words[-1:]] if words[-1] in _TAILS and words != own else []
+    wanted += [[one] for one in words_of(parameter.description) if one in _TAILS]
+    is_text = _types(schema) == {"string"}
+    inner = row.get("metadata")
+    for candidate in filter(None, [*wanted, *([one] for one in _IDS if not _NUMBERED & set(words))]):
+        for held in (row, inner if isinstance(inner, Mapping) else {}):
+            for name, value in held.items():
+                fits = isinstance(value, str) or (isinstance(value, int) and (candidate in wanted or not is_text))
+                if words_of(name) == candidate and fits and not isinstance(value, bool):
+                    return value
+    return None
+
+
+def _types(schema: Any) -> set[Any]:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return set(kind) - {"null"} if isinstance(kind, list) else {kind}
+
+
+def _plain_kind(shape: Shape) -> str | None:
+    """The type of a text or a flag that may have any value and that a caller may set."""
+    is_free = shape.enum is None and not shape.choices and not _SHAPING & shape.says.keys()
+    is_free = is_free and not shape.read_only and not shape.write_only
+    return shape.kind if is_free and shape.kind in {"string", "boolean"} else None
+
+
+def _as_wanted(schema: Any, value: Any) -> Any:
+    """A value in the type that the tool asks for, where it has one."""
+    kinds = _types(schema) - {None}
+    if isinstance(value, str) and "string" not in kinds and "integer" in kinds and value.isdigit():
+        return int(value)
+    return str(value) if isinstance(value, int) and kinds and not {"integer", "number"} & kinds else value
+
+
+def _short(result: ToolResult) -> str:
+    return " ".join(result.text.split())[:160]

@@ -1,0 +1,305 @@
+"""What is created can be read, listed, changed and deleted, however the document writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from small_apis import NUMBER, TEXT, api, crud, listed, operation, record, ref
+
+from sandboxes.api import ApiCall, ApiTwin
+
+TASK = record(["id"], id=NUMBER, name=TEXT, notes=TEXT, done={"type": "boolean"})
+FIELDS = record(name=TEXT, notes=TEXT, done={"type": "boolean"})
+WHOLE = record(["name"], name=TEXT, notes=TEXT, done={"type": "boolean"})
+
+
+def ok(twin: ApiTwin, name: str, /, **arguments: Any) -> Any:
+    result = twin.call_now(name, arguments)
+    assert not result.is_error, result.text
+    return result.structured
+
+
+def tasks(changes: dict[str, Any], **put: str) -> ApiTwin:
+    """Tasks that can be changed by these methods. `put`: what the document says of its PUT."""
+    paths = crud("/tasks", "Task", ref("Task"), WHOLE, kind=NUMBER, changes=changes)
+    paths["/tasks/{id}"]["put"] |= put
+    return ApiTwin(api(paths, Task=TASK))
+
+
+# -- PUT --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [FIELDS, WHOLE, record(["data"], data=FIELDS)], ids=["free", "requires", "wrapped"])
+def test_a_put_changes_only_what_it_is_sent_where_the_document_speaks_of_no_replacement(body: Any) -> None:
+    twin = tasks({"put": body})
+    made = ok(twin, "createTask", name="Buy milk", notes="2 l")
+    sent = {"name": "Buy milk", "done": True}
+    sent = {"data": sent} if "data" in body["properties"] else sent
+    assert ok(twin, "putTask", id=made["id"], **sent) == {**made, "done": True}
+    assert ok(twin, "getTask", id=made["id"])["notes"] == "2 l"
+    assert "PUT: 0 replace the row, as the document says; 1 change only what they are sent" in str(twin.report())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"put": WHOLE, "patch": FIELDS}, {}),
+        ({"put": FIELDS}, {"operationId": "putTask", "summary": "Replace a task"}),
+        ({"put": FIELDS}, {"description": "Overwrites the task. It must exist."}),
+        ({"put": FIELDS}, {"description": "Send what is new. The body is a full\nrepresentation of the task."}),
+    ],
+    ids=["beside a patch", "summary", "first sentence", "full representation"],
+)
+def test_a_put_replaces_the_row_where_the_document_says_so(changes: Any, words: dict[str, str]) -> None:
+    twin = tasks(changes, **words)
+    made = ok(twin, "createTask", name="Buy milk", notes="2 l")
+    assert "notes" not in ok(twin, "putTask", id=made["id"], name="Buy tea")
+    assert ok(twin, "getTask", id=made["id"]) == {"id": made["id"], "name": "Buy tea", "done": False}
+    assert "PUT: 1 replace the row" in str(twin.report())
+
+
+def test_a_replacement_of_one_field_is_no_replacement_of_the_row() -> None:
+    twin = tasks({"put": FIELDS}, description="Updates a task. Please note that the present notes will be replaced.")
+    made = ok(twin, "createTask", name="Buy milk", notes="2 l")
+    assert ok(twin, "putTask", id=made["id"], name="Buy tea")["notes"] == "2 l"
+
+
+# -- what the twin finds out about itself -----------------------------------------------------------------------------
+
+
+def test_resources_that_hold_are_counted_and_nothing_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    report = tasks({"put": FIELDS}).report()
+    assert [(one.create, one.problem, one.untried) for one in report.round_trips] == [("createTask", "", "")]
+    assert report.round_trips[0].operations == {"createTask", "listTasks", "getTask", "putTask", "deleteTask"}
+    assert "1 of 1 resources that can be created hold" in str(report)
+    assert not caplog.records
+
+
+def broken_tasks() -> ApiTwin:
+    """Tasks whose creation and deletion answer with something that is no task."""
+    job = record(["job"], job=TEXT)
+    paths = crud("/tasks", "Task", ref("Task"), WHOLE, kind=NUMBER)
+    paths["/tasks"]["post"] = operation("createTask", sends=WHOLE, gives=job)
+    notes = crud("/notes", "Note", ref("Note"), FIELDS, kind=NUMBER)
+    notes["/notes/{id}"]["patch"] = operation("patchNote", names={"id": NUMBER}, status="204")
+    return ApiTwin(api({**paths, **notes}, Task=TASK, Note=record(["id"], id=NUMBER, name=TEXT)))
+
+
+def test_a_resource_that_does_not_hold_is_warned_of_and_in_the_report(caplog: pytest.LogCaptureFixture) -> None:
+    report = broken_tasks().report()
+    (warning,) = caplog.messages
+    assert warning.startswith("Small: 2 of 2 resources do not hold what is created, changed or deleted in this twin: ")
+    for name, problem in {
+        "createTask": "createTask changes nothing: what is sent is not a row of the collection",
+        "createNote": "patchNote changes nothing: no field of the resource goes by the action's name",
+    }.items():
+        assert f"{name}: {problem}" in warning
+        assert problem in str(report)
+    assert "0 of 2 resources that can be created hold" in str(report)
+
+
+def test_a_resource_with_a_rule_is_the_users_own() -> None:
+    twin = broken_tasks()
+
+    @twin.rule("createTask", "instead")
+    def create(call: ApiCall) -> dict[str, str]:
+        return {"job": call.store.add("tasks", call.body)}
+
+    assert [one.create for one in twin.report().broken] == ["createNote"]
+
+
+# -- what rows are called ---------------------------------------------------------------------------------------------
+
+
+def holds(document: dict[str, Any]) -> ApiTwin:
+    """A twin in which every resource that can be created holds."""
+    twin = ApiTwin(document)
+    trips = twin.report().round_trips
+    assert trips
+    assert [(one.create, one.problem, one.untried) for one in trips] == [(one.create, "", "") for one in trips]
+    return twin
+
+
+@pytest.mark.parametrize("named", ["name", "email", "title", "domain_name", "original_account"])
+def test_rows_with_an_id_of_the_parameters_type_are_named_by_it(named: str) -> None:
+    row = record(["id"], **{named: TEXT, "id": TEXT, "note": TEXT})
+    sends = record(**{named: TEXT, "note": TEXT})
+    for path, parameter in (("/accounts", "account"), ("/domains", "domain")):
+        twin = holds(api(crud(path, "One", row, sends, parameter=parameter, changes={"post": sends})))
+        made = ok(twin, "createOne", **{named: "Ann", "note": "new"})
+        assert ok(twin, "getOne", **{parameter: made["id"]}) == made
+
+
+def test_rows_are_named_by_what_the_description_of_the_parameter_says() -> None:
+    paths = crud("/tags", "Tag", record(["id"], id=TEXT, name=TEXT), record(["name"], name=TEXT), parameter="tag")
+    for method in ("get", "delete"):
+        paths["/tags/{tag}"][method]["parameters"][0]["description"] = "name of the tag"
+    twin = holds(api(paths))
+    made = ok(twin, "createTag", name="v1")
+    assert ok(twin, "getTag", tag="v1") == made
+
+
+def test_an_id_shown_as_text_is_found_by_the_number_that_is_asked_for() -> None:
+    row, sends = record(["id"], id=TEXT, name=TEXT), record(["name"], name=TEXT)
+    for parameter in ("id", "issue"):
+        twin = holds(
+            api(crud("/issues", "Issue", row, sends, parameter=parameter, kind=NUMBER, changes={"put": sends}))
+        )
+        made = ok(twin, "createIssue", name="It leaks")
+        assert ok(twin, "getIssue", **{parameter: int(made["id"])}) == made
+        assert {table.key for table in twin.report().tables} == {"id"}
+
+
+def test_an_id_or_a_key_in_one_parameter_is_either() -> None:
+    row, sends = record(["id", "key"], id=TEXT, key=TEXT, name=TEXT), record(["name"], name=TEXT)
+    twin = holds(api(crud("/issues", "Issue", row, sends, parameter="issueIdOrKey")))
+    made = ok(twin, "createIssue", name="It leaks")
+    assert ok(twin, "getIssue", issueIdOrKey=made["id"]) == ok(twin, "getIssue", issueIdOrKey=made["key"]) == made
+
+
+def test_a_name_in_the_metadata_names_the_row() -> None:
+    row = record(["metadata"], metadata=record(name=TEXT, labels={"type": "object"}), spec=record(size=NUMBER))
+    paths = crud("/nodes", "Node", row, row, parameter="name", changes={"put": row, "patch": row})
+    twin = holds(api(paths))
+    assert all(one["metadata"]["name"] for one in ok(twin, "listNodes"))
+    made = ok(twin, "createNode", metadata={"name": "n1"}, spec={"size": 2})
+    assert ok(twin, "getNode", name="n1") == made
+    assert ok(twin, "patchNode", name="n1", metadata={"labels": {"a": "b"}})["metadata"]["name"] == "n1"
+    assert ok(twin, "createNode", metadata={"labels": {}})["metadata"]["name"]
+    assert twin.call_now("createNode", {"metadata": {"name": "n1"}}).text.startswith("409")
+
+
+# -- paths ------------------------------------------------------------------------------------------------------------
+
+
+def test_paths_that_end_in_json_are_paths() -> None:
+    row, sends = record(["sid"], sid=TEXT, body=TEXT), record(["Body"], Body=TEXT)
+    account, by_account = record(["sid"], sid=TEXT), {"AccountSid": TEXT}
+    message = {**by_account, "Sid": TEXT}
+    paths = {
+        "/Accounts.json": {"get": operation("listAccounts", gives=listed(account))},
+        "/Accounts/{AccountSid}.json": {"get": operation("getAccount", gives=account, names=by_account)},
+        "/Accounts/{AccountSid}/Messages.json": {
+            "get": operation("listMessages", gives=record(messages=listed(row), page=NUMBER), names=by_account),
+            "post": operation("createMessage", sends=sends, gives=row, names=by_account, status="201"),
+        },
+        "/Accounts/{AccountSid}/Messages/{Sid}.json": {
+            "get": operation("getMessage", gives=row, names=message),
+            "delete": operation("deleteMessage", names=message, status="204"),
+        },
+    }
+    twin = holds(api(paths))
+    sid = ok(twin, "listAccounts")[0]["sid"]
+    made = ok(twin, "createMessage", AccountSid=sid, Body="Hi")
+    assert made["body"] == "Hi"
+    assert made in ok(twin, "listMessages", AccountSid=sid)["messages"]
+    assert not twin.report().events
+
+
+PET = record(
+    ["name", "photoUrls"],
+    id=NUMBER,
+    name=TEXT,
+    photoUrls=listed(TEXT),
+    status={"type": "string", "enum": ["available", "pending", "sold"]},
+    tags=listed(record(id=NUMBER, name=TEXT)),
+)
+
+
+def pets() -> ApiTwin:
+    """Pets as in a well-known example: no list of all of them, a PUT of the collection, changes by query."""
+    names, form = {"petId": NUMBER}, {"name": TEXT, "status": TEXT}
+    pet = ref("Pet")
+    paths = {
+        "/pet": {
+            "post": operation("addPet", sends=pet, gives=pet),
+            "put": operation("updatePet", sends=pet, gives=pet),
+        },
+        "/pet/findByStatus": {"get": operation("findPetsByStatus", gives=listed(pet), query={"status": TEXT})},
+        "/pet/findByTags": {"get": operation("findPetsByTags", gives=listed(pet), query={"tags": listed(TEXT)})},
+        "/pet/sold": {"get": operation("listSoldPets", gives=listed(pet))},
+        "/pet/{petId}": {
+            "get": operation("getPetById", gives=pet, names=names),
+            "post": operation("updatePetWithForm", gives=pet, names=names, query=form),
+            "delete": operation("deletePet", names=names),
+        },
+    }
+    return holds(api(paths, Pet=PET))
+
+
+def test_a_put_of_the_collection_changes_the_row_that_it_names() -> None:
+    twin = pets()
+    made = ok(twin, "addPet", name="Rex", photoUrls=[], status="available")
+    changed = ok(twin, "updatePet", id=made["id"], name="Max", photoUrls=["a"])
+    assert changed == {**made, "name": "Max", "photoUrls": ["a"]} == ok(twin, "getPetById", petId=made["id"])
+    assert twin.call_now("updatePet", {"id": 1, "name": "Max", "photoUrls": []}).text.startswith("404")
+    assert twin.call_now("updatePet", {"name": "Max", "photoUrls": []}).is_error
+    assert not twin.report().events
+
+
+def test_columns_may_be_sent_in_the_query() -> None:
+    twin = pets()
+    made = ok(twin, "addPet", name="Rex", photoUrls=[], status="available")
+    assert ok(twin, "updatePetWithForm", petId=made["id"], name="Max") == {**made, "name": "Max"}
+
+
+def test_a_literal_path_below_a_collection_lists_its_rows() -> None:
+    twin = pets()
+    made = ok(twin, "addPet", name="Rex", photoUrls=[], status="sold", tags=[{"id": 1, "name": "kind"}])
+    other = ok(twin, "addPet", name="Max", photoUrls=[], status="pending")
+    sold = ok(twin, "findPetsByStatus", status="sold")
+    assert made in sold
+    assert {pet["status"] for pet in sold} == {"sold"}
+    assert sold == ok(twin, "listSoldPets")
+    assert ok(twin, "findPetsByTags", tags=["kind"]) == [made]
+    assert other in ok(twin, "findPetsByStatus")
+    assert {table.table for table in twin.report().tables} == {"pet"}
+
+
+def test_a_creation_that_answers_one_of_several_things_creates() -> None:
+    row = record(["id"], id=NUMBER, name=TEXT, region=TEXT)
+    names = record(["names"], names=listed(TEXT), region=TEXT)
+    paths = crud("/droplets", "Droplet", record(droplet=ref("Droplet")), TEXT, parameter="droplet_id", kind=NUMBER)
+    several = record(["droplets"], droplets=listed(ref("Droplet")), links={"type": "object"})
+    one = record(["droplet"], droplet=ref("Droplet"), links={"type": "object"})
+    paths["/droplets"] = {
+        "get": operation("listDroplets", gives=several),
+        "post": operation(
+            "createDroplet",
+            sends={"oneOf": [record(["name"], name=TEXT, region=TEXT), names]},
+            gives={"oneOf": [one, several]},
+            status="202",
+        ),
+    }
+    twin = holds(api(paths, Droplet=row))
+    made = ok(twin, "createDroplet", body={"name": "web1", "region": "fra"})["droplet"]
+    assert (made["name"], made["region"]) == ("web1", "fra")
+    assert ok(twin, "getDroplet", droplet_id=made["id"])["droplet"] == made
+    assert made in ok(twin, "listDroplets")["droplets"]
+
+
+def test_a_row_that_may_also_be_a_deleted_one_is_a_row() -> None:
+    row = record(["id"], id=TEXT, name=TEXT, email=TEXT)
+    gone = record(["id", "deleted"], id=TEXT, deleted={"type": "boolean", "enum": [True]})
+    paths = crud("/customers", "Customer", row, record(name=TEXT, email=TEXT), parameter="customer")
+    paths["/customers/{customer}"]["get"] = operation(
+        "getCustomer", gives={"anyOf": [ref("Customer"), gone]}, names={"customer": TEXT}
+    )
+    twin = holds(api(paths, Customer=row))
+    made = ok(twin, "createCustomer", name="Ann", email="ann@example.com")
+    assert ok(twin, "getCustomer", customer=made["id"]) == made
+
+
+def test_a_default_of_a_filter_hides_no_row_that_it_says_nothing_of() -> None:
+    row = record(["id"], id=NUMBER, name=TEXT, type=NUMBER, role=TEXT)
+    paths = crud("/users", "User", row, record(["name"], name=TEXT, type=NUMBER), kind=NUMBER)
+    paths["/users"]["get"] = operation(
+        "listUsers",
+        gives=listed(row),
+        query={"role": {**TEXT, "default": "member"}, "type": {**TEXT, "default": "live"}},
+    )
+    twin = holds(api(paths))
+    made = ok(twin, "createUser", name="Ann", type=2)
+    assert made in ok(twin, "listUsers")
+    assert made not in ok(twin, "listUsers", role="member")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import time
+from dataclasses import asdict
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -11,7 +12,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ..policies.protocol import StreamingPolicy
+from ..policies.models import DEFAULT_SAMPLING
+from ..policies.protocol import Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer
 from ..records import ToolPrompt
 from .errors import ApiError, as_api_error
@@ -30,19 +32,19 @@ def build_app(
     model_name: str,
     api_key: str | None = None,
     *,
-    default_max_tokens: int = 1024,
+    defaults: Sampling = DEFAULT_SAMPLING,
     tool_prompt: ToolPrompt = "full",
 ) -> Starlette:
     """`/v1/chat/completions`, `/v1/models` and `/health` over a policy.
 
     `api_key`: what clients must send (`Authorization: Bearer ...`) for everything but `/health`; None asks for
-    nothing. `default_max_tokens`: the most new tokens of requests that set no limit. `tool_prompt`: how much of a
-    request's tools `renderer` shows, for the answers and `/v1/models` to say.
+    nothing. `defaults`: the sampling where a request sets no temperature, top_p or limit; `/v1/models` shows it.
+    `tool_prompt`: how much of a request's tools `renderer` shows, for the answers and `/v1/models` to say.
 
     A stream says what of the answer will not change any more, some tokens behind the policy; calls when they are
     complete.
     """
-    return _Endpoint(policy, renderer, model_name, api_key, default_max_tokens, tool_prompt).app()
+    return _Endpoint(policy, renderer, model_name, api_key, defaults, tool_prompt).app()
 
 
 class _Endpoint:
@@ -52,10 +54,11 @@ class _Endpoint:
         renderer: ChatRenderer,
         model_name: str,
         api_key: str | None,
-        default_max_tokens: int,
+        defaults: Sampling,
         tool_prompt: ToolPrompt,
     ) -> None:
-        self._generator = Generator(policy, renderer, default_max_tokens=default_max_tokens)
+        self._generator = Generator(policy, renderer, defaults=defaults)
+        self._defaults = defaults
         self._model_name = model_name
         self._api_key = api_key
         self._tool_prompt = tool_prompt
@@ -119,7 +122,7 @@ class _Endpoint:
 
     def _model(self) -> dict[str, object]:
         said = {"id": self._model_name, "object": "model", "created": self._created, "owned_by": "toolbake"}
-        return {**said, "tool_prompt": self._tool_prompt}
+        return {**said, "tool_prompt": self._tool_prompt, "default_sampling": asdict(self._defaults)}
 
 
 async def _body(request: Request) -> bytes:

@@ -64,10 +64,10 @@ class Listener(Protocol):
 class Generator:
     """Answers requests with a policy."""
 
-    def __init__(self, policy: StreamingPolicy, renderer: ChatRenderer, *, default_max_tokens: int) -> None:
+    def __init__(self, policy: StreamingPolicy, renderer: ChatRenderer, *, defaults: Sampling) -> None:
         self._policy = policy
         self._renderer = renderer
-        self._default_max_tokens = default_max_tokens
+        self._defaults = defaults
 
     @property
     def alive(self) -> bool:
@@ -145,11 +145,11 @@ class Generator:
                 f"max_tokens is {wanted}, and the start of the call that tool_choice asks for takes {forced_tokens}",
                 "max_tokens",
             )
-        limit = min(room, self._default_max_tokens if wanted is None else wanted - forced_tokens)
-        temperature = 1.0 if request.temperature is None else request.temperature
+        limit = min(room, self._defaults.max_tokens if wanted is None else wanted - forced_tokens)
+        temperature = self._defaults.temperature if request.temperature is None else request.temperature
         return Sampling(
             temperature=0 if temperature < LOWEST_TEMPERATURE else temperature,  # as vLLM does
-            top_p=1.0 if request.top_p is None else request.top_p,
+            top_p=self._defaults.top_p if request.top_p is None else request.top_p,
             max_tokens=limit,
         )
 

@@ -10,6 +10,8 @@ import openai
 import pytest
 from fake_policy import BrokenPolicy, FakePolicy, HangingPolicy, running
 
+from sdk.policies.protocol import Sampling
+
 USER = [{"role": "user", "content": "Where is order 4417?"}]
 TOOLS = [
     {
@@ -119,7 +121,7 @@ def test_seeds_decide_and_n_answers_differ(client):
 
 
 def test_sampling_parameters_reach_the_policy():
-    with serving(default_max_tokens=77) as client:
+    with serving(defaults=Sampling(max_tokens=77)) as client:
         ask(client, temperature=0.25, top_p=0.5, max_tokens=9)
         ask(client, max_completion_tokens=8, temperature=0)
         ask(client, temperature=1e-40)

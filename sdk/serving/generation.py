@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
@@ -14,9 +14,9 @@ from mcp_bridge.records import Tool
 from ..errors import ModelError, PolicyFailure
 from ..policies.protocol import LOWEST_TEMPERATURE, Completion, Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer, ParsedReply
-from ..policies.rendering.calls import format_calls
 from ..records import Message, ToolCall
 from ..rollouts.seeds import derive_seed
+from .calls import StrictSchemas, WrittenCall, calls_as_text, written_calls
 from .errors import ApiError, bad_request
 from .requests import ChatRequest
 from .settled import SettledReply
@@ -28,7 +28,7 @@ class Choice:
 
     content: str
     reasoning: str | None
-    tool_calls: list[ToolCall]
+    tool_calls: list[WrittenCall]
     finish_reason: str
     tokens: int
 
@@ -81,6 +81,7 @@ class Generator:
         the engine broke.
         """
         messages, tools = request.read_messages(), request.read_tools()
+        strict = StrictSchemas(request.strict_schemas())
         prompt_ids = self._prompt(messages, tools)
         forced_ids = self._forced_start(tools, request.forced_tools)
         sampling = self._sampling(request, len(prompt_ids), len(forced_ids))
@@ -103,8 +104,8 @@ class Generator:
                     ),
                 )
                 ids = [*forced_ids, *completion.token_ids]
-                said = parse(ids) if tools else _calls_as_text(parse(ids))
-                choices[index] = _choice(request, said, len(ids), completion)
+                said = parse(ids) if tools else calls_as_text(parse(ids))
+                choices[index] = _choice(request, said, strict, len(ids), completion)
                 if listener is not None:
                     listener.finish(index, choices[index])
             except PolicyFailure as error:
@@ -193,14 +194,18 @@ def _teller(listener: Listener | None, index: int, settled: SettledReply) -> Cal
     return tell
 
 
-def _choice(request: ChatRequest, parsed: ParsedReply, tokens: int, completion: Completion) -> Choice:
+def _choice(
+    request: ChatRequest, parsed: ParsedReply, strict: StrictSchemas, tokens: int, completion: Completion
+) -> Choice:
     """The answer that a complete reply of so many tokens is."""
-    content, stopped = _cut_at_stop(parsed.content, request.stops)
-    calls = [] if stopped else _with_ids(parsed.tool_calls)
+    content, calls = written_calls(parsed, strict)
+    content, stopped = _cut_at_stop(content, request.stops)
+    calls = [] if stopped else calls
     if request.parallel_tool_calls is False:
         calls = calls[:1]
     if request.forced_tools is not None:
-        _check_forced(request.forced_tools, calls, completion)
+        broken = next((call.error for call in parsed.tool_calls if call.error is not None), None)
+        _check_forced(request.forced_tools, calls, broken, completion)
     reason = "stop"
     if completion.stop_reason == "length" and not stopped:
         reason = "length"
@@ -225,36 +230,18 @@ def _cut_at_stop(content: str, stops: Sequence[str]) -> tuple[str, bool]:
     return (content[: min(found)], True) if found else (content, False)
 
 
-def _calls_as_text(parsed: ParsedReply) -> ParsedReply:
-    """A reply to someone who offered no tools: what looks like a call is text like any other."""
-    if not parsed.tool_calls:
-        return parsed
-    if parsed.verbatim is not None:
-        return replace(parsed, content=parsed.verbatim, tool_calls=[])
-    whole = [call for call in parsed.tool_calls if call.error is None]
-    broken = [call.error for call in parsed.tool_calls if call.error is not None]
-    return replace(parsed, content="\n".join([format_calls(parsed.content, whole), *broken]).rstrip(), tool_calls=[])
-
-
-def _with_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
-    """Every call with an id of its own."""
-    seen: set[str] = set()
-    named = []
-    for call in calls:
-        call_id = call.id if call.id and call.id not in seen else f"call_{secrets.token_hex(12)}"
-        seen.add(call_id)
-        named.append(call.model_copy(update={"id": call_id}))
-    return named
-
-
-def _check_forced(names: Sequence[str], calls: Sequence[ToolCall], completion: Completion) -> None:
+def _check_forced(
+    names: Sequence[str], calls: Sequence[WrittenCall], broken: str | None, completion: Completion
+) -> None:
     """The start was forced; that the rest became such a call is checked, and said where it did not."""
-    if calls and all(call.name in names and call.error is None for call in calls):
+    if calls and broken is None and all(call.name in names and call.problem is None for call in calls):
         return
     if completion.stop_reason == "length":
         return  # cut off, which finish_reason says
-    problem = next((call.error for call in calls if call.error), None) or (
-        f"it called {', '.join(repr(call.name) for call in calls)}" if calls else "it wrote no call"
+    problem = (
+        broken
+        or next((call.problem for call in calls if call.problem), None)
+        or (f"it called {', '.join(repr(call.name) for call in calls)}" if calls else "it wrote no call")
     )
     raise ApiError(
         422,

@@ -40,7 +40,11 @@ class _Function(_Strict):
     name: str = Field(min_length=1, max_length=128)
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None
+    strict: bool | None = None
+
+    @property
+    def schema_of_arguments(self) -> dict[str, Any]:
+        return self.parameters or {"type": "object", "properties": {}}
 
 
 class _ToolSpec(_Strict):
@@ -103,13 +107,17 @@ class ChatRequest(_Strict):
         if self.tool_choice == "none":
             return []
         return [
-            Tool(
-                name=tool.function.name,
-                description=tool.function.description or "",
-                input_schema=tool.function.parameters or {"type": "object", "properties": {}},
-            )
-            for tool in self.tools or []
+            Tool(name=one.name, description=one.description or "", input_schema=one.schema_of_arguments)
+            for one in self._functions
         ]
+
+    def strict_schemas(self) -> dict[str, dict[str, Any]]:
+        """What calls of the strict tools must hold against, by the tools' names."""
+        return {one.name: one.schema_of_arguments for one in self._functions if one.strict}
+
+    @property
+    def _functions(self) -> list[_Function]:
+        return [tool.function for tool in self.tools or []]
 
 
 def read_request(raw: bytes) -> ChatRequest:

@@ -6,6 +6,7 @@ import hmac
 import time
 from dataclasses import asdict
 
+import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -16,8 +17,9 @@ from ..policies.models import DEFAULT_SAMPLING
 from ..policies.protocol import Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer
 from ..records import ToolPrompt
-from .errors import ApiError, as_api_error
+from .errors import ApiError, as_api_error, shown
 from .generation import Generator
+from .hosts import names_this_machine
 from .replies import whole_reply
 from .requests import read_request
 from .streaming import StreamedReply, unless_disconnected
@@ -74,7 +76,8 @@ class _Endpoint:
         handlers = {ApiError: _api_error, HTTPException: _http_error, Exception: _server_error}
         return Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
 
-    async def health(self, _: Request) -> Response:
+    async def health(self, request: Request) -> Response:
+        self._check_host(request)
         if not self._generator.alive:
             return JSONResponse({"status": "the engine failed", "model": self._model_name}, status_code=503)
         return JSONResponse({"status": "ok", "model": self._model_name})
@@ -90,7 +93,8 @@ class _Endpoint:
 
     async def chat(self, request: Request) -> Response:
         self._authorize(request)
-        chat = read_request(await _body(request))
+        body = await _body(request)
+        chat = await anyio.to_thread.run_sync(read_request, body)  # megabytes take seconds
         self._check_model(chat.model)
         if chat.stream:
             return StreamedReply(self._generator, chat, self._model_name)
@@ -101,6 +105,7 @@ class _Endpoint:
 
     def _authorize(self, request: Request) -> None:
         if self._api_key is None:
+            self._check_host(request)
             return
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._api_key.encode()):
@@ -111,11 +116,20 @@ class _Endpoint:
                 kind="authentication_error",
             )
 
+    def _check_host(self, request: Request) -> None:
+        if self._api_key is None and not names_this_machine(request):
+            host = shown(request.headers.get("host", ""))
+            raise ApiError(
+                421,
+                f"the host {host!r} is not this machine, and this endpoint has no key; "
+                "send requests to http://127.0.0.1:PORT, or start it with an api_key",
+            )
+
     def _check_model(self, name: str) -> None:
         if name != self._model_name:
             raise ApiError(
                 404,
-                f"the model {name!r} does not exist; this endpoint serves {self._model_name!r}",
+                f"the model {shown(repr(name))} does not exist; this endpoint serves {self._model_name!r}",
                 param="model",
                 code="model_not_found",
             )

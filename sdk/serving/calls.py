@@ -69,10 +69,12 @@ def written_calls(parsed: ParsedReply, strict: StrictSchemas) -> tuple[str, list
         if call.error is None:
             arguments = json.dumps(call.arguments, ensure_ascii=False)
             calls.append(WrittenCall(call_id, call.name, arguments, strict.problem(call)))
-        elif (part := readable_part(parsed.unparsed[place])) is not None:
+            continue
+        written = parsed.unparsed.get(place) or call.error
+        if (part := readable_part(written)) is not None:
             calls.append(WrittenCall(call_id, *part, call.error))
         else:
-            texts.append(parsed.unparsed[place])
+            texts.append(written)
     return "\n".join(text for text in texts if text), calls
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import anyio
+import anyio.to_thread
 
 from mcp_bridge.records import Tool
 
@@ -20,6 +23,9 @@ from .calls import StrictSchemas, WrittenCall, calls_as_text, written_calls
 from .errors import ApiError, bad_request
 from .requests import ChatRequest
 from .settled import SettledReply
+
+_MOST_CHARACTERS_A_TOKEN = 256
+"""More than the longest token of any vocabulary that we know: runs of 128 blanks."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Generator:
         self._policy = policy
         self._renderer = renderer
         self._defaults = defaults
+        self._one_at_a_time = anyio.CapacityLimiter(1)
 
     @property
     def alive(self) -> bool:
@@ -80,10 +87,9 @@ class Generator:
         Raises `ApiError`: 400 for requests that do not fit, 422 for a call that was asked for and not made, 500 when
         the engine broke.
         """
-        messages, tools = request.read_messages(), request.read_tools()
-        strict = StrictSchemas(request.strict_schemas())
-        prompt_ids = self._prompt(messages, tools)
-        forced_ids = self._forced_start(tools, request.forced_tools)
+        # One at a time, and beside the event loop: a long conversation takes seconds, in which others are answered.
+        read = partial(self._read, request)
+        tools, strict, prompt_ids, forced_ids = await anyio.to_thread.run_sync(read, limiter=self._one_at_a_time)
         sampling = self._sampling(request, len(prompt_ids), len(forced_ids))
         seed = secrets.randbits(31) if request.seed is None else request.seed
         choices: dict[int, Choice] = {}
@@ -121,6 +127,27 @@ class Generator:
         if failures:
             raise failures[0]
         return Generated([choices[index] for index in sorted(choices)], len(prompt_ids))
+
+    def _read(self, request: ChatRequest) -> tuple[list[Tool], StrictSchemas, list[int], list[int]]:
+        """The tools, their strict schemas, the prompt, and the tokens with which a call begins that is asked for."""
+        messages, tools = request.read_messages(), request.read_tools()
+        self._check_characters(messages)
+        strict = StrictSchemas(request.strict_schemas())
+        return tools, strict, self._prompt(messages, tools), self._forced_start(tools, request.forced_tools)
+
+    def _check_characters(self, messages: Sequence[Message]) -> None:
+        """Raises `ApiError` for what cannot fit whatever its tokens are, before they are counted."""
+        characters = sum(len(message.content) + len(message.reasoning or "") for message in messages)
+        calls = (call for message in messages for call in message.tool_calls)
+        characters += sum(len(json.dumps(call.arguments, ensure_ascii=False)) for call in calls)
+        context = self._policy.context_tokens
+        if characters > context * _MOST_CHARACTERS_A_TOKEN:
+            raise bad_request(
+                f"the context holds {context} tokens; the messages have {characters} characters, which are more; "
+                "shorten them",
+                "messages",
+                "context_length_exceeded",
+            )
 
     def _prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ..records import Message, ToolCall
-from .errors import bad_request
+from .errors import bad_request, shown
 
 _REASONING = ("reasoning_content", "reasoning")
 """What we call a reasoning, and what vLLM does."""
@@ -35,11 +35,13 @@ def _message(message: Mapping[str, Any], at: str) -> Message:
     named = message.get("role")
     role = _ROLES.get(named) if isinstance(named, str) else None
     if role is None:
-        raise bad_request(f"{at}.role is {message.get('role')!r}; choose from {', '.join(_ROLES)}", f"{at}.role")
+        raise bad_request(
+            f"{at}.role is {shown(repr(message.get('role')))}; choose from {', '.join(_ROLES)}", f"{at}.role"
+        )
     given = {name: value for name, value in message.items() if value is not None}
     for name, value in given.items():
         if name not in _FIELDS[role] and not _adds_nothing(value, given):
-            raise bad_request(f"{at}.{name} is not supported for the role {role}", f"{at}.{name}")
+            raise bad_request(f"{at}.{shown(name)} is not supported for the role {role}", f"{at}.{name}")
     calls = given.get("tool_calls", [])
     if "content" not in given and role != "assistant":
         raise bad_request(f"{at} has no content", f"{at}.content")
@@ -83,7 +85,9 @@ def _text(content: Any, at: str) -> str:
     for index, part in enumerate(content):
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, Mapping) else part
-            raise bad_request(f"{at}.{index} is a part of type {kind!r}; only text is supported", f"{at}.{index}")
+            raise bad_request(
+                f"{at}.{index} is a part of type {shown(repr(kind))}; only text is supported", f"{at}.{index}"
+            )
         texts.append(part["text"])
     return "".join(texts)
 

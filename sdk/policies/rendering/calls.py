@@ -47,7 +47,7 @@ def check_arguments(value: Any) -> tuple[dict[str, Any], str | None]:
     """`(value, None)` for an object that can be written as UTF-8 JSON, otherwise `({}, what is wrong)`."""
     if not isinstance(value, dict):
         return {}, f"the arguments must be a JSON object, not {_kind(value)}"
-    if _deeper_than(value, _MOST_LEVELS):
+    if deeper_than(value, _MOST_LEVELS):
         return {}, f"the arguments are nested more than {_MOST_LEVELS} levels deep"
     if is_plain(value):
         return value, None
@@ -184,14 +184,14 @@ def _kind(value: Any) -> str:
     return kinds[type(value)]
 
 
-def _deeper_than(value: Any, levels: int) -> bool:
+def deeper_than(value: Any, levels: int) -> bool:
     """Whether arrays and objects nest deeper; whoever writes the value as JSON later must not run out of stack."""
     if not isinstance(value, _NESTING):
         return False
     if levels == 0:
         return True
     for child in value.values() if isinstance(value, dict) else value:
-        if isinstance(child, _NESTING) and _deeper_than(child, levels - 1):
+        if isinstance(child, _NESTING) and deeper_than(child, levels - 1):
             return True
     return False
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from ..failing import clean_errors
-from ..options import Debug
+from ..options import Debug, finite
 
 ShownTools = Annotated[
     str | None,
@@ -27,6 +27,9 @@ Temperature = Annotated[
     float | None,
     typer.Option(
         "--temperature",
+        min=0.0,
+        max=2.0,
+        callback=finite,
         show_default="as the model was measured, else 1.0",
         help="The temperature where a request sets none; 0 takes the most likely token.",
     ),
@@ -35,6 +38,7 @@ MaxTokens = Annotated[
     int | None,
     typer.Option(
         "--default-max-tokens",
+        min=1,
         show_default="as the model was measured, else 1024",
         help="The most new tokens of an answer where a request sets no limit.",
     ),

@@ -30,10 +30,10 @@ quickstart: install  ## the main job: measure, train and serve a small model on 
 test: install servers lint types  ## all checks and tests
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# What the tests start: servers from npm (without it those tests say that they were left out), and older releases of the
-# MCP SDK in environments of their own.
+# What the tests start: servers from npm (without it those tests say that they were left out), and in environments of their
+# own older releases of the MCP SDK and agents of several frameworks.
 servers: tests/node/node_modules/.package-lock.json install
-	$(BIN)/python tests/bridge/servers/environments.py >/dev/null
+	$(BIN)/python tests/other_environments.py >/dev/null
 
 tests/node/node_modules/.package-lock.json: tests/node/package-lock.json
 	@if command -v npm >/dev/null; then npm ci --prefix tests/node --no-audit --no-fund --ignore-scripts; \

@@ -14,6 +14,8 @@ from ..rollouts.seeds import derive_seed
 from ..traces.run_folder import RunFolder
 from .conditions import is_success
 
+MEASURED_TEMPERATURE = 0.0
+"""Greedy, unless told otherwise. A model that was trained is served so, too."""
 _A_FAULT_SHOWS = 16
 """When none of so many rollouts could be scored, the rest is not waited for."""
 
@@ -27,7 +29,7 @@ async def measure(
     progress: Progress | None = None,
     title: str = "",
     seed: int = 0,
-    temperature: float = 0.0,
+    temperature: float = MEASURED_TEMPERATURE,
     threshold: float = 1.0,
     samples: int = 1,
     tool_prompt: ToolPrompt | None = None,

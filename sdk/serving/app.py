@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hmac
 import time
+from dataclasses import asdict
 
+import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ..policies.protocol import StreamingPolicy
+from ..policies.models import DEFAULT_SAMPLING
+from ..policies.protocol import Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer
 from ..records import ToolPrompt
-from .errors import ApiError, as_api_error
+from .errors import ApiError, as_api_error, shown
 from .generation import Generator
+from .hosts import names_this_machine
 from .replies import whole_reply
 from .requests import read_request
 from .streaming import StreamedReply, unless_disconnected
@@ -30,19 +34,19 @@ def build_app(
     model_name: str,
     api_key: str | None = None,
     *,
-    default_max_tokens: int = 1024,
+    defaults: Sampling = DEFAULT_SAMPLING,
     tool_prompt: ToolPrompt = "full",
 ) -> Starlette:
     """`/v1/chat/completions`, `/v1/models` and `/health` over a policy.
 
     `api_key`: what clients must send (`Authorization: Bearer ...`) for everything but `/health`; None asks for
-    nothing. `default_max_tokens`: the most new tokens of requests that set no limit. `tool_prompt`: how much of a
-    request's tools `renderer` shows, for the answers and `/v1/models` to say.
+    nothing. `defaults`: the sampling where a request sets no temperature, top_p or limit; `/v1/models` shows it.
+    `tool_prompt`: how much of a request's tools `renderer` shows, for the answers and `/v1/models` to say.
 
     A stream says what of the answer will not change any more, some tokens behind the policy; calls when they are
     complete.
     """
-    return _Endpoint(policy, renderer, model_name, api_key, default_max_tokens, tool_prompt).app()
+    return _Endpoint(policy, renderer, model_name, api_key, defaults, tool_prompt).app()
 
 
 class _Endpoint:
@@ -52,10 +56,11 @@ class _Endpoint:
         renderer: ChatRenderer,
         model_name: str,
         api_key: str | None,
-        default_max_tokens: int,
+        defaults: Sampling,
         tool_prompt: ToolPrompt,
     ) -> None:
-        self._generator = Generator(policy, renderer, default_max_tokens=default_max_tokens)
+        self._generator = Generator(policy, renderer, defaults=defaults)
+        self._defaults = defaults
         self._model_name = model_name
         self._api_key = api_key
         self._tool_prompt = tool_prompt
@@ -71,7 +76,8 @@ class _Endpoint:
         handlers = {ApiError: _api_error, HTTPException: _http_error, Exception: _server_error}
         return Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
 
-    async def health(self, _: Request) -> Response:
+    async def health(self, request: Request) -> Response:
+        self._check_host(request)
         if not self._generator.alive:
             return JSONResponse({"status": "the engine failed", "model": self._model_name}, status_code=503)
         return JSONResponse({"status": "ok", "model": self._model_name})
@@ -87,7 +93,8 @@ class _Endpoint:
 
     async def chat(self, request: Request) -> Response:
         self._authorize(request)
-        chat = read_request(await _body(request))
+        body = await _body(request)
+        chat = await anyio.to_thread.run_sync(read_request, body)  # megabytes take seconds
         self._check_model(chat.model)
         if chat.stream:
             return StreamedReply(self._generator, chat, self._model_name)
@@ -98,6 +105,7 @@ class _Endpoint:
 
     def _authorize(self, request: Request) -> None:
         if self._api_key is None:
+            self._check_host(request)
             return
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._api_key.encode()):
@@ -108,18 +116,27 @@ class _Endpoint:
                 kind="authentication_error",
             )
 
+    def _check_host(self, request: Request) -> None:
+        if self._api_key is None and not names_this_machine(request):
+            host = shown(request.headers.get("host", ""))
+            raise ApiError(
+                421,
+                f"the host {host!r} is not this machine, and this endpoint has no key; "
+                "send requests to http://127.0.0.1:PORT, or start it with an api_key",
+            )
+
     def _check_model(self, name: str) -> None:
         if name != self._model_name:
             raise ApiError(
                 404,
-                f"the model {name!r} does not exist; this endpoint serves {self._model_name!r}",
+                f"the model {shown(repr(name))} does not exist; this endpoint serves {self._model_name!r}",
                 param="model",
                 code="model_not_found",
             )
 
     def _model(self) -> dict[str, object]:
         said = {"id": self._model_name, "object": "model", "created": self._created, "owned_by": "toolbake"}
-        return {**said, "tool_prompt": self._tool_prompt}
+        return {**said, "tool_prompt": self._tool_prompt, "default_sampling": asdict(self._defaults)}
 
 
 async def _body(request: Request) -> bytes:

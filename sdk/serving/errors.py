@@ -7,6 +7,9 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
+_MOST_CHARS = 2000
+_SHOWN_CHARS = 100
+
 
 class ApiError(Exception):
     """A request that cannot be answered: the HTTP status and OpenAI's error object."""
@@ -20,9 +23,16 @@ class ApiError(Exception):
         code: str | None = None,
         kind: str = "invalid_request_error",
     ) -> None:
+        message = shown(message, _MOST_CHARS)
+        param = None if param is None else shown(param)
         super().__init__(message)
         self.status = status
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def shown(text: str, most: int = _SHOWN_CHARS) -> str:
+    """What a client sent, cut to what helps: it may have sent megabytes."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def as_api_error(error: Exception) -> ApiError:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import anyio
+import anyio.to_thread
 
 from mcp_bridge.records import Tool
 
 from ..errors import ModelError, PolicyFailure
 from ..policies.protocol import LOWEST_TEMPERATURE, Completion, Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer, ParsedReply
-from ..policies.rendering.calls import format_calls
 from ..records import Message, ToolCall
 from ..rollouts.seeds import derive_seed
+from .calls import StrictSchemas, WrittenCall, calls_as_text, written_calls
 from .errors import ApiError, bad_request
 from .requests import ChatRequest
 from .settled import SettledReply
+
+_MOST_CHARACTERS_A_TOKEN = 256
+"""More than the longest token of any vocabulary that we know: runs of 128 blanks."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Choice:
 
     content: str
     reasoning: str | None
-    tool_calls: list[ToolCall]
+    tool_calls: list[WrittenCall]
     finish_reason: str
     tokens: int
 
@@ -64,10 +70,11 @@ class Listener(Protocol):
 class Generator:
     """Answers requests with a policy."""
 
-    def __init__(self, policy: StreamingPolicy, renderer: ChatRenderer, *, default_max_tokens: int) -> None:
+    def __init__(self, policy: StreamingPolicy, renderer: ChatRenderer, *, defaults: Sampling) -> None:
         self._policy = policy
         self._renderer = renderer
-        self._default_max_tokens = default_max_tokens
+        self._defaults = defaults
+        self._one_at_a_time = anyio.CapacityLimiter(1)
 
     @property
     def alive(self) -> bool:
@@ -80,9 +87,9 @@ class Generator:
         Raises `ApiError`: 400 for requests that do not fit, 422 for a call that was asked for and not made, 500 when
         the engine broke.
         """
-        messages, tools = request.read_messages(), request.read_tools()
-        prompt_ids = self._prompt(messages, tools)
-        forced_ids = self._forced_start(tools, request.forced_tools)
+        # One at a time, and beside the event loop: a long conversation takes seconds, in which others are answered.
+        read = partial(self._read, request)
+        tools, strict, prompt_ids, forced_ids = await anyio.to_thread.run_sync(read, limiter=self._one_at_a_time)
         sampling = self._sampling(request, len(prompt_ids), len(forced_ids))
         seed = secrets.randbits(31) if request.seed is None else request.seed
         choices: dict[int, Choice] = {}
@@ -103,8 +110,8 @@ class Generator:
                     ),
                 )
                 ids = [*forced_ids, *completion.token_ids]
-                said = parse(ids) if tools else _calls_as_text(parse(ids))
-                choices[index] = _choice(request, said, len(ids), completion)
+                said = parse(ids) if tools else calls_as_text(parse(ids))
+                choices[index] = _choice(request, said, strict, len(ids), completion)
                 if listener is not None:
                     listener.finish(index, choices[index])
             except PolicyFailure as error:
@@ -120,6 +127,27 @@ class Generator:
         if failures:
             raise failures[0]
         return Generated([choices[index] for index in sorted(choices)], len(prompt_ids))
+
+    def _read(self, request: ChatRequest) -> tuple[list[Tool], StrictSchemas, list[int], list[int]]:
+        """The tools, their strict schemas, the prompt, and the tokens with which a call begins that is asked for."""
+        messages, tools = request.read_messages(), request.read_tools()
+        self._check_characters(messages)
+        strict = StrictSchemas(request.strict_schemas())
+        return tools, strict, self._prompt(messages, tools), self._forced_start(tools, request.forced_tools)
+
+    def _check_characters(self, messages: Sequence[Message]) -> None:
+        """Raises `ApiError` for what cannot fit whatever its tokens are, before they are counted."""
+        characters = sum(len(message.content) + len(message.reasoning or "") for message in messages)
+        calls = (call for message in messages for call in message.tool_calls)
+        characters += sum(len(json.dumps(call.arguments, ensure_ascii=False)) for call in calls)
+        context = self._policy.context_tokens
+        if characters > context * _MOST_CHARACTERS_A_TOKEN:
+            raise bad_request(
+                f"the context holds {context} tokens; the messages have {characters} characters, which are more; "
+                "shorten them",
+                "messages",
+                "context_length_exceeded",
+            )
 
     def _prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         try:
@@ -145,11 +173,11 @@ class Generator:
                 f"max_tokens is {wanted}, and the start of the call that tool_choice asks for takes {forced_tokens}",
                 "max_tokens",
             )
-        limit = min(room, self._default_max_tokens if wanted is None else wanted - forced_tokens)
-        temperature = 1.0 if request.temperature is None else request.temperature
+        limit = min(room, self._defaults.max_tokens if wanted is None else wanted - forced_tokens)
+        temperature = self._defaults.temperature if request.temperature is None else request.temperature
         return Sampling(
             temperature=0 if temperature < LOWEST_TEMPERATURE else temperature,  # as vLLM does
-            top_p=1.0 if request.top_p is None else request.top_p,
+            top_p=self._defaults.top_p if request.top_p is None else request.top_p,
             max_tokens=limit,
         )
 
@@ -193,14 +221,18 @@ def _teller(listener: Listener | None, index: int, settled: SettledReply) -> Cal
     return tell
 
 
-def _choice(request: ChatRequest, parsed: ParsedReply, tokens: int, completion: Completion) -> Choice:
+def _choice(
+    request: ChatRequest, parsed: ParsedReply, strict: StrictSchemas, tokens: int, completion: Completion
+) -> Choice:
     """The answer that a complete reply of so many tokens is."""
-    content, stopped = _cut_at_stop(parsed.content, request.stops)
-    calls = [] if stopped else _with_ids(parsed.tool_calls)
+    content, calls = written_calls(parsed, strict)
+    content, stopped = _cut_at_stop(content, request.stops)
+    calls = [] if stopped else calls
     if request.parallel_tool_calls is False:
         calls = calls[:1]
     if request.forced_tools is not None:
-        _check_forced(request.forced_tools, calls, completion)
+        broken = next((call.error for call in parsed.tool_calls if call.error is not None), None)
+        _check_forced(request.forced_tools, calls, broken, completion)
     reason = "stop"
     if completion.stop_reason == "length" and not stopped:
         reason = "length"
@@ -225,36 +257,18 @@ def _cut_at_stop(content: str, stops: Sequence[str]) -> tuple[str, bool]:
     return (content[: min(found)], True) if found else (content, False)
 
 
-def _calls_as_text(parsed: ParsedReply) -> ParsedReply:
-    """A reply to someone who offered no tools: what looks like a call is text like any other."""
-    if not parsed.tool_calls:
-        return parsed
-    if parsed.verbatim is not None:
-        return replace(parsed, content=parsed.verbatim, tool_calls=[])
-    whole = [call for call in parsed.tool_calls if call.error is None]
-    broken = [call.error for call in parsed.tool_calls if call.error is not None]
-    return replace(parsed, content="\n".join([format_calls(parsed.content, whole), *broken]).rstrip(), tool_calls=[])
-
-
-def _with_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
-    """Every call with an id of its own."""
-    seen: set[str] = set()
-    named = []
-    for call in calls:
-        call_id = call.id if call.id and call.id not in seen else f"call_{secrets.token_hex(12)}"
-        seen.add(call_id)
-        named.append(call.model_copy(update={"id": call_id}))
-    return named
-
-
-def _check_forced(names: Sequence[str], calls: Sequence[ToolCall], completion: Completion) -> None:
+def _check_forced(
+    names: Sequence[str], calls: Sequence[WrittenCall], broken: str | None, completion: Completion
+) -> None:
     """The start was forced; that the rest became such a call is checked, and said where it did not."""
-    if calls and all(call.name in names and call.error is None for call in calls):
+    if calls and broken is None and all(call.name in names and call.problem is None for call in calls):
         return
     if completion.stop_reason == "length":
         return  # cut off, which finish_reason says
-    problem = next((call.error for call in calls if call.error), None) or (
-        f"it called {', '.join(repr(call.name) for call in calls)}" if calls else "it wrote no call"
+    problem = (
+        broken
+        or next((call.problem for call in calls if call.problem), None)
+        or (f"it called {', '.join(repr(call.name) for call in calls)}" if calls else "it wrote no call")
     )
     raise ApiError(
         422,

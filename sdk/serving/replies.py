@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..records import ToolCall, ToolPrompt
+from ..records import ToolPrompt
+from .calls import WrittenCall
 from .errors import ApiError
 from .generation import Choice, Generated
 
@@ -19,9 +20,10 @@ DONE = b"data: [DONE]\n\n"
 def whole_reply(generated: Generated, model: str, tool_prompt: ToolPrompt = "full") -> dict[str, Any]:
     """The body of an answer that is not streamed. `tool_prompt`, how much of the tools its prompt showed, is in it
     beside OpenAI's fields, under our name: who measures a model behind this endpoint can tell."""
+    invalid = [one for index, choice in enumerate(generated.choices) for one in _invalid_calls(index, choice)]
     return {
         **_head("chat.completion", model),
-        "toolbake": {"tool_prompt": tool_prompt},
+        "toolbake": {"tool_prompt": tool_prompt, **({"invalid_calls": invalid} if invalid else {})},
         "choices": [
             {"index": index, "message": _message(choice), "finish_reason": choice.finish_reason, "logprobs": None}
             for index, choice in enumerate(generated.choices)
@@ -73,7 +75,9 @@ class ReplyStream:
         for number, call in enumerate(choice.tool_calls):
             for delta in _call_deltas(number, call):
                 self._delta(index, delta)
-        self._delta(index, {}, choice.finish_reason)
+        invalid = _invalid_calls(index, choice)
+        extra = {"toolbake": {"invalid_calls": invalid}} if invalid else {}
+        self._delta(index, {}, choice.finish_reason, extra)
 
     def end(self, usage: dict[str, int]) -> None:
         """After all answers."""
@@ -81,10 +85,12 @@ class ReplyStream:
             self._send(_event({**self._head, "choices": [], "usage": usage}))
         self._send(DONE)
 
-    def _delta(self, index: int, delta: dict[str, Any], finish_reason: str | None = None) -> None:
+    def _delta(
+        self, index: int, delta: dict[str, Any], finish_reason: str | None = None, extra: Mapping[str, Any] = {}
+    ) -> None:
         chunk = {"index": index, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
-        extra = {"usage": None} if self._include_usage else {}
-        self._send(_event({**self._head, "choices": [chunk], **extra}))
+        usage = {"usage": None} if self._include_usage else {}
+        self._send(_event({**self._head, "choices": [chunk], **usage, **extra}))
 
 
 def error_event(error: ApiError) -> bytes:
@@ -97,7 +103,7 @@ def _head(kind: str, model: str) -> dict[str, Any]:
 
 
 def _message(choice: Choice) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": choice.content, "refusal": None}
+    message: dict[str, Any] = {"role": "assistant", "content": choice.content}
     if choice.reasoning is not None:
         message["reasoning_content"] = choice.reasoning
     if choice.tool_calls:
@@ -106,16 +112,17 @@ def _message(choice: Choice) -> dict[str, Any]:
     return message
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+def _invalid_calls(index: int, choice: Choice) -> list[dict[str, Any]]:
+    """What is wrong with calls, by the places of answer and call; for our own field, since OpenAI's form has none."""
+    numbered = enumerate(choice.tool_calls)
+    return [{"choice": index, "call": n, "problem": call.problem} for n, call in numbered if call.problem is not None]
 
 
-def _arguments(call: ToolCall) -> str:
-    """The arguments as JSON text. For a call that did not parse, what is wrong with it: it must not pass for `{}`."""
-    return call.error if call.error is not None else json.dumps(call.arguments, ensure_ascii=False)
+def _call(call: WrittenCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _call_deltas(number: int, call: ToolCall) -> Iterator[dict[str, Any]]:
+def _call_deltas(number: int, call: WrittenCall) -> Iterator[dict[str, Any]]:
     opened = _call(call)
     arguments, opened["function"]["arguments"] = opened["function"]["arguments"], ""
     yield {"tool_calls": [{"index": number, **opened}]}

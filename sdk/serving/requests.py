@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -11,9 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge.records import Tool
 
+from ..policies.rendering.calls import deeper_than
 from ..records import Message
-from .errors import ApiError, bad_request
+from .errors import ApiError, bad_request, shown
 from .messages import read_messages
+
+MOST_MESSAGES = 10_000
+MOST_TOOLS = 1024
+MOST_TOOL_CHARACTERS = 1_000_000
+"""Of the descriptions and schemas of all tools together, written as JSON."""
+_MOST_LEVELS = 100
 
 _HARMLESS: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
@@ -40,7 +48,11 @@ class _Function(_Strict):
     name: str = Field(min_length=1, max_length=128)
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None
+    strict: bool | None = None
+
+    @property
+    def schema_of_arguments(self) -> dict[str, Any]:
+        return self.parameters or {"type": "object", "properties": {}}
 
 
 class _ToolSpec(_Strict):
@@ -65,8 +77,8 @@ class ChatRequest(_Strict):
     """A checked request. Defaults are OpenAI's."""
 
     model: str
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    tools: list[_ToolSpec] | None = None
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MOST_MESSAGES)
+    tools: Annotated[list[_ToolSpec], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | _NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
@@ -103,13 +115,17 @@ class ChatRequest(_Strict):
         if self.tool_choice == "none":
             return []
         return [
-            Tool(
-                name=tool.function.name,
-                description=tool.function.description or "",
-                input_schema=tool.function.parameters or {"type": "object", "properties": {}},
-            )
-            for tool in self.tools or []
+            Tool(name=one.name, description=one.description or "", input_schema=one.schema_of_arguments)
+            for one in self._functions
         ]
+
+    def strict_schemas(self) -> dict[str, dict[str, Any]]:
+        """What calls of the strict tools must hold against, by the tools' names."""
+        return {one.name: one.schema_of_arguments for one in self._functions if one.strict}
+
+    @property
+    def _functions(self) -> list[_Function]:
+        return [tool.function for tool in self.tools or []]
 
 
 def read_request(raw: bytes) -> ChatRequest:
@@ -118,6 +134,10 @@ def read_request(raw: bytes) -> ChatRequest:
         body = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is not JSON: {error}") from error
+    if deeper_than(body, _MOST_LEVELS):
+        raise bad_request(
+            f"the body has arrays and objects in each other more than {_MOST_LEVELS} levels deep; send a flatter one"
+        )
     try:
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -152,10 +172,12 @@ def _without_harmless(body: Mapping[str, Any]) -> dict[str, Any]:
                 )
         elif name not in _LABELS:
             known = list(ChatRequest.model_fields)
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(shown(name), known, n=1)
             meant = f"did you mean {near[0]}? " if near else ""
             raise bad_request(
-                f"{name} is not supported; {meant}the parameters are {', '.join(known)}", name, "unsupported_parameter"
+                f"{shown(name)} is not supported; {meant}the parameters are {', '.join(known)}",
+                name,
+                "unsupported_parameter",
             )
     return kept
 
@@ -168,15 +190,24 @@ def _same(value: Any, fine: Any) -> bool:
 def _check_together(request: ChatRequest) -> None:
     """Parameters that are right alone and wrong together."""
     names = [tool.function.name for tool in request.tools or []]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise bad_request(f"two tools have the name {twice[0]!r}; names must differ", "tools")
+    size = sum(len(json.dumps(tool.function.model_dump())) for tool in request.tools or [])
+    if size > MOST_TOOL_CHARACTERS:
+        raise bad_request(
+            f"the tools have {size} characters; send at most {MOST_TOOL_CHARACTERS}, in fewer or shorter tools",
+            "tools",
+        )
     if request.forced_tools is not None and not names:
         raise bad_request("tool_choice asks for a call, but there are no tools", "tool_choice")
     if request.tool_choice != "required":
         for name in request.forced_tools or []:
             if name not in names:
-                raise bad_request(f"tool_choice names {name!r}; the tools are {', '.join(names)}", "tool_choice")
+                raise bad_request(
+                    f"tool_choice names {shown(repr(name))}; the tools are {shown(', '.join(names), 1000)}",
+                    "tool_choice",
+                )
     both = request.max_tokens is not None and request.max_completion_tokens is not None
     if both and request.max_tokens != request.max_completion_tokens:
         raise bad_request("max_tokens and max_completion_tokens differ; send one of them", "max_tokens")
@@ -192,8 +223,8 @@ def _as_api_error(error: ValidationError) -> ApiError:
     path = [part for part in problem["loc"] if isinstance(part, int) or part.isidentifier()]
     param = ".".join(map(str, path)).removesuffix(".str")
     missing = problem["type"] == "missing"
-    shown = "" if missing else f" is {json.dumps(problem['input'], default=str)[:120]}"
+    value = "" if missing else f" is {shown(json.dumps(problem['input'], default=str))}"
     message = problem["msg"][0].lower() + problem["msg"][1:]
     return bad_request(
-        f"{param}{shown}: {message}", param, "missing_required_parameter" if missing else "invalid_value"
+        f"{shown(param)}{value}: {message}", param, "missing_required_parameter" if missing else "invalid_value"
     )

@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +21,8 @@ import uvicorn
 from mcp_bridge.extras import require_extra
 
 from ..errors import ConfigError, ToolbakeError
+from ..policies.models import DEFAULT_SAMPLING
+from ..policies.protocol import LOWEST_TEMPERATURE, Sampling
 from ..policies.tool_prompt import PROMPT_NAMES, TOOL_PROMPTS, shown_by_default
 from ..records import ToolPrompt
 
@@ -48,12 +51,15 @@ class Server:
         *,
         model_name: str,
         tool_prompt: ToolPrompt = "full",
+        defaults: Sampling = DEFAULT_SAMPLING,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         """Serve `app` on a bound socket. `on_close` runs once after the last request."""
         self.model_name = model_name
         self.tool_prompt = tool_prompt
         """How much of a request's tools the prompt shows."""
+        self.defaults = defaults
+        """The sampling where a request sets no temperature, top_p or limit."""
         self._on_close = on_close
         host, port = listener.getsockname()[:2]
         if ipaddress.ip_address(host).is_unspecified:
@@ -135,7 +141,8 @@ def serve(
     api_key: str | None = None,
     *,
     model_name: str | None = None,
-    default_max_tokens: int = 1024,
+    temperature: float | None = None,
+    default_max_tokens: int | None = None,
     family: str | None = None,
     tool_prompt: ToolPrompt | None = None,
 ) -> Server:
@@ -143,7 +150,9 @@ def serve(
 
     `model_dir`: a folder as `sdk.train` writes it, a hub name, or None for the embedded model. `host`: anything but
     this machine needs an `api_key`. `port`: 0 takes any free one; see `Server.url`. `model_name`: what clients ask
-    for, the folder's name where not given. `default_max_tokens`: the most new tokens where a request sets no limit.
+    for, the folder's name where not given. `temperature` and `default_max_tokens` (the most new tokens of an answer)
+    count where a request sets none; where not given they are those of the folder's `generation_config.json`, which for
+    a model of `sdk.train` are those of its measurement, and 1.0 and 1,024 for what that leaves open.
     `family`: how messages become tokens, see `make_renderer`; a folder's own chat template where not given.
     `tool_prompt`: how much of a request's tools the prompt shows, `full`, `names` or `none`; where not given as much as
     the model was trained with, as its folder says, with a warning in the log where that is less. Calls are read in all
@@ -153,8 +162,10 @@ def serve(
     model that cannot be.
     """
     require_extra("serve", "sdk.serve", ConfigError)
-    if default_max_tokens < 1:
+    if default_max_tokens is not None and default_max_tokens < 1:
         raise ConfigError(f"default_max_tokens is {default_max_tokens}; it must be 1 or more")
+    if temperature is not None and not 0 <= temperature <= 2:
+        raise ConfigError(f"temperature is {temperature}; it must be from 0 (the most likely token) to 2")
     if tool_prompt is not None and tool_prompt not in TOOL_PROMPTS:
         raise ConfigError(f"tool_prompt is {tool_prompt!r}; give one of {', '.join(TOOL_PROMPTS)}")
     listener = bind(host, port, api_key)
@@ -173,9 +184,19 @@ def serve(
         renderer = render_less(make_renderer(loaded.tokenizer, family=family or loaded.family), shown)
         engine = on_failure.enter_context(EmbeddedEngine(loaded.model, max_restarts=_ENGINE_RESTARTS))
         name = model_name or _served_name(model_dir, loaded.name)
-        app = build_app(engine, renderer, name, api_key, default_max_tokens=default_max_tokens, tool_prompt=shown)
-        server = Server(app, listener, model_name=name, tool_prompt=shown, on_close=engine.close)
+        defaults = _defaults(loaded.sampling, temperature, default_max_tokens)
+        app = build_app(engine, renderer, name, api_key, defaults=defaults, tool_prompt=shown)
+        server = Server(app, listener, model_name=name, tool_prompt=shown, defaults=defaults, on_close=engine.close)
         on_failure.pop_all()
+        for setting in ("top_k", "min_p", "repetition_penalty"):
+            value = getattr(loaded.model.generation_config, setting, None)
+            if value not in (None, 0, 1.0):
+                log.warning(
+                    "%s: its generation_config.json asks for %s %s, which this endpoint does not do",
+                    name,
+                    setting,
+                    value,
+                )
         if tool_prompt is None and shown != "full":
             log.warning(
                 "%s: its prompts show %s of clients' tools, as in its training; tool_prompt says otherwise",
@@ -183,6 +204,15 @@ def serve(
                 PROMPT_NAMES[shown],
             )
         return server
+
+
+def _defaults(of_model: Sampling, temperature: float | None, max_tokens: int | None) -> Sampling:
+    chosen = of_model.temperature if temperature is None else temperature
+    return replace(
+        of_model,
+        temperature=0 if chosen < LOWEST_TEMPERATURE else chosen,
+        max_tokens=of_model.max_tokens if max_tokens is None else max_tokens,
+    )
 
 
 def bind(host: str, port: int, api_key: str | None) -> socket.socket:

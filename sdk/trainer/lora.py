@@ -18,6 +18,7 @@ from peft.utils import load_peft_weights
 from ..errors import ConfigError, ModelError
 from ..policies.models import load_model, save_model
 from ..policies.models.saving import ADAPTER_FOLDER
+from ..policies.protocol import Sampling
 from ..policies.tool_prompt import TrainedToolPrompt
 from .config import TrainConfig
 
@@ -89,13 +90,26 @@ def merged_state(model: Any) -> Mapping[str, torch.Tensor]:
 
 
 def keep_model(
-    model: Any, tokenizer: Any, folder: Path, *, family: str | None, tool_prompt: TrainedToolPrompt | None = None
+    model: Any,
+    tokenizer: Any,
+    folder: Path,
+    *,
+    family: str | None,
+    tool_prompt: TrainedToolPrompt | None = None,
+    sampling: Sampling | None = None,
 ) -> None:
     """Write the model whole, adapters merged, so that whoever loads models can load it; the adapter goes beside it."""
     adapter = model if isinstance(model, PeftModel) else None
     state = merged_state(model) if adapter is not None else None
     save_model(
-        plain_model(model), tokenizer, folder, family=family, tool_prompt=tool_prompt, state=state, adapter=adapter
+        plain_model(model),
+        tokenizer,
+        folder,
+        family=family,
+        tool_prompt=tool_prompt,
+        sampling=sampling,
+        state=state,
+        adapter=adapter,
     )
 
 

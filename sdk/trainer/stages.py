@@ -18,8 +18,10 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from ..errors import plain_errors
+from ..evaluation.measuring import MEASURED_TEMPERATURE
 from ..policies.models import LoadedModel, load_model
 from ..policies.models.smollm2 import embedded_folder
+from ..policies.protocol import Sampling
 from ..policies.rendering import ChatRenderer, make_renderer
 from ..policies.tool_prompt import describe_trained
 from ..progress import Progress
@@ -248,6 +250,7 @@ class Learner:
             folder,
             family=self.renderer.family,
             tool_prompt=self._config.tool_prompt,
+            sampling=Sampling(temperature=MEASURED_TEMPERATURE, max_tokens=self._config.limits.max_turn_tokens),
         )
 
     def _load(self, folder: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..serving.hosts import names_this_machine
 
 _COOKIE = "toolbake_view"
 _KEY_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>toolbake</title>
@@ -60,7 +61,7 @@ class Access:
         await answer(scope, receive, send_with_headers)  # type: ignore[arg-type]
 
     async def _refusal(self, request: Request) -> Response | None:
-        if self._api_key is None and not _names_this_machine(request):
+        if self._api_key is None and not names_this_machine(request):
             return PlainTextResponse("This page is for this machine; open it as http://127.0.0.1:PORT.", 421)
         if request.method not in ("GET", "HEAD") and not same_origin(request):
             return PlainTextResponse("Requests that write must come from the page itself.", 403)
@@ -106,17 +107,6 @@ async def small_body(request: Request) -> bytes:
         if len(body) > _MOST_BYTES:
             raise ValueError(f"the body has more than {_MOST_BYTES} bytes")
     return bytes(body)
-
-
-def _names_this_machine(request: Request) -> bool:
-    """Another site's name that was made to lead here (DNS rebinding) is none of this machine."""
-    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _equal(given: str, expected: str) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from listening_servers import serving
+from other_environments import python_of
 from servers import notes as notes_server
-from servers.environments import python_of
 
 import mcp_bridge
 
@@ -82,7 +82,7 @@ def script(tmp_path: Path) -> Callable[[str], list[str]]:
 @pytest.fixture(scope="session")
 def release() -> Callable[..., list[str]]:
     """The command of a server on a release of the MCP SDK: "1.3", "1.26" or "2.3", in an environment of its own."""
-    return lambda release, *arguments: [str(python_of(release)), str(SERVERS / "any_release.py"), *arguments]
+    return lambda release, *arguments: [str(python_of(f"mcp-{release}")), str(SERVERS / "any_release.py"), *arguments]
 
 
 @pytest.fixture(scope="session")

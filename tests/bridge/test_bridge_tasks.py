@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from listening_servers import free_port, listening
-from servers.environments import python_of
+from other_environments import python_of
 
 import mcp_bridge
 from mcp_bridge import CallTimeout, Elicitation, Handlers, OutcomeUnknown, Progress, ServerDied, ToolFailure
@@ -44,13 +44,13 @@ class Kitchen:
 def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kitchen]:
     """Over HTTP; one for all tests that do not end it."""
     done, port = tmp_path_factory.mktemp("kitchen") / "done", free_port()
-    command = [str(python_of("1.26")), TASKING, "--done", str(done), "--http", str(port)]
+    command = [str(python_of("mcp-1.26")), TASKING, "--done", str(done), "--http", str(port)]
     with listening(command, "Uvicorn running on"):
         yield Kitchen(f"http://127.0.0.1:{port}/mcp/", done)
 
 
 def over_stdio(done: Path, **options: Any) -> dict[str, Any]:
-    server = {"command": str(python_of("1.26")), "args": [TASKING, "--done", str(done)], "toolbake": options}
+    server = {"command": str(python_of("mcp-1.26")), "args": [TASKING, "--done", str(done)], "toolbake": options}
     return {"mcpServers": {"kitchen": server}}
 
 

@@ -301,7 +301,7 @@ def test_a_verdict_is_shown_with_its_components_and_each_reason_on_a_line():
 def test_the_curl_example_keeps_the_key_in_its_variable():
     from sdk.cli.commands.serve import curl_example
 
-    text = curl_example("http://127.0.0.1:8000", "desk", "DESK_KEY")
+    text = curl_example("http://127.0.0.1:8000", "desk", "DESK_KEY", 0.0)
     assert '-H "Authorization: Bearer $DESK_KEY"' in text
     words = shlex.split(text.replace("\\\n", " "))
     assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/chat/completions"]

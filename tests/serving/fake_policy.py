@@ -14,9 +14,9 @@ RENDERER = ByteRenderer()
 
 
 @contextmanager
-def running(policy, api_key=None, **options):
+def running(policy, api_key=None, renderer=RENDERER, **options):
     """The endpoint over a policy, as the model "desk"."""
-    app = build_app(policy, RENDERER, "desk", api_key, **options)
+    app = build_app(policy, renderer, "desk", api_key, **options)
     with Server(app, bind("127.0.0.1", 0, api_key), model_name="desk") as server:
         yield server
 

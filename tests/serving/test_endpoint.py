@@ -10,6 +10,8 @@ import openai
 import pytest
 from fake_policy import BrokenPolicy, FakePolicy, HangingPolicy, running
 
+from sdk.policies.protocol import Sampling
+
 USER = [{"role": "user", "content": "Where is order 4417?"}]
 TOOLS = [
     {
@@ -119,7 +121,7 @@ def test_seeds_decide_and_n_answers_differ(client):
 
 
 def test_sampling_parameters_reach_the_policy():
-    with serving(default_max_tokens=77) as client:
+    with serving(defaults=Sampling(max_tokens=77)) as client:
         ask(client, temperature=0.25, top_p=0.5, max_tokens=9)
         ask(client, max_completion_tokens=8, temperature=0)
         ask(client, temperature=1e-40)
@@ -186,12 +188,123 @@ def test_a_conversation_with_calls_and_results_is_rendered_for_the_policy():
     )
 
 
-def test_a_call_that_did_not_parse_never_looks_like_a_call_without_arguments():
-    with serving(lambda prompt, seed: '<tool_call>{"name": "get_order", "arguments": {oops}}</tool_call>') as client:
-        (call,) = ask(client, tools=TOOLS).choices[0].message.tool_calls
-    with pytest.raises(ValueError, match="Expecting value"):
-        json.loads(call.function.arguments)
-    assert "not valid JSON" in call.function.arguments
+def test_fields_of_a_history_that_add_nothing_are_fine_and_reasoning_has_two_names():
+    empty = {"refusal": None, "annotations": [], "audio": None, "function_call": None, "colour": ""}
+    history = [
+        *USER,
+        {"role": "assistant", "content": None, "reasoning": "I think.", **empty},
+        {
+            "role": "assistant",
+            "content": "Yes.",
+            "reasoning_content": "Why?",
+            "provider_specific_fields": {"refusal": None, "reasoning_content": "Why?"},
+        },
+        {"role": "tool", "tool_call_id": "c1", "name": "get_order", "content": "shipped"},
+    ]
+    with serving() as client:
+        reply = ask(client, messages=history)
+        (prompt,) = client.policy.prompts
+    assert "<assistant><think>I think.</think><end>" in prompt
+    assert "<assistant><think>Why?</think>Yes.<end>" in prompt
+    assert "refusal" not in reply.choices[0].message.model_fields_set
+
+
+ONE_CALL = '{"name": "get_order", "arguments": %s}'
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        (f"<tool_call>{ONE_CALL % '{oops}'}</tool_call>", "{oops}"),
+        (f"<tool_call>{ONE_CALL % '{}'} too much</tool_call>", "{}} too much"),
+        ('<tool_call>{"name": "get_order", "arguments": {"order_id": 44', '{"order_id": 44'),
+    ],
+)
+def test_a_call_that_did_not_parse_has_its_name_and_the_arguments_as_they_were_written(written, arguments, stream):
+    with serving(lambda prompt, seed: f"I look.{written}") as client:
+        reply = ask(client, tools=TOOLS, stream=stream)
+        if stream:
+            messages, chunks = joined(reply)
+            (call,), content = messages[0]["calls"].values(), messages[0]["content"]
+            name, text, note = call["name"], call["arguments"], chunks[-1].toolbake
+        else:
+            (call,), content = reply.choices[0].message.tool_calls, reply.choices[0].message.content
+            name, text, note = call.function.name, call.function.arguments, reply.toolbake
+    assert (name, text, content) == ("get_order", arguments, "I look.")
+    with pytest.raises(ValueError, match=r"Expecting|Extra data"):
+        json.loads(text)
+    ((where),) = note["invalid_calls"]
+    assert (where["choice"], where["call"]) == (0, 0)
+    assert "the call is not" in where["problem"] or "text stands between" in where["problem"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_was_cut_off_says_length(stream):
+    whole = f"I look.<tool_call>{ONE_CALL % json.dumps({'order_id': 4417})}</tool_call>"
+    seen = {}
+    with serving(lambda prompt, seed: whole) as client:
+        for cut in range(1, len(whole)):
+            reply = ask(client, tools=TOOLS, max_tokens=cut, stream=stream)
+            if stream:
+                said = joined(reply)[0][0]
+                content, finish = said["content"], said["finish"]
+                calls = [(call["name"], call["arguments"]) for call in said["calls"].values()]
+            else:
+                message, finish = reply.choices[0].message, reply.choices[0].finish_reason
+                content = message.content
+                calls = [(call.function.name, call.function.arguments) for call in message.tool_calls or []]
+            assert finish == "length"
+            assert all(name == "get_order" and arguments for name, arguments in calls)
+            seen[whole[:cut]] = (content, calls)
+    assert seen['I look.<tool_call>{"name": "get_or'] == ('I look.\n<tool_call>{"name": "get_or', [])
+    assert seen[whole.partition("4417")[0]] == ("I look.", [("get_order", '{"order_id":')])
+
+
+@pytest.mark.parametrize(
+    "written", ["<tool_call>get_order</tool_call>", '<tool_call>{"name": "get_order", "order_id": 1}</tool_call>']
+)
+def test_a_call_without_a_name_or_arguments_is_text_beside_the_calls_that_are_whole(written):
+    with serving(lambda prompt, seed: f"So: {CALL}{written}") as client:
+        choice = ask(client, tools=TOOLS).choices[0]
+    assert choice.message.content == f"So:\n{written}"
+    assert [call.function.name for call in choice.message.tool_calls] == ["get_order"]
+
+
+def strict_tools(**parameters):
+    schema = {"type": "object", "properties": {"order_id": {"type": "integer", **parameters}}, "required": ["order_id"]}
+    return [{"type": "function", "function": {"name": "get_order", "parameters": schema, "strict": True}}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_of_a_strict_tool_are_held_against_its_schema(stream):
+    def ask_with(tools):
+        reply = ask(client, tools=tools, stream=stream)
+        if stream:
+            messages, chunks = joined(reply)
+            return next(iter(messages[0]["calls"].values()))["arguments"], getattr(chunks[-1], "toolbake", {})
+        return reply.choices[0].message.tool_calls[0].function.arguments, reply.toolbake
+
+    with serving(lambda prompt, seed: CALL) as client:
+        arguments, note = ask_with(strict_tools())
+        assert (json.loads(arguments)["order_id"], "invalid_calls" in note) == (4417, False)
+        arguments, note = ask_with(strict_tools(maximum=9))
+        ((invalid),) = note["invalid_calls"]
+        assert json.loads(arguments)["order_id"] == 4417
+        assert "arguments.order_id do not hold against the schema of get_order, which is strict" in invalid["problem"]
+        named = {"type": "function", "function": {"name": "get_order"}}
+        client.policy.say = continue_call(None, CALL)
+        with pytest.raises(openai.UnprocessableEntityError, match="do not hold against the schema"):
+            ask(client, tools=strict_tools(maximum=9), tool_choice=named)
+
+
+def test_a_strict_pattern_cannot_keep_the_server_busy():
+    slow = {"name": "get_order", "arguments": {"order_id": "a" * 64 + "!"}}
+    with serving(lambda prompt, seed: f"<tool_call>{json.dumps(slow)}</tool_call>") as client:
+        tools = strict_tools()
+        tools[0]["function"]["parameters"]["properties"]["order_id"] = {"type": "string", "pattern": "^(?=(a+)+$)"}
+        reply = ask(client, tools=tools)
+    assert "does not match" in reply.toolbake["invalid_calls"][0]["problem"]
 
 
 @pytest.mark.parametrize("options", [{}, {"tools": TOOLS, "tool_choice": "none"}])
@@ -214,12 +327,14 @@ def test_without_tools_what_looks_like_a_call_is_said_as_it_was_written(call, st
     assert said == text
 
 
-def continue_call(rest):
+CANCEL = '<tool_call>{"name": "cancel_order", "arguments": {"order_id": 1}}</tool_call>'
+
+
+def continue_call(rest, whole=CANCEL):
     """A policy that goes on after the forced start, whatever that was."""
 
     def say(prompt, seed):
         forced = prompt[prompt.rindex("<assistant>") + len("<assistant>") :]
-        whole = '<tool_call>{"name": "cancel_order", "arguments": {"order_id": 1}}</tool_call>'
         assert forced
         assert whole.startswith(forced)
         return whole[len(forced) :] if rest is None else rest
@@ -294,7 +409,23 @@ def test_a_forced_call_that_the_model_spoils_is_an_error_and_not_an_answer(rest)
             "the tools are get_order, cancel_order",
         ),
         ({"tools": [*TOOLS, TOOLS[0]]}, "tools", "two tools have the name 'get_order'"),
-        ({"tools": [{"type": "function", "function": {"name": "a", "strict": True}}]}, "tools", "strict"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a", "strict": True, "parameters": {"type": "x"}}}]},
+            "tools",
+            "the parameters of tool 'a', which is strict, are not valid JSON Schema",
+        ),
+        ({"messages": [{"role": "assistant", "content": "a", "refusal": "No."}]}, "messages.0.refusal", "not supp"),
+        (
+            {"messages": [{"role": "assistant", "content": "a", "provider_specific_fields": {"citations": ["b"]}}]},
+            "messages.0.provider_specific_fields",
+            "not supported",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "a", "reasoning": "b", "reasoning_content": "c"}]},
+            "messages.0",
+            "two reasonings that differ",
+        ),
+        ({"messages": [{"role": "user", "content": None}]}, "messages.0.content", "has no content"),
         ({"tools": TOOLS, "tool_choice": "required", "max_tokens": 3}, "max_tokens", "takes"),
     ],
 )

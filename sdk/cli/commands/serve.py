@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from ..failing import clean_errors
-from ..options import Debug
+from ..options import Debug, finite
 
 ShownTools = Annotated[
     str | None,
@@ -19,6 +19,28 @@ ShownTools = Annotated[
         show_default="as the model was trained",
         help="How much of the tools that clients send the model's prompt shows: full schemas, names only, or "
         "nothing. Tools that it was not trained on need full.",
+    ),
+]
+
+
+Temperature = Annotated[
+    float | None,
+    typer.Option(
+        "--temperature",
+        min=0.0,
+        max=2.0,
+        callback=finite,
+        show_default="as the model was measured, else 1.0",
+        help="The temperature where a request sets none; 0 takes the most likely token.",
+    ),
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--default-max-tokens",
+        min=1,
+        show_default="as the model was measured, else 1024",
+        help="The most new tokens of an answer where a request sets no limit.",
     ),
 ]
 
@@ -46,6 +68,8 @@ def serve(
         ),
     ] = None,
     tool_prompt: ShownTools = None,
+    temperature: Temperature = None,
+    default_max_tokens: MaxTokens = None,
     debug: Debug = False,
 ) -> None:
     """Serve a model over HTTP, for anything that speaks OpenAI's chat API.
@@ -69,16 +93,34 @@ def serve(
         key = key_from(api_key_env) if api_key_env is not None else None
         progress = Console()
         progress.say(f"loading {model_dir or 'the embedded SmolLM2-135M-Instruct'}")
-        server = serve(model_dir, host=host, port=port, api_key=key, tool_prompt=cast(Any, tool_prompt))
+        server = serve(
+            model_dir,
+            host=host,
+            port=port,
+            api_key=key,
+            tool_prompt=cast(Any, tool_prompt),
+            temperature=temperature,
+            default_max_tokens=default_max_tokens,
+        )
         with server:
+            used = server.defaults
             typer.echo(f"{server.model_name} is served at {server.url}/v1 (Ctrl-C ends it). Try it:\n")
-            typer.echo(curl_example(server.url, server.model_name, api_key_env if key else None))
+            typer.echo(curl_example(server.url, server.model_name, api_key_env if key else None, used.temperature))
+            typer.echo(
+                f"\nA request that does not set them gets temperature {used.temperature:g}, top_p {used.top_p:g} and "
+                f"at most {used.max_tokens} new tokens."
+            )
             server.wait()
         progress.say("stopped")
 
 
-def curl_example(url: str, model_name: str, key_variable: str | None) -> str:
-    """A request to copy. The key stays in its variable."""
-    body = json.dumps({"model": model_name, "messages": [{"role": "user", "content": "Hello!"}]}).replace("'", "'\\''")
+def curl_example(url: str, model_name: str, key_variable: str | None, temperature: float) -> str:
+    """A request to copy, with the temperature that it would get without one. The key stays in its variable."""
+    request = {
+        "model": model_name,
+        "messages": [{"role": "user", "content": "Hello!"}],
+        "temperature": temperature,
+    }
+    body = json.dumps(request).replace("'", "'\\''")
     key = f' \\\n  -H "Authorization: Bearer ${key_variable}"' if key_variable else ""
     return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n  -d '{body}'"

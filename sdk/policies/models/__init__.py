@@ -5,7 +5,7 @@ torch and transformers are imported only when a model is loaded.
 
 from __future__ import annotations
 
-from .loading import EMBEDDED_NAME, LoadedModel, load_model
+from .loading import DEFAULT_SAMPLING, EMBEDDED_NAME, LoadedModel, load_model
 from .saving import save_model
 
-__all__ = ["EMBEDDED_NAME", "LoadedModel", "load_model", "save_model"]
+__all__ = ["DEFAULT_SAMPLING", "EMBEDDED_NAME", "LoadedModel", "load_model", "save_model"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
+from ..protocol import LOWEST_TEMPERATURE, Sampling
 from ..tool_prompt import TrainedToolPrompt, as_trained
 from .progress import quiet_loading
 from .saving import NOTES_FILE
@@ -16,6 +17,9 @@ from .smollm2 import embedded_folder
 
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
 """The name of the model that `None` means."""
+
+DEFAULT_SAMPLING = Sampling(max_tokens=1024)
+"""OpenAI's temperature, and a bound for models that do not stop by themselves."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,9 @@ class LoadedModel:
     """The renderer it was trained with, where the folder says so; for `make_renderer`."""
     tool_prompt: TrainedToolPrompt | None = None
     """What its prompts showed of its tools, where the folder says so."""
+    sampling: Sampling = DEFAULT_SAMPLING
+    """How to sample where a request leaves it open, by the folder's `generation_config.json`; for a model that
+    `sdk.train` saved as it was measured. `DEFAULT_SAMPLING` for what the folder leaves open."""
 
 
 def load_model(
@@ -42,7 +49,8 @@ def load_model(
     """
     spoken = load_tokenizer(name_or_path)
     weights = _load_weights(spoken.source, spoken.name, dtype, device)
-    return LoadedModel(weights, spoken.tokenizer, spoken.name, spoken.family, spoken.tool_prompt)
+    sampling = _take_sampling(weights.generation_config, spoken.name)
+    return LoadedModel(weights, spoken.tokenizer, spoken.name, spoken.family, spoken.tool_prompt, sampling)
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,20 @@ def _load_weights(source: str, name: str, dtype: Any, device: str | None) -> Any
     with quiet_loading():
         model = _from_pretrained(AutoModelForCausalLM, source, name, dtype=dtype)
     return model.to(device or ("cuda" if on_gpu else "cpu")).eval()
+
+
+def _take_sampling(settings: Any, name: str) -> Sampling:
+    """The sampling in a `GenerationConfig`, as vLLM reads it. Raises `ModelError` where it cannot be."""
+    temperature = 0.0 if settings.do_sample is False else settings.temperature
+    if settings.do_sample is not True:
+        settings.temperature = None  # transformers refuses to save a model that has one and does not sample
+    found = {"temperature": temperature, "top_p": settings.top_p, "max_tokens": settings.max_new_tokens}
+    try:
+        if temperature is not None and 0 < temperature < LOWEST_TEMPERATURE:
+            found["temperature"] = 0.0
+        return replace(DEFAULT_SAMPLING, **{key: value for key, value in found.items() if value is not None})
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"the generation_config.json of {name!r} cannot be used: {error}; correct it there") from error
 
 
 def _from_pretrained(auto_class: Any, source: str, name: str, **options: Any) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
+from ..protocol import Sampling
 from ..tool_prompt import TrainedToolPrompt
 from .progress import quiet_loading
 
@@ -34,7 +35,7 @@ def fresh_folder(target: Path, *, keep_existing: bool = False) -> Iterator[Path]
         ) from error
     try:
         yield made
-        made.chmod(0o777 & ~_umask())
+        open_to_readers(made)
         _put(made, target, keep_existing=keep_existing)
     except OSError as error:
         raise ModelError(
@@ -60,14 +61,16 @@ def save_model(
     *,
     family: str | None = None,
     tool_prompt: TrainedToolPrompt | None = None,
+    sampling: Sampling | None = None,
     state: Mapping[str, Any] | None = None,
     adapter: Any = None,
 ) -> Path:
     """Write model and tokenizer (with its chat template) to `folder`, whole or not at all.
 
     `family`: the renderer's, kept so that `load_model` can tell it; see `make_renderer`. `tool_prompt`: what the model
-    was trained with, kept likewise; see `TrainConfig.tool_prompt`. `state`: weights to write in place of the model's
-    own. `adapter`: a PEFT model whose adapter is written beside the weights, in `adapter/`.
+    was trained with, kept likewise; see `TrainConfig.tool_prompt`. `sampling`: how the model was measured, which
+    becomes the default of whoever serves the folder. `state`: weights to write in place of the model's own.
+    `adapter`: a PEFT model whose adapter is written beside the weights, in `adapter/`.
     A folder that is there already is replaced only if it is empty or holds a model; anything else
     raises `ModelError`, and so does a place that cannot be written.
     """
@@ -82,9 +85,28 @@ def save_model(
         tokenizer.save_pretrained(made)
         if adapter is not None:
             adapter.save_pretrained(made / ADAPTER_FOLDER, save_embedding_layers=False)
+        if sampling is not None:
+            _write_sampling(sampling, made / "generation_config.json")
         if family is not None or tool_prompt is not None:
             (made / NOTES_FILE).write_text(json.dumps({"family": family, "tool_prompt": tool_prompt}))
     return target
+
+
+_OTHER_SAMPLING = ("top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+"""What else vLLM reads as its defaults. It was not part of the measurement."""
+
+
+def _write_sampling(sampling: Sampling, file: Path) -> None:
+    """As JSON, since transformers does not save a temperature of 0, from which vLLM knows that decoding is greedy."""
+    settings = json.loads(file.read_text())
+    kept = {name: value for name, value in settings.items() if name not in _OTHER_SAMPLING}
+    measured = {
+        "do_sample": sampling.temperature > 0,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_new_tokens": sampling.max_tokens,
+    }
+    file.write_text(json.dumps(kept | measured, indent=2) + "\n")
 
 
 def _put(made: Path, target: Path, *, keep_existing: bool) -> None:
@@ -108,6 +130,15 @@ def _replace(made: Path, target: Path) -> None:
         raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def open_to_readers(folder: Path) -> None:
+    """Give a new folder and its files the modes that the umask asks for: safetensors writes for the owner only."""
+    mask = _umask()
+    folder.chmod(0o777 & ~mask)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(0o666 & ~mask)
 
 
 def _umask() -> int:

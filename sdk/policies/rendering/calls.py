@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 from mcp_bridge.toolsets.plain import is_plain
@@ -18,6 +19,12 @@ _QUOTED_CHARS = 120
 _MOST_LEVELS = 64
 _NESTING = (dict, list)
 _KEYS = frozenset({"name", "arguments"})
+_BEGUN = re.compile(
+    r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+")\s*,'
+    r'\s*"arguments"\s*:(?P<arguments>.*)',
+    re.DOTALL,
+)
+"""How a call begins, up to its arguments."""
 
 
 def read_arguments(text: str | None) -> tuple[dict[str, Any], str | None]:
@@ -38,7 +45,7 @@ def check_arguments(value: Any) -> tuple[dict[str, Any], str | None]:
     """`(value, None)` for an object that can be written as UTF-8 JSON, otherwise `({}, what is wrong)`."""
     if not isinstance(value, dict):
         return {}, f"the arguments must be a JSON object, not {_kind(value)}"
-    if _deeper_than(value, _MOST_LEVELS):
+    if deeper_than(value, _MOST_LEVELS):
         return {}, f"the arguments are nested more than {_MOST_LEVELS} levels deep"
     if is_plain(value):
         return value, None
@@ -59,13 +66,30 @@ def parse_tagged_reply(text: str, *, reasoning_open: bool = False) -> ParsedRepl
     first = text.find(CALL_OPEN)
     if first < 0:
         return ParsedReply(content=text, reasoning=reasoning)
-    calls = []
+    calls: list[ToolCall] = []
+    unparsed = {}
     position = first
     while position >= 0:
-        call, position = _read_block(text, position + len(CALL_OPEN))
+        call, end = _read_block(text, position + len(CALL_OPEN))
+        if call.error is not None:
+            unparsed[len(calls)] = text[position:end].strip()
         calls.append(call)
-        position = text.find(CALL_OPEN, position)
-    return ParsedReply(content=text[:first].rstrip(), reasoning=reasoning, tool_calls=calls, verbatim=text)
+        position = text.find(CALL_OPEN, end)
+    return ParsedReply(
+        content=text[:first].rstrip(), reasoning=reasoning, tool_calls=calls, unparsed=unparsed, verbatim=text
+    )
+
+
+def readable_part(unparsed: str) -> tuple[str, str] | None:
+    """The name and the arguments' text of a call that did not parse; None where one of them cannot be found."""
+    found = _BEGUN.match(unparsed.removeprefix(CALL_OPEN))
+    if found is None:
+        return None
+    arguments = found["arguments"].strip()
+    if arguments.endswith(CALL_CLOSE):
+        arguments = arguments.removesuffix(CALL_CLOSE).rstrip().removesuffix("}").rstrip()
+    name = json.loads(found["name"], strict=False)
+    return (name, arguments) if name and arguments and not _has_surrogate(name) else None
 
 
 def format_calls(content: str, calls: list[ToolCall]) -> str:
@@ -158,14 +182,14 @@ def _kind(value: Any) -> str:
     return kinds[type(value)]
 
 
-def _deeper_than(value: Any, levels: int) -> bool:
+def deeper_than(value: Any, levels: int) -> bool:
     """Whether arrays and objects nest deeper; whoever writes the value as JSON later must not run out of stack."""
     if not isinstance(value, _NESTING):
         return False
     if levels == 0:
         return True
     for child in value.values() if isinstance(value, dict) else value:
-        if isinstance(child, _NESTING) and _deeper_than(child, levels - 1):
+        if isinstance(child, _NESTING) and deeper_than(child, levels - 1):
             return True
     return False
 

@@ -71,10 +71,16 @@ class LibraryRenderer:
         parsed = self._renderer.parse_response(
             list(completion_ids), tools=specifications, prompt_ids=list(prompt_ids) or None
         )
+        calls = [_tool_call(call) for call in parsed.tool_calls]
         return ParsedReply(
             content=parsed.content,
             reasoning=parsed.reasoning_content,
-            tool_calls=[_tool_call(call) for call in parsed.tool_calls],
+            tool_calls=calls,
+            unparsed={
+                place: written.raw.strip()
+                for place, (call, written) in enumerate(zip(calls, parsed.tool_calls, strict=True))
+                if call.error is not None
+            },
         )
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:

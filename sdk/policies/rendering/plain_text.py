@@ -17,6 +17,7 @@ from typing import Any
 from ...errors import ModelError
 
 _SHORT_CHARS = 64
+_LONG_CHARS = 50_000
 _MOST_PIECES = 1024
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -85,7 +86,7 @@ class PlainTextCodec:
         if self._nonce not in text:
             if self._splits_alone:
                 return self._encode_pieces(text, keep)
-            return list(self._whole.encode(text, add_special_tokens=False).ids)
+            return _encode(self._whole, text)
         ids: list[int] = []
         position = 0
         swallow = False
@@ -107,7 +108,7 @@ class PlainTextCodec:
                 continue
             found = self._pieces.get(piece)
             if found is None:
-                found = list(self._whole.encode(piece, add_special_tokens=False).ids)
+                found = _encode(self._whole, piece)
                 if keep or len(piece) < _SHORT_CHARS:
                     while len(self._pieces) >= _MOST_PIECES:
                         del self._pieces[next(iter(self._pieces))]
@@ -139,10 +140,18 @@ class PlainTextCodec:
         return (match.group(), self._ids[match.group()], match.end()) if match else None
 
     def _encode_plain(self, text: str) -> list[int]:
-        ids = list(self._plain.encode(text, add_special_tokens=False).ids)
+        ids = _encode(self._plain, text)
         if not self._control_ids.isdisjoint(ids):
             raise ModelError(f"the tokenizer encodes the text {text[:80]!r} as a control token even as plain text")
         return ids
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    """The ids of a text. A batch is encoded without holding the interpreter's lock, so that a long text in one thread
+    does not stop the others."""
+    if len(text) < _LONG_CHARS:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+    return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 @lru_cache(maxsize=4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,6 +21,8 @@ class ParsedReply:
     content: str
     reasoning: str | None = None
     tool_calls: list[ToolCall] = field(default_factory=list)
+    unparsed: Mapping[int, str] = field(default_factory=dict)
+    """The calls that did not parse as they were written, by their place in `tool_calls`."""
     verbatim: str | None = None
     """All that follows the reasoning, calls and what stands beside them as they were written; None where the format
     does not tell, and where there are no calls, so that `content` is all."""

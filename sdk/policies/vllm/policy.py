@@ -14,6 +14,7 @@ import httpx
 from ...errors import PolicyFailure
 from ..context import require_room
 from ..endpoint_replies import error_text
+from ..models.saving import open_to_readers
 from ..protocol import Completion, Sampling
 from .completions import Sampled, read_answer, request_body
 from .fleet import Fleet
@@ -142,6 +143,7 @@ class VllmPolicy:
         """
         folder = self._next_folder()
         adapter.save_pretrained(folder, save_embedding_layers=False)
+        open_to_readers(folder)
         self._fleet.exchange(Adapter(folder, version))
 
     def _next_folder(self) -> Path:

@@ -1,8 +1,9 @@
-"""Makes the virtual environments of servers on older releases of the MCP SDK: one for each, used again when there.
+"""Makes the virtual environments of what the tests start beside us, once: servers on older releases of the MCP SDK, and
+agents of several frameworks.
 
-    python tests/bridge/servers/environments.py [FOLDER]
+    python tests/other_environments.py [FOLDER]
 
-The tests start servers with them as a user would have them: by the path of their Python.
+The tests start them as a user would: by the path of their Python.
 """
 
 from __future__ import annotations
@@ -15,27 +16,29 @@ import tempfile
 import venv
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[2] / "environments"
+HERE = Path(__file__).parent
+FOLDER = HERE / "environments"
 
-RELEASES: dict[str, tuple[str, ...]] = {
+REQUIREMENTS: dict[str, tuple[str, ...]] = {
     # 1.3 reads the inside of pydantic, which has changed since.
-    "1.3": ("mcp==1.3.0", "pydantic==2.10.6"),
-    "1.26": ("mcp==1.26.0",),
-    "2.3": ("mcp==2.3.0",),
+    "mcp-1.3": ("mcp==1.3.0", "pydantic==2.10.6"),
+    "mcp-1.26": ("mcp==1.26.0",),
+    "mcp-2.3": ("mcp==2.3.0",),
+    "frameworks": tuple((HERE / "serving" / "frameworks" / "requirements.txt").read_text().split()),
 }
 
 
-def python_of(release: str, folder: Path = FOLDER) -> Path:
-    """The Python of a release's environment, which is made where it is missing."""
-    environment = folder / f"mcp-{release}"
+def python_of(name: str, folder: Path = FOLDER) -> Path:
+    """The Python of an environment, which is made where it is missing."""
+    environment = folder / name
     python = environment / "bin" / "python"
-    wanted = "\n".join((*RELEASES[release], sys.version.split()[0]))
+    wanted = "\n".join((*REQUIREMENTS[name], sys.version.split()[0]))
     stamp = environment / "installed.txt"
     if not (stamp.exists() and stamp.read_text() == wanted):
         folder.mkdir(parents=True, exist_ok=True)
         # Made beside and moved: a run that was interrupted, or two at once, leave nothing half made.
         with tempfile.TemporaryDirectory(dir=folder) as made:
-            _make(Path(made) / "environment", RELEASES[release])
+            _make(Path(made) / "environment", REQUIREMENTS[name])
             shutil.rmtree(environment, ignore_errors=True)
             os.rename(Path(made) / "environment", environment)
         stamp.write_text(wanted)
@@ -53,7 +56,7 @@ def _make(path: Path, requirements: tuple[str, ...]) -> None:
 
 if __name__ == "__main__":
     try:
-        for release in RELEASES:
-            print(python_of(release, Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER))
+        for name in REQUIREMENTS:
+            print(python_of(name, Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER))
     except RuntimeError as error:
         sys.exit(str(error))

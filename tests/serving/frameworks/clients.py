@@ -1,0 +1,125 @@
+"""An agent of each framework, as its own tutorial writes it, against an endpoint: `clients.py FRAMEWORK URL`.
+
+Each asks a question that takes a call, runs the tool, hears the answer, and asks again in the same conversation, whole
+and streamed. Prints `{"answers": [...], "called": [...]}`. Runs in an environment that has the frameworks alone.
+"""
+
+import asyncio
+import json
+import sys
+
+QUESTION, AGAIN = "Where is order 4417?", "And order 4418?"
+called = []
+
+
+def get_order(order_id: str) -> str:
+    """Read an order."""
+    called.append(order_id)
+    return f"order {order_id}: shipped"
+
+
+def openai_agents(url):
+    from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool
+    from openai import AsyncOpenAI
+
+    async def talk():
+        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            model = OpenAIChatCompletionsModel(model="desk", openai_client=client)
+            agent = Agent(name="desk", instructions="Be brief.", tools=[function_tool(get_order)], model=model)
+            first = await Runner.run(agent, QUESTION)
+            history = [*first.to_input_list(), {"role": "user", "content": AGAIN}]
+            second = Runner.run_streamed(agent, history)
+            async for _ in second.stream_events():
+                pass
+            return [first.final_output, second.final_output]
+
+    return asyncio.run(talk())
+
+
+def pydantic_ai(url):
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    async def talk():
+        model = OpenAIChatModel("desk", provider=OpenAIProvider(base_url=url, api_key="none"))
+        agent = Agent(model, tools=[get_order], instructions="Be brief.")
+        first = await agent.run(QUESTION)
+        async with agent.run_stream(AGAIN, message_history=first.all_messages()) as second:
+            return [first.output, await second.get_output()]
+
+    return asyncio.run(talk())
+
+
+def litellm(url, provider="openai"):
+    import litellm
+
+    parameters = {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]}
+    function = {"name": "get_order", "description": "Read an order.", "parameters": parameters}
+    options = {
+        "model": f"{provider}/desk",
+        "api_base": url,
+        "api_key": "none",
+        "num_retries": 0,
+        "tools": [{"type": "function", "function": function}],
+    }
+
+    def ask(stream):
+        if not stream:
+            return litellm.completion(messages=messages, **options)
+        return litellm.stream_chunk_builder(list(litellm.completion(messages=messages, stream=True, **options)))
+
+    def answer(stream):
+        message = ask(stream).choices[0].message
+        messages.append(message)
+        for call in message.tool_calls or []:
+            result = get_order(**json.loads(call.function.arguments))
+            messages.append({"role": "tool", "tool_call_id": call.id, "name": call.function.name, "content": result})
+        return answer(stream) if message.tool_calls else message.content
+
+    messages = [{"role": "user", "content": QUESTION}]
+    answers = [answer(False)]
+    messages.append({"role": "user", "content": AGAIN})
+    return [*answers, answer(True)]
+
+
+def langchain(url, **bound):
+    from langchain_core.messages import HumanMessage
+    from langchain_core.tools import tool
+    from langchain_openai import ChatOpenAI
+
+    order = tool(get_order)
+    model = ChatOpenAI(model="desk", base_url=url, api_key="none", max_retries=0).bind_tools([order], **bound)
+
+    def ask(stream):
+        if not stream:
+            return model.invoke(messages)
+        whole = None
+        for chunk in model.stream(messages):
+            whole = chunk if whole is None else whole + chunk
+        return whole
+
+    def answer(stream):
+        message = ask(stream)
+        messages.append(message)
+        messages.extend(order.invoke(call) for call in message.tool_calls)
+        return answer(stream) if message.tool_calls else message.content
+
+    messages = [HumanMessage(QUESTION)]
+    answers = [answer(False)]
+    messages.append(HumanMessage(AGAIN))
+    return [*answers, answer(True)]
+
+
+FRAMEWORKS = {
+    "openai-agents": openai_agents,
+    "pydantic-ai": pydantic_ai,
+    "litellm": litellm,
+    "litellm as for vLLM": lambda url: litellm(url, "hosted_vllm"),
+    "langchain": langchain,
+    "langchain, strict": lambda url: langchain(url, strict=True),
+}
+
+if __name__ == "__main__":
+    answers = FRAMEWORKS[sys.argv[1]](sys.argv[2])
+    print(json.dumps({"answers": answers, "called": called}))

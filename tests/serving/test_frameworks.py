@@ -1,0 +1,52 @@
+"""Agents of the frameworks that people use, in their default settings, against the endpoint over a real socket."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from fake_policy import FakePolicy, running
+from frameworks.clients import FRAMEWORKS
+from other_environments import python_of
+
+CLIENTS = Path(__file__).parent / "frameworks" / "clients.py"
+QUIET = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it is fetched
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    "LANGSMITH_TRACING": "false",
+}
+
+
+def look_up_and_say(prompt: str, seed: int) -> str:
+    """Reasons, reads the order that was asked for last, and says what it heard."""
+    asked = prompt.rpartition("<user>")[2]
+    if "<tool>" in asked:
+        return "<think>I know it.</think>It has been shipped."
+    number = "4418" if "4418" in asked else "4417"
+    call = {"name": "get_order", "arguments": {"order_id": number}}
+    return f"<think>I look.</think><tool_call>{json.dumps(call)}</tool_call>"
+
+
+@pytest.fixture(scope="module")
+def url():
+    with running(FakePolicy(look_up_and_say)) as server:
+        yield f"{server.url}/v1"
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    return python_of("frameworks")
+
+
+@pytest.mark.timeout(300)  # the first one may make the environment
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_an_agent_calls_its_tools_in_two_turns_whole_and_streamed(framework: str, url: str, python: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | QUIET
+    command = [str(python), str(CLIENTS), framework, url]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert json.loads(ended.stdout.splitlines()[-1]) == {
+        "answers": ["It has been shipped.", "It has been shipped."],
+        "called": ["4417", "4418"],
+    }

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, Self
 
 import anyio
 import anyio.abc
 import mcp_types as types
-from jsonschema.protocols import Validator
 from mcp.client.session import ClientRequestContext, ClientSession, _CallToolResultAdapter, _input_required_unexpected
 from mcp.shared.dispatcher import Dispatcher, ProgressFnT
-from referencing import Registry
 
-from ..toolsets.multiples import with_exact_multiples
-from ..toolsets.patterns import with_readable_patterns
 from ..toolsets.plain import NotPlain, is_plain, plain_copy
 from .sharing import QuickChecks, Shared
-
-logger = logging.getLogger(__name__)
 
 _CALL = "tools/call"
 _RESERVED = "io.modelcontextprotocol/"
@@ -151,29 +144,19 @@ class LightSession(ClientSession):
         return accepts(answer["structuredContent"])
 
     async def validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
-        """As `ClientSession.validate_tool_result`; a result that clearly satisfies its schema is looked at once."""
-        quick = self._quick.get(name)
-        if quick is None or quick[0] is not self._tool_output_schemas.get(name):
-            return await super().validate_tool_result(name, result)
-        is_there = result.structured_content is not None or "structured_content" in result.model_fields_set
-        if not is_there or not quick[1](result.structured_content):
-            return await super().validate_tool_result(name, result)
-        return None
-
-    def _output_schema_validator(self, name: str, output_schema: dict[str, Any]) -> Validator:
-        def compiled() -> Validator:
-            readable = with_readable_patterns(output_schema, left_out)
-            kind: Any = type(super(LightSession, self)._output_schema_validator(name, readable))
-            exact: Validator = with_exact_multiples(kind)(readable, registry=Registry())
-            return exact
-
-        def left_out(pattern: str) -> None:
-            logger.warning("results of %r are not checked against %r, which Python cannot read", name, pattern)
-
-        validator, accepts = self._shared.check(output_schema, compiled)
-        if accepts is not None:
-            self._quick[name] = (output_schema, accepts)
-        return validator
+        """As `ClientSession.validate_tool_result`, in a limited time."""
+        if name not in self._tool_output_schemas:
+            await self.list_tools()
+        schema = self._tool_output_schemas.get(name)
+        if schema is None:
+            return
+        if result.structured_content is None and "structured_content" not in result.model_fields_set:
+            raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
+        check = self._shared.check(name, schema)
+        if check.accepts is not None:
+            self._quick[name] = (schema, check.accepts)
+        if problem := check.problem(result.structured_content):
+            raise RuntimeError(problem)
 
     def _can_be_short(self) -> bool:
         """Whether the session is in the state in which a plain call is known to give the same either way."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import mcp_types as types
-from jsonschema.protocols import Validator
 from mcp import Client
 from mcp.server import Server
 
-from ..toolsets.acceptance import Acceptance, compile_acceptance
+from ..toolsets.acceptance import Acceptance
+from ..toolsets.result_checks import ResultCheck
 from .serving import Caller
 
 QuickChecks = dict[str, tuple[dict[str, Any], Acceptance]]
@@ -53,7 +52,7 @@ class Shared:
         self.listing: Listing | None = None
         self.adopted: Adopted | None = None
         self._server_info: tuple[Server[Any], dict[str, Any], bool] | None = None
-        self._checks: dict[str, tuple[Validator, Acceptance | None]] = {}
+        self._checks: dict[str, ResultCheck] = {}
 
     def keep_discovered(self, server: object, discovered: types.DiscoverResult) -> None:
         self.discovered = (server, discovered)
@@ -65,10 +64,13 @@ class Shared:
             self._server_info = (server, stamp, all(type(value) is str for value in stamp.values()))
         return self._server_info[1:]
 
-    def check(self, schema: dict[str, Any], compiled: Callable[[], Validator]) -> tuple[Validator, Acceptance | None]:
-        """What judges a value by `schema`, and what says quickly that one is right. `compiled`: makes the first."""
+    def check(self, tool: str, schema: dict[str, Any]) -> ResultCheck:
+        """What judges results of a tool by its output schema. Raises `RuntimeError` where that is not a valid one."""
         # As text, because Python holds `True` and `1` to be equal and JSON Schema does not.
-        key = json.dumps(schema, sort_keys=True)
+        key = json.dumps([tool, schema], sort_keys=True)
         if key not in self._checks:
-            self._checks[key] = (compiled(), compile_acceptance(schema))
+            try:
+                self._checks[key] = ResultCheck(tool, schema)
+            except ValueError as error:
+                raise RuntimeError(str(error)) from error
         return self._checks[key]

@@ -17,10 +17,12 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import HEADER_MISMATCH, INVALID_PARAMS
 
 from ..channels.client import LightClient
+from ..channels.session import LightSession
 from ..control import CALL_META
 from ..errors import ToolFailure
 from ..records import ToolResult
 from ..sources.options import ServerOptions
+from ..toolsets.result_checks import ResultCheck
 from .content import from_mcp, from_plain
 from .eras import is_handshake
 from .reading import ReadingTools
@@ -122,6 +124,10 @@ class Catalogue:
         self._vanished: frozenset[str] = frozenset()
         self._seen = 0
         self.tools: list[types.Tool] = []
+        self._result_checks: dict[str, ResultCheck] = {}
+        if not isinstance(client.session, LightSession):
+            # The SDK's own matches the patterns of an output schema without a time limit.
+            client.session.validate_tool_result = self._check_result  # type: ignore[method-assign]
 
     def end_here(self) -> None:
         """End the client, where it was opened without being entered."""
@@ -144,6 +150,23 @@ class Catalogue:
         self.tools = [*listed, *extra]
         self._as_tasks = frozenset(tool.name for tool in listed if wants_task(tool))
         self._seen = seen
+        self._result_checks = {}
+
+    async def _check_result(self, name: str, result: types.CallToolResult) -> None:
+        """As `ClientSession.validate_tool_result`, in a limited time."""
+        check = self._result_checks.get(name)
+        if check is None:
+            schema = next((tool.output_schema for tool in self.tools if tool.name == name), None)
+            if schema is None:
+                return
+            try:
+                check = self._result_checks[name] = ResultCheck(name, schema)
+            except ValueError as error:
+                raise RuntimeError(str(error)) from error
+        if result.structured_content is None and "structured_content" not in result.model_fields_set:
+            raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
+        if problem := check.problem(result.structured_content):
+            raise RuntimeError(problem)
 
     async def load_changes(self) -> bool:
         """List the tools again where the server said that they changed. Whether it had."""

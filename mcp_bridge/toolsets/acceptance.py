@@ -55,7 +55,10 @@ def compile_acceptance(schema: Any) -> Acceptance | None:
     if not isinstance(schema, dict) or schema.get("$schema", _DIALECT) != _DIALECT or not is_plain(schema):
         return None
     plain = {key: value for key, value in schema.items() if key != "$schema"}
-    if not (_is_simple(plain, schema) and _is_bounded(schema)):
+    try:
+        if not (_is_simple(plain, schema) and _is_bounded(schema)):
+            return None
+    except RecursionError:  # a chain of references that is longer than Python goes down
         return None
     import jsonschema_rs
 

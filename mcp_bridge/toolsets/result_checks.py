@@ -21,7 +21,7 @@ class ResultCheck:
         """Raises `ValueError` where the schema is not a valid one."""
 
         def left_out(part: str) -> None:
-            logger.warning("results of %r are not checked against %r, which Python cannot read", tool, part)
+            logger.warning("results of %r are not checked against %r, which cannot be checked here", tool, part)
 
         try:
             self._validator = compiled_schema(schema, left_out)

@@ -91,7 +91,7 @@ def unknown_tool(name: object, tools: Iterable[str]) -> str:
 def _compile(tool: Tool) -> Any:
     def left_out(part: str) -> None:
         logger.warning(
-            "tool %r (%s): arguments are not checked against %r, which Python cannot read",
+            "tool %r (%s): arguments are not checked against %r, which cannot be checked here",
             tool.name,
             tool.source,
             part,

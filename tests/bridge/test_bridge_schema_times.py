@@ -221,6 +221,13 @@ def test_schemas_that_hold_themselves_once_in_a_place_are_still_checked_by_compi
     assert compile_acceptance(doubling(40)) is None
 
 
+def test_a_long_chain_of_references_is_a_schema_like_any_other() -> None:
+    chain: dict[str, Any] = {f"d{n}": {"properties": {"x": {"$ref": f"#/$defs/d{n + 1}"}}} for n in range(2000)}
+    schema = {"$ref": "#/$defs/d0", "$defs": {**chain, "d2000": {"type": "string"}}}
+    checker = ArgumentChecker([Tool(name="send", input_schema={"type": "object", **schema})])
+    assert checker.problem("send", {"x": {"x": {}}}) is None
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -59,6 +59,20 @@ class ServerInfo(BaseModel):
     version: str = ""
 
 
+class WorldKind(BaseModel):
+    """What each rollout gets of one source."""
+
+    model_config = ConfigDict(frozen=True)
+
+    source: str
+    kind: Literal["copy", "control", "process", "session", "shared", "unknown"]
+    """A copy of a sandbox, a world in a server with control tools, a process, a session, or the same for all."""
+    is_fresh: bool | None = None
+    """Whether nothing of other rollouts is there when one begins; None where nobody can tell."""
+    shares: tuple[str, ...] = ()
+    """The files that all are given, or were seen to use."""
+
+
 class LeftOut(BaseModel):
     """A tool that a source has and the policy is not shown."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
-from .records import Tool, ToolResult
+from .records import Tool, ToolResult, WorldKind
 
 Setup = Mapping[str, Any]
 """How a world begins, for example `{"seed": 7, "scenario": "late_parcel"}`. Empty: as the backend starts."""
@@ -97,6 +97,11 @@ class SaidBySource:
     def can_fork(self) -> bool:
         """Whether its worlds can be forked."""
         return bool(getattr(self.source, "can_fork", False))
+
+    @property
+    def world_kind(self) -> WorldKind | None:
+        """What each rollout gets, where the source says it."""
+        return getattr(self.source, "world_kind", None)
 
     @property
     def secrets(self) -> tuple[str, ...]:

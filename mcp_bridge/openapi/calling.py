@@ -11,15 +11,14 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-from jsonschema import Draft202012Validator
 
 from ..access.redaction import HIDDEN, SHORTEST_SECRET, escaped_in_json, redacted
 from ..errors import CallTimeout, ToolFailure
 from ..ledger.identity import current_call
 from ..records import ToolResult
 from ..sources.specs import OpenApiSpec
-from ..toolsets.multiples import with_exact_multiples
 from ..toolsets.results import error
+from ..toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 from .credentials import ClientCredentials, Credentials, Fixed
 from .document import Operation
 from .requests import Prepared, prepare
@@ -125,8 +124,11 @@ class Caller:
             return
         name = tool.tool.name
         if name not in self._strict:
-            self._strict[name] = with_exact_multiples(Draft202012Validator)(tool.plan.strict_schema)
-        problems = list(self._strict[name].iter_errors(prepared.value))
+            self._strict[name] = compiled_schema(tool.plan.strict_schema, is_known_valid=True)
+        try:
+            problems = schema_errors(self._strict[name], prepared.value)
+        except SchemaTimeout as timeout:
+            raise Unwritable(f"the body could not be checked in time, and so is not accepted: {timeout}") from timeout
         while problems:
             problem = problems.pop()
             problems += problem.context or ()

@@ -15,7 +15,7 @@ import httpx
 
 from ..access.redaction import public_url
 from ..errors import SourceError
-from ..records import Tool, ToolResult
+from ..records import Tool, ToolResult, WorldKind
 from ..sources.specs import OpenApiSpec
 from ..toolsets.results import error
 from ..world import Setup
@@ -56,6 +56,11 @@ class OpenApiSource:
         self._tools = {one.tool.name: one for one in made}
         self._warn(made)
         self._caller = Caller(spec, self._base, self._credentials, self._maker)
+
+    @property
+    def world_kind(self) -> WorldKind:
+        only_reads = all(tool.annotations.read_only for tool in self.tools)
+        return WorldKind(source=self._spec.label, kind="shared", is_fresh=only_reads)
 
     def __repr__(self) -> str:
         return f"OpenApiSource({self._spec.label!r}, {len(self._tools)} tools)"

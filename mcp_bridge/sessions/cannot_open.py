@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..sources.specs import StdioSpec
+from ..sources.specs import WORLD_DIR, StdioSpec
 from .eras import WrongProtocol
 from .notes import Notes
 from .reading import NotOffered
@@ -52,9 +52,11 @@ def _cannot_start(spec: StdioSpec, failure: BaseException | None, notes: Notes, 
             died=True,
         )
     if isinstance(failure, FileNotFoundError | NotADirectoryError | PermissionError):
-        if spec.cwd is not None and failure.filename == spec.cwd:
+        # A cwd in the folder of a world is another one in each.
+        cwd = (spec.cwd or "").removeprefix(WORLD_DIR)
+        if cwd and str(failure.filename).endswith(cwd):
             return CannotOpen(
-                f"{spec.label}: cwd {notes.redact(spec.cwd)!r} is no folder that can be entered.", died=False
+                f"{spec.label}: cwd {notes.redact(spec.cwd or '')!r} is no folder that can be entered.", died=False
             )
         return CannotOpen(
             f"{spec.label}: the command {notes.redact(spec.command)!r} cannot be started "

@@ -20,6 +20,7 @@ from ..control import CALL_META
 from ..errors import ToolFailure
 from ..records import ToolResult
 from ..sources.options import ServerOptions
+from ..toolsets.result_checks import ResultCheck, result_check
 from ..toolsets.results import error as error_result
 from .content import from_mcp
 from .eras import is_handshake
@@ -121,6 +122,9 @@ class Catalogue:
         self._vanished: frozenset[str] = frozenset()
         self._seen = 0
         self.tools: list[types.Tool] = []
+        self._result_checks: dict[str, ResultCheck] = {}
+        # The SDK's own matches the patterns of an output schema without a time limit.
+        client.session.validate_tool_result = self._check_result  # type: ignore[method-assign]
 
     @property
     def takes_tasks(self) -> bool:
@@ -138,6 +142,23 @@ class Catalogue:
         self.tools = [*listed, *extra]
         self._as_tasks = frozenset(tool.name for tool in listed if wants_task(tool))
         self._seen = seen
+        self._result_checks = {}
+
+    async def _check_result(self, name: str, result: types.CallToolResult) -> None:
+        """As `ClientSession.validate_tool_result`, in a limited time."""
+        check = self._result_checks.get(name)
+        if check is None:
+            schema = next((tool.output_schema for tool in self.tools if tool.name == name), None)
+            if schema is None:
+                return
+            try:
+                check = self._result_checks[name] = result_check(name, json.dumps(schema))
+            except ValueError as error:
+                raise RuntimeError(str(error)) from error
+        if result.structured_content is None and "structured_content" not in result.model_fields_set:
+            raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
+        if problem := check.problem(result.structured_content):
+            raise RuntimeError(problem)
 
     async def load_changes(self) -> bool:
         """List the tools again where the server said that they changed. Whether it had."""

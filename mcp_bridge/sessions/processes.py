@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -61,7 +61,7 @@ class ServerProcess:
         """Whether a member of the group wants a processor, or has had one since this was last asked. Also False where
         the system does not tell."""
         before, self._ticks, wants = self._ticks, 0, False
-        for fields in _members(self.pid):
+        for fields in _members(self.pid).values():
             wants = wants or fields[0] in _WANTS_A_PROCESSOR
             self._ticks += int(fields[11]) + int(fields[12])
         return wants or self._ticks - before > 1
@@ -144,7 +144,12 @@ def _lives(group: int) -> bool:
         return False
     except PermissionError:
         return True
-    return not _is_listed() or any(fields[0] != "Z" for fields in _members(group))
+    return not _is_listed() or any(fields[0] != "Z" for fields in _members(group).values())
+
+
+def group_members(group: int) -> list[int]:
+    """The processes of the group, where the system shows them as files."""
+    return list(_members(group))
 
 
 def _is_listed() -> bool:
@@ -152,8 +157,9 @@ def _is_listed() -> bool:
     return Path("/proc/self/stat").exists()
 
 
-def _members(group: int) -> Iterator[list[str]]:
+def _members(group: int) -> dict[int, list[str]]:
     """Of each member of the group the fields of its `stat`, from the state on (proc(5))."""
+    found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             # The name of the program, in brackets, may hold anything.
@@ -161,4 +167,5 @@ def _members(group: int) -> Iterator[list[str]]:
         except OSError:
             continue
         if len(fields) > 12 and int(fields[2]) == group:
-            yield fields
+            found[int(stat.parent.name)] = fields
+    return found

@@ -14,16 +14,18 @@ import anyio
 import anyio.abc
 
 from ..access.hiding import Hiding
+from ..access.redaction import redacted
 from ..control import CLOSE_WORLD, CONTROL_META, CONTROL_VERBS, FORK_WORLD, OPEN_WORLD, WORLD_STATE
 from ..errors import ServerDied, SourceError, ToolFailure
 from ..guard.choosing import with_users_word
-from ..records import LeftOut, ServerInfo, Tool, ToolAnnotations
+from ..records import LeftOut, ServerInfo, Tool, ToolAnnotations, WorldKind
 from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from ..world import Setup
 from .handlers import Handlers
 from .opening import open_session
 from .pool import SessionPool, Sessions, SharedSession
 from .session import CannotOpen, Session
+from .shared_files import SharedFiles
 from .tasks import wants_task
 from .transports import Transport
 from .worlds import ServerWorld
@@ -75,6 +77,9 @@ class ServerSource:
         only_reads = all(tool.annotations.read_only for tool in self.tools)
         isolation = self.spec.options.isolation or ("shared" if self.control or only_reads else "session")
         self.is_shared = isolation == "shared"
+        is_apart = isinstance(self.spec, StdioSpec) and not self.is_shared and not self.control
+        self.shared_files = SharedFiles(self.spec) if is_apart and isinstance(self.spec, StdioSpec) else None
+        """What the processes of the worlds have in common; None where worlds are not kept apart by processes."""
         self.sessions: Sessions = self._shared(first) if self.is_shared else self._pool(first)
         # A server may have other clients that choose the same ids: a second run, or the one that was killed
         # before this one was resumed.
@@ -135,6 +140,24 @@ class ServerSource:
     def can_fork(self) -> bool:
         """Only a server that has all worlds in one place can copy one of them."""
         return FORK_WORLD in self.control and self.is_shared
+
+    @property
+    def world_kind(self) -> WorldKind:
+        """What each rollout gets."""
+        if self.control:
+            return WorldKind(source=self.label, kind="control", is_fresh=True)
+        only_reads = all(tool.annotations.read_only for tool in self.tools)
+        if self.is_shared:
+            return WorldKind(source=self.label, kind="shared", is_fresh=only_reads)
+        if self.shared_files is None:
+            is_own = isinstance(self.spec, ServerObjectSpec) and self.spec.factory is not None
+            return WorldKind(source=self.label, kind="session", is_fresh=True if is_own or only_reads else None)
+        shares = tuple(redacted(one, self.spec.credentials) for one in self.shared_files.found)
+        has_own = isinstance(self.spec, StdioSpec) and self.spec.has_world_dir
+        is_fresh: bool | None = only_reads or (has_own and not shares) or None
+        if self.shared_files.was_written:
+            is_fresh = False
+        return WorldKind(source=self.label, kind="process", is_fresh=is_fresh, shares=shares)
 
     @property
     def check_timeout_s(self) -> float:

@@ -106,6 +106,11 @@ class Session:
         """The last HTTP status that was an error while the session opened."""
         return self._notes.http_status
 
+    @property
+    def process_id(self) -> int | None:
+        """Of the process that was started for it, if one was."""
+        return None if self._notes.process is None else self._notes.process.pid
+
     def has_computed(self) -> bool:
         """Whether its process has computed since this was last asked, as far as anybody knows."""
         return self._notes.process is not None and self._notes.process.has_computed()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import shutil
 import ssl
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +24,7 @@ from mcp_types import CONNECTION_CLOSED, Implementation
 from ..access.auth import Login
 from ..control import CONTROL_ENV
 from ..event_loop import on_asyncio
-from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
+from ..sources.specs import WORLD_DIR_PREFIX, HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from .answering import Answers
 from .eras import Era, agree, client_mode, is_handshake
 from .handlers import Handlers
@@ -35,6 +38,8 @@ from .stdio import StdioStreams
 
 if TYPE_CHECKING:
     from .connections import Connections
+
+logger = logging.getLogger(__name__)
 
 _eras: dict[tuple[str, ...], Era] = {}
 """How to begin with the server of a command; found out once for each process of ours."""
@@ -226,6 +231,40 @@ async def _stdio(spec: StdioSpec, options: dict[str, Any], notes: Notes) -> Asyn
 
 @contextlib.asynccontextmanager
 async def _streams(spec: StdioSpec, tail: StderrTail, notes: Notes) -> AsyncIterator[Any]:
+    async with _with_world_dir(spec) as own, _started(own, tail, notes) as streams:
+        yield streams
+
+
+@contextlib.asynccontextmanager
+async def _with_world_dir(spec: StdioSpec) -> AsyncIterator[StdioSpec]:
+    """The spec with a fresh folder of its own where it names one; the folder is removed in the end."""
+    if not spec.has_world_dir:
+        yield spec
+        return
+    folder = await anyio.to_thread.run_sync(_new_world_dir, spec.options.world_template)
+    try:
+        yield spec.with_world_dir(folder)
+    finally:
+        with anyio.CancelScope(shield=True):
+            try:
+                await anyio.to_thread.run_sync(shutil.rmtree, folder)
+            except (OSError, RecursionError) as error:
+                logger.warning("the folder of a world of %s cannot be removed: %s", spec.label, error)
+
+
+def _new_world_dir(template: str | None) -> str:
+    folder = tempfile.mkdtemp(prefix=WORLD_DIR_PREFIX)
+    try:
+        if template is not None:
+            shutil.copytree(template, folder, symlinks=True, dirs_exist_ok=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+@contextlib.asynccontextmanager
+async def _started(spec: StdioSpec, tail: StderrTail, notes: Notes) -> AsyncIterator[Any]:
     env = {**get_default_environment(), CONTROL_ENV: "1", **spec.env}
     if sys.platform == "win32":
         # Process groups are a matter of POSIX; there the SDK puts a server and what it starts into a job.

@@ -18,6 +18,7 @@ from ..records import Tool, ToolResult
 from ..world import Setup
 from .pool import Sessions
 from .session import Session
+from .shared_files import SharedFiles
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,9 @@ class Host(Protocol):
 
     @property
     def is_shared(self) -> bool: ...
+
+    @property
+    def shared_files(self) -> SharedFiles | None: ...
 
     @property
     def verb_timeout_s(self) -> float: ...
@@ -110,8 +114,12 @@ class ServerWorld:
         touches = name not in self._reads
         self._touches += touches
         given = arguments if type(arguments) is dict else dict(arguments)
+        shared = self._host.shared_files if touches else None
+        files = None if shared is None else shared.before(session.process_id)
         try:
             result = await session.call(name, given, self._meta(call_id))
+            if files is not None and shared is not None and session.process_id is not None:
+                shared.after(session.process_id, files, name)
             return result if self._hiding is None else self._hiding.result(result)
         except ToolFailure as error:
             self._touches -= touches and error.delivery in ("not_sent", "refused")

@@ -18,7 +18,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure
-from ..records import Tool, ToolResult
+from ..records import Tool, ToolResult, WorldKind
 from ..toolsets.plain import NotPlain, plain_copy
 from ..toolsets.results import EMPTY, compact_json, error
 from ..world import Setup
@@ -140,6 +140,11 @@ class FunctionSource:
     @property
     def tools(self) -> list[Tool]:
         return [one.tool for one in self._tools]
+
+    @property
+    def world_kind(self) -> WorldKind:
+        only_reads = all(tool.annotations.read_only for tool in self.tools)
+        return WorldKind(source="functions", kind="shared", is_fresh=only_reads)
 
     @contextlib.asynccontextmanager
     async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[_FunctionWorld]:  # noqa: ARG002

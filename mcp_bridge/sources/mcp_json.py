@@ -13,7 +13,8 @@ Beside `headers`, an entry with `url` may have `auth`, `tls` and `proxy`: see `m
 
 `${NAME}` in `command`, `args`, `env`, `headers`, `url` and those three is replaced by the environment variable;
 `${NAME:-text}` has a default. `${TOOLBAKE_PYTHON}` is the Python that runs toolbake, unless the environment says other.
-`~` and a relative `cwd` are resolved against the folder of the file; without `cwd` the server starts in the
+In `command`, `args`, `env` and `cwd`, `${TOOLBAKE_WORLD_DIR}` is a fresh folder for each process of the server, so for
+each world. `~` and a relative `cwd` are resolved against the folder of the file; without `cwd` the server starts in the
 current folder.
 """
 
@@ -33,7 +34,7 @@ from ..access.redaction import is_secret_name, shown_arguments, shown_text, url_
 from ..access.settings import read_access
 from ..errors import SourceError
 from .options import ServerOptions, read_options
-from .specs import HttpSpec, OpenApiSpec, ServerSpec, StdioSpec, UrlTransport
+from .specs import WORLD_DIR, HttpSpec, OpenApiSpec, ServerSpec, StdioSpec, UrlTransport
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +111,9 @@ def read_openapi_entry(name: str, entry: Mapping[str, Any], place: str, folder: 
     from ..openapi.settings import read_entry
 
     _refuse_unknown_keys(entry, place)
-    return read_entry(name, entry, place, folder, read_options(entry.get("toolbake", {}), place))
+    options = read_options(entry.get("toolbake", {}), place)
+    _refuse_template(options, place)
+    return read_entry(name, entry, place, folder, options)
 
 
 def _refuse_unknown_keys(entry: Mapping[str, Any], place: str) -> None:
@@ -135,16 +138,28 @@ def _read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path) -
     if mixed:
         raise SourceError(f"{place} has {mixed[0]!r}, which does nothing beside {_transport(entry)!r}; remove it")
     options = _with_places(read_options(entry.get("toolbake", {}), place), folder)
+    if "url" in entry:
+        _refuse_template(options, place)
     read = _stdio if "command" in entry else _http
     return read(name, entry, place, folder, options)
 
 
 def _with_places(options: ServerOptions, folder: Path) -> ServerOptions:
     """The options with paths that no longer depend on where they were written."""
-    if options.roots is None:
-        return options
-    roots = tuple(one if "://" in one else str(folder / Path(one).expanduser()) for one in options.roots)
-    return options.model_copy(update={"roots": roots})
+    update: dict[str, Any] = {}
+    if options.roots is not None:
+        update["roots"] = tuple(one if "://" in one else str(folder / Path(one).expanduser()) for one in options.roots)
+    if options.world_template is not None:
+        update["world_template"] = str(folder / Path(options.world_template).expanduser())
+    return options.model_copy(update=update)
+
+
+def _refuse_template(options: ServerOptions, place: str) -> None:
+    if options.world_template is not None:
+        raise SourceError(
+            f'{place}: world_template does nothing here; it is for a "command" that uses {WORLD_DIR} in its command, '
+            "args, env or cwd"
+        )
 
 
 def _transport(entry: Mapping[str, Any]) -> str:
@@ -158,15 +173,17 @@ def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, option
     args = entry.get("args", [])
     if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
         raise SourceError(f"{place}: args is {_shown(args)}; it must be a list of strings")
-    command, command_secrets = expanded({"command": command}, "", place)
-    numbered, args_secrets = expanded({str(number): arg for number, arg in enumerate(args)}, "args", place)
-    env, secrets = expanded(_strings(entry, "env", place), "env", place)
+    command, command_secrets = expanded({"command": command}, "", place, has_worlds=True)
+    numbered, args_secrets = expanded(
+        {str(number): arg for number, arg in enumerate(args)}, "args", place, has_worlds=True
+    )
+    env, secrets = expanded(_strings(entry, "env", place), "env", place, has_worlds=True)
     cwd = entry.get("cwd")
     if cwd is not None:
         if not isinstance(cwd, str):
             raise SourceError(f"{place}: cwd is {cwd!r}; it must be the path of a folder")
-        cwd = str(folder / Path(cwd).expanduser())
-    return StdioSpec(
+        cwd = cwd if cwd.startswith(WORLD_DIR) else str(folder / Path(cwd).expanduser())
+    spec = StdioSpec(
         name,
         os.path.expanduser(command["command"]),
         tuple(numbered.values()),
@@ -176,6 +193,12 @@ def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, option
         secrets=(*secrets, *command_secrets, *args_secrets),
         credentials=_secret_variables([entry["command"], *args, *_strings(entry, "env", place).values()]),
     )
+    template = options.world_template
+    if template is not None and not spec.has_world_dir:
+        _refuse_template(options, place)
+    if template is not None and not os.path.isdir(template):
+        raise SourceError(f"{place}: world_template {template!r} is no folder; give one that is copied for each world")
+    return spec
 
 
 def _http(name: str, entry: Mapping[str, Any], place: str, folder: Path, options: ServerOptions) -> HttpSpec:
@@ -239,12 +262,21 @@ def _secret_variables(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(os.environ[name] for name in names if name in os.environ and is_secret_name(name))
 
 
-def expanded(values: Mapping[str, str], key: str, place: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The values with `${NAME}` replaced, and what came from the environment (which is never shown)."""
+def expanded(
+    values: Mapping[str, str], key: str, place: str, *, has_worlds: bool = False
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The values with `${NAME}` replaced, and what came from the environment (which is never shown).
+
+    `has_worlds`: `${TOOLBAKE_WORLD_DIR}` is left for each world to replace.
+    """
     secrets: list[str] = []
 
     def replace(match: re.Match[str], field: str) -> str:
         variable, default = match.group(1), match.group(2)
+        if f"${{{variable}}}" == WORLD_DIR:
+            if has_worlds:
+                return WORLD_DIR
+            raise SourceError(f"{place}: {field} uses {WORLD_DIR}, which only a server with a command has")
         value = os.environ.get(variable, _BUILT_IN.get(variable, default))
         if value is None:
             raise SourceError(

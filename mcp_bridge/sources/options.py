@@ -87,6 +87,10 @@ class ServerOptions(BaseModel):
     max_answer_mb: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = 8.0
     """The most megabytes (of 1 000 000 bytes) of one answer; a larger one is not kept, and the call fails."""
 
+    world_template: Annotated[StrictStr, StringConstraints(min_length=1)] | None = None
+    """A folder that is copied into `${TOOLBAKE_WORLD_DIR}` before each process starts: a path from the folder of the
+    `mcp.json`. Empty where None."""
+
     faults: Mapping[str, Any] | None = None
     """Faults to put into its tools, seeded; see `sandboxes.faults.configured`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..access.hiding import environment_credentials, header_credentials
@@ -14,6 +14,11 @@ from ..world import WorldSource
 from .options import ServerOptions
 
 _LONGEST_LABEL = 200
+
+WORLD_DIR = "${TOOLBAKE_WORLD_DIR}"
+"""In the command, arguments, environment or working folder of a server: the folder of each world's own."""
+WORLD_DIR_PREFIX = "toolbake-world-"
+"""How the names of these folders begin."""
 
 UrlTransport = Literal["streamable", "sse"]
 """How MCP travels over HTTP: `streamable` since 2025-03-26, `sse` before."""
@@ -51,6 +56,21 @@ class StdioSpec:
         shown = redacted(" ".join(shown_arguments(self._words)), self.secrets)
         shown = f"{shown[:_LONGEST_LABEL]}..." if len(shown) > _LONGEST_LABEL else shown
         return f"{self.name} ({shown})" if self.name else shown
+
+    @property
+    def has_world_dir(self) -> bool:
+        """Whether each process is given a folder of its own."""
+        return any(WORLD_DIR in text for text in (self.command, *self.args, *self.env.values(), self.cwd or ""))
+
+    def with_world_dir(self, folder: str) -> StdioSpec:
+        """As it is started for one world, whose folder is `folder`."""
+        return replace(
+            self,
+            command=self.command.replace(WORLD_DIR, folder),
+            args=tuple(arg.replace(WORLD_DIR, folder) for arg in self.args),
+            env={name: value.replace(WORLD_DIR, folder) for name, value in self.env.items()},
+            cwd=None if self.cwd is None else self.cwd.replace(WORLD_DIR, folder),
+        )
 
     @property
     def _words(self) -> list[str]:

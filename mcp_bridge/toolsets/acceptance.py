@@ -8,6 +8,7 @@ from `jsonschema`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ _TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "
 _NOTES = frozenset({"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"})
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
+_MOST_TIMES = 1000
 _EXACT = 2**53
 """Integers below this are the same number in every JSON library."""
 
@@ -52,9 +54,11 @@ def compile_acceptance(schema: Any) -> Acceptance | None:
     """
     if not isinstance(schema, dict) or schema.get("$schema", _DIALECT) != _DIALECT or not is_plain(schema):
         return None
-    if not _is_simple({key: value for key, value in schema.items() if key != "$schema"}, schema) or _is_circular(
-        schema
-    ):
+    plain = {key: value for key, value in schema.items() if key != "$schema"}
+    try:
+        if not (_is_simple(plain, schema) and _is_bounded(schema)):
+            return None
+    except RecursionError:  # a chain of references that is longer than Python goes down
         return None
     import jsonschema_rs
 
@@ -117,20 +121,71 @@ def _leads_somewhere(reference: Any, root: Mapping[str, Any]) -> bool:
     return name.replace("_", "").isalnum() and name.isascii() and isinstance(definitions, dict) and name in definitions
 
 
-def _is_circular(root: Mapping[str, Any]) -> bool:
-    """Whether a reference leads back to itself without going into the value: `jsonschema` does not come to an end."""
+def _is_bounded(root: dict[str, Any]) -> bool:
+    """Whether each part of a value is gone through a thousand times at most: the compiled check has no time limit.
+
+    Without an end it is where a reference leads back to itself without going into the value. In a schema that holds
+    itself twice in one place, ten levels of a value take a thousand times as long as one.
+    """
     places = {f"#/$defs/{name}": schema for name, schema in root.get("$defs", {}).items()} | {"#": root}
-    on_the_way: set[str] = set()
+    named = {place: _references(schema) for place, schema in places.items()}
+    if not any(named.values()):
+        return True
+    in_place = {place: set(_references_in_place(schema)) for place, schema in places.items()}
+    if any(place in _closure(place, in_place) for place in places):
+        return False
+    reached = {place: _closure(place, named) for place in places}
+    recursive = {place for place in places if place in reached[place]}
+    leads_back = {place for place in places if place in recursive or reached[place] & recursive}
+    times: dict[str, float] = {}
 
-    def returns(place: str) -> bool:
-        if place in on_the_way:
-            return True
-        on_the_way.add(place)
-        found = any(returns(reference) for reference in _references_in_place(places[place]))
-        on_the_way.remove(place)
-        return found
+    def times_at(place: str) -> float:
+        if place not in times:
+            times[place] = 0  # where it holds itself; that it does so once is seen below
+            times[place] = times_under(places[place])
+        return times[place]
 
-    return any(returns(place) for place in places)
+    def times_under(schema: Any) -> float:
+        if not isinstance(schema, dict):
+            return 1
+        parts, inside = [*schema.get("anyOf", ()), *schema.get("allOf", ())], _inside(schema)
+        ways = [schema.get("$ref") in leads_back, *(bool(_references(part) & leads_back) for part in parts)]
+        if sum(ways) + any(_references(one) & leads_back for one in inside) > 1:
+            return math.inf
+        here = sum(map(times_under, parts)) + (times_at(schema["$ref"]) if "$ref" in schema else 0)
+        return here + max(map(times_under, inside), default=1)
+
+    return all(times_at(place) <= _MOST_TIMES for place in places)
+
+
+def _closure(place: str, named: Mapping[str, set[str]]) -> set[str]:
+    """The places that the references of `place` lead to, and theirs."""
+    found: set[str] = set()
+    pending = [place]
+    while pending:
+        for one in named.get(pending.pop(), ()):
+            if one not in found:
+                found.add(one)
+                pending.append(one)
+    return found
+
+
+def _inside(schema: Mapping[str, Any]) -> list[Any]:
+    """The schemas that apply to parts of the value."""
+    one = [schema[key] for key in ("items", "additionalProperties") if key in schema]
+    return [*schema.get("properties", {}).values(), *one, *schema.get("prefixItems", ())]
+
+
+def _references(schema: Any) -> set[str]:
+    """The references of a schema and of all that is written in it."""
+    found: set[str] = set()
+    pending = [schema]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, dict):
+            found |= {one["$ref"]} if "$ref" in one else set()
+            pending += [*_inside(one), *one.get("anyOf", ()), *one.get("allOf", ())]
+    return found
 
 
 def _references_in_place(schema: Any) -> list[str]:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
 from jsonschema import ValidationError
-from jsonschema.validators import extend
-
-
-@functools.cache
-def with_exact_multiples(validator_class: Any) -> Any:
-    """A class of validators that is otherwise like `validator_class`."""
-    return extend(validator_class, {"multipleOf": _multiple_of})
 
 
 def exact_multiple(step: int | float, times: int) -> int | float:
@@ -23,7 +15,8 @@ def exact_multiple(step: int | float, times: int) -> int | float:
     return step * times if isinstance(step, int) else float(_written(step) * times)
 
 
-def _multiple_of(validator: Any, step: Any, value: Any, _: Any) -> Iterator[ValidationError]:
+def multiple_of(validator: Any, step: Any, value: Any, _: Any) -> Iterator[ValidationError]:
+    """The keyword, as `jsonschema` calls it."""
     if validator.is_type(value, "number") and not is_multiple(value, step):
         yield ValidationError(f"{value!r} is not a multiple of {step}")
 

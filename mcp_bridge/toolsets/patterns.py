@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +15,25 @@ _MANY = MANY | {"items"}
 _NAMED = NAMED | {"$defs", "definitions", "dependencies"}
 
 
-def is_readable(pattern: Any) -> bool:
-    """Whether Python can read a pattern."""
+# To `regex` a brace may begin a fuzzy match; to JavaScript and `re` one that holds no count is a letter.
+_BRACE = re.compile(r"(\\.)|\{(?!\d+\}|\d*,\d*\})", re.DOTALL)
+
+
+@functools.lru_cache(maxsize=4096)
+def compiled_pattern(pattern: str) -> Any:
+    """A pattern of `regex`, whose `search` takes a time limit; None where Python cannot read it as `re` does."""
+    import regex
+
     try:
         re.compile(pattern)
-    except (re.error, TypeError, OverflowError, RecursionError):
-        return False
-    return True
+        return regex.compile(_BRACE.sub(lambda found: found[1] or r"\{", pattern))
+    except (re.error, regex.error, OverflowError, RecursionError):
+        return None
+
+
+def is_readable(pattern: Any) -> bool:
+    """Whether Python can read a pattern."""
+    return isinstance(pattern, str) and compiled_pattern(pattern) is not None
 
 
 def with_readable_patterns(schema: Any, leave_out: Callable[[str], None]) -> Any:

@@ -23,7 +23,7 @@ from ..guard.destructive import refuse_in_training, require_known
 from ..guard.turns import Turns
 from ..ledger.lines import Entry, Ledger, LedgerLine
 from ..ledger.once import call_once
-from ..records import LeftOut, ServerInfo, Tool, ToolResult
+from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind
 from ..world import Setup, World
 from .copies import ToolsetCopy, copy_all, opened_together
 from .parts import Limits as Limits
@@ -87,6 +87,19 @@ class Toolset:
         """The MCP servers among the sources."""
         infos = [getattr(part.source, "info", None) for part in self._parts]
         return [info for info in infos if isinstance(info, ServerInfo)]
+
+    @property
+    def worlds(self) -> list[WorldKind]:
+        """What each rollout gets of each source."""
+        return [
+            part.world_kind
+            or WorldKind(
+                source=part.label,
+                kind="copy" if part.is_simulated else "unknown",
+                is_fresh=True if part.is_simulated else None,
+            )
+            for part in self._parts
+        ]
 
     @property
     def left_out(self) -> list[LeftOut]:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import json
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jsonschema import Draft202012Validator, ValidationError
+from jsonschema import ValidationError
 from jsonschema.exceptions import SchemaError
-from jsonschema.validators import validator_for
-from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from ..errors import SourceError, ToolFailure
 from ..records import Tool
 from .acceptance import compile_acceptance
-from .multiples import with_exact_multiples
-from .patterns import with_readable_patterns
 from .plain import is_plain
+from .schema_checks import SchemaTimeout, compiled_schema, schema_errors
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +52,13 @@ class ArgumentChecker:
             lines = [f"- the arguments must be one JSON object, not {_show(arguments)}"]
             return _report(tool, lines, dropped=0)
         try:
-            errors = sorted(self._validators[name].iter_errors(dict(arguments)), key=_order)
+            errors = sorted(schema_errors(self._validators[name], dict(arguments)), key=_order)
             lines = [f"- {_explain(error)}" for error in errors[:_MOST_PROBLEMS]]
+        except SchemaTimeout as timeout:
+            logger.warning("a call of tool %r (%s) was refused: %s", tool.name, tool.source, timeout)
+            return _report(
+                tool, [f"- they could not be checked in time, and so are not accepted: {timeout}"], dropped=0
+            )
         except Unresolvable as error:
             raise _inapplicable(tool, f"has a reference that leads nowhere: {error}") from error
         except (OverflowError, RecursionError, ValueError) as error:
@@ -88,45 +89,21 @@ def unknown_tool(name: object, tools: Iterable[str]) -> str:
 
 
 def _compile(tool: Tool) -> Any:
-    validator_class = with_exact_multiples(validator_for(tool.input_schema, default=Draft202012Validator))
-
-    def left_out(pattern: str) -> None:
+    def left_out(part: str) -> None:
         logger.warning(
-            "tool %r (%s): arguments are not checked against %r, which Python cannot read",
+            "tool %r (%s): arguments are not checked against %r, which cannot be checked here",
             tool.name,
             tool.source,
-            pattern,
+            part,
         )
 
-    schema = with_readable_patterns(tool.input_schema, left_out)
     try:
-        _check_schema(validator_class, schema)
+        return compiled_schema(tool.input_schema, left_out)
     except SchemaError as error:
         raise SourceError(
             f"the input schema of tool {tool.name!r} ({tool.source}) is no valid JSON Schema: {error.message} "
             f"at {error.json_path}. Mend the schema in the server."
         ) from error
-    # An empty registry: a schema never makes this process fetch anything.
-    return validator_class(schema, registry=Registry())
-
-
-def _check_schema(validator_class: Any, schema: Mapping[str, Any]) -> None:
-    """Raises `SchemaError`. Takes milliseconds, so it is done once for each text: the same tools come again with every
-    session and every sandbox."""
-    try:
-        text = json.dumps(schema)
-        is_json = json.loads(text) == schema
-    except (TypeError, ValueError):
-        is_json = False
-    if is_json:
-        _check_text(validator_class, text)
-    else:
-        validator_class.check_schema(schema)
-
-
-@functools.lru_cache(maxsize=512)
-def _check_text(validator_class: Any, text: str) -> None:
-    validator_class.check_schema(json.loads(text))
 
 
 def _order(error: ValidationError) -> tuple[str, str]:

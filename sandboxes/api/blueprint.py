@@ -8,20 +8,18 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mcp_bridge.errors import SourceError
 from mcp_bridge.openapi.document import Document, read_document
 from mcp_bridge.openapi.tools import OperationTool, ToolMaker, legal_name
+from mcp_bridge.toolsets.schema_checks import compiled_schema, schema_errors
 
 from .access import SIGNED_OUT
 from .answering.errors import Refusals
 from .inference.planning import infer
 from .shapes import Shapes
 from .world.seeding import Seeds
-
-if TYPE_CHECKING:
-    from jsonschema import Draft202012Validator
 
 _SEEDS_KEPT = 64
 DEFAULT, EMPTY = "default", "empty"
@@ -56,7 +54,7 @@ class Blueprint:
         if not made:
             raise SourceError(f"{self.name}: no operation is left; the tags are {', '.join(sorted(tags)) or 'none'}")
         self.tools: dict[str, OperationTool] = {one.tool.name: one for one in made}
-        self._strict: dict[str, Draft202012Validator] = {}
+        self._strict: dict[str, Any] = {}
         self._seeds: OrderedDict[tuple[int, str], Seeds] = OrderedDict()
         # Resources are tried in a world of few rows, whatever the size of the user's.
         self.few_rows = Seeds(self.backend.tables, self.shapes, name=self.document.title, seed=0, rows=2)
@@ -90,17 +88,16 @@ class Blueprint:
         return hashlib.sha256(said.encode()).hexdigest()
 
     def only_the_server_sets(self, tool: OperationTool, value: Any) -> str | None:
-        """The place in a body that holds what only the server may set, as the live source refuses it."""
+        """The place in a body that holds what only the server may set, as the live source refuses it.
+
+        Raises `SchemaTimeout`.
+        """
         if tool.plan.strict_schema is None:
             return None
         name = tool.tool.name
         if name not in self._strict:
-            from jsonschema import Draft202012Validator
-
-            from mcp_bridge.toolsets.multiples import with_exact_multiples
-
-            self._strict[name] = with_exact_multiples(Draft202012Validator)(tool.plan.strict_schema)
-        for problem in self._strict[name].iter_errors(value):
+            self._strict[name] = compiled_schema(tool.plan.strict_schema, is_known_valid=True)
+        for problem in schema_errors(self._strict[name], value):
             if problem.validator is None:
                 return str(problem.json_path).removeprefix("$").removeprefix(".")
         return None

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
+
 if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
     from mcp_bridge.openapi.document import Document
 
 Schema = dict[str, Any]
@@ -120,7 +124,6 @@ class Shapes:
         self._definitions: Mapping[str, Any] = document.schemas
         self._shapes: dict[int, tuple[Any, Shape]] = {}
         self._validators: dict[int, tuple[Any, Any]] = {}
-        self._root: Any = None
 
     def of(self, schema: Any) -> Shape:
         """The shape of `schema`, which must belong to the document or live as long as it."""
@@ -180,10 +183,10 @@ class Shapes:
 
     def valid(self, schema: Any, value: Any) -> bool:
         """Whether `value` is valid under `schema`, formats of time, e-mail and the like left aside."""
-        return bool(self._fast(schema).is_valid(value))
+        return bool(self._fast(schema)(value))
 
     def _fast(self, schema: Any) -> Any:
-        """A validator of compiled code; every answer passes it."""
+        """What says whether a value is valid, in compiled code where that can be; every answer passes it."""
         known = self._compiled_code.get(id(schema))
         if known is None:
             uses = self._uses[id(schema)] = self._uses.get(id(schema), 0) + 1
@@ -192,39 +195,44 @@ class Shapes:
             import jsonschema_rs
 
             try:
-                compiled: Any = jsonschema_rs.Draft202012Validator(self._document.closed(schema))
+                # An engine that takes no more steps than the text has letters.
+                linear = jsonschema_rs.RegexOptions()
+                closed = self._document.closed(schema)
+                compiled: Any = jsonschema_rs.Draft202012Validator(closed, pattern_options=linear)
             except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError):
                 # It knows no pattern that looks ahead or back, for example.
-                compiled = self.validator(schema)
-            known = self._compiled_code[id(schema)] = (schema, compiled)
+                known = (schema, lambda one: self._is_slowly_valid(schema, one))
+            else:
+                known = (schema, compiled.is_valid)
+            self._compiled_code[id(schema)] = known
         return known[1]
+
+    def _is_slowly_valid(self, schema: Any, value: Any) -> bool:
+        try:
+            return not self._errors(schema, value, most=1)
+        except SchemaTimeout:
+            return False
 
     def problem(self, schema: Any, value: Any) -> str | None:
         """What is wrong with `value` under `schema`, in a few words, or `None`."""
         from jsonschema.exceptions import best_match
 
-        error = best_match(self.validator(schema).iter_errors(value))
+        try:
+            error = best_match(self._errors(schema, value))
+        except SchemaTimeout as timeout:
+            return f"it could not be checked in time: {timeout}"
         if error is None:
             return None
         where = error.json_path.removeprefix("$").removeprefix(".")
         return f"{where}: {error.message[:200]}" if where else error.message[:200]
 
-    def validator(self, schema: Any) -> Any:
-        """A compiled validator, made once for each schema. It never fetches anything."""
+    def _errors(self, schema: Any, value: Any, most: int | None = None) -> list[ValidationError]:
+        """By a validator that is compiled once for each schema. Raises `SchemaTimeout`."""
         known = self._validators.get(id(schema))
         if known is None:
-            known = self._validators[id(schema)] = (schema, self._compiled(schema))
-        return known[1]
-
-    def _compiled(self, schema: Any) -> Any:
-        from jsonschema import Draft202012Validator
-
-        from mcp_bridge.toolsets.multiples import with_exact_multiples
-
-        if self._root is None:
-            # References in the schemas of a document lead to its definitions, wherever the schema itself stands.
-            self._root = with_exact_multiples(Draft202012Validator)({"$defs": dict(self._definitions)})
-        return self._root.evolve(schema=schema)
+            compiled = compiled_schema(self._document.closed(schema), is_known_valid=True)
+            known = self._validators[id(schema)] = (schema, compiled)
+        return schema_errors(known[1], value, most)
 
 
 def _own(schema: Mapping[str, Any]) -> Shape:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mcp_bridge.errors import SourceError
 from mcp_bridge.extras import require_extra
 from mcp_bridge.records import ErrorKind, Tool, ToolResult
+from mcp_bridge.toolsets.schema_checks import SchemaTimeout
 
 from ..changes import State
 from ..sandbox import Refused as SandboxRefused
@@ -182,7 +183,11 @@ class ApiTwin(Sandbox):
             prepared = prepare(operation, tool.plan, arguments)
         except Unwritable as problem:
             raise _Unfit(f"Invalid arguments for {tool.tool.name}; nothing was called.\n- {problem}") from problem
-        place = None if prepared.body is None else self.blueprint.only_the_server_sets(tool, prepared.value)
+        try:
+            place = None if prepared.body is None else self.blueprint.only_the_server_sets(tool, prepared.value)
+        except SchemaTimeout as timeout:
+            text = f"- they could not be checked in time, and so are not accepted: {timeout}"
+            raise _Unfit(f"Invalid arguments for {tool.tool.name}; nothing was called.\n{text}") from timeout
         if place is not None:
             text = f"- {place}: only the server sets this; leave it out"
             raise _Unfit(f"Invalid arguments for {tool.tool.name}; nothing was called.\n{text}")

@@ -216,13 +216,13 @@ def _breaks_schema(answer: ToolResult, schema: Mapping[str, Any] | None) -> Diff
     """Where a result of the twin is not valid against the recorded output schema."""
     if schema is None or answer.is_error:
         return None
-    from jsonschema import Draft202012Validator
-    from jsonschema.validators import validator_for
-    from referencing import Registry
+    from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 
-    # An empty registry: a schema never makes this process fetch anything.
-    validator = validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
-    problem = min(validator.iter_errors(answer.structured), key=lambda one: one.json_path, default=None)
+    try:
+        errors = schema_errors(compiled_schema(schema, is_known_valid=True), answer.structured)
+    except SchemaTimeout as timeout:
+        return Difference(path="output_schema", kind="type", twin=f"it could not be checked in time: {timeout}")
+    problem = min(errors, key=lambda one: one.json_path, default=None)
     if problem is None:
         return None
     return Difference(path=f"output_schema at {problem.json_path}", kind="type", twin=problem.message[:300])

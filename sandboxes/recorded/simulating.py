@@ -243,13 +243,13 @@ def _read(said: str, tool: Tool) -> RecordedResult:
 
 
 def _require_valid(value: Any, schema: Mapping[str, Any]) -> None:
-    from jsonschema import Draft202012Validator
-    from jsonschema.validators import validator_for
-    from referencing import Registry
+    from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 
-    # An empty registry: a schema never makes this process fetch anything.
-    validator = validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
-    problems = sorted(validator.iter_errors(value), key=lambda error: error.json_path)
+    try:
+        errors = schema_errors(compiled_schema(schema, is_known_valid=True), value)
+    except SchemaTimeout as timeout:
+        raise ValueError(f"structured could not be checked in time against the output schema: {timeout}") from timeout
+    problems = sorted(errors, key=lambda error: error.json_path)
     if problems:
         told = "; ".join(f"{error.json_path}: {error.message[:200]}" for error in problems[:5])
         raise ValueError(f"structured is not valid against the output schema: {told}")

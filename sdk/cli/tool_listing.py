@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mcp_bridge.records import LeftOut, Tool
+    from mcp_bridge.records import LeftOut, Tool, WorldKind
     from mcp_bridge.sessions.handlers import Handlers
 
     from .token_costs import TokenCosts
 
 _LONGEST_SOURCE = 40
+_KINDS = {
+    "copy": "a copy of its own",
+    "control": "a world of its own in the server",
+    "process": "a process of its own",
+    "session": "a session of its own",
+    "shared": "the same as all others",
+    "unknown": "what the source gives",
+}
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,8 @@ class Listing:
     left_out: Sequence[LeftOut]
     live_destructive: frozenset[str]
     """Names of tools that training refuses."""
+    worlds: Sequence[WorldKind] = ()
+    """What each rollout gets of each source."""
 
 
 def listing_of(source: Any, handlers: Handlers | None = None) -> Listing:
@@ -38,13 +48,14 @@ def listing_of(source: Any, handlers: Handlers | None = None) -> Listing:
     async def ask() -> Listing:
         async with connect(source, handlers=handlers) as toolset:
             live = frozenset(tool.name for tool in toolset.live_destructive)
-            return Listing(toolset.tools, toolset.left_out, live)
+            return Listing(toolset.tools, toolset.left_out, live, toolset.worlds)
 
     return anyio.run(ask)
 
 
 def as_table(listing: Listing, costs: TokenCosts | None) -> str:
-    """A line for each tool: name, source, behaviour, tokens where they were counted; then what is left out, and why."""
+    """A line for each tool: name, source, behaviour, tokens where they were counted; then what each rollout gets of
+    each source, and what is left out, and why."""
     rows = [("tool", "from", "behaviour", "tokens")]
     rows += [
         (
@@ -56,6 +67,10 @@ def as_table(listing: Listing, costs: TokenCosts | None) -> str:
         for tool in listing.tools
     ]
     lines = _aligned(rows, numbers=True)
+    lines += ["", "Each rollout has:"]
+    lines += _aligned(
+        [(_short(one.source), _KINDS[one.kind], _freshness(one)) for one in listing.worlds], numbers=False
+    )
     if listing.left_out:
         lines += ["", "Left out:"]
         lines += _aligned([(one.tool, _short(one.source), one.reason) for one in listing.left_out], numbers=False)
@@ -81,6 +96,7 @@ def as_json(listing: Listing, costs: TokenCosts | None, *, model: str) -> str:
                 }
                 for tool in listing.tools
             ],
+            "worlds": [one.model_dump() for one in listing.worlds],
             "left_out": [one.model_dump() for one in listing.left_out],
         },
         indent=2,
@@ -96,6 +112,14 @@ def _short(source: str) -> str:
     """The name of a source without its command or URL."""
     name = source.partition(" (")[0]
     return name if len(name) <= _LONGEST_SOURCE else f"...{name[3 - _LONGEST_SOURCE :]}"
+
+
+def _freshness(world: WorldKind) -> str:
+    if world.is_fresh is None and world.shares:
+        return f"fresh if it keeps no state in what all share: {'; '.join(world.shares)}"
+    return {True: "fresh", False: "not fresh: all share its state", None: "fresh if it keeps no state elsewhere"}[
+        world.is_fresh
+    ]
 
 
 def _behaviour(tool: Tool, listing: Listing) -> str:

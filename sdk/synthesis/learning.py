@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jsonschema import Draft202012Validator
-
 from mcp_bridge.errors import ToolFailure
 from mcp_bridge.records import Tool
+from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 
 from ..errors import ConfigError
 from ..rollouts.seeds import derive_seed
@@ -77,7 +76,14 @@ def fitted(value: Scalar, schema: Mapping[str, Any]) -> Scalar | None:
         if not value.isdecimal() or value != str(int(value)):
             return None
         value = int(value)
-    return value if Draft202012Validator(dict(schema)).is_valid(value) else None
+    return value if _fits(value, schema) else None
+
+
+def _fits(value: Scalar, schema: Mapping[str, Any]) -> bool:
+    try:
+        return not schema_errors(compiled_schema(dict(schema), is_known_valid=True), value, most=1)
+    except SchemaTimeout:
+        return False
 
 
 def is_number(schema: Mapping[str, Any]) -> bool:
@@ -192,7 +198,7 @@ def _any_value(facts: Facts, tool: Tool, name: str, lessons: Lessons, chance: ra
 
 def drawn_number(schema: Mapping[str, Any], chance: random.Random) -> int | None:
     """A small whole number that the schema allows."""
-    numbers = [number for number in range(1, 13) if Draft202012Validator(dict(schema)).is_valid(number)]
+    numbers = [number for number in range(1, 13) if _fits(number, schema)]
     return chance.choice(numbers) if numbers else None
 
 

@@ -51,6 +51,8 @@ def test_tools_that_are_left_out_renamed_or_refused_in_training_are_shown_as_suc
     assert re.search(
         r"^cancel_order +shop +destructive and live: refused in training +\d+$", result.stdout, re.MULTILINE
     )
+    fresh = r"^Each rollout has:\nshop +a process of its own +fresh if it keeps no state elsewhere\nfunctions +the same"
+    assert re.search(fresh, result.stdout, re.MULTILINE)
     assert "\nLeft out:\nclose_shop  shop  deny has 'close_shop'\n" in result.stdout
     told = json.loads(toolbake("tools", "both.py:tools", "--json").stdout)
     assert told["model"] == "SmolLM2-135M-Instruct"

@@ -191,7 +191,7 @@ class Shapes:
         if known is None:
             uses = self._uses[id(schema)] = self._uses.get(id(schema), 0) + 1
             if uses < _USES_BEFORE_CODE:
-                return self.validator(schema)
+                return lambda one: self._is_slowly_valid(schema, one)
             import jsonschema_rs
 
             try:

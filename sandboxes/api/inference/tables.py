@@ -289,8 +289,8 @@ class TableFinder:
             if success_of(path.operations["post"]) == "201":
                 self.lists[path.steps] = Listing(table.name, context, None)
             return
-        at_home = (
-            path.word == next((one for one in reversed(home) if one != "{}"), "") or words_of(path.word)[0] in _VERBS
+        at_home = path.word == next((one for one in reversed(home) if one != "{}"), "") or bool(
+            _VERBS & set(words_of(path.word)[:1])
         )
         # `/pets/findByStatus` and `/pets/available` show some of the rows of `/pets`, unless others put them there.
         if not at_home and path.listed is None and context is not None and success_of(path.operations["post"]) != "201":

@@ -263,8 +263,9 @@ class TableFinder:
         if below is not None:
             table = self.tables[below.table]
             self.lists[path.steps] = self._listing(table, context)
-            name = None if path.listed is None else self._shapes.name_of(path.listed.item)
-            if name is not None and table.summary is None and self._table_of(path.listed.item, path.steps) is None:
+            shown = None if path.listed is None else path.listed.item
+            name = None if shown is None else self._shapes.name_of(shown)
+            if name is not None and table.summary is None and self._table_of(shown, path.steps) is None:
                 table.summary = name
                 self._homes.setdefault(name, []).insert(0, ((*path.steps, "{}"), table))
             return

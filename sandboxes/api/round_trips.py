@@ -20,10 +20,10 @@ from .world.keys import column_value
 
 if TYPE_CHECKING:
     from mcp_bridge.openapi.document import Parameter
-    from mcp_bridge.openapi.tools import OperationTool
     from mcp_bridge.records import ToolResult
 
     from .blueprint import Blueprint
+    from .inference.pathways import Steps
     from .twin import ApiTwin
     from .world.store import Store
 
@@ -59,11 +59,10 @@ class _Broken(Exception):
 
 def round_trips(blueprint: Blueprint, world: Callable[[], tuple[ApiTwin, Store]]) -> tuple[RoundTrip, ...]:
     """Try each resource that the tools can create. `world`: a new world with its rows."""
-    tools = {one.operation.operation_id: one for one in blueprint.tools.values()}
-    plans = [plan for name, plan in blueprint.backend.plans.items() if name in tools]
+    api = _Api(blueprint)
     found = []
-    for create in _creates(plans):
-        trip = _Trip(create, plans, tools, *world())
+    for create in api.creates():
+        trip = _Trip(api, create, *world())
         problem = ""
         try:
             trip.run()
@@ -73,44 +72,54 @@ def round_trips(blueprint: Blueprint, world: Callable[[], tuple[ApiTwin, Store]]
             trip.untried = str(reason)
         except ToolFailure as failure:
             problem = str(failure)
+        except Exception as error:  # no document is refused because it could not be tried
+            trip.untried = f"trying it broke: {type(error).__name__}: {error}"
         operation = create.operation
         found.append(RoundTrip(operation.operation_id, operation.path, trip.operations, problem, trip.untried))
     return tuple(found)
 
 
-def _creates(plans: list[Plan]) -> Iterator[Plan]:
-    """What creates a row that can be read, and what should, because the path below names one."""
-    read = {plan.table for plan in plans if plan.role in {"read", "list"}}
-    rows = {steps_of(plan.operation.path) for plan in plans if plan.role == "read" and plan.item is not None}
-    for plan in plans:
-        is_lost = plan.role == "event" and plan.operation.method == "post"
-        if (is_lost and (*steps_of(plan.operation.path), "{}") in rows) or (
-            plan.role == "create" and plan.table in read
-        ):
-            yield plan
+class _Api:
+    """The operations that have a tool, by what they are about."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self.tools = {one.operation.operation_id: one for one in blueprint.tools.values()}
+        self.plans = [plan for name, plan in blueprint.backend.plans.items() if name in self.tools]
+        self.at: dict[Steps, list[Plan]] = {}
+        self.home: dict[str, Steps] = {}
+        for plan in self.plans:
+            steps = steps_of(plan.operation.path)
+            self.at.setdefault(steps, []).append(plan)
+            if plan.role == "read" and plan.table is not None and plan.item is not None and plan.item.lookups:
+                self.home[plan.table] = min(steps, self.home.get(plan.table, steps), key=len)
+
+    def creates(self) -> Iterator[Plan]:
+        """What creates a row that can be read, and what should, because the path below names one."""
+        read = {plan.table for plan in self.plans if plan.role in {"read", "list"}}
+        for steps, plans in self.at.items():
+            names_rows = any(plan.role == "read" and plan.item is not None for plan in self.at.get((*steps, "{}"), ()))
+            for plan in plans:
+                is_lost = plan.role == "event" and plan.operation.method == "post" and names_rows
+                if is_lost or (plan.role == "create" and plan.table in read):
+                    yield plan
 
 
 class _Trip:
     """One resource, from its creation to its end."""
 
-    def __init__(
-        self, create: Plan, plans: list[Plan], tools: Mapping[str, OperationTool], world: ApiTwin, store: Store
-    ) -> None:
-        self._create, self._tools, self._world, self._store = create, tools, world, store
+    def __init__(self, api: _Api, create: Plan, world: ApiTwin, store: Store) -> None:
+        self._create, self._tools, self._world, self._store = create, api.tools, world, store
         self._blueprint = world.blueprint
         self._tables = world.blueprint.backend.tables
         self._rows = Rows(store, self._tables)
         self.untried = ""
         steps = steps_of(create.operation.path)
-        self._own = [plan for plan in plans if steps_of(plan.operation.path) == (*steps, "{}")]
+        self._own = api.at.get((*steps, "{}"), [])
         if create.table is not None and not any(plan.role == "read" for plan in self._own):
-            reads = [one for one in plans if one.role == "read" and one.table == create.table]
-            below = [steps_of(one.operation.path) for one in reads if one.item is not None and one.item.lookups]
-            home = min(below, key=len, default=())
-            self._own = [plan for plan in plans if steps_of(plan.operation.path) == home and plan.item is not None]
-        beside = [plan for plan in plans if steps_of(plan.operation.path) == steps and plan.role == "list"]
-        self._list = next(iter(beside), None)
-        self.operations = frozenset(plan.operation.operation_id for plan in [create, *self._own, *beside])
+            self._own = [plan for plan in api.at.get(api.home.get(create.table, ()), ()) if plan.item is not None]
+        self._list = next((plan for plan in api.at[steps] if plan.role == "list"), None)
+        own = [create, *self._own, *([self._list] if self._list is not None else [])]
+        self.operations = frozenset(plan.operation.operation_id for plan in own)
 
     def run(self) -> None:
         """Raises `_Broken` where something does not hold, `_Untried` where that could not be found out."""
@@ -374,7 +383,7 @@ def _said(row: Mapping[str, Any], parameter: Parameter, singular: str) -> Any:
     """What an answer gives for a path's parameter: the property of its name, or else the id, where its type fits."""
     words, own, schema = words_of(parameter.name), words_of(singular), parameter.schema
     wanted = [words, words[len(own) :] if words[: len(own)] == own else [], [*own, *words]]
-    wanted += [words[-1:]] if words[-1] in _TAILS and words != own else []
+    wanted += [words[-1:]] if set(words[-1:]) & _TAILS and words != own else []
     wanted += [[one] for one in words_of(parameter.description) if one in _TAILS]
     is_text = _types(schema) == {"string"}
     inner = row.get("metadata")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..inference.model import Filter, Plan, Table
-from ..inference.queries import column_of
+from ..inference.queries import EVERYTHING, column_of
 from ..shapes import Shape, Shapes
 from ..values.fitting import LINK, is_link
 from ..values.making import kind_fits
@@ -20,7 +20,6 @@ from .requests import INVALID, Problem
 Found = tuple[str, Row]
 
 _USUAL_PAGE = 30
-_EVERYTHING = frozenset(("all", "any", "*", ""))
 _NEWEST = {"newest": True, "oldest": False, "recent": True, "latest": True}
 
 
@@ -69,9 +68,9 @@ class Lister:
     def _passes(self, row: Row, one: Filter, wanted: Any, shape: Shape, is_asked: bool) -> bool:
         column = self._shapes.of(shape.properties[one.column])
         known = column.enum or ()
-        if not is_asked and (row.get(one.column) is None or not kind_fits(column, wanted)):
+        if not is_asked and (row.get(one.column) is None or wanted == "none" or not kind_fits(column, wanted)):
             return True  # the document's default says nothing of this row
-        if isinstance(wanted, str) and wanted.casefold() in _EVERYTHING and wanted not in known:
+        if isinstance(wanted, str) and wanted.casefold() in EVERYTHING and wanted not in known:
             return True
         value = row.get(one.column)
         if one.test == "has":

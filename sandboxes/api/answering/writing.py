@@ -328,6 +328,8 @@ class Writer:
             return self._fresh_link(name, link, word, schema, maker)
         if "default" in shape.says:
             return shape.says["default"]
+        if name in table.values and (required or word in _STATES):
+            return table.values[name][0]
         if word in _STATES and shape.enum is not None:
             return maker.make_shape(shape, name, table.singular)
         if not required:

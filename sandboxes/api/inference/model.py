@@ -79,7 +79,8 @@ class Table:
     `schema`: of a row as it is read. `parent`: the table whose rows it stands under. `parts`: what its key is made of,
     after the parent's. `members`: the table whose rows it only collects. `owners`: tables whose rows it is listed
     under without a property that says so. `single`: at most one row under each parent. `summary`: the definition that
-    its list shows rows as, where that is another one.
+    its list shows rows as, where that is another one. `values`: of a text, where only a list's filter names them, the
+    filter's default first.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Table:
     single: bool = False
     guessed_key: bool = False
     summary: str | None = None
+    values: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def key(self) -> Part:

@@ -19,7 +19,7 @@ from .paths import (
     steps_of,
     success_of,
 )
-from .queries import column_of, query_of
+from .queries import EVERYTHING, column_of, query_of
 from .tables import Listing, TableFinder
 
 if TYPE_CHECKING:
@@ -86,7 +86,26 @@ class _Planner:
             plan.body_path = self._body_path(operation, row, table.singular)
             if plan.role == "list":
                 plan.query = query_of(operation.parameters, row)
+                for column, values in self._values(plan, row).items():
+                    table.values.setdefault(column, values)
         return plan
+
+    def _values(self, plan: Plan, row: Shape) -> dict[str, tuple[str, ...]]:
+        """Column -> its values, of texts without an enum that a filter has: `?state=` is open, closed or all."""
+        found: dict[str, tuple[str, ...]] = {}
+        parameters = {one.name: self._shapes.of(one.schema) for one in plan.operation.parameters}
+        for one in plan.query.filters:
+            asked, column = parameters[one.parameter], self._shapes.of(row.properties[one.column])
+            if (
+                one.test == "is"
+                and asked.enum
+                and column.enum is None
+                and column.kind == "string"
+                and not column.choices
+            ):
+                known = [value for value in asked.enum if isinstance(value, str) and value.casefold() not in EVERYTHING]
+                found[one.column] = tuple(sorted(known, key=lambda value: value != asked.says.get("default")))
+        return {column: values for column, values in found.items() if values}
 
     def _role(self, operation: Operation) -> Plan:
         steps = steps_of(operation.path)

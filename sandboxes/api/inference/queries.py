@@ -30,6 +30,9 @@ _DIRECTION = (
 )
 _SEARCH = ("q", "query", "search", "keyword", "keywords", "search term", "term", "text")
 
+EVERYTHING = frozenset(("all", "any", "*", ""))
+"""Values of a filter that choose every row."""
+
 _TESTS = {
     "at_least": (("min",), ("gte",), ("from",), ("since",), ("after",), ("start",)),
     "at_most": (("max",), ("lte",), ("to",), ("until",), ("before",), ("end",)),

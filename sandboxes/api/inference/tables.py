@@ -263,8 +263,9 @@ class TableFinder:
         if below is not None:
             table = self.tables[below.table]
             self.lists[path.steps] = self._listing(table, context)
-            name = None if path.listed is None else self._shapes.name_of(path.listed.item)
-            if name is not None and table.summary is None and self._table_of(path.listed.item, path.steps) is None:
+            shown = None if path.listed is None else path.listed.item
+            name = None if shown is None else self._shapes.name_of(shown)
+            if name is not None and table.summary is None and self._table_of(shown, path.steps) is None:
                 table.summary = name
                 self._homes.setdefault(name, []).insert(0, ((*path.steps, "{}"), table))
             return
@@ -289,8 +290,8 @@ class TableFinder:
             if success_of(path.operations["post"]) == "201":
                 self.lists[path.steps] = Listing(table.name, context, None)
             return
-        at_home = (
-            path.word == next((one for one in reversed(home) if one != "{}"), "") or words_of(path.word)[0] in _VERBS
+        at_home = path.word == next((one for one in reversed(home) if one != "{}"), "") or bool(
+            _VERBS & set(words_of(path.word)[:1])
         )
         # `/pets/findByStatus` and `/pets/available` show some of the rows of `/pets`, unless others put them there.
         if not at_home and path.listed is None and context is not None and success_of(path.operations["post"]) != "201":

@@ -201,6 +201,9 @@ class _Builder:
             inner = self._seeds._shapes.of(schema)
             if name in without or inner.write_only or (inner.says.get("deprecated") and name not in shape.required):
                 continue
+            if values := self._table.values.get(name):
+                row[name] = self._chance.choice(values)
+                continue
             made = self._maker.make_shape(inner, name, shape.name or self._table.singular, 1)
             if made is not NOTHING:
                 row[name] = made

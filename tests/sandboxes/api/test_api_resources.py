@@ -303,3 +303,20 @@ def test_a_default_of_a_filter_hides_no_row_that_it_says_nothing_of() -> None:
     made = ok(twin, "createUser", name="Ann", type=2)
     assert made in ok(twin, "listUsers")
     assert made not in ok(twin, "listUsers", role="member")
+
+
+def test_a_state_that_only_a_filter_names_has_the_filters_values() -> None:
+    row = record(["id", "state"], id=NUMBER, name=TEXT, state=TEXT)
+    paths = crud(
+        "/issues", "Issue", row, record(["name"], name=TEXT), kind=NUMBER, changes={"patch": record(state=TEXT)}
+    )
+    states = {"type": "string", "enum": ["all", "closed", "open"], "default": "open"}
+    paths["/issues"]["get"] = operation("listIssues", gives=listed(row), query={"state": states})
+    twin = holds(api(paths))
+    assert {issue["state"] for issue in ok(twin, "listIssues", state="all")} == {"open", "closed"}
+    made = ok(twin, "createIssue", name="It leaks")
+    assert made["state"] == "open"
+    assert made in ok(twin, "listIssues")
+    closed = ok(twin, "patchIssue", id=made["id"], state="closed")
+    assert closed not in ok(twin, "listIssues")
+    assert closed in ok(twin, "listIssues", state="closed")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ..sources.specs import StdioSpec
 from .eras import WrongProtocol
+from .faults import is_closed
 from .notes import Notes
 from .reading import NotOffered
-from .transports import Transport, is_closed
+from .transports import Transport
 
 
 class CannotOpen(Exception):

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx2
+import mcp_types
 from mcp.shared.exceptions import MCPError
 
 from ..access.auth import LoginFailed
@@ -27,6 +28,8 @@ _NOT_SENT = (
     httpx2.UnsupportedProtocol,
 )
 _REFUSED = frozenset({401, 403, 404, 405, 429})
+_NEVER_THE_TOOLS = frozenset({401, 403, 405, 429, 502, 503, 504})
+"""Statuses with which whoever stands before a server answers, whatever the body says."""
 _SESSION_HEADER = "mcp-session-id"
 _MOST_ERROR_BYTES = 65_536
 _FAULT_STATUS = 502
@@ -126,11 +129,14 @@ class ContainedClient(httpx2.AsyncClient):
             status == 404 or (status == 400 and b"session" in body.lower())
         ):
             fault = Fault("no_session", "refused", f"it no longer knows the session (HTTP {status})")
-        elif response.headers.get("content-type", "").lower().startswith("application/json") and b'"jsonrpc"' in body:
-            return _with_body(response, content=body)
         else:
+            error = _error_in(response, body)
+            # Without an id it says that the request was not read, so no tool said it.
+            if error is not None and error.id is not None and status not in _NEVER_THE_TOOLS:
+                return _with_body(response, content=body)
             delivery: Delivery = "refused" if status in _REFUSED else "unknown" if status >= 500 else "answered"
-            fault = Fault("status", delivery, f"it answered HTTP {status}")
+            told = f": {error.error.message}" if error is not None else ""
+            fault = Fault("status", delivery, f"it answered HTTP {status}{told}")
         return self._answered_by(fault, response.request)
 
     def _answered_by(self, fault: Fault, request: httpx2.Request) -> httpx2.Response:
@@ -178,6 +184,15 @@ class _Events(httpx2.AsyncByteStream):
 
 def _is_stream(response: httpx2.Response) -> bool:
     return response.headers.get("content-type", "").lower().startswith("text/event-stream")
+
+
+def _error_in(response: httpx2.Response, body: bytes) -> mcp_types.JSONRPCError | None:
+    if not response.headers.get("content-type", "").lower().startswith("application/json"):
+        return None
+    try:
+        return mcp_types.JSONRPCError.model_validate_json(body, by_name=False)
+    except ValueError:
+        return None
 
 
 def lost(error: httpx2.HTTPError) -> Fault:

@@ -145,21 +145,24 @@ class Catalogue:
         self._as_tasks = frozenset(tool.name for tool in listed if wants_task(tool))
         self._seen = seen
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the server said that its tools changed since they were listed."""
+        return self._notices.changes != self._seen
+
     async def load_changes(self) -> bool:
         """List the tools again where the server said that they changed. Whether it had."""
-        if self._notices.changes == self._seen:
+        if not self.is_outdated:
             return False
         if self._relisting is None:
             self._relisting = anyio.Lock()
         async with self._relisting:
-            if self._notices.changes != self._seen:
+            if self.is_outdated:
                 await self.load()
         return True
 
     async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult:
         """Call a tool. Raises the SDK's errors, and `ToolFailure` where the server no longer has the tool."""
-        if self._notices.changes != self._seen:
-            await self.load_changes()
         if name in self._vanished:
             raise self._gone(name, "not_sent")
         answers = self._answers

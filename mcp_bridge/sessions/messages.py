@@ -8,6 +8,7 @@ import re
 import mcp_types
 from mcp.shared.message import SessionMessage
 
+from .faults import Fault
 from .lines import LongLine
 
 _ENDS = 4096
@@ -53,5 +54,5 @@ def instead_of(line: bytes) -> SessionMessage | None:
     answers = LongLine(len(line), ended=True, head=line[:_ENDS], tail=line[-_ENDS:]).answers()
     if answers is None:
         return None
-    error = mcp_types.ErrorData(code=mcp_types.PARSE_ERROR, message="the answer is no message of MCP")
-    return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=answers, error=error))
+    fault = Fault("unusable", "answered", "the answer is no message of MCP")
+    return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=answers, error=fault.as_error()))

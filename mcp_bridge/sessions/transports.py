@@ -14,8 +14,7 @@ import anyio
 import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import get_default_environment, stdio_client
-from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, Implementation
+from mcp_types import Implementation
 
 from ..access.auth import Login
 from ..channels.client import http_client, in_process_client, opened_client
@@ -281,8 +280,3 @@ async def _in_process(spec: ServerObjectSpec, options: dict[str, Any], shared: S
 def _same_place(url: httpx2.URL, other: httpx2.URL) -> bool:
     """Whether both are the server itself; a login has requests of its own."""
     return (url.scheme, url.netloc, url.path) == (other.scheme, other.netloc, other.path)
-
-
-def is_closed(error: BaseException) -> bool:
-    """Whether the SDK says that the connection is gone. A server may send -32000 too, with a text of its own."""
-    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED and error.message == "Connection closed"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcp_bridge
-from mcp_bridge import SourceError, ToolFailure, ToolResult
+from mcp_bridge import SourceError, ToolResult
 from mcp_bridge.access.hiding import Hiding
 from mcp_bridge.access.redaction import is_secret_name, redacted, shown_arguments
 from mcp_bridge.sources.identify import identify
@@ -168,11 +168,9 @@ async def test_a_server_that_repeats_its_credentials_shows_them_to_nobody(
     shown: list[Any] = []
     config = {"mcpServers": {"a": {**entry, "toolbake": {"protocol": "2025-06-18"}}}}
     async with mcp_bridge.connect(config) as toolset, toolset.open_world("w") as world:
-        for name in ("text", "values", "fault", "refusal"):
+        for name in ("text", "values", "fault", "refusal", "failure"):
             shown.append((await world.call(name, {})).model_dump())
-        with pytest.raises(ToolFailure) as raised:
-            await world.call("failure", {})
-        shown += [str(raised.value), repr(toolset), toolset.servers]
+        shown += [repr(toolset), toolset.servers]
         shown += [tool.model_dump() for tool in world.tools]
         shown += [line.model_dump_json() for line in world.ledger.lines]
     told = f"{shown} {caplog.text}"

@@ -63,7 +63,7 @@ class ServerSource:
         self._group = group
         self.verb_timeout_s = verb_timeout_s
         is_ours = isinstance(transport.spec, ServerObjectSpec)
-        self.hiding = None if is_ours else Hiding(lambda: transport.spec.credentials)
+        self.hiding = None if is_ours else Hiding(lambda: transport.spec.credentials, transport.spec.label)
         """Keeps the server's credentials out of its results. None for an object of this process, which has none."""
         self.control = _control_tools(first.listed, self.spec.label)
         self._listed = first.listed

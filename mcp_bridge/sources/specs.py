@@ -39,7 +39,8 @@ class StdioSpec:
         arguments = argument_secrets(self._words)
         secrets = (*self.secrets, *arguments, *environment_secrets(self.env.values()))
         object.__setattr__(self, "secrets", tuple(dict.fromkeys(secrets)))
-        credentials = (*self.credentials, *arguments, *environment_credentials(self.env))
+        given = argument_secrets(self._words, names=False)
+        credentials = (*self.credentials, *given, *environment_credentials(self.env))
         object.__setattr__(self, "credentials", tuple(dict.fromkeys(credentials)))
 
     def __repr__(self) -> str:
@@ -73,7 +74,7 @@ class HttpSpec:
     """As for a command; those in the headers, the URL and `access` are added to it."""
 
     def __post_init__(self) -> None:
-        found = (*header_credentials(self.headers), *text_secrets(self.url), *self.access.credentials)
+        found = (*header_credentials(self.headers), *text_secrets(self.url, names=False), *self.access.credentials)
         object.__setattr__(self, "credentials", tuple(dict.fromkeys((*self.credentials, *found))))
 
     @property

@@ -51,7 +51,7 @@ class Transport:
         self.spec = spec
         self.secrets = lambda: spec.secrets
         """Asked each time, because tokens are learned while a session goes on."""
-        self.connect_timeout_s = connect_timeout_s
+        self.connect_timeout_s = spec.options.connect_timeout_s or connect_timeout_s
         given = handlers or Handlers()
         roots = spec.options.roots
         self._handlers = given if roots is None else replace(given, roots=roots)

@@ -148,5 +148,15 @@ class WorldSourceSpec:
     label: str
 
 
+def more_time(spec: ServerSpec | OpenApiSpec, limit_s: float) -> str:
+    """How to give a source longer than `limit_s` to connect, in words, for whoever gave it in this way."""
+    longer = f"{3 * limit_s:g}"
+    entry = f'"toolbake": {{"connect_timeout_s": {longer}}} in its entry of the mcp.json'
+    if spec.options.connect_timeout_s is not None:
+        return f"set {entry}"
+    others = f"connect_timeout_s={longer} in Python, or --connect-timeout {longer} on the command line"
+    return f"set {entry}, {others}" if spec.name and not isinstance(spec, ServerObjectSpec) else f"give {others}"
+
+
 ServerSpec = StdioSpec | HttpSpec | ServerObjectSpec
 Spec = ServerSpec | OpenApiSpec | FunctionSpec | WorldSourceSpec

@@ -187,7 +187,11 @@ class HttpDispatcher(JSONRPCDispatcher[TransportContext]):
         http: Any = self._http
         hints = metadata if isinstance(metadata, ClientMessageMetadata) else None
         fields: dict[str, Any] = {"params": params} if params else {}
-        if self._quick is not None and method != "initialize" and not (hints and hints.resumption_token):
+        if (
+            self._quick is not None
+            and method not in ("initialize", "tools/list")
+            and not (hints and hints.resumption_token)
+        ):
             self._keep_version(hints)
             headers = self._transport._prepare_headers() | dict((hints.headers if hints else None) or {})
             body = {"jsonrpc": "2.0", "id": request_id, "method": method, **fields}

@@ -19,6 +19,7 @@ from mcp.shared.exceptions import MCPError
 from ..access.auth import LoginFailed
 from ..errors import Delivery
 from .faults import Fault, fault_of, too_large
+from .listed_tools import readable_body
 
 _NOT_SENT = (
     httpx2.ConnectError,
@@ -116,7 +117,7 @@ class ContainedClient(httpx2.AsyncClient):
             told = response.headers.get("content-length", "")
             size = f"{int(told) / 1e6:.1f} MB" if told.isdigit() else f"more than {self._limit / 1e6:g} MB"
             return self._answered_by(too_large(size, self._limit), response.request)
-        return _with_body(response, content=body)
+        return _with_body(response, content=readable_body(body) if _asks_for_tools(response.request) else body)
 
     async def _refusal(self, response: httpx2.Response) -> httpx2.Response:
         try:
@@ -159,8 +160,9 @@ class _Events(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         # What a GET brings is taken up again by the SDK where it breaks off.
         size, resumable = 0, self._response.request.method == "GET"
+        chunks = self._response.aiter_bytes()
         try:
-            async for chunk in self._response.aiter_bytes():
+            async for chunk in _readable_events(chunks) if _asks_for_tools(self._response.request) else chunks:
                 end = max(chunk.rfind(b"\n\n"), chunk.rfind(b"\r\n\r\n"), chunk.rfind(b"\r\r"))
                 size = size + len(chunk) if end < 0 else len(chunk) - end
                 if size > self._limit:
@@ -184,6 +186,22 @@ class _Events(httpx2.AsyncByteStream):
 
 def _is_stream(response: httpx2.Response) -> bool:
     return response.headers.get("content-type", "").lower().startswith("text/event-stream")
+
+
+def _asks_for_tools(request: httpx2.Request) -> bool:
+    return request.method == "POST" and b'"tools/list"' in request.content
+
+
+async def _readable_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same events, line by line, with listings that can be read."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            is_data = line.startswith(b"data:")
+            yield (b"data: " + readable_body(line[5:].strip()) if is_data else line) + b"\n"
+    if rest:
+        yield rest
 
 
 def _error_in(response: httpx2.Response, body: bytes) -> mcp_types.JSONRPCError | None:

@@ -10,6 +10,7 @@ from mcp.shared.message import SessionMessage
 
 from .faults import Fault
 from .lines import LongLine
+from .listed_tools import make_readable
 
 _ENDS = 4096
 _HALVES = re.compile("[\ud800-\udfff]")
@@ -21,14 +22,16 @@ def message_in(text: str) -> SessionMessage | None:
     Halves of surrogate pairs are no reason to lose one: servers cut texts between them.
     """
     try:
-        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False))
+        message = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError:
-        pass
-    try:
-        whole = _HALVES.sub("\ufffd", json.dumps(json.loads(text), ensure_ascii=False))
-        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False))
-    except (ValueError, RecursionError):
-        return None
+        try:
+            whole = _HALVES.sub("\ufffd", json.dumps(json.loads(text), ensure_ascii=False))
+            message = mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)
+        except (ValueError, RecursionError):
+            return None
+    if isinstance(message, mcp_types.JSONRPCResponse):
+        make_readable(message.result)
+    return SessionMessage(message)
 
 
 def written(message: SessionMessage) -> str | SessionMessage | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import json
 import logging
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from .acceptance import compile_acceptance
 from .multiples import with_exact_multiples
 from .patterns import with_readable_patterns
 from .plain import is_plain
+from .usable import check_schema
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def _compile(tool: Tool) -> Any:
 
     schema = with_readable_patterns(tool.input_schema, left_out)
     try:
-        _check_schema(validator_class, schema)
+        check_schema(validator_class, schema)
     except SchemaError as error:
         raise SourceError(
             f"the input schema of tool {tool.name!r} ({tool.source}) is no valid JSON Schema: {error.message} "
@@ -108,25 +108,6 @@ def _compile(tool: Tool) -> Any:
         ) from error
     # An empty registry: a schema never makes this process fetch anything.
     return validator_class(schema, registry=Registry())
-
-
-def _check_schema(validator_class: Any, schema: Mapping[str, Any]) -> None:
-    """Raises `SchemaError`. Takes milliseconds, so it is done once for each text: the same tools come again with every
-    session and every sandbox."""
-    try:
-        text = json.dumps(schema)
-        is_json = json.loads(text) == schema
-    except (TypeError, ValueError):
-        is_json = False
-    if is_json:
-        _check_text(validator_class, text)
-    else:
-        validator_class.check_schema(schema)
-
-
-@functools.lru_cache(maxsize=512)
-def _check_text(validator_class: Any, text: str) -> None:
-    validator_class.check_schema(json.loads(text))
 
 
 def _order(error: ValidationError) -> tuple[str, str]:

@@ -257,7 +257,7 @@ async def test_a_server_without_tools_is_refused(script: Script) -> None:
 
 async def test_an_input_schema_that_is_no_json_schema_is_refused(script: Script) -> None:
     text = LISTING_SERVER.replace('"properties": {}', '"properties": {"a": {"type": "text"}}').replace("CALL", "pass")
-    with pytest.raises(SourceError, match=r"input schema of tool 'tool'.*no valid JSON Schema"):
+    with pytest.raises(SourceError, match=r"no tool is left. Left out are 'tool' \(.*no valid JSON Schema: 'text'"):
         async with mcp_bridge.connect(script(text)):
             pass
 

@@ -40,6 +40,10 @@ what it answered under each key can answer a repeated call without doing it agai
 ROLLOUT_META = "toolbake/rollout"
 """Key in a call's `_meta`: the id of the rollout that the call belongs to."""
 
+FAILURE_META = "toolbake/failure"
+"""Key in the `data` of an error with which our servers answer a call: true where no tool said this, but what is behind
+the server failed. Without it, the error is what the tool said."""
+
 CONTROL_ENV = "TOOLBAKE_CONTROL"
 """Set to `1` in the environment of servers that the bridge starts over stdio."""
 

@@ -15,7 +15,7 @@ Delivery = Literal["not_sent", "refused", "answered", "unknown"]
 | --- | --- | --- |
 | `not_sent` | never left this process | nothing can happen twice |
 | `refused` | reached a server that did not take it: it no longer knows the session, or asks for a login | the same |
-| `answered` | was taken, and the answer cannot be used: an internal error, or against the schema | may happen twice |
+| `answered` | was taken, and the answer cannot be used: no message of MCP, or against the schema | may happen twice |
 | `unknown` | was sent, at least in part, and no answer came | may happen twice |
 """
 

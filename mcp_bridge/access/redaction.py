@@ -9,6 +9,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 HIDDEN = "***"
 
 SHORTEST_SECRET = 6
+_SAFE_ANYWHERE = 16
+"""From this length on a secret is no part of anything else by chance."""
+_WORD = re.compile(r"(?:[A-Z]?[a-z]{1,11}|[A-Z]{1,12})\d{0,4}")
+_BEGINS = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
+"""Where a word begins, also after an escape of JSON or of a URL."""
 
 _SECRET_WORDS = re.compile(
     r"secret|passw|passphrase|pwd|credential|cookie|bearer|authori[sz]ation|api ?key|token(?!s|iz)"
@@ -52,24 +57,43 @@ def shown_text(text: str) -> str:
     return "".join([*parts, text[end:]])
 
 
-def argument_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The values that `shown_arguments` hides, in every form in which a server may print them."""
+def argument_secrets(arguments: Sequence[str], *, names: bool = True) -> tuple[str, ...]:
+    """The values that `shown_arguments` hides, in every form in which a server may print them. `names`: see
+    `text_secrets`."""
     found: list[str] = []
     for argument, follows in zip(arguments, _follow_secret_flag(arguments), strict=True):
         found += [*_forms(argument)] if follows else []
-        found += text_secrets(argument)
+        found += text_secrets(argument, names=names)
     return tuple(found)
 
 
-def text_secrets(text: str) -> tuple[str, ...]:
-    """The secrets inside one string; for a URL with a user, the password alone too."""
+def text_secrets(text: str, *, names: bool = True) -> tuple[str, ...]:
+    """The secrets inside one string; for a URL with a user, the password alone too. `names`: also the user of a URL
+    without a password, which may be a name as well as a token; a token is a secret either way."""
     found: list[str] = []
     for start, stop in _secret_spans(text):
         found += _forms(text[start:stop])
     for match in _USERINFO.finditer(text):
         user, colon, password = match["value"].partition(":")
-        found += _forms(password if colon else user)
+        if colon:
+            found += _forms(password)
+        elif not (names or _is_token(user)):
+            found = [one for one in found if one not in _forms(user)]
     return tuple(found)
+
+
+def is_weak(secret: str) -> bool:
+    """Whether a secret is so short or so much like a word (`postgres`, `password1`) that a tool may return the same
+    without repeating it: the name of a column or of a database."""
+    return len(secret) < SHORTEST_SECRET or _WORD.fullmatch(secret) is not None
+
+
+def whole(secret: str) -> str:
+    """A pattern for a secret. A short one of letters and digits alone may be a part of a longer word, such as a hash,
+    and is not found there."""
+    if len(secret) >= _SAFE_ANYWHERE or re.fullmatch(r"[A-Za-z0-9_]+", secret) is None:
+        return re.escape(secret)
+    return rf"{_BEGINS}{secret}(?![A-Za-z0-9_])"
 
 
 def environment_secrets(values: Iterable[str]) -> tuple[str, ...]:
@@ -122,6 +146,10 @@ def _follow_secret_flag(arguments: Sequence[str]) -> Iterator[bool]:
         yield after_flag and not argument.startswith("--")
         is_flag = argument.startswith("-") and "=" not in argument and " " not in argument
         after_flag = argument == "-H" or (is_flag and is_secret_name(argument))
+
+
+def _is_token(user: str) -> bool:
+    return len(user) >= _SAFE_ANYWHERE and user.isascii() and any(map(str.isdigit, user)) and "%40" not in user
 
 
 def _secret_spans(text: str) -> list[tuple[int, int]]:

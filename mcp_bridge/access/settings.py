@@ -70,7 +70,7 @@ class Access:
         """What not even a policy is shown: see `mcp_bridge.access.hiding`."""
         login = () if self.login is None else tuple(_login_secrets(self.login))
         password = self.tls.key_password if self.tls is not None else None
-        return (*login, *([password] if password else []), *text_secrets(self.proxy or ""))
+        return (*login, *([password] if password else []), *text_secrets(self.proxy or "", names=False))
 
 
 def read_access(entry: Mapping[str, Any], place: str, folder: Path) -> Access:

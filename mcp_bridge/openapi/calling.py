@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.cookiejar
 import logging
+import re
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from urllib.parse import quote
 
 import httpx
 
-from ..access.redaction import HIDDEN, SHORTEST_SECRET, escaped_in_json, redacted
+from ..access.hiding import warn_of_weak
+from ..access.redaction import HIDDEN, escaped_in_json, is_weak, redacted, whole
 from ..errors import CallTimeout, ToolFailure
 from ..ledger.identity import current_call
 from ..records import ToolResult
@@ -59,6 +61,7 @@ class Caller:
         self._credentials = credentials
         self._maker = maker
         self._secrets = {*spec.secrets, *credentials.secrets}
+        warn_of_weak(credentials.secrets, spec.label)
         self._tokens: dict[tuple[str, tuple[str, ...]], Tokens] = {}
         self._strict: dict[str, Any] = {}
         limits = httpx.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_CONNECTIONS)
@@ -208,7 +211,7 @@ class Caller:
             raise ToolFailure(f"{where} was cut off: {_words(problem)}", delivery="unknown") from None
         headers = {name.lower(): value for name, value in response.headers.items()}
         if "location" in headers:  # the one that the policy may read
-            headers["location"] = redacted(headers["location"], self._secrets)
+            headers["location"] = redacted(headers["location"], self._hidden)
         return Answer(response.status_code, headers, self._without_secrets(content)), response
 
     async def _read(self, response: httpx.Response, where: str) -> bytes:
@@ -226,13 +229,18 @@ class Caller:
             chunks.append(chunk)
         return b"".join(chunks)
 
+    @property
+    def _hidden(self) -> list[str]:
+        """The secrets that are hidden in results; the longest first, so that none is left in part."""
+        return sorted((one for one in self._secrets if not is_weak(one)), key=len, reverse=True)
+
     def _without_secrets(self, content: bytes) -> bytes:
         """Some APIs repeat the request, credentials included, and many write `/` or `+` as an escape in their JSON."""
-        for secret in sorted(self._secrets, key=len, reverse=True):
-            if len(secret) >= SHORTEST_SECRET:
-                content = content.replace(secret.encode(), HIDDEN.encode())
-                if b"\\" in content and (escaped := escaped_in_json(secret)) is not None:
-                    content = escaped.sub(HIDDEN.encode(), content)
+        for secret in self._hidden:
+            if secret.encode() in content:
+                content = re.sub(whole(secret).encode(), HIDDEN.encode(), content)
+            if b"\\" in content and (escaped := escaped_in_json(secret)) is not None:
+                content = escaped.sub(HIDDEN.encode(), content)
         return content
 
     def _redirected(

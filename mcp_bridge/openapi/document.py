@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from ..access.settings import Access
 from ..errors import SourceError
-from .schemas import PREFIX, Schema, closed
+from .schemas import PREFIX, Schema, closed, referred
 
 Method = Literal["get", "put", "post", "delete", "options", "head", "patch", "trace"]
 Location = Literal["path", "query", "header", "cookie"]
@@ -133,6 +133,25 @@ class Document:
     security_schemes: Mapping[str, SecurityScheme] = field(repr=False)
     address: str | None = None
     """The file or URL it was read from."""
+    left_out: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Operations that cannot be read, by `operationId`, with the reason."""
+    broken: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Those of `schemas` that cannot be read, with the reason; they are `True` there."""
+
+    def problem(self, operation: Operation) -> str | None:
+        """What is wrong with the schemas of a request; None where nothing is."""
+        asked = [one.schema for one in operation.parameters]
+        asked += [media.schema for media in operation.body.content.values()] if operation.body else []
+        names, pending = set[str](), [one for one in asked if isinstance(one, dict)]
+        while pending and self.broken:
+            for name in referred(pending.pop()):
+                if name in self.broken:
+                    return self.broken[name]
+                target = self.schemas[name]
+                if name not in names and isinstance(target, dict):
+                    pending.append(target)
+                names.add(name)
+        return None
 
     def resolve(self, schema: Schema | bool) -> Schema | bool:
         """What a schema that is only a reference refers to; any other as it is."""

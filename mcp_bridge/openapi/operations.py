@@ -24,7 +24,7 @@ from .document import (
     Security,
     SecurityScheme,
 )
-from .references import Place, References
+from .references import NotFollowed, Place, References
 from .schemas import Schema, SchemaReader
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ class DocumentReader:
         self._schemas = SchemaReader(self._references, is_30=self._openapi.startswith("3.0"))
         self._security = self._security_of(root, self._place)
         self._ids: dict[str, str] = {}
+        self._left_out: dict[str, str] = {}
 
     def read(self) -> Document:
         components, where = self._object(self._root, "components", self._place)
@@ -66,6 +67,9 @@ class DocumentReader:
         security_schemes = {name: self._scheme(name, node, place / name) for name, node in schemes.items()}
         operations = tuple(self._operations())
         self._schemas.finish()
+        problems = [*self._left_out.values(), *self._schemas.broken.values()]
+        if problems and not operations:
+            raise SourceError("; ".join(dict.fromkeys(problems)))
         info, _ = self._object(self._root, "info", self._place)
         order = [*named, *(name for name in self._schemas.definitions if name not in named)]
         return Document(
@@ -78,6 +82,8 @@ class DocumentReader:
             operations=operations,
             security_schemes=security_schemes,
             address=public_url(self._address) if isinstance(self._address, str) else self._shown_path(),
+            left_out=self._left_out,
+            broken=self._schemas.broken,
         )
 
     def _shown_path(self) -> str | None:
@@ -127,7 +133,12 @@ class DocumentReader:
             item, where = self._object(paths, path, place)
             for method in get_args(Method):
                 if method in item:
-                    yield self._operation(path, method, item, where)
+                    try:
+                        yield self._operation(path, method, item, where)
+                    except NotFollowed:
+                        raise
+                    except SourceError as error:
+                        self._left_out[_id_of(path, method, item)] = str(error)
 
     def _operation(self, path: str, method: Method, item: Mapping[str, Any], item_place: Place) -> Operation:
         node, place = self._object(item, method, item_place)
@@ -300,6 +311,12 @@ def _checked_version(root: Any, place: Place) -> str:
         found = f"openapi is {root['openapi']!r}" if "openapi" in root else "it has no key 'openapi'"
         raise SourceError(f"{place} is no OpenAPI document of version 3.0 or 3.1: {found}")
     return version
+
+
+def _id_of(path: str, method: str, item: Mapping[str, Any]) -> str:
+    node = item[method]
+    name = node.get("operationId") if isinstance(node, Mapping) else None
+    return name if isinstance(name, str) and name else _derived_id(method, path)
 
 
 def _derived_id(method: str, path: str) -> str:

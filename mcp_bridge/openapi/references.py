@@ -21,6 +21,10 @@ _IN_MEMORY = "memory:document"
 _MOST_STEPS = 100
 
 
+class NotFollowed(SourceError):
+    """A reference to another file or URL that is not read: the user has to say more, or to bring it."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where something stands: the document's URI and the JSON pointer in it."""
@@ -90,13 +94,13 @@ class References:
             cause = error.__cause__
             while cause is not None and not isinstance(cause, SourceError):
                 cause = cause.__cause__
-            raise SourceError(f"{place}: $ref {reference!r} cannot be followed: {cause or error}") from None
+            raise NotFollowed(f"{place}: $ref {reference!r} cannot be followed: {cause or error}") from None
 
     def locate(self, reference: str, place: Place) -> Place:
         """The place that `reference` names, whether or not something is there."""
         relative, fragment = urldefrag(reference)
         if relative and place.document == _IN_MEMORY and not urlsplit(relative).scheme:
-            raise SourceError(
+            raise NotFollowed(
                 f"{place}: $ref {reference!r} names a file, but the document was given as a value; give its path"
             )
         document = urldefrag(urljoin(place.document, relative)).url if relative else place.document

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +10,9 @@ from typing import Any
 
 from ..errors import SourceError
 from ..toolsets.subschemas import MANY, NAMED, ONE
-from .references import Place, References
+from .references import NotFollowed, Place, References
+
+logger = logging.getLogger(__name__)
 
 Schema = dict[str, Any]
 
@@ -31,6 +34,8 @@ class SchemaReader:
         self._names: dict[Place, str] = {}
         self._unread: list[tuple[str, Any, Place]] = []
         self.definitions: dict[str, Schema | bool] = {}
+        self.broken: dict[str, str] = {}
+        """What is wrong with a definition that cannot be used; anything is valid by it in `definitions`."""
 
     def name(self, name: str, node: Any, place: Place) -> None:
         """Give the schema at `place` its name, before anything refers to it."""
@@ -38,18 +43,28 @@ class SchemaReader:
         self._unread.append((name, node, place))
 
     def finish(self) -> None:
-        """Read what was referred to and not read yet, until nothing is left. Raises `SourceError`."""
+        """Read what was referred to and not read yet, until nothing is left. Raises `NotFollowed`."""
         while self._unread:
             name, node, place = self._unread.pop()
-            self.definitions[name] = self.read(node, place)
+            try:
+                self.definitions[name] = self.read(node, place)
+            except NotFollowed:
+                raise
+            except SourceError as error:
+                self._give_up(name, str(error))
         for place, name in self._names.items():
             seen, here = [name], self.definitions[name]
             while isinstance(here, dict) and "$ref" in here:
                 inner = here["$ref"].removeprefix(PREFIX)
                 if inner in seen:
-                    raise SourceError(f"{place}: {name!r} refers only to itself")
+                    self._give_up(name, f"{place}: {name!r} refers only to itself")
+                    break
                 seen.append(inner)
                 here = self.definitions[inner]
+
+    def _give_up(self, name: str, why: str) -> None:
+        logger.warning("the schema %r cannot be used, and is taken to allow anything in answers: %s", name, why)
+        self.definitions[name], self.broken[name] = True, why
 
     def read(self, node: Any, place: Place) -> Schema | bool:
         """The schema at `place` in normal form. Raises `SourceError` where it is none."""

@@ -16,7 +16,7 @@ import httpx
 from ..access.redaction import public_url
 from ..errors import SourceError
 from ..records import Tool, ToolResult, WorldKind
-from ..sources.specs import OpenApiSpec
+from ..sources.specs import OpenApiSpec, more_time
 from ..toolsets.results import error
 from ..world import Setup
 from .calling import Caller
@@ -141,12 +141,11 @@ async def open_api(spec: OpenApiSpec, *, connect_timeout_s: float) -> OpenApiSou
     def make() -> OpenApiSource:
         return OpenApiSource(spec, _read(spec))
 
-    with anyio.move_on_after(connect_timeout_s):
+    limit_s = spec.options.connect_timeout_s or connect_timeout_s
+    with anyio.move_on_after(limit_s):
         # In a thread: a thousand operations take seconds, and other servers are starting meanwhile.
         return await anyio.to_thread.run_sync(make, abandon_on_cancel=True)
-    raise SourceError(
-        f"{spec.label}: the document was not read within {connect_timeout_s:g} s; raise connect_timeout_s"
-    )
+    raise SourceError(f"{spec.label}: the document was not read within {limit_s:g} s; {more_time(spec, limit_s)}")
 
 
 def _read(spec: OpenApiSpec) -> Document:

@@ -20,6 +20,8 @@ LONGEST_NAME = 64
 LONGEST_DESCRIPTION = 1024
 """In characters. Some documents put whole manuals there, and every prompt would pay for them."""
 
+OF_OTHER_TAGS = "it has none of the tags"
+
 _ANNOTATIONS = {
     "get": ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=True),
     "put": ToolAnnotations(read_only=False, idempotent=True, open_world=True),
@@ -58,16 +60,19 @@ class ToolMaker:
         self._reaches: dict[int, bool] = {}
 
     def make(self, refuse: Callable[[Operation], str | None]) -> tuple[list[OperationTool], list[LeftOut]]:
-        """The tools, and what was left out. `refuse`: why an operation cannot be called, `None` where it can."""
+        """The tools, and what was left out, operations that the document gets wrong included. `refuse`: why an
+        operation cannot be called, `None` where it can."""
         made: list[OperationTool] = []
-        left_out: list[LeftOut] = []
+        left_out = [
+            LeftOut(tool=name, source=self._source, reason=why) for name, why in self._document.left_out.items()
+        ]
         names: set[str] = set()
         for operation in self._document.operations:
             name = _free(legal_name(operation.operation_id), names)
             names.add(name)
-            reason = refuse(operation)
+            reason = refuse(operation) or self._document.problem(operation)
             if self._tags and not self._tags & set(operation.tags):
-                reason = f"it has none of the tags {', '.join(sorted(self._tags))}"
+                reason = f"{OF_OTHER_TAGS} {', '.join(sorted(self._tags))}"
             if reason is not None:
                 left_out.append(LeftOut(tool=name, source=self._source, reason=reason))
                 continue

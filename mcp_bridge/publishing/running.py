@@ -33,6 +33,7 @@ async def serve_tools(
     max_worlds: int = MAX_WORLDS,
     idle_s: float = IDLE_S,
     call_timeout_s: float = 30.0,
+    connect_timeout_s: float = 20.0,
     handlers: Handlers | None = None,
     ready: Callable[[Toolset | WorldSource, Sequence[LeftOut]], None] = lambda *_: None,
 ) -> None:
@@ -51,7 +52,13 @@ async def serve_tools(
     async with AsyncExitStack() as stack:
         served = source
         if not isinstance(source, Toolset):
-            connecting = connect(source, call_timeout_s=call_timeout_s, max_result_chars=_WHOLE, handlers=handlers)
+            connecting = connect(
+                source,
+                call_timeout_s=call_timeout_s,
+                connect_timeout_s=connect_timeout_s,
+                max_result_chars=_WHOLE,
+                handlers=handlers,
+            )
             served = await stack.enter_async_context(connecting)
         server = publish(served, name=name, control=control, max_worlds=max_worlds, idle_s=idle_s)
         told = functools.partial(ready, served, served.left_out)

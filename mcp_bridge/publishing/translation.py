@@ -8,7 +8,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from ..control import CLOSE_WORLD, CONTROL_META, FORK_WORLD, OPEN_WORLD, WORLD_STATE
+from ..control import CLOSE_WORLD, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_STATE
 from ..errors import BridgeError, SourceError
 from ..records import Tool, ToolResult
 
@@ -71,7 +71,7 @@ def result_as_mcp(result: ToolResult, *, protocol: str | None = None) -> types.C
 def failure_as_mcp(failure: BridgeError) -> MCPError:
     """What the client asked for cannot be, or the tools behind this server failed."""
     code = types.INVALID_REQUEST if isinstance(failure, SourceError) else types.INTERNAL_ERROR
-    return MCPError(code, str(failure))
+    return MCPError(code, str(failure), {FAILURE_META: True})
 
 
 def _takes_any_output(protocol: str | None) -> bool:

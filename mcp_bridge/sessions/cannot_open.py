@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ..sources.specs import WORLD_DIR, StdioSpec
+from ..sources.specs import WORLD_DIR, StdioSpec, more_time
 from .eras import WrongProtocol
+from .faults import is_closed
 from .notes import Notes
 from .reading import NotOffered
-from .transports import Transport, is_closed
+from .transports import Transport
 
 
 class CannotOpen(Exception):
@@ -27,7 +28,7 @@ def cannot_open(transport: Transport, failure: BaseException | None, notes: Note
         limit = transport.connect_timeout_s
         return CannotOpen(
             f"{label} did not answer within {limit:g} s and was given up. Is it an MCP server that speaks on "
-            f"this transport? If it is only slow, raise connect_timeout_s.{explained}",
+            f"this transport? If it is only slow, {more_time(transport.spec, limit)}.{explained}",
             died=False,
         )
     if isinstance(failure, WrongProtocol | NotOffered):

@@ -13,12 +13,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx2
+import mcp_types
 from mcp.shared.exceptions import MCPError
 from pydantic_core import from_json
 
 from ..access.auth import LoginFailed
 from ..errors import Delivery
 from .faults import Fault, fault_of, too_large
+from .listed_tools import readable_body
 
 _NOT_SENT = (
     httpx2.ConnectError,
@@ -28,6 +30,8 @@ _NOT_SENT = (
     httpx2.UnsupportedProtocol,
 )
 _REFUSED = frozenset({401, 403, 404, 405, 429})
+_NEVER_THE_TOOLS = frozenset({401, 403, 405, 429, 502, 503, 504})
+"""Statuses with which whoever stands before a server answers, whatever the body says."""
 _SESSION_HEADER = "mcp-session-id"
 _MOST_ERROR_BYTES = 65_536
 _FAULT_STATUS = 502
@@ -118,7 +122,7 @@ class ContainedClient(httpx2.AsyncClient):
             # The SDK's client would wait for the right one, which no longer comes.
             fault = Fault("status", "answered", "it sent something else than the answer to this request")
             return self._answered_by(fault, response.request)
-        return _with_body(response, content=body)
+        return _with_body(response, content=readable_body(body) if _asks_for_tools(response.request) else body)
 
     async def _refusal(self, response: httpx2.Response) -> httpx2.Response:
         try:
@@ -131,11 +135,14 @@ class ContainedClient(httpx2.AsyncClient):
             status == 404 or (status == 400 and b"session" in body.lower())
         ):
             fault = Fault("no_session", "refused", f"it no longer knows the session (HTTP {status})")
-        elif response.headers.get("content-type", "").lower().startswith("application/json") and b'"jsonrpc"' in body:
-            return _with_body(response, content=body)
         else:
+            error = _error_in(response, body)
+            # Without an id it says that the request was not read, so no tool said it.
+            if error is not None and error.id is not None and status not in _NEVER_THE_TOOLS:
+                return _with_body(response, content=body)
             delivery: Delivery = "refused" if status in _REFUSED else "unknown" if status >= 500 else "answered"
-            fault = Fault("status", delivery, f"it answered HTTP {status}")
+            told = f": {error.error.message}" if error is not None else ""
+            fault = Fault("status", delivery, f"it answered HTTP {status}{told}")
         return self._answered_by(fault, response.request)
 
     def _answered_by(self, fault: Fault, request: httpx2.Request) -> httpx2.Response:
@@ -158,8 +165,9 @@ class _Events(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         # What a GET brings is taken up again by the SDK where it breaks off.
         size, resumable = 0, self._response.request.method == "GET"
+        chunks = self._response.aiter_bytes()
         try:
-            async for chunk in self._response.aiter_bytes():
+            async for chunk in _readable_events(chunks) if _asks_for_tools(self._response.request) else chunks:
                 end = max(chunk.rfind(b"\n\n"), chunk.rfind(b"\r\n\r\n"), chunk.rfind(b"\r\r"))
                 size = size + len(chunk) if end < 0 else len(chunk) - end
                 if size > self._limit:
@@ -183,6 +191,31 @@ class _Events(httpx2.AsyncByteStream):
 
 def _is_stream(response: httpx2.Response) -> bool:
     return response.headers.get("content-type", "").lower().startswith("text/event-stream")
+
+
+def _asks_for_tools(request: httpx2.Request) -> bool:
+    return request.method == "POST" and b'"tools/list"' in request.content
+
+
+async def _readable_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same events, line by line, with listings that can be read."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            is_data = line.startswith(b"data:")
+            yield (b"data: " + readable_body(line[5:].strip()) if is_data else line) + b"\n"
+    if rest:
+        yield rest
+
+
+def _error_in(response: httpx2.Response, body: bytes) -> mcp_types.JSONRPCError | None:
+    if not response.headers.get("content-type", "").lower().startswith("application/json"):
+        return None
+    try:
+        return mcp_types.JSONRPCError.model_validate_json(body, by_name=False)
+    except ValueError:
+        return None
 
 
 def lost(error: httpx2.HTTPError) -> Fault:

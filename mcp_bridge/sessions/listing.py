@@ -160,14 +160,19 @@ class Catalogue:
         if problem := check.problem(result.structured_content):
             raise RuntimeError(problem)
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the server said that its tools changed since they were listed."""
+        return self._notices.changes != self._seen
+
     async def load_changes(self) -> bool:
         """List the tools again where the server said that they changed. Whether it had."""
-        if self._notices.changes == self._seen:
+        if not self.is_outdated:
             return False
         if self._relisting is None:
             self._relisting = anyio.Lock()
         async with self._relisting:
-            if self._notices.changes != self._seen:
+            if self.is_outdated:
                 await self.load()
         return True
 
@@ -178,8 +183,6 @@ class Catalogue:
         except (TypeError, ValueError, RecursionError):
             # The SDK's transports do not survive it.
             return error_result(unwritable("tools/call"), "invalid_arguments")
-        if self._notices.changes != self._seen:
-            await self.load_changes()
         if name in self._vanished:
             raise self._gone(name, "not_sent")
         answers = self._answers

@@ -8,7 +8,9 @@ import re
 import mcp_types
 from mcp.shared.message import SessionMessage
 
+from .faults import Fault
 from .lines import LongLine
+from .listed_tools import make_readable
 
 _ENDS = 4096
 _HALVES = re.compile("[\ud800-\udfff]")
@@ -20,14 +22,16 @@ def message_in(text: str) -> SessionMessage | None:
     Halves of surrogate pairs are no reason to lose one: servers cut texts between them.
     """
     try:
-        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False))
+        message = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError:
-        pass
-    try:
-        whole = _HALVES.sub("\ufffd", json.dumps(json.loads(text), ensure_ascii=False))
-        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False))
-    except (ValueError, RecursionError):
-        return None
+        try:
+            whole = _HALVES.sub("\ufffd", json.dumps(json.loads(text), ensure_ascii=False))
+            message = mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)
+        except (ValueError, RecursionError):
+            return None
+    if isinstance(message, mcp_types.JSONRPCResponse):
+        make_readable(message.result)
+    return SessionMessage(message)
 
 
 def written(message: SessionMessage) -> str | SessionMessage | None:
@@ -56,5 +60,5 @@ def instead_of(line: bytes) -> SessionMessage | None:
     answers = LongLine(len(line), ended=True, head=line[:_ENDS], tail=line[-_ENDS:]).answers()
     if answers is None:
         return None
-    error = mcp_types.ErrorData(code=mcp_types.PARSE_ERROR, message="the answer is no message of MCP")
-    return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=answers, error=error))
+    fault = Fault("unusable", "answered", "the answer is no message of MCP")
+    return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=answers, error=fault.as_error()))

@@ -22,6 +22,7 @@ from ..records import LeftOut, ServerInfo, Tool, ToolAnnotations, WorldKind
 from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from ..world import Setup
 from .handlers import Handlers
+from .listed_tools import UNUSABLE_META
 from .opening import open_session
 from .pool import SessionPool, Sessions, SharedSession
 from .session import CannotOpen, Session
@@ -65,7 +66,7 @@ class ServerSource:
         self._group = group
         self.verb_timeout_s = verb_timeout_s
         is_ours = isinstance(transport.spec, ServerObjectSpec)
-        self.hiding = None if is_ours else Hiding(lambda: transport.spec.credentials)
+        self.hiding = None if is_ours else Hiding(lambda: transport.spec.credentials, transport.spec.label)
         """Keeps the server's credentials out of its results. None for an object of this process, which has none."""
         self.control = _control_tools(first.listed, self.spec.label)
         self._listed = first.listed
@@ -88,15 +89,17 @@ class ServerSource:
     @property
     def left_out(self) -> list[LeftOut]:
         """The tools that no plain call reaches."""
-        if self._takes_tasks:
-            return []
-        reason = "it wants to be called as a task, and its server does not say that it takes tasks"
-        return [LeftOut(tool=tool.name, source=self.label, reason=reason) for tool in self._listed if wants_task(tool)]
+        reasons = [(tool.name, self._reason_against(tool)) for tool in self._listed]
+        return [LeftOut(tool=name, source=self.label, reason=reason) for name, reason in reasons if reason]
+
+    def _reason_against(self, tool: mcp_types.Tool) -> str | None:
+        if not self._takes_tasks and wants_task(tool):
+            return "it wants to be called as a task, and its server does not say that it takes tasks"
+        reason = (tool.meta or {}).get(UNUSABLE_META)
+        return None if reason is None else str(reason)
 
     def _tools_of(self, session: Session) -> list[Tool]:
-        listed = [
-            tool for tool in session.listed if not _is_control(tool) and (self._takes_tasks or not wants_task(tool))
-        ]
+        listed = [tool for tool in session.listed if not _is_control(tool) and self._reason_against(tool) is None]
         tools = [with_users_word(_as_tool(tool, self.spec.label), self.spec.options) for tool in listed]
         return tools if self.hiding is None else [self.hiding.tool(tool) for tool in tools]
 
@@ -291,7 +294,9 @@ async def open_server(
     if not source.tools:
         with anyio.CancelScope(shield=True):
             await first.close()
-        raise SourceError(f"{spec.label} offers no tools; check its arguments and its settings")
+        dropped = ", ".join(f"{one.tool!r} ({one.reason})" for one in source.left_out)
+        told = f"Left out are {dropped}" if dropped else "Check its arguments and its settings"
+        raise SourceError(f"{spec.label} offers no tools that can be used. {told}")
     return source
 
 

@@ -27,10 +27,10 @@ from .answering import is_refusal
 from .cannot_open import CannotOpen as CannotOpen
 from .cannot_open import cannot_open, innermost
 from .eras import Era
-from .faults import Fault
+from .faults import Fault, is_answer, is_closed, is_made_by_the_client
 from .notes import Ending, Notes
 from .tasks import TaskInterrupted
-from .transports import Transport, is_closed
+from .transports import Transport
 
 if TYPE_CHECKING:
     import mcp_types
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from .listing import Catalogue
 
 _CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError)
-_UNUSABLE = ("The server sent something else", "Unexpected content type")
-"""How the errors begin that a client makes of an answer that is none."""
 _REAP_S = 10.0
 """Longer than the SDK takes to stop a process: closing stdin, SIGTERM and SIGKILL, two seconds each."""
 _GOODBYE_S = 2.0
@@ -200,25 +198,25 @@ class Session:
     async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult:
         """Call a tool. The caller sets the time limit; a cancelled call leaves the session usable.
 
-        An answer above the limit of size is the policy's to read about: it asked for too much. Raises `ServerDied`
-        where the connection ended and `ToolFailure` where the server broke the protocol; `delivery` says what is
-        known of the request.
+        An error that the server answers with is what the tool said, whatever its code. An answer above the limit of
+        size is the policy's to read about, too: it asked for too much. Raises `ServerDied` where the connection ended
+        and `ToolFailure` where the server broke the protocol; `delivery` says what is known of the request.
         """
         catalogue = self._catalogue
         if catalogue is None or self._gone.is_set or self._ended.is_set:
             raise self._died("the session is over", "not_sent")
+        if catalogue.is_outdated:
+            await self.load_changes()
         try:
             result = await catalogue.call(name, arguments, meta)
         except MCPError as error:
             fault = self._notes.faults.of(error)
             if fault is not None:
                 return self._instead_of_answer(name, fault)
-            if is_refusal(error):
-                return error_result(error.message, "tool_error")
-            if _is_policys(error):
-                kind: ErrorKind = "invalid_arguments" if error.code == INVALID_PARAMS else "tool_error"
-                return error_result(error.message or "The tool refused the call without a message.", kind)
-            raise await self._broken(name, error) from error
+            answer = self.answer_in(error)
+            if answer is None:
+                raise await self._broken(name, error) from error
+            return answer
         # RuntimeError: the result violates the server's own output schema (as the SDK reports it).
         except (RuntimeError, pydantic.ValidationError, *_CLOSED) as error:
             raise await self._broken(name, error) from error
@@ -268,7 +266,7 @@ class Session:
         if fault.kind == "too_large":
             return error_result(fault.message[:1].upper() + fault.message[1:], "tool_error")
         told = self._notes.redact(fault.message)
-        if fault.kind in ("status", "login"):
+        if fault.kind in ("status", "login", "unusable"):
             raise ToolFailure(f"{label} failed on {name!r}: {told}", delivery=fault.delivery)
         if fault.kind == "no_session":
             self._notes.note_end("")
@@ -297,24 +295,29 @@ class Session:
             return self._died(f"during {name!r}", "unknown")
         told = self._notes.redact(str(error))
         code = error.code if isinstance(error, MCPError) else None
-        if code == INVALID_REQUEST and self._notes.has_session_id and "session" in told.lower():
-            # Those that say so by HTTP's status did not take the call. Here it may be the tool that speaks of one.
-            self._notes.note_end("")
-            return ServerDied(f"{label} no longer knows the session, during {name!r}: {told}", delivery="answered")
-        if code == CONNECTION_CLOSED and told.startswith("SSE stream"):
+        if code == CONNECTION_CLOSED:
             self.doubtful = True
             return ServerDied(f"the connection to {label} ended, during {name!r}: {told}")
         shown = f" (code {code})" if code is not None else ""
-        delivery: Delivery = "refused" if self._does_not_know_the_world(code, told) else "answered"
+        refused = isinstance(error, MCPError) and self._does_not_know_the_world(error)
+        delivery: Delivery = "refused" if refused else "answered"
         return ToolFailure(f"{label} failed on {name!r}: {type(error).__name__}{shown}: {told}", delivery=delivery)
 
-    def _does_not_know_the_world(self, code: int | None, told: str) -> bool:
+    def answer_in(self, error: MCPError) -> ToolResult | None:
+        """What a policy reads of an error that a call raised; None where the server did not answer the call with it."""
+        if self._notes.faults.of(error) is not None:
+            return None
+        if not is_refusal(error) and (not is_answer(error) or self._does_not_know_the_world(error)):
+            return None
+        kind: ErrorKind = "invalid_arguments" if error.code == INVALID_PARAMS else "tool_error"
+        return error_result(error.message or "The tool refused the call without a message.", kind)
+
+    def _does_not_know_the_world(self, error: MCPError) -> bool:
         """Whether an answer may mean that a server with control tools has lost a world, and so did not call the tool.
 
-        From any other server the same codes are no sign of that: a tool may raise such an error after it did its work,
-        and the SDK's client gives it to answers that it cannot use.
+        From any other server the same codes are no sign of that.
         """
-        if code not in (INVALID_REQUEST, METHOD_NOT_FOUND) or told.startswith(_UNUSABLE):
+        if error.code not in (INVALID_REQUEST, METHOD_NOT_FOUND) or is_made_by_the_client(error):
             return False
         return any(CONTROL_META in (tool.meta or {}) for tool in self.listed)
 
@@ -325,11 +328,3 @@ class Session:
             f"the connection to {self._transport.spec.label} ended, {when}{why}.{self._notes.explain()}",
             delivery=delivery,
         )
-
-
-def _is_policys(error: MCPError) -> bool:
-    """Whether a protocol error tells the policy of its own mistake: bad arguments, or an application's own code.
-
-    JSON-RPC 2.0 reserves -32768 to -32000; what lies outside is for applications.
-    """
-    return error.code == INVALID_PARAMS or not -32768 <= error.code <= -32000

@@ -18,8 +18,7 @@ import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import get_default_environment, stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, Implementation
+from mcp_types import Implementation
 
 from ..access.auth import Login
 from ..control import CONTROL_ENV
@@ -55,7 +54,7 @@ class Transport:
         self.spec = spec
         self.secrets = lambda: spec.secrets
         """Asked each time, because tokens are learned while a session goes on."""
-        self.connect_timeout_s = connect_timeout_s
+        self.connect_timeout_s = spec.options.connect_timeout_s or connect_timeout_s
         given = handlers or Handlers()
         roots = spec.options.roots
         self._handlers = given if roots is None else replace(given, roots=roots)
@@ -298,8 +297,3 @@ async def _in_process(spec: ServerObjectSpec, options: dict[str, Any]) -> AsyncI
 def _same_place(url: httpx2.URL, other: httpx2.URL) -> bool:
     """Whether both are the server itself; a login has requests of its own."""
     return (url.scheme, url.netloc, url.path) == (other.scheme, other.netloc, other.path)
-
-
-def is_closed(error: BaseException) -> bool:
-    """Whether the SDK says that the connection is gone. A server may send -32000 too, with a text of its own."""
-    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED and error.message == "Connection closed"

@@ -40,7 +40,8 @@ async def connect(
     to return one, Python functions with type hints, a sandbox, or a list of any of these.
 
     `call_timeout_s`: the longest a call may take, unless the call says otherwise. `connect_timeout_s`: the longest
-    a server may take to start and answer. `max_result_chars`: the most characters of a result's text.
+    a server may take to start and answer, unless its entry says otherwise. `max_result_chars`: the most characters of
+    a result's text.
 
     `handlers`: who answers what servers ask during a call, and hears of progress; without it they are refused.
 

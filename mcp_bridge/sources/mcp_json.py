@@ -99,6 +99,13 @@ def read_config(config: Mapping[str, Any], *, where: str, folder: Path) -> list[
         if entry.get("disabled") is True:
             logger.warning('%s is left out: "disabled" is true', place)
             continue
+        if "timeout" in entry:
+            # Some clients count milliseconds, some seconds; some mean the start, some a call.
+            logger.warning(
+                '%s: "timeout" does nothing here. "toolbake": {"connect_timeout_s": 60} limits how long the server may '
+                "take to start, and call_timeout_s of whoever connects how long a call may take",
+                place,
+            )
         read = read_openapi_entry if "openapi" in entry else _read_entry
         specs.append(read(str(name), entry, place, folder))
     if not specs:

@@ -79,6 +79,9 @@ class ServerOptions(BaseModel):
     max_result_chars: Annotated[StrictInt, Field(ge=1)] | None = None
     """The most characters of a result's text; `connect`'s `max_result_chars` where None."""
 
+    connect_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
+    """The longest the server may take to start and answer, in seconds; `connect`'s `connect_timeout_s` where None."""
+
     warm: Annotated[StrictInt, Field(ge=0)] | None = None
     """How many sessions wait for the next worlds while worlds are opened; 2 for a command, 0 for others where None."""
     max_sessions: Annotated[StrictInt, Field(ge=1)] | None = None

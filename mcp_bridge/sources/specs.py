@@ -44,7 +44,8 @@ class StdioSpec:
         arguments = argument_secrets(self._words)
         secrets = (*self.secrets, *arguments, *environment_secrets(self.env.values()))
         object.__setattr__(self, "secrets", tuple(dict.fromkeys(secrets)))
-        credentials = (*self.credentials, *arguments, *environment_credentials(self.env))
+        given = argument_secrets(self._words, names=False)
+        credentials = (*self.credentials, *given, *environment_credentials(self.env))
         object.__setattr__(self, "credentials", tuple(dict.fromkeys(credentials)))
 
     def __repr__(self) -> str:
@@ -93,7 +94,7 @@ class HttpSpec:
     """As for a command; those in the headers, the URL and `access` are added to it."""
 
     def __post_init__(self) -> None:
-        found = (*header_credentials(self.headers), *text_secrets(self.url), *self.access.credentials)
+        found = (*header_credentials(self.headers), *text_secrets(self.url, names=False), *self.access.credentials)
         object.__setattr__(self, "credentials", tuple(dict.fromkeys((*self.credentials, *found))))
 
     @property
@@ -165,6 +166,16 @@ class WorldSourceSpec:
 
     source: WorldSource = field(repr=False)
     label: str
+
+
+def more_time(spec: ServerSpec | OpenApiSpec, limit_s: float) -> str:
+    """How to give a source longer than `limit_s` to connect, in words, for whoever gave it in this way."""
+    longer = f"{3 * limit_s:g}"
+    entry = f'"toolbake": {{"connect_timeout_s": {longer}}} in its entry of the mcp.json'
+    if spec.options.connect_timeout_s is not None:
+        return f"set {entry}"
+    others = f"connect_timeout_s={longer} in Python, or --connect-timeout {longer} on the command line"
+    return f"set {entry}, {others}" if spec.name and not isinstance(spec, ServerObjectSpec) else f"give {others}"
 
 
 ServerSpec = StdioSpec | HttpSpec | ServerObjectSpec

@@ -13,6 +13,7 @@ from ..guard.naming import Named, told_apart
 from ..records import LeftOut, Tool
 from ..sources.options import ServerOptions
 from ..world import SaidBySource, WorldSource
+from .usable import split_usable
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,10 @@ class Offer:
 def offers_of(parts: Sequence[Part]) -> list[Offer]:
     """The tools of all parts under names of their own. Raises `SourceError` where there is none, or two have one name.
 
-    What a source itself left out, and says so in an attribute `left_out`, is kept with the rest.
+    What a source itself left out, and says so in an attribute `left_out`, is kept with the rest. So are tools whose
+    schema cannot be used.
     """
-    chosen = [choose(part.source.tools, part.options, part.label) for part in parts]
+    chosen = [_chosen(part) for part in parts]
     named = told_apart(
         [Named(part.label, part.options.namespace, kept) for part, (kept, _) in zip(parts, chosen, strict=True)]
     )
@@ -86,3 +88,9 @@ def offers_of(parts: Sequence[Part]) -> list[Offer]:
             raise SourceError(f"{labels}: no tool is left. Left out are {', '.join(dropped)}")
         raise SourceError(f"{labels}: no tools at all; give a source that has some")
     return offers
+
+
+def _chosen(part: Part) -> tuple[list[Tool], list[LeftOut]]:
+    kept, left_out = choose(part.source.tools, part.options, part.label)
+    usable, unusable = split_usable(kept, part.label)
+    return usable, [*left_out, *unusable]

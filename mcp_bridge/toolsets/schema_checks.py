@@ -17,11 +17,13 @@ from contextvars import ContextVar
 from typing import Any
 
 from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.exceptions import SchemaError, best_match
 from jsonschema.validators import extend, validator_for
 from referencing import Registry
 
 from .multiples import multiple_of
 from .patterns import compiled_pattern, with_readable_patterns
+from .subschemas import NAMED
 
 PATTERN_S = 0.25
 """The most processor time of one pattern on one text."""
@@ -30,6 +32,12 @@ _CHECK_S_PER_MILLION_CHARS = 2.0
 """What a large value may take on top: a plain check of a million characters takes half a second."""
 _MOST_COUNTED = 20_000_000
 _SHOWN = 60
+_DESCRIBING = frozenset(
+    {"$comment", "$recursiveAnchor", "default", "deprecated", "description", "examples", "readOnly", "title"}
+    | {"writeOnly"}
+)
+"""Keywords that say nothing of which values are valid; what stands under them may be anything."""
+_NAMED = NAMED | {"$defs", "definitions", "dependencies"}
 
 
 class SchemaTimeout(Exception):
@@ -114,17 +122,30 @@ def _text(schema: Any) -> str | None:
 
 
 def _require_valid(kind: Any, schema: Any, text: str | None) -> None:
-    """Takes milliseconds, so it is done once for each text: the same tools come again with every session and every
-    sandbox."""
+    """Raises `SchemaError`. Takes milliseconds, so it is done once for each text: the same tools come again with every
+    session and every sandbox."""
     if text is None:
-        kind.check_schema(schema)
+        _check_schema(kind, schema)
     else:
-        _require_valid_text(kind, text)
+        _check_schema_text(kind, text)
 
 
-@functools.lru_cache(maxsize=512)
-def _require_valid_text(kind: Any, text: str) -> None:
-    kind.check_schema(json.loads(text))
+@functools.lru_cache(maxsize=2048)
+def _check_schema_text(kind: Any, text: str) -> None:
+    _check_schema(kind, json.loads(text))
+
+
+def _check_schema(kind: Any, schema: Any) -> None:
+    """As `check_schema` of jsonschema, but for keywords that only describe."""
+    checker = validator_for(kind.META_SCHEMA, default=Draft202012Validator)(kind.META_SCHEMA)
+    problems = [one for one in checker.iter_errors(schema) if not _only_describes(one)]
+    if problems:
+        raise SchemaError.create_from(best_match(problems))
+
+
+def _only_describes(problem: ValidationError) -> bool:
+    steps = list(problem.absolute_path)
+    return bool(steps) and steps[-1] in _DESCRIBING and not (len(steps) > 1 and steps[-2] in _NAMED)
 
 
 @functools.cache

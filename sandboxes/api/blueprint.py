@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -12,14 +13,17 @@ from typing import Any
 
 from mcp_bridge.errors import SourceError
 from mcp_bridge.openapi.document import Document, read_document
-from mcp_bridge.openapi.tools import OperationTool, ToolMaker, legal_name
+from mcp_bridge.openapi.tools import OF_OTHER_TAGS, OperationTool, ToolMaker, legal_name
 from mcp_bridge.toolsets.schema_checks import compiled_schema, schema_errors
+from mcp_bridge.toolsets.usable import split_usable
 
 from .access import SIGNED_OUT
 from .answering.errors import Refusals
 from .inference.planning import infer
 from .shapes import Shapes
 from .world.seeding import Seeds
+
+logger = logging.getLogger(__name__)
 
 _SEEDS_KEPT = 64
 DEFAULT, EMPTY = "default", "empty"
@@ -50,10 +54,18 @@ class Blueprint:
             if scheme.kind == "apiKey"
         }
         self.maker = ToolMaker(self.document, source=self.name, tags=tags, fixed=keys)
-        made, self.left_out = self.maker.make(lambda _: None)
-        if not made:
-            raise SourceError(f"{self.name}: no operation is left; the tags are {', '.join(sorted(tags)) or 'none'}")
-        self.tools: dict[str, OperationTool] = {one.tool.name: one for one in made}
+        made, left_out = self.maker.make(lambda _: None)
+        usable, unusable = split_usable([one.tool for one in made], self.name)
+        left_out += unusable
+        if not usable:
+            reasons = "; ".join(dict.fromkeys(one.reason for one in left_out)) or "it has none"
+            raise SourceError(f"{self.name}: no operation is left: {reasons}")
+        names = {tool.name for tool in usable}
+        self.tools: dict[str, OperationTool] = {one.tool.name: one for one in made if one.tool.name in names}
+        self.left_out = [one for one in left_out if not one.reason.startswith(OF_OTHER_TAGS)]
+        if self.left_out:
+            told = "; ".join(f"{one.tool} ({one.reason})" for one in self.left_out)
+            logger.warning("%s: operations that cannot be used are left out: %s", self.name, told)
         self._strict: dict[str, Any] = {}
         self._seeds: OrderedDict[tuple[int, str], Seeds] = OrderedDict()
         # Resources are tried in a world of few rows, whatever the size of the user's.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mcp_bridge.errors import SourceError
 from mcp_bridge.extras import require_extra
-from mcp_bridge.records import ErrorKind, Tool, ToolResult
+from mcp_bridge.records import ErrorKind, LeftOut, Tool, ToolResult
 from mcp_bridge.toolsets.schema_checks import SchemaTimeout
 
 from ..changes import State
@@ -102,6 +102,11 @@ class ApiTwin(Sandbox):
     @property
     def tools(self) -> Sequence[Tool]:
         return self._tools
+
+    @property
+    def left_out(self) -> Sequence[LeftOut]:
+        """Operations of the document that cannot be used, with the reason."""
+        return self.blueprint.left_out
 
     @property
     def now(self) -> datetime:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mcp_bridge.control import FAILURE_META
+
 if TYPE_CHECKING:
     import mcp_types as types
     from mcp import Client
@@ -85,7 +87,7 @@ async def call_tool(session: Session, params: types.CallToolRequestParams, ctx: 
                 params.name, params.arguments or {}, _progress(ctx), dict(params.meta or {})
             )
         except TaskInterrupted as cut:
-            raise MCPError(types.INTERNAL_ERROR, str(cut)) from cut
+            raise MCPError(types.INTERNAL_ERROR, str(cut), {FAILURE_META: True}) from cut
     found = await _send(client, params, ctx)
     if isinstance(found, types.InputRequiredResult) and is_handshake(ctx.protocol_version):
         return await _driven(client, params, found, ctx)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.abc
 
-from mcp_bridge.control import CONTROL_ENV, CONTROL_META, FORK_WORLD, OPEN_WORLD, WORLD_META
+from mcp_bridge.control import CONTROL_ENV, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_META
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.grouping import ungrouped
 from mcp_bridge.records import ToolResult
@@ -193,14 +193,20 @@ class _Recorder:
                 name = session.begun(self._writer)
                 self._writer.add_call(name, order, params.name, params.arguments or {}, outcome, took)
 
+        upstream: Upstream | None = None
         try:
             upstream = await self._upstream(ctx)
             began = time.perf_counter()  # opening a session is no part of the call
             with upstream.questions.during(ctx):
                 found = await call_tool(upstream.session, _passed_on(params), ctx)
+        except MCPError as error:
+            answer = None if upstream is None else upstream.session.answer_in(error)
+            write(answer or error)
+            if answer is not None:
+                raise
+            raise MCPError(error.code, error.message, {FAILURE_META: True}) from error
         except BaseException as error:
-            mistake = _as_mistake(error) if isinstance(error, MCPError) else None
-            write(error if mistake is None else mistake)
+            write(error)
             raise
         # A server that asks for more before it answers has not answered yet; the client calls again.
         if isinstance(found, types.CallToolResult):
@@ -222,7 +228,7 @@ class _Recorder:
                 self._writer.learn(as_tools(upstream.session.listed))
             return upstream
         except BridgeError as error:
-            raise MCPError(types.INTERNAL_ERROR, str(error)) from error
+            raise MCPError(types.INTERNAL_ERROR, str(error), {FAILURE_META: True}) from error
 
     def _key(self, ctx: Any) -> str:
         """Which of our sessions with the server a request belongs to: each session of a client has its own."""
@@ -267,16 +273,3 @@ def _passed_on(params: Any) -> Any:
         if key not in own and not key.startswith("io.modelcontextprotocol/")
     }
     return params.model_copy(update={"meta": meta or None})
-
-
-def _as_mistake(error: Any) -> ToolResult | None:
-    """A protocol error that tells the caller of its own mistake, as the bridge gives it to a policy."""
-    from mcp_types import INVALID_PARAMS
-
-    from mcp_bridge.toolsets.results import error as error_result
-
-    if error.code == INVALID_PARAMS:
-        return error_result(error.message or "invalid arguments", "invalid_arguments")
-    if not -32768 <= error.code <= -32000:
-        return error_result(error.message or "the tool refused the call", "tool_error")
-    return None

@@ -63,6 +63,16 @@ HandlersName = Annotated[
         "Also package.module:name.",
     ),
 ]
+ConnectTimeout = Annotated[
+    float,
+    typer.Option(
+        "--connect-timeout",
+        metavar="SECONDS",
+        callback=finite,
+        help="How long a server may take to start and answer; one that is downloaded first, as by npx or docker, takes "
+        'longer. "toolbake": {"connect_timeout_s": ...} in its entry of an mcp.json comes before it.',
+    ),
+]
 LocalModel = Annotated[
     str | None,
     typer.Option(

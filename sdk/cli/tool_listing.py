@@ -36,7 +36,7 @@ class Listing:
     """What each rollout gets of each source."""
 
 
-def listing_of(source: Any, handlers: Handlers | None = None) -> Listing:
+def listing_of(source: Any, handlers: Handlers | None = None, connect_timeout_s: float = 20.0) -> Listing:
     """Connect, look, and leave. `handlers`: as in training; some servers offer more tools to clients that they can ask.
 
     Raises `mcp_bridge.SourceError`.
@@ -46,7 +46,7 @@ def listing_of(source: Any, handlers: Handlers | None = None) -> Listing:
     from mcp_bridge import connect
 
     async def ask() -> Listing:
-        async with connect(source, handlers=handlers) as toolset:
+        async with connect(source, connect_timeout_s=connect_timeout_s, handlers=handlers) as toolset:
             live = frozenset(tool.name for tool in toolset.live_destructive)
             return Listing(toolset.tools, toolset.left_out, live, toolset.worlds)
 

@@ -82,6 +82,7 @@ async def distill_async(
     per_task: int = 1,
     limits: Limits | Mapping[str, Any] | None = None,
     handlers: Handlers | None = None,
+    connect_timeout_s: float = 20.0,
     concurrency: int = 64,
     seed: int = 0,
     progress: Progress | None = None,
@@ -102,7 +103,9 @@ async def distill_async(
     _check_source(run, prompts, verifier, model, stage)
     _check_wanted(licence, samples, per_task, threshold, path)
     bounds = Limits.of(limits)
-    async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
+    async with connect(
+        tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
+    ) as source:
         if run is not None:
             rollouts, name = _of_run(Path(run), stage, tools_identity(tools, source.tools))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics as plain_statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,6 +46,8 @@ class SuccessRate(BaseModel):
     families: int | None = None
     """None in reports of before families were counted."""
     interval: Interval
+    worst_case: float | None = None
+    """The share where every unscored rollout counts as failed. None in reports of before it was counted."""
 
 
 class ComponentMean(BaseModel):
@@ -82,6 +85,8 @@ class ConditionSummary(BaseModel):
     unscored: int
     failures: dict[str, FailureCount]
     """Why rollouts are unscored, by `boundary/kind`."""
+    shared_failure: str | None = None
+    """What all unscored rollouts say, where several say the same but for numbers."""
     success: SuccessRate | None
     score: Interval | None
     """Mean score over tasks."""
@@ -189,10 +194,11 @@ def summarise_condition(
         scored=len(scored),
         unscored=len(rollouts) - len(scored),
         failures=_failures(rollouts),
-        success=_success(scored, threshold, cluster_by),
+        shared_failure=_shared_failure(rollouts),
+        success=_success(rollouts, threshold, cluster_by),
         score=_mean_score(scores, families) if scores else None,
         components=_components(scored),
-        by_tag=_by_tag(scored, threshold, cluster_by),
+        by_tag=_by_tag(rollouts, threshold, cluster_by),
         turns=_spread([r.turns for r in scored]),
         calls=_spread([len(r.calls) for r in scored]),
         sampled_tokens=_spread([r.sampled_tokens for r in scored]),
@@ -230,10 +236,13 @@ def _mean_score(scores: Mapping[str, float], families: Mapping[str, str]) -> Int
     return clustered_mean_interval(list(scores.values()), clusters, score_bounds(scores.values()))
 
 
-def _success(scored: Sequence[Rollout], threshold: float, cluster_by: str) -> SuccessRate | None:
+def _success(rollouts: Sequence[Rollout], threshold: float, cluster_by: str) -> SuccessRate | None:
+    scored = [r for r in rollouts if r.scored]
     rates = success_by_task(scored, threshold)
     if not rates:
         return None
+    tries = Counter(r.task.id for r in rollouts)
+    right = Counter(r.task.id for r in scored if is_success(r, threshold))
     families = families_by_task(scored, cluster_by)
     clusters = [families[task] for task in rates]
     return SuccessRate(
@@ -241,6 +250,7 @@ def _success(scored: Sequence[Rollout], threshold: float, cluster_by: str) -> Su
         rollouts=len(scored),
         families=len(set(clusters)),
         interval=clustered_wilson(list(rates.values()), clusters),
+        worst_case=math.fsum(right[task] / tries[task] for task in tries) / len(tries),
     )
 
 
@@ -254,6 +264,13 @@ def _failures(rollouts: Sequence[Rollout]) -> dict[str, FailureCount]:
     return {kind: FailureCount(rollouts=len(messages[kind]), example=messages[kind][0]) for kind in sorted(messages)}
 
 
+def _shared_failure(rollouts: Sequence[Rollout]) -> str | None:
+    messages = ["" if r.failure is None else r.failure.message for r in rollouts if not r.scored]
+    # Ids of worlds and of calls have digits.
+    alike = {re.sub(r"\w*\d\w*", "", message) for message in messages}
+    return messages[0] or None if len(messages) > 1 and len(alike) == 1 else None
+
+
 def _components(scored: Sequence[Rollout]) -> dict[str, ComponentMean]:
     values: dict[str, list[float]] = defaultdict(list)
     for rollout in scored:
@@ -264,12 +281,13 @@ def _components(scored: Sequence[Rollout]) -> dict[str, ComponentMean]:
     }
 
 
-def _by_tag(scored: Sequence[Rollout], threshold: float, cluster_by: str) -> dict[str, dict[str, SuccessRate]]:
+def _by_tag(rollouts: Sequence[Rollout], threshold: float, cluster_by: str) -> dict[str, dict[str, SuccessRate]]:
     groups: dict[str, dict[str, list[Rollout]]] = defaultdict(lambda: defaultdict(list))
-    for rollout in scored:
+    for rollout in rollouts:
         for tag, value in rollout.task.tags.items():
             groups[tag][value].append(rollout)
-    return {tag: _rates(groups[tag], threshold, cluster_by) for tag in sorted(groups)}
+    found = {tag: _rates(groups[tag], threshold, cluster_by) for tag in sorted(groups)}
+    return {tag: rates for tag, rates in found.items() if rates}
 
 
 def _rates(groups: Mapping[str, Sequence[Rollout]], threshold: float, cluster_by: str) -> dict[str, SuccessRate]:

@@ -29,8 +29,12 @@ def points_range(interval: Interval) -> str:
 
 
 def success(rate: SuccessRate | None) -> str:
-    """`82.5 % (73.1 to 90.2 %)`."""
-    return f"{percent(rate.interval.estimate)} ({percent_range(rate.interval)})" if rate else NONE
+    """`82.5 % (73.1 to 90.2 %)`, and `, at worst 60.0 %` where unscored rollouts could make it less."""
+    if rate is None:
+        return NONE
+    shown = percent(rate.interval.estimate)
+    worst = shown if rate.worst_case is None else percent(rate.worst_case)
+    return f"{shown} ({percent_range(rate.interval)})" + (f", at worst {worst}" if worst != shown else "")
 
 
 def decimal(value: float | None, digits: int = 3) -> str:

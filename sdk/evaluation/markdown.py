@@ -10,7 +10,7 @@ from .conditions import FAMILY, ConditionSummary
 from .examples import RULE, Example
 from .markdown_errors import render_errors
 from .markdown_policies import cost_rows, render_pictures, render_tries
-from .plain import compared, prompt_note
+from .plain import compared, prompt_note, unscored_notes
 from .safe_text import cut, fence, inline, table
 from .training_summary import TrainingSummary
 from .transcript import transcript
@@ -27,6 +27,7 @@ def render_report(report: Report, *, curve: str | None = None, pictures: Mapping
     sections = [
         "# Report",
         _headline(report),
+        *(f"**{inline(note, limit=600)}**" for note in unscored_notes(report)),
         f"![Learning curve: reward by training step, and success on held-out tasks]({curve})" if curve else "",
         render_pictures(pictures or {}),
         _success(report),
@@ -56,7 +57,8 @@ def _headline(report: Report) -> str:
 
 
 def _success(report: Report) -> str:
-    head = ("condition", "success", "95 % interval", "mean score", "95 % interval", "tasks", "scored", "unscored")
+    head = ("condition", "success", "95 % interval", "worst case", "mean score", "95 % interval")
+    head += ("tasks", "scored", "unscored")
     rows = []
     for name, c in report.conditions.items():
         rate, score = c.success, c.score
@@ -65,6 +67,7 @@ def _success(report: Report) -> str:
                 inline(name),
                 figures.percent(rate.interval.estimate) if rate else figures.NONE,
                 figures.percent_range(rate.interval) if rate else figures.NONE,
+                figures.percent(rate.worst_case) if rate and rate.worst_case is not None else figures.NONE,
                 figures.decimal(score.estimate if score else None),
                 f"{score.low:.3f} to {score.high:.3f}" if score else figures.NONE,
                 figures.count(rate.tasks if rate else 0),
@@ -72,7 +75,10 @@ def _success(report: Report) -> str:
                 figures.count(c.unscored),
             )
         )
-    threshold = f"A rollout succeeds with a score of {report.success_threshold:g} or more."
+    threshold = (
+        f"A rollout succeeds with a score of {report.success_threshold:g} or more. Unscored rollouts take part in no "
+        "figure but the worst case, which counts them as failed."
+    )
     threshold = " ".join([threshold, *map(inline, prompt_note(report))])
     return f"## Success on held-out tasks\n\n{table(head, rows)}\n\n{threshold}"
 

@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING
 from ..policies.tool_prompt import PROMPT_NAMES
 from . import figures
 from .comparisons import PairedComparison
+from .conditions import ConditionSummary
 from .safe_text import one_line
 
 if TYPE_CHECKING:
     from .report import Report
 
+_MANY = 0.1
+"""From this share of unscored rollouts on, the report begins with them."""
+_LONGEST_REASON = 300
+
 _HEAD = ("condition", "success (95 % interval)", "score", "turns", "calls", "unscored")
 
 
 def render_short(report: Report) -> str:
-    """A table of the conditions and one line for each comparison."""
+    """A table of the conditions and one line for each comparison, after what is to be known of unscored rollouts."""
     rows = [_HEAD]
     for name, c in report.conditions.items():
         score = figures.decimal(c.score.estimate if c.score else None)
@@ -32,7 +37,26 @@ def render_short(report: Report) -> str:
         for row in rows
     ]
     lines += [compared(comparison) for comparison in report.comparisons]
-    return "\n".join([*lines, *prompt_note(report)])
+    return "\n".join([*unscored_notes(report), *lines, *prompt_note(report)])
+
+
+def unscored_notes(report: Report) -> list[str]:
+    """A sentence for each condition with so many unscored rollouts, or such alike ones, that its rate misleads."""
+    return [
+        f"{one_line(name)}: {c.unscored} of {c.rollouts} rollouts are unscored"
+        + (f", all for one reason: {one_line(c.shared_failure)[:_LONGEST_REASON]}" if c.shared_failure else "")
+        + f". {_at_worst(c)}"
+        for name, c in report.conditions.items()
+        if c.shared_failure or c.unscored > _MANY * c.rollouts
+    ]
+
+
+def _at_worst(condition: ConditionSummary) -> str:
+    rate = condition.success
+    if rate is None or rate.worst_case is None:
+        return "There is no success rate."
+    worst, shown = figures.percent(rate.worst_case), figures.percent(rate.interval.estimate)
+    return f"If they count as failed, success is {worst}, not {shown}."
 
 
 def prompt_note(report: Report) -> list[str]:

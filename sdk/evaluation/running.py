@@ -56,6 +56,7 @@ async def evaluate_async(
     output_dir: str | Path | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     handlers: Handlers | None = None,
+    connect_timeout_s: float = 20.0,
     concurrency: int = 64,
     temperature: float = 0.0,
     seed: int = 0,
@@ -69,7 +70,8 @@ async def evaluate_async(
     own; None: what each model was trained with. `samples`: rollouts for each task, for pass@k and pass^k. `split`: only
     tasks with that `split` tag. `prices`: by name, per million tokens in and out. `cluster_by`: `family` or a tag,
     whose tasks count as one for intervals. `fault_judge` and `embed`: see `sdk.evaluation.errors`. `handlers`: who
-    answers what servers ask during calls. All of them, with their defaults, are in `docs/evaluation.md`.
+    answers what servers ask during calls. `connect_timeout_s`: how long a server may take to start. All of them, with
+    their defaults, are in `docs/evaluation.md`.
 
     With `output_dir`, every rollout and the report are kept, and a run that was cut off goes on. Raises what
     `sdk.train` raises, before work is lost. Live destructive tools are not refused, as in training, but named in a
@@ -84,7 +86,9 @@ async def evaluate_async(
     what.check(tasks)
     await how.settle_what_is_shown(plan, asked=tool_prompts is not None)
     bounds = Limits.of(limits)
-    async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
+    async with connect(
+        tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
+    ) as source:
         warn_of(source.live_destructive)
         # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
         identity = {**plan.identity, **_identity(tasks, tools, source, verifier, bounds, handlers), **how.identity}
@@ -280,18 +284,21 @@ async def rollout_async(
     verifier: VerifierLike | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     handlers: Handlers | None = None,
+    connect_timeout_s: float = 20.0,
     temperature: float = 0.0,
     seed: int = 0,
 ) -> Rollout:
     """One conversation, to look at. `prompt`: a string, a mapping or a `Task`. Scored if a verifier is given.
 
-    `handlers`: who answers what servers ask during calls.
+    `handlers`: who answers what servers ask during calls. `connect_timeout_s`: how long a server may take to start.
     """
     if verifier is not None:
         check_verifier(verifier)
     tasks = load_tasks([prompt])
     bounds = Limits.of(limits)
-    async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
+    async with connect(
+        tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
+    ) as source:
         warn_of(source.live_destructive)
         async with open_agent(model, rows=1) as agent:
             engine = RolloutEngine(agent=agent, source=source, verifier=verifier, limits=bounds)

@@ -30,6 +30,7 @@ async def probe_async(
     threshold: float = 1.0,
     limits: Limits | Mapping[str, Any] | None = None,
     handlers: Handlers | None = None,
+    connect_timeout_s: float = 20.0,
     concurrency: int = 16,
     progress: Progress | None = None,
 ) -> ProbeReport:
@@ -43,7 +44,9 @@ async def probe_async(
     check_verifier(verifier)
     tasks = load_tasks(prompts)
     bounds = Limits.of(limits)
-    async with connect(tools, call_timeout_s=bounds.call_timeout_s, handlers=handlers) as source:
+    async with connect(
+        tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
+    ) as source:
         return await run_probes(
             source,
             spread(tasks, most_tasks),

@@ -58,7 +58,12 @@ class CheckedTasks:
 
 
 async def check_tasks_async(
-    tools: Any, prompts: Any, *, concurrency: int = 8, progress: Progress | None = None
+    tools: Any,
+    prompts: Any,
+    *,
+    connect_timeout_s: float = 20.0,
+    concurrency: int = 8,
+    progress: Progress | None = None,
 ) -> CheckedTasks:
     """Check tasks against the tools: those that `sdk.synthesize` wrote and people edited, or any with demonstrations.
 
@@ -69,7 +74,7 @@ async def check_tasks_async(
     Raises `ConfigError` for a file that cannot be read and tools without worlds that can be reset.
     """
     placed, problems = _read(prompts)
-    async with connect(tools) as source:
+    async with connect(tools, connect_timeout_s=connect_timeout_s) as source:
         await open_worlds(source, [{}])
         seen = Seen()
         playable: list[tuple[str, Task]] = []

@@ -77,6 +77,7 @@ async def synthesize_async(
     difficulty: tuple[float, float] | None = None,
     min_realism: float = 0.6,
     limits: Limits | Mapping[str, Any] | None = None,
+    connect_timeout_s: float = 20.0,
     concurrency: int = 8,
     seed: int = 0,
     progress: Progress | None = None,
@@ -104,7 +105,7 @@ async def synthesize_async(
     bounds = Limits.of(limits)
     plan = _checked(_Plan(n, seed, max_calls, attempts, difficulty, min_realism, bounds, concurrency), policy)
     shown = progress or Silent()
-    async with connect(tools, call_timeout_s=bounds.call_timeout_s) as source:
+    async with connect(tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s) as source:
         worlds = await open_worlds(source, setups)
         identity = {
             **plan.identity(writer=writer, policy=policy),

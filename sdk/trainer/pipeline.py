@@ -65,6 +65,7 @@ async def train_async(
     config: Any = None,
     *,
     handlers: Handlers | None = None,
+    connect_timeout_s: float = 20.0,
     progress: Progress | None = None,
 ) -> TrainResult:
     """Train a model to use the tools, and measure it on held-out tasks before, between and after.
@@ -73,7 +74,7 @@ async def train_async(
     function of the rollout or an object with `verify`. `model`: a local folder or hub name; the embedded
     SmolLM2-135M-Instruct where None. `output_dir`: a new or empty folder, or that of the same run to go on with it;
     `runs/<fingerprint>` where None. `config`: a `TrainConfig`, a mapping or a JSON file. `handlers`: who answers what
-    servers ask during calls; other answers are another run.
+    servers ask during calls; other answers are another run. `connect_timeout_s`: how long a server may take to start.
 
     Raises `ConfigError`, `ModelError`, `RunFolderError` or `mcp_bridge.SourceError` before work is lost; a run that
     was killed goes on from its folder when called again in the same way.
@@ -93,7 +94,9 @@ async def train_async(
     if world_size() > 1:
         await anyio.to_thread.run_sync(join)
     try:
-        result = await _lead(tools, prompts, verifier, model, output_dir, options, handlers, progress)
+        result = await _lead(
+            tools, prompts, verifier, model, output_dir, options, handlers, connect_timeout_s, progress
+        )
     except BaseException as error:
         tell("failed", str(error) or type(error).__name__)
         raise
@@ -109,12 +112,15 @@ async def _lead(
     output_dir: str | Path | None,
     options: TrainConfig,
     handlers: Handlers | None,
+    connect_timeout_s: float,
     progress: Progress,
 ) -> TrainResult:
     """The whole run, of the only process or of the first one."""
     tasks = choose_sides(prompts, options)
     _require_a_way_to_learn(tasks.train, options)
-    async with connect(tools, call_timeout_s=options.limits.call_timeout_s, handlers=handlers) as source:
+    async with connect(
+        tools, call_timeout_s=options.limits.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
+    ) as source:
         source.for_training(options.allow_destructive)
         if options.branches:
             require_forkable(source)

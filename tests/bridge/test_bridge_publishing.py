@@ -339,3 +339,16 @@ async def test_what_cannot_be_served_is_refused_before_anybody_connects(options:
 def test_only_sources_of_worlds_can_be_published() -> None:
     with pytest.raises(SourceError, match="cannot publish a str"):
         publish("mcp.json")  # type: ignore[arg-type]
+
+
+async def test_what_breaks_behind_published_tools_is_no_answer_of_a_tool_for_another_bridge() -> None:
+    def look(where: str) -> str:
+        """Look."""
+        if where == "away":
+            raise ToolFailure("the shelf is not reachable")
+        raise ValueError(f"there is no {where}")
+
+    async with connect(look) as inner, connect(publish(inner)) as outer:
+        assert (await outer.call("look", {"where": "shelf"})).error_kind == "tool_error"
+        with pytest.raises(ToolFailure, match="the shelf is not reachable"):
+            await outer.call("look", {"where": "away"})

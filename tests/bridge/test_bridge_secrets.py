@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcp_bridge
-from mcp_bridge import SourceError, ToolFailure, ToolResult
+from mcp_bridge import SourceError, ToolResult
 from mcp_bridge.access.hiding import Hiding
 from mcp_bridge.access.redaction import is_secret_name, redacted, shown_arguments
 from mcp_bridge.sources.identify import identify
@@ -168,11 +168,9 @@ async def test_a_server_that_repeats_its_credentials_shows_them_to_nobody(
     shown: list[Any] = []
     config = {"mcpServers": {"a": {**entry, "toolbake": {"protocol": "2025-06-18"}}}}
     async with mcp_bridge.connect(config) as toolset, toolset.open_world("w") as world:
-        for name in ("text", "values", "fault", "refusal"):
+        for name in ("text", "values", "fault", "refusal", "failure"):
             shown.append((await world.call(name, {})).model_dump())
-        with pytest.raises(ToolFailure) as raised:
-            await world.call("failure", {})
-        shown += [str(raised.value), repr(toolset), toolset.servers]
+        shown += [repr(toolset), toolset.servers]
         shown += [tool.model_dump() for tool in world.tools]
         shown += [line.model_dump_json() for line in world.ledger.lines]
     told = f"{shown} {caplog.text}"
@@ -194,7 +192,7 @@ JSON_VALUES = st.recursive(
 @given(JSON_VALUES, st.text())
 def test_no_value_however_deep_keeps_a_credential_and_all_else_stays(value: Any, text: str) -> None:
     result = ToolResult(text=text, structured=value)
-    shown = Hiding(lambda: (SECRET,)).result(result)
+    shown = Hiding(lambda: (SECRET,), "a").result(result)
     assert SECRET not in json.dumps(shown.model_dump())
     expected = json.loads(json.dumps(value).replace(SECRET, "***"))
     assert shown.structured == expected
@@ -208,7 +206,61 @@ def test_the_credentials_of_a_url_are_its_headers_its_user_and_what_the_login_ga
     headers = {**login, "X-Tenant": "northern", "Accept": "application/json"}
     [spec] = identify({"mcpServers": {"a": {"url": url, "headers": headers}}})
     spec.learn("tok-24680")  # type: ignore[union-attr]
-    hiding = Hiding(lambda: spec.credentials)  # type: ignore[union-attr]
+    hiding = Hiding(lambda: spec.credentials, "a")  # type: ignore[union-attr]
     hidden = "pass-67890 key-13579 YW5uOnBhc3MtYmFzaWM= pass-basic key-86420 tok-24680"
     shown = "northern application/json seventeen host"
     assert hiding.result(ToolResult(text=f"{hidden} {shown}")).text == f"*** *** *** *** *** *** {shown}"
+
+
+DATABASE = """
+import json, os, sys
+import anyio
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+ROWS = [{"postgres_id": 1, "password": "postgres", "name": "reporting", "hash": "fab12cd3e"}]
+PASSWORD = os.environ["DB"].partition("://")[2].partition("@")[0].rpartition(":")[2]
+PLACES = {"type": "object", "properties": {"place": {"type": "string", "enum": ["a", PASSWORD]}, PASSWORD: {}}}
+
+async def list_tools(context, params):
+    return types.ListToolsResult(tools=[types.Tool(name="query", input_schema=PLACES)])
+
+async def call_tool(context, params):
+    text = json.dumps(ROWS) + " in " + os.environ["DB"] + " with " + PASSWORD
+    return types.CallToolResult(content=[types.TextContent(text=text)], structured_content={"rows": ROWS})
+
+async def main():
+    server = Server("database", on_list_tools=list_tools, on_call_tool=call_tool)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://postgres:postgres@db/shop", "postgresql://***@db/shop with postgres"),
+        ("postgresql://postgres:password@db/shop", "postgresql://***@db/shop with password"),
+        ("postgresql://reporting@db/shop", "postgresql://reporting@db/shop with reporting"),
+        ("postgresql://svc-4711-reader@db/shop", "postgresql://svc-4711-reader@db/shop with svc-4711-reader"),
+        ("postgresql://postgres:ab12cd3@db/shop", "postgresql://***@db/shop with ***"),
+    ],
+)
+async def test_what_a_database_holds_is_read_as_it_is_though_its_password_is_a_word_of_it(
+    script: Callable[[str], list[str]], url: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    program, path = script(DATABASE)
+    config = {"mcpServers": {"shop": {"command": program, "args": [path], "env": {"DB": url}}}}
+    rows = [{"postgres_id": 1, "password": "postgres", "name": "reporting", "hash": "fab12cd3e"}]
+    async with mcp_bridge.connect(config) as toolset:
+        result = await toolset.call("query", {})
+        assert result.text == f"{json.dumps(rows)} in {said}"
+        assert result.structured == {"rows": rows}
+        schema = json.dumps(toolset.tools[0].input_schema)
+        assert ("ab12cd3" in schema) == ("ab12cd3" in said)
+    warned = [record.message for record in caplog.records if "an ordinary word" in record.message]
+    assert len(warned) == (1 if said.endswith(("postgres", "password")) else 0)
+    assert not any(url in message for message in warned)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import anyio
+import mcp_types as types
 import pytest
 
 import mcp_bridge
@@ -209,20 +210,42 @@ async def test_a_result_against_the_servers_own_output_schema_is_a_failure_of_th
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"), [(-32602, "invalid_arguments"), (404, "tool_error"), (-32603, None), (-32000, None)]
+    ("code", "kind"),
+    [(-32602, "invalid_arguments")]
+    + [(code, "tool_error") for code in (404, 0, -32603, -32000, -32001, -32002, -32600, -32601, -32700)],
 )
-async def test_protocol_errors_are_sorted_into_the_policys_mistakes_and_the_servers(
-    script: Script, code: int, kind: str | None
+async def test_an_error_that_a_server_answers_a_call_with_is_read_by_the_policy_whatever_its_code(
+    script: Script, code: int, kind: str
 ) -> None:
     error = f"{{'jsonrpc': '2.0', 'id': message['id'], 'error': {{'code': {code}, 'message': 'told so'}}}}"
     text = LISTING_SERVER.replace("CALL", f"print(json.dumps({error}), flush=True)")
     async with mcp_bridge.connect(script(text)) as toolset:
-        if kind is None:
-            with pytest.raises(ToolFailure, match="told so"):
-                await toolset.call("tool", {})
-        else:
-            result = await toolset.call("tool", {})
-            assert (result.text, result.error_kind) == ("told so", kind)
+        result = await toolset.call("tool", {})
+        assert (result.text, result.error_kind) == ("told so", kind)
+
+
+@pytest.mark.parametrize("code", [types.HEADER_MISMATCH, types.UNSUPPORTED_PROTOCOL_VERSION])
+async def test_a_request_that_the_protocol_refuses_is_no_answer_of_the_tool(script: Script, code: int) -> None:
+    error = f"{{'jsonrpc': '2.0', 'id': message['id'], 'error': {{'code': {code}, 'message': 'told so'}}}}"
+    text = LISTING_SERVER.replace("CALL", f"print(json.dumps({error}), flush=True)")
+    async with mcp_bridge.connect(script(text)) as toolset:
+        with pytest.raises(ToolFailure, match="told so"):
+            await toolset.call("tool", {})
+
+
+async def test_tools_that_cannot_be_listed_again_are_no_answer_of_the_tool(script: Script) -> None:
+    changed = "print(json.dumps({'jsonrpc': '2.0', 'method': 'notifications/tools/list_changed'}), flush=True)"
+    text = LISTING_SERVER.replace("CALL", f"{changed}\n        answer(message, {{'content': []}})\n        listed = 1")
+    refused = "{'jsonrpc': '2.0', 'id': message['id'], 'error': {'code': -32603, 'message': 'no list'}}"
+    text = text.replace(
+        'elif method == "tools/list":',
+        f'elif method == "tools/list" and "listed" in globals():\n        print(json.dumps({refused}), flush=True)\n'
+        '    elif method == "tools/list":',
+    )
+    async with mcp_bridge.connect(script(text)) as toolset, toolset.open_world("w") as world:
+        await world.call("tool", {})
+        with pytest.raises(ToolFailure, match="failed on 'tools/list'"):
+            await world.call("tool", {})
 
 
 async def test_a_server_without_tools_is_refused(script: Script) -> None:
@@ -234,7 +257,7 @@ async def test_a_server_without_tools_is_refused(script: Script) -> None:
 
 async def test_an_input_schema_that_is_no_json_schema_is_refused(script: Script) -> None:
     text = LISTING_SERVER.replace('"properties": {}', '"properties": {"a": {"type": "text"}}').replace("CALL", "pass")
-    with pytest.raises(SourceError, match=r"input schema of tool 'tool'.*no valid JSON Schema"):
+    with pytest.raises(SourceError, match=r"no tool is left. Left out are 'tool' \(.*no valid JSON Schema: 'text'"):
         async with mcp_bridge.connect(script(text)):
             pass
 

@@ -141,6 +141,38 @@ async def test_the_refusal_lists_what_is_accepted() -> None:
         assert form in str(raised.value)
 
 
+async def test_the_entry_of_a_server_says_how_long_it_may_take_to_start_and_the_error_how_to_give_it_more() -> None:
+    entry = {"command": sys.executable, "args": ["-c", "import time; time.sleep(60)"]}
+    fix = r'only slow, set "toolbake": {"connect_timeout_s": %s} in its entry of the mcp\.json'
+    with pytest.raises(SourceError, match=rf"within 0\.4 s .*{fix % '1.2'}\."):
+        async with mcp_bridge.connect(servers(slow={**entry, "toolbake": {"connect_timeout_s": 0.4}})):
+            pass
+    with pytest.raises(SourceError, match=rf"within 0\.3 s .*{fix % '0.9'}, connect_timeout_s=0.9 in Python"):
+        async with mcp_bridge.connect(servers(slow=entry), connect_timeout_s=0.3):
+            pass
+    with pytest.raises(SourceError, match=r"give connect_timeout_s=0\.9 in Python, or --connect-timeout 0\.9 on the"):
+        async with mcp_bridge.connect([entry["command"], *entry["args"]], connect_timeout_s=0.3):
+            pass
+
+
+async def test_a_server_is_waited_for_as_long_as_its_entry_says_whatever_holds_for_the_others(
+    breaking: list[str],
+) -> None:
+    entry = {"command": breaking[0], "args": breaking[1:]}
+    with pytest.raises(SourceError, match="did not answer within"):
+        async with mcp_bridge.connect(servers(slow=entry), connect_timeout_s=0.001):
+            pass
+    patient = {**entry, "toolbake": {"connect_timeout_s": 60}}
+    async with mcp_bridge.connect(servers(slow=patient), connect_timeout_s=0.001) as toolset:
+        assert toolset.tools
+
+
+def test_a_timeout_as_other_clients_have_it_does_nothing_and_said_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING"):
+        identify(servers(one={"command": "a", "timeout": 30}))
+    assert '"timeout" does nothing here. "toolbake": {"connect_timeout_s": 60} limits' in caplog.text
+
+
 def test_a_disabled_server_is_left_out_and_said_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         specs = identify(servers(one={"command": "a", "disabled": True}, two={"command": "b", "alwaysAllow": []}))

@@ -42,12 +42,25 @@ ANSWERS: dict[str, Any] = {
     "no_content": lambda it: (200, "application/json", message(it, result={"content": "charged"})),
     "no_event": lambda it: (200, "text/event-stream", "\n"),
     "an_event_of_text": lambda it: (200, "text/event-stream", "data: charged\n\n"),
+    "taken": lambda it: (202, "application/json", ""),
+    "a_redirect": lambda it: (307, "application/json", ""),
+    "an_unread_request": lambda it: (400, "application/json", error(None, -32600)),
+    "a_result_that_failed": lambda it: (500, "application/json", message(it, result=FINE)),
+    "a_failing_gateway": lambda it: (502, "text/html", "<h1>Bad Gateway</h1>"),
+}
+ERRORS: dict[str, Any] = {
     "invalid_request": lambda it: (200, "application/json", error(it, -32600)),
     "method_not_found": lambda it: (200, "application/json", error(it, -32601)),
     "no_such_session": lambda it: (200, "application/json", error(it, -32600, "no session at the bank")),
     "internal_error": lambda it: (200, "application/json", error(it, -32603)),
-    "a_failing_gateway": lambda it: (502, "text/html", "<h1>Bad Gateway</h1>"),
+    "an_event_of_error": lambda it: (200, "text/event-stream", f"data: {error(it, -32603)}\n\n"),
+    "an_invalid_request": lambda it: (400, "application/json", error(it, -32600)),
+    "not_found": lambda it: (404, "application/json", error(it, -32601)),
+    "a_status": lambda it: (500, "application/json", error(it, -32603)),
 }
+"""The same where the server answers with an error."""
+
+LIMIT = {"a_limit": lambda it: (429, "application/json", error(it, -32000, "not so fast"))}
 
 
 class Charging(BaseHTTPRequestHandler):
@@ -64,12 +77,12 @@ class Charging(BaseHTTPRequestHandler):
         elif method == "initialize":
             self.answer(200, "application/json", message(it, result=ABOUT))
         elif method == "tools/list":
-            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ANSWERS]
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ANSWERS | ERRORS | LIMIT]
             self.answer(200, "application/json", message(it, result={"tools": tools}))
         else:
             name = asked["params"]["name"]
             self.calls[name] += 1
-            self.answer(*ANSWERS[name](it))
+            self.answer(*(ANSWERS | ERRORS | LIMIT)[name](it))
 
     def answer(self, status: int, kind: str, body: str) -> None:
         self.send_response(status)
@@ -106,7 +119,7 @@ class Events(BaseHTTPRequestHandler):
         if method == "tools/call":
             self.waiting.put(ANSWERS[asked["params"]["name"]](it)[2])
         elif it is not None:
-            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ANSWERS]
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ANSWERS | ERRORS]
             self.waiting.put(message(it, result=ABOUT if method == "initialize" else {"tools": tools}))
         self.send_response(202)
         self.send_header("content-length", "0")
@@ -152,11 +165,33 @@ async def test_an_answer_that_cannot_be_used_ends_its_call_and_nobody_calls_agai
                 with pytest.raises(ToolFailure) as raised:
                     await world.call(name, {})
                 # A status of a server error tells nothing of the call; all else came from whoever was called.
-                unknown = name in {"no_event", "a_failing_gateway"}
+                unknown = name in {"no_event", "a_failing_gateway", "a_result_that_failed"}
                 assert isinstance(raised.value, OutcomeUnknown) == unknown
                 assert world.ledger.lines[-1].event == ("unknown" if unknown else "failed")
             assert Charging.calls[name] - before == 1
         assert (await world.call("fine", {})).text == "charged"
+
+
+@pytest.mark.anyio
+async def test_an_error_that_a_server_answers_with_over_http_is_what_the_tool_said(charging: str) -> None:
+    entry = {"url": charging, "toolbake": {"protocol": "2025-06-18"}}
+    async with mcp_bridge.connect({"mcpServers": {"s": entry}}) as toolset, toolset.open_world("w") as world:
+        for name in ERRORS:
+            before = Charging.calls[name]
+            result = await world.call(name, {})
+            assert result.error_kind == "tool_error"
+            assert result.text in ("raised after the work was done", "no session at the bank")
+            assert world.ledger.lines[-1].event == "answered"
+            assert Charging.calls[name] - before == 1
+
+
+@pytest.mark.anyio
+async def test_a_limit_of_requests_is_no_answer_of_the_tool_and_the_call_is_sent_again(charging: str) -> None:
+    entry = {"url": charging, "toolbake": {"protocol": "2025-06-18", "retries": 1}}
+    async with mcp_bridge.connect({"mcpServers": {"s": entry}}) as toolset:
+        with pytest.raises(ToolFailure, match="HTTP 429: not so fast"):
+            await toolset.call("a_limit", {})
+    assert Charging.calls["a_limit"] == 2
 
 
 @pytest.mark.anyio
@@ -186,9 +221,7 @@ async def test_a_tool_that_raises_an_error_of_the_protocol_after_its_work_is_not
         raise MCPError(code, "the session of the printer has expired")
 
     async with mcp_bridge.connect(Server("bank", on_list_tools=list_tools, on_call_tool=call_tool)) as toolset:
-        with pytest.raises(ToolFailure, match="the session of the printer has expired"):
-            await toolset.call("charge", {})
-        assert charged == 1
-        with pytest.raises(ToolFailure, match="the session of the printer has expired") as raised:
-            await toolset.call("charge", {})
-        assert not raised.value.world_lost
+        for calls in (1, 2):
+            result = await toolset.call("charge", {})
+            assert (result.text, result.error_kind) == ("the session of the printer has expired", "tool_error")
+            assert charged == calls

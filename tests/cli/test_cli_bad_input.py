@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 
 import pytest
 from command_line import toolbake
@@ -164,3 +165,24 @@ def test_an_option_that_is_not_there_exits_with_2():
     result = toolbake("tools", "--commnd", "x")
     assert result.exit_code == 2
     assert "--command" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tools"],
+        ["rollout", "Hi"],
+        ["evaluate", "tasks.jsonl", "--verifier", "checks.py:verify"],
+        ["train", "tasks.jsonl", "--verifier", "checks.py:verify", "--set", "heldout=0.5"],
+        ["serve-tools"],
+        ["synthesize", "--to", "made.jsonl"],
+        ["synthesize", "--check", "tasks.jsonl"],
+        ["record", "--to", "recorded.jsonl"],
+    ],
+)
+def test_a_server_that_takes_long_to_start_is_waited_for_as_long_as_the_command_says(desk, words):
+    slow = f"{sys.executable} -c 'import time; time.sleep(60)'"
+    command, *more = words
+    message = refused(command, *more, "--command", slow, "--connect-timeout", "0.3")
+    assert "did not answer within 0.3 s" in message
+    assert "--connect-timeout 0.9 on the command line" in message

@@ -272,13 +272,17 @@ DYING = """
 import os, anyio, mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPError
 
 async def list_tools(context, params):
-    return types.ListToolsResult(tools=[types.Tool(name=n, input_schema={"type": "object"}) for n in ("live", "die")])
+    names = ("live", "refuse", "die")
+    return types.ListToolsResult(tools=[types.Tool(name=n, input_schema={"type": "object"}) for n in names])
 
 async def call_tool(context, params):
     if params.name == "die":
         os._exit(7)
+    if params.name == "refuse":
+        raise MCPError(types.INTERNAL_ERROR, "there is no such table")
     return types.CallToolResult(content=[types.TextContent(text="alive")])
 
 async def main():
@@ -296,10 +300,16 @@ async def test_a_server_that_dies_under_the_recorder_fails_for_the_client_and_in
     command = recorder([sys.executable, str(script)], cassette)
     async with mcp_bridge.connect(command, connect_timeout_s=60) as toolset:
         assert (await toolset.call("live", {})).text == "alive"
+        refused = await toolset.call("refuse", {})
+        assert (refused.text, refused.error_kind) == ("there is no such table", "tool_error")
         with pytest.raises(mcp_bridge.ToolFailure):
             await toolset.call("die", {})
     calls = Cassette.read(cassette).calls
-    assert [(call.tool, call.failure is not None) for call in calls] == [("live", False), ("die", True)]
+    failed = [(call.tool, call.failure is not None) for call in calls]
+    assert failed == [("live", False), ("refuse", False), ("die", True)]
+    twin = RecordedTwin(cassette)
+    assert twin.call_now("live", {}).text == "alive"
+    assert (twin.call_now("refuse", {}).text, twin.report()["recorded_failures"]) == (refused.text, 1)
 
 
 async def test_a_rollout_is_recorded_from_python_and_failures_too(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ..failing import clean_errors
-from ..options import Command, Debug
+from ..options import Command, ConnectTimeout, Debug
 from ..recording_options import AtLeast, Ignore, IgnoreText, JsonFile, KeepIds, Recording, Twin
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def divergence(
     keep_ids: KeepIds = False,
     at_least: AtLeast = None,
     json_file: JsonFile = None,
+    connect_timeout: ConnectTimeout = 20.0,
     debug: Debug = False,
 ) -> None:
     """Replay recorded real sessions against a twin, and report tool by tool how often it answers the same.
@@ -45,7 +46,8 @@ def divergence(
         from ..quiet import quiet_libraries
 
         quiet_libraries()
-        report = _compared(cassette, twin, command, ignore or [], ignore_text or [], map_ids=not keep_ids)
+        reach = {"map_ids": not keep_ids, "connect_timeout_s": connect_timeout}
+        report = _compared(cassette, twin, command, ignore or [], ignore_text or [], **reach)
         typer.echo(report.to_markdown(), nl=False)  # first: a file that cannot be written does not cost the report
         if json_file is not None:
             Path(json_file).write_text(report.to_json() + "\n", encoding="utf-8")
@@ -55,7 +57,14 @@ def divergence(
 
 
 def _compared(
-    cassette: str, twin: str | None, command: str | None, ignore: list[str], ignore_text: list[str], *, map_ids: bool
+    cassette: str,
+    twin: str | None,
+    command: str | None,
+    ignore: list[str],
+    ignore_text: list[str],
+    *,
+    map_ids: bool,
+    connect_timeout_s: float,
 ) -> DivergenceReport:
     import anyio
 
@@ -73,7 +82,7 @@ def _compared(
         if own:
             # Not through the bridge, which would answer mistakes in its own words.
             return await compare(recording, source, ignore=ignore, ignore_text=ignore_text, map_ids=map_ids)
-        async with connect(source, max_result_chars=10_000_000) as toolset:
+        async with connect(source, connect_timeout_s=connect_timeout_s, max_result_chars=10_000_000) as toolset:
             return await compare(recording, toolset, ignore=ignore, ignore_text=ignore_text, map_ids=map_ids)
 
     return anyio.run(run)

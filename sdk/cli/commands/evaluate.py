@@ -26,6 +26,7 @@ from ..evaluation_options import (
 from ..failing import RESUMABLE, STOPPED, clean_errors
 from ..options import (
     Command,
+    ConnectTimeout,
     Debug,
     Endpoint,
     EndpointKey,
@@ -74,6 +75,7 @@ def evaluate(
     output_dir: OutputDir = None,
     limit: LimitSettings = None,
     handlers: HandlersName = None,
+    connect_timeout: ConnectTimeout = 20.0,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Conversations in flight at once.")] = 64,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
@@ -106,7 +108,11 @@ def evaluate(
         named = policies(policy, policy_key, policy_prompt, alone=(model, endpoint, api_key_env), say=say.say)
         how = {"samples": samples, "split": split, "temperature": temperature, "seed": seed, "concurrency": concurrency}
         what = {"baseline": baseline, "prices": prices(price), "cluster_by": cluster_by}
-        what |= {"handlers": load_handlers(handlers), **fault_reading(fault_judge, embed)}
+        what |= {
+            "handlers": load_handlers(handlers),
+            "connect_timeout_s": connect_timeout,
+            **fault_reading(fault_judge, embed),
+        }
         shown = {"tool_prompts": tool_prompt or None, "success_threshold": threshold, "output_dir": output_dir}
         _evaluate((tools, tasks, command, verifier), limit, say, {**named, **how, **what, **shown})
 

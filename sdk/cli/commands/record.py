@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from ..failing import clean_errors
-from ..options import Command, Debug, Tools
+from ..options import Command, ConnectTimeout, Debug, Tools
 from ..recording_options import Cassette, Port, Scrub, ServerName
 
 
@@ -17,6 +17,7 @@ def record(
     http: Port = None,
     server: ServerName = None,
     scrub: Scrub = None,
+    connect_timeout: ConnectTimeout = 60.0,
     debug: Debug = False,
 ) -> None:
     """Record a real MCP server while any MCP client uses it.
@@ -47,6 +48,7 @@ def record(
             typer.echo(text, err=True)  # stdout is the protocol's
 
         async def serve() -> None:
-            await serve_recorder(source, to, port=http, server=server, scrub=tuple(scrub or ()), say=say)
+            how = {"scrub": tuple(scrub or ()), "connect_timeout_s": connect_timeout, "say": say}
+            await serve_recorder(source, to, port=http, server=server, **how)
 
         anyio.run(serve)

@@ -10,6 +10,7 @@ from ...errors import ConfigError
 from ..failing import clean_errors
 from ..options import (
     Command,
+    ConnectTimeout,
     Debug,
     Endpoint,
     EndpointKey,
@@ -56,6 +57,7 @@ def rollout(
     api_key_env: EndpointKey = None,
     limit: LimitSettings = None,
     handlers: HandlersName = None,
+    connect_timeout: ConnectTimeout = 20.0,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
     debug: Debug = False,
@@ -90,7 +92,8 @@ def rollout(
         from ...blocking import rollout
 
         progress.say(f"asking {model or 'the embedded SmolLM2-135M-Instruct'}")
-        how = {"limits": bounds, "handlers": asked, "temperature": temperature, "seed": seed}
+        how = {"limits": bounds, "handlers": asked, "connect_timeout_s": connect_timeout}
+        how |= {"temperature": temperature, "seed": seed}
         found = rollout(source, task, model=policy, verifier=judge, **how)
         show_rollout(found)
         require_no_failure(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from ..failing import clean_errors
-from ..options import Command, Debug, HandlersName, Tools
+from ..options import Command, ConnectTimeout, Debug, HandlersName, Tools
 from ..publishing_options import IdleSeconds, MaxWorlds, ToolsHost, ToolsKey, ToolsPort, Worlds
 
 
@@ -20,6 +20,7 @@ def serve_tools(
     max_worlds: MaxWorlds = 1000,
     idle_s: IdleSeconds = 1800.0,
     handlers: HandlersName = None,
+    connect_timeout: ConnectTimeout = 20.0,
     debug: Debug = False,
 ) -> None:
     """Serve tools of any kind as one MCP server, for any MCP client.
@@ -61,6 +62,7 @@ def serve_tools(
                 control=control,
                 max_worlds=max_worlds,
                 idle_s=idle_s,
+                connect_timeout_s=connect_timeout,
                 handlers=answers,
                 ready=say,
             )

@@ -9,7 +9,7 @@ import typer
 
 from ...errors import ConfigError
 from ..failing import RESUMABLE, clean_errors
-from ..options import Command, Debug, LimitSettings, Seed, Tools
+from ..options import Command, ConnectTimeout, Debug, LimitSettings, Seed, Tools
 from ..synthesis_options import (
     Attempts,
     Check,
@@ -44,6 +44,7 @@ def synthesize(
     min_realism: Realism = 0.6,
     limit: LimitSettings = None,
     seed: Seed = 0,
+    connect_timeout: ConnectTimeout = 20.0,
     debug: Debug = False,
 ) -> None:
     """Make tasks for your tools, with gold answers that are right by construction, or check edited ones.
@@ -65,10 +66,11 @@ def synthesize(
             given = "both" if to is not None else "neither"
             raise ConfigError(f"give --to FILE to make tasks or --check FILE to check some; this has {given}")
         if check is not None:
-            _check((tools, command), check)
+            _check((tools, command), check, connect_timeout)
             return
         models = {"writer": (writer, writer_key), "policy": (policy, policy_key)}
         plain = {"to": to, "max_calls": max_calls, "attempts": attempts, "min_realism": min_realism, "seed": seed}
+        plain["connect_timeout_s"] = connect_timeout
         _make((tools, command), count, models, (setup, difficulty, limit), plain)
 
 
@@ -98,7 +100,7 @@ def _make(words: tuple[Any, Any], count: int, models: dict[str, Any], texts: tup
     typer.echo(str(made))
 
 
-def _check(words: tuple[Any, Any], file: Path) -> None:
+def _check(words: tuple[Any, Any], file: Path, connect_timeout_s: float) -> None:
     from ...progress import Console
     from ..quiet import quiet_libraries
     from ..sources import tool_source
@@ -108,6 +110,6 @@ def _check(words: tuple[Any, Any], file: Path) -> None:
 
     from ...blocking import check_tasks
 
-    found = check_tasks(source, file, progress=Console())
+    found = check_tasks(source, file, connect_timeout_s=connect_timeout_s, progress=Console())
     found.require_all()
     typer.echo(str(found))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..failing import clean_errors
-from ..options import Command, Debug, HandlersName, LocalModel, Tools
+from ..options import Command, ConnectTimeout, Debug, HandlersName, LocalModel, Tools
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print all of it as one JSON object, for programs.")]
 
@@ -18,6 +18,7 @@ def tools(
     command: Command = None,
     model: LocalModel = None,
     handlers: HandlersName = None,
+    connect_timeout: ConnectTimeout = 20.0,
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -44,7 +45,7 @@ def tools(
         from ..tool_texts import describe_tool
 
         quiet_libraries()
-        listing = listing_of(tool_source(tools, command), load_handlers(handlers))
+        listing = listing_of(tool_source(tools, command), load_handlers(handlers), connect_timeout)
         name = model or "the embedded SmolLM2-135M-Instruct"
         if missing_modules("serve"):
             costs = None

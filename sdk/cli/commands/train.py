@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..failing import RESUMABLE, clean_errors
-from ..options import Command, Debug, HandlersName, LocalModel, Tasks, Tools, VerifierName
+from ..options import Command, ConnectTimeout, Debug, HandlersName, LocalModel, Tasks, Tools, VerifierName
 
 
 def _list_settings(wanted: bool) -> None:
@@ -65,6 +65,7 @@ def train(
         ),
     ] = False,
     handlers: HandlersName = None,
+    connect_timeout: ConnectTimeout = 20.0,
     debug: Debug = False,
 ) -> None:
     """Train a model to use your tools.
@@ -102,4 +103,5 @@ def train(
 
         from ...blocking import train
 
-        show_result(train(source, prompts, judge, model, output_dir, options, handlers=asked, progress=progress))
+        reach = {"handlers": asked, "connect_timeout_s": connect_timeout}
+        show_result(train(source, prompts, judge, model, output_dir, options, progress=progress, **reach))

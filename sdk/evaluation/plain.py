@@ -32,7 +32,13 @@ def render_short(report: Report) -> str:
         for row in rows
     ]
     lines += [compared(comparison) for comparison in report.comparisons]
-    return "\n".join([*lines, *prompt_note(report)])
+    return "\n".join([*lines, *prompt_note(report), *weights_note(report)])
+
+
+def weights_note(report: Report) -> list[str]:
+    """A sentence of a training's report: which weights the run ends with, and why."""
+    reason = report.run.get("handed_over")
+    return [f"{one_line(reason[:1].upper() + reason[1:])}."] if isinstance(reason, str) and reason else []
 
 
 def prompt_note(report: Report) -> list[str]:

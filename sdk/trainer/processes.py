@@ -64,7 +64,7 @@ def check_processes(config: TrainConfig) -> None:
         if _asked(name):
             _check_sharding(config, name)
             check(config)
-    if world_size() > 1 and config.warm_start_steps and config.warm_start_batch % world_size():
+    if world_size() > 1 and config.warm_start_steps != 0 and config.warm_start_batch % world_size():
         raise ConfigError(
             f"warm_start_batch is {config.warm_start_batch}, which {world_size()} processes cannot share evenly; "
             f"use a multiple of {world_size()}"
@@ -144,13 +144,13 @@ def _check_deepspeed_numbers(config: TrainConfig) -> None:
     clipping of 0, and nothing would be clipped.
     """
     ours: dict[str, tuple[str, dict[str, float]]] = {
-        "gradient_accumulation_steps": ("micro_batches", {"the warm start": 1, "GRPO": config.micro_batches}),
+        "gradient_accumulation_steps": ("micro_batches", {"the warm start": 1, "GRPO": config.parts}),
         "gradient_clipping": (
             'trl={"max_grad_norm": ...}',
             {"the warm start": 1.0, "GRPO": float(config.trl.get("max_grad_norm", 1.0) or 0)},
         ),
     }
-    runs = {"the warm start": config.warm_start_steps, "GRPO": config.grpo_steps}
+    runs = {"the warm start": config.warm_start_steps != 0, "GRPO": config.grpo_steps > 0}
     for name, (option, by_stage) in ours.items():
         given = os.environ.get(f"ACCELERATE_{name.upper()}", "auto")
         wanted = {stage: value for stage, value in by_stage.items() if runs[stage]}
@@ -261,7 +261,7 @@ def follow(model: str | Path | None, config: TrainConfig) -> Any:
                 load_kept(network, command.what)
             continue
         with quiet_loading():
-            trainer = _trainer(command, network, loaded.tokenizer, config)
+            trainer = _trainer(command, network, loaded.tokenizer)
             _without_prints(trainer)
             checkpoint = command.what[-1]
             with contextlib.suppress(TrainingStopped):  # the first process says why
@@ -270,14 +270,14 @@ def follow(model: str | Path | None, config: TrainConfig) -> Any:
         network.eval()
 
 
-def _trainer(command: Command, network: Any, tokenizer: Any, config: TrainConfig) -> Any:
+def _trainer(command: Command, network: Any, tokenizer: Any) -> Any:
     from .grpo import make_trainer
     from .warm_start import make_warm_start
 
     if command.do == "warm_start":
-        rows, output_dir, _ = command.what
+        rows, output_dir, config, _ = command.what
         return make_warm_start(network, tokenizer, rows, config=config, output_dir=output_dir, callbacks=[])
-    output_dir, _ = command.what
+    output_dir, config, _ = command.what
     nobody = _Nobody()
     return make_trainer(
         network, tokenizer, config=config, output_dir=output_dir, collect=nobody, publisher=nobody, callbacks=[]

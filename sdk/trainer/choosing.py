@@ -166,9 +166,11 @@ def choose(measured: Mapping[str, Sequence[Rollout]], *, threshold: float) -> Ch
     }
     best = best_condition(summaries)
     families = len({rollout.task.family for rollout in measured[last] if rollout.task.id in common})
+    unscored = len({rollout.task.id for rollout in measured[last]} - common)
+    left_out = f" ({unscored} left out, which could not be scored with all weights)" if unscored else ""
     return Choice(
         name=best,
-        reason=f"{_compared(best, last, summaries)} on {_tasks(len(common), families)}: "
+        reason=f"{_compared(best, last, summaries)} on {_tasks(len(common), families)}{left_out}: "
         f"{_weights(best)} are handed over",
         tasks=len(common),
         families=families,
@@ -195,4 +197,7 @@ def _tasks(tasks: int, families: int) -> str:
 
 
 def _weights(name: str) -> str:
-    return "the untrained weights" if name == "untrained" else f"the weights {name.replace('step', 'after step')}"
+    if name.startswith("step "):
+        return f"the weights after {name}"
+    known = {"untrained": "the untrained weights", "after warm start": "the weights after the warm start"}
+    return known.get(name, f"the last weights, {name},")

@@ -85,7 +85,7 @@ def test_grpo_that_ruins_the_model_hands_over_the_warm_start_and_says_so(tmp_pat
     rates = run.report.run["validation"]["success"]
     assert rates["after warm start"] > max(rates["untrained"], rates["after GRPO"])
     reason = run.report.run["handed_over"]
-    assert reason.endswith("on 4 kept-aside tasks of 4 families: the weights after warm start are handed over")
+    assert reason.endswith("on 4 kept-aside tasks of 4 families: the weights after the warm start are handed over")
     assert reason.startswith("after GRPO is ")
     assert " points below after warm start " in reason
     assert reason in heard.lines
@@ -118,8 +118,10 @@ def test_of_several_weights_the_best_on_the_same_tasks_is_chosen_and_of_equals_t
     choice = choose(measured, threshold=1.0)
     assert choice.name == chosen
     assert choice.reason.startswith(reason)
-    of = "2 kept-aside tasks of 1 family" if None in after_warm_start else "3 kept-aside tasks of 2 families"
-    assert choice.reason.endswith(f"on {of}: the weights {chosen} are handed over")
+    one_left_out = "2 kept-aside tasks of 1 family (1 left out, which could not be scored with all weights)"
+    of = one_left_out if None in after_warm_start else "3 kept-aside tasks of 2 families"
+    weights = "the weights after the warm start" if chosen == "after warm start" else "the last weights, after GRPO,"
+    assert choice.reason.endswith(f" on {of}: {weights} are handed over")
 
 
 def test_the_untrained_model_is_handed_over_where_all_training_made_it_worse() -> None:

@@ -6,21 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..progress import Progress
     from ..trainer.config import TrainConfig
     from ..trainer.pipeline import TrainResult
-
-
-def say_what_is_there(folder: Path | None, progress: Progress) -> None:
-    """A line for the user where `folder` holds a run. Whether it is the same run is checked later."""
-    from ..traces.run_folder import RunFolder
-
-    if folder is None or not (folder / "run.json").is_file():
-        return
-    if RunFolder.open_to_read(folder).stage("report") is not None:
-        progress.say(f"{folder} holds a finished run: its parts are read again, nothing is trained twice")
-    else:
-        progress.say(f"{folder} holds a run that was cut off: going on with it")
 
 
 def finished_run(
@@ -52,22 +39,23 @@ def _identity(options: TrainConfig, tools: Any, prompts: Any, verifier: Any, mod
 
     from mcp_bridge import connect
 
-    from ..trainer.pipeline import choose_sides
     from ..trainer.run_identity import train_identity
+    from ..trainer.sides import choose_sides, settle
 
-    train, validation, heldout = choose_sides(prompts, options)
+    sides = choose_sides(prompts, options)
+    settled, _ = settle(options, sides)
 
     async def ask() -> dict[str, Any]:
         async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
             return train_identity(
-                options,
+                settled,
                 model=model,
                 verifier=verifier,
-                train=train,
-                heldout=heldout,
+                train=sides.train,
+                heldout=sides.heldout,
                 source=tools,
                 tools=source.tools,
-                validation=validation,
+                validation=sides.validation,
             )
 
     return anyio.run(ask)

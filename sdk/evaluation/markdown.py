@@ -10,7 +10,7 @@ from .conditions import FAMILY, ConditionSummary
 from .examples import RULE, Example
 from .markdown_errors import render_errors
 from .markdown_policies import cost_rows, render_pictures, render_tries
-from .plain import compared, prompt_note, unscored_notes
+from .plain import compared, prompt_note, unscored_notes, weights_note
 from .safe_text import cut, fence, inline, table
 from .training_summary import TrainingSummary
 from .transcript import transcript
@@ -49,7 +49,8 @@ def render_report(report: Report, *, curve: str | None = None, pictures: Mapping
 
 def _headline(report: Report) -> str:
     if report.comparisons:
-        return f"**{inline(compared(report.comparisons[-1]), limit=400)}.**"
+        headline = f"**{inline(compared(report.comparisons[-1]), limit=400)}.**"
+        return "\n\n".join([headline, *map(inline, weights_note(report))])
     name, only = next(iter(report.conditions.items()))
     if only.success is None:
         return f"**{inline(name)}: no rollout was scored.**"

@@ -37,7 +37,7 @@ def render_short(report: Report) -> str:
         for row in rows
     ]
     lines += [compared(comparison) for comparison in report.comparisons]
-    return "\n".join([*unscored_notes(report), *lines, *prompt_note(report)])
+    return "\n".join([*unscored_notes(report), *lines, *prompt_note(report), *weights_note(report)])
 
 
 def unscored_notes(report: Report) -> list[str]:
@@ -57,6 +57,12 @@ def _at_worst(condition: ConditionSummary) -> str:
         return "There is no success rate."
     worst, shown = figures.percent(rate.worst_case), figures.percent(rate.interval.estimate)
     return f"If they count as failed, success is {worst}, not {shown}."
+
+
+def weights_note(report: Report) -> list[str]:
+    """A sentence of a training's report: which weights the run ends with, and why."""
+    reason = report.run.get("handed_over")
+    return [f"{one_line(reason[:1].upper() + reason[1:])}."] if isinstance(reason, str) and reason else []
 
 
 def prompt_note(report: Report) -> list[str]:

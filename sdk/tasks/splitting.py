@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import ConfigError
@@ -29,14 +31,18 @@ class ThreeWaySplit(NamedTuple):
 
 SIDES = "'train', 'validation' or 'heldout'"
 
+_SHARE_ASIDE, _LEAST_ASIDE, _MOST_ASIDE = 0.15, 8, 64
+_FAMILIES_TO_SPARE = 20
+"""With fewer, each is more than a twentieth of what there is to learn."""
+
 
 def split_tasks(tasks: Sequence[Task], *, heldout: float | int = 0.2, seed: int = 0) -> Split:
     """Divide tasks by their `family`, so that tasks of one family are never on both sides.
 
     `heldout` as a float is the share of families to hold out: a family's side depends on its name and `seed`
-    alone, so adding tasks never moves others (the share is therefore met on average, not exactly). As an
-    int it is a number of tasks: families are held out in the order of their hash until there are at least so
-    many; adding tasks can then move others.
+    alone, so adding tasks never moves others (the share is therefore met on average, not exactly; but of two or
+    more families at least one is held out, and at least one is not). As an int it is a number of tasks: families
+    are held out in the order of their hash until there are at least so many; adding tasks can then move others.
 
     When every task carries `tags["split"]` ("train", "validation" or "heldout"), that is obeyed instead; tasks for
     validation are on neither side then (see `split_three_ways`).
@@ -87,10 +93,57 @@ def split_three_ways(
     return split
 
 
+def keep_aside(
+    tasks: Sequence[Task], *, seed: int = 0, enough: Callable[[Sequence[Task]], bool] = bool
+) -> tuple[list[Task], list[Task]]:
+    """Those of the training tasks to learn from, and some to choose weights on: 15 % of them, but at least 8 and at
+    most 64, and never more than a quarter; none of fewer than four.
+
+    Whole families are kept aside. Where there are fewer than 20, some tasks of each are instead: without a whole family
+    a kind of tasks would not be learned. Tasks with the same prompt and setup stay together.
+
+    `enough`: whether such tasks are still enough to learn from; what would leave too few stays.
+    """
+    most = len(tasks) // 4
+    wanted = min(max(math.ceil(_SHARE_ASIDE * len(tasks)), _LEAST_ASIDE), _MOST_ASIDE, most)
+    rest = list(tasks)
+    for unit in _units(tasks, f"{seed} aside"):
+        if len(tasks) - len(rest) >= wanted:
+            break
+        without = [task for task in rest if task.id not in unit]
+        if len(tasks) - len(without) <= most and enough(without):
+            rest = without
+    left = {task.id for task in rest}
+    return rest, [task for task in tasks if task.id not in left]
+
+
+def _units(tasks: Sequence[Task], seed: str) -> list[set[str]]:
+    """Ids of tasks that stay together, in the order in which they are kept aside."""
+    families: dict[str, set[str]] = defaultdict(set)
+    contents: dict[str, set[str]] = defaultdict(set)
+    families_of: dict[str, set[str]] = defaultdict(set)
+    for task in tasks:
+        families[task.family].add(task.id)
+        contents[_content(task)].add(task.id)
+        families_of[_content(task)].add(task.family)
+    if len(families) >= _FAMILIES_TO_SPARE:
+        shared = {family for several in families_of.values() if len(several) > 1 for family in several}
+        return [families[name] for name in sorted(families, key=lambda n: _position(n, seed)) if name not in shared]
+    taken: dict[str, int] = defaultdict(int)
+    turns = []
+    for content in sorted(contents, key=lambda text: _position(text, seed)):
+        family = min(families_of[content])
+        turns.append((taken[family], content))  # one of each family, then the second of each
+        taken[family] += 1
+    return [contents[content] for _, content in sorted(turns, key=lambda turn: turn[0])]
+
+
 def _divided(tasks: Sequence[Task], share: float | int, seed: int | str) -> tuple[list[Task], list[Task]]:
     """The tasks of the other families, and those of the share's."""
     if isinstance(share, float):
-        families = {task.family for task in tasks if _position(task.family, seed) < share}
+        ordered = sorted({task.family for task in tasks}, key=lambda family: _position(family, seed))
+        below = sum(_position(family, seed) < share for family in ordered)
+        families = set(ordered[: min(max(below, 1), max(len(ordered) - 1, 1))])
     else:
         families = _first_families(tasks, share, seed)
     return [task for task in tasks if task.family not in families], [task for task in tasks if task.family in families]

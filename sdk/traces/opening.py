@@ -49,6 +49,17 @@ def _refuse_other_run(path: Path, stored: dict[str, Any], defaults: Mapping[str,
     shown = "; ".join(differ[:5]) + (f"; and {len(differ) - 5} more" if len(differ) > 5 else "")
     raise RunFolderError(
         f"{path} holds another run: {shown}. Choose another output_dir, or use the folder's options to resume it"
+        f"{_longer(path, held)}"
+    )
+
+
+def _longer(path: Path, held: Mapping[str, Any]) -> str:
+    """How to go on training the model of a finished run."""
+    if "train" not in held or not (path / "stages" / "report.json").is_file():
+        return ""
+    return (
+        f". It is finished; to train its model further, begin another run from it: model={str(path / 'model')!r}, "
+        f"config={{'warm_start_steps': 0}} (--model {path / 'model'} --set warm_start_steps=0)"
     )
 
 

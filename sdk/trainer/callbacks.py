@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
+import shutil
 import threading
 import time
+from math import ceil
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..progress import Step
 from ..traces.run_folder import RunFolder
 from .collecting import STAGE, Collector
+from .config import TrainConfig
 from .curriculum import Curriculum
+from .disk_space import LATEST_KEPT, MOST_CANDIDATES
+
+_CHECKPOINT = f"{PREFIX_CHECKPOINT_DIR}-"
 
 
 class StopOnRequest(TrainerCallback):  # type: ignore[misc]
@@ -39,6 +47,21 @@ class WarmStartProgress(TrainerCallback):  # type: ignore[misc]
             line = {"stage": "warm_start", "step": state.global_step - 1, "loss": float(logs["loss"])}
             self._folder.append_metrics(line)
             self._progress.advance(note=f"loss {float(logs['loss']):.3f}")
+
+
+class ThinCheckpoints(TrainerCallback):  # type: ignore[misc]
+    """Keeps the latest checkpoints and a few that lie evenly over the run, of which one may be chosen at its end. A
+    checkpoint has the optimiser's moments, too: all of a long run's would fill the disk."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        checkpoints = ceil(config.grpo_steps / config.checkpoint_every)
+        self._every = config.checkpoint_every * max(1, ceil((checkpoints - 1) / MOST_CANDIDATES))
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        folders = {int(path.name.rpartition("-")[2]): path for path in Path(args.output_dir).glob(f"{_CHECKPOINT}*")}
+        for step in sorted(folders)[:-LATEST_KEPT]:
+            if step % self._every:
+                shutil.rmtree(folders[step])
 
 
 class StepMetrics(TrainerCallback):  # type: ignore[misc]

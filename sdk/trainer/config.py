@@ -1,4 +1,4 @@
-"""All options of a training run, with defaults that suit the embedded model on two CPU cores."""
+"""All options of a training run, with defaults that suit the embedded model on two CPU cores: the quickstart's."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ from .trl_options import check_schedule, check_trl_options
 _MAY_HOLD_KEYS = ("vllm.environment", "vllm.urls")
 """Options whose values no error shows."""
 
+DEFAULT_WARM_START_STEPS = 10
+"""80 demonstrations: enough for the form of a call. What is left is for the reinforcement to win."""
+_TASKS_IN_A_PART = 4
+"""As many groups as a small machine's memory holds at a time."""
+
 
 class TrainConfig(BaseModel):
     """Options of `sdk.train`. Example: `TrainConfig(grpo_steps=40, group_size=16, learning_rate=1e-6)`"""
@@ -40,10 +45,11 @@ class TrainConfig(BaseModel):
     """Held-out tasks: a share below 1, or a number of tasks. Ignored where tasks carry a `split` tag."""
     max_heldout: int | None = Field(default=None, ge=1)
     """Evaluate on at most this many held-out tasks, spread evenly over them; all where None."""
-    validation: float | int = Field(default=0, ge=0)
-    """Tasks on which the checkpoint is chosen that the run ends with: a share of the training families, or a number of
-    tasks; they are not trained on. Where tasks carry a `split` tag, those tagged `validation`, whatever the number. 0:
-    nothing is chosen, the last weights are the result."""
+    validation: float | int | None = Field(default=None, ge=0)
+    """Tasks kept aside, on which the weights are chosen that the run ends with: a share of the training families, or a
+    number of tasks; they are not trained on. Where tasks carry a `split` tag, those tagged `validation`, whatever the
+    number. None: those tagged, else about 15 % of the training tasks (see `sdk.tasks.keep_aside`). 0: none, the run
+    ends with its last weights, also where they are worse than those it began with."""
     evaluate_every: int | None = Field(default=None, ge=1)
     """Measure success on the validation tasks, greedily, before the first step of GRPO and after every so many; never
     where None. The learning curve and the metrics have it, and an alarm is raised where the reward rises and it does
@@ -56,21 +62,25 @@ class TrainConfig(BaseModel):
     """Probes that may be rewarded, by name, where one of them is right: for example `("echoes",)` where the answer is
     what a tool returns."""
 
-    warm_start_steps: int = Field(default=12, ge=0)
-    """Optimiser steps on demonstrations before GRPO; 0 skips the warm start."""
+    warm_start_steps: int | None = Field(default=None, ge=0)
+    """Optimiser steps on demonstrations before GRPO; 0 skips the warm start. None: 10 where training tasks have
+    demonstrations, else 0."""
     warm_start_tasks: int | None = Field(default=None, ge=1)
     """Use demonstrations of at most this many training tasks; all where None."""
     warm_start_batch: int = Field(default=8, ge=1)
-    warm_start_learning_rate: float = Field(default=1e-4, gt=0)
+    warm_start_learning_rate: float = Field(default=2e-4, gt=0)
 
-    grpo_steps: int = Field(default=20, ge=0)
+    grpo_steps: int = Field(default=26, ge=0)
     """Optimiser steps of GRPO; 0 stops after the warm start."""
-    prompts_per_step: int = Field(default=4, ge=1)
-    group_size: int = Field(default=8, ge=2)
+    prompts_per_step: int = Field(default=8, ge=1)
+    """Tasks in one step. With few of them a step rests on one or two groups with a signal, and unlearns what the others
+    could do. Where it is not set and there are fewer training tasks: all of them."""
+    group_size: int = Field(default=6, ge=2)
     """Rollouts of one task in one step. They are compared with each other, so at least two."""
-    micro_batches: int = Field(default=1, ge=1)
+    micro_batches: int | None = Field(default=None, ge=1)
     """Parts of a step that are forwarded one after the other. More take less memory, and forward what the parts
-    share (the tools' part of the prompt) once in each. Must divide `prompts_per_step`."""
+    share (the tools' part of the prompt) once in each. Must divide `prompts_per_step`. None: as few as have at most
+    four tasks in each, or 1 where `tokens_per_micro_batch` plans them."""
     tokens_per_micro_batch: int | None = Field(default=None, ge=1)
     """Plan the parts of a step by size: rows go into a part until it would have more than so many distinct tokens (with
     `shared_prefix=False`: tokens with padding), so that memory is bounded however long rollouts get. A rollout that
@@ -102,12 +112,15 @@ class TrainConfig(BaseModel):
     and the weights stay (LoRA, arXiv 2106.09685): a fraction of the optimiser's memory, at about ten times the rate."""
     lora_alpha: float | None = Field(default=None, gt=0)
     """What an adapter adds is multiplied by `lora_alpha / lora_rank`; twice the rank where None."""
-    learning_rate: float = Field(default=2e-5, gt=0)
-    learning_rate_rise: int = Field(default=0, ge=0)
-    """Steps of GRPO until the learning rate is reached; of a rise of 3 the first has a quarter of it. Adam's first
-    steps are its largest and noisiest."""
-    learning_rate_fall: int = Field(default=0, ge=0)
-    """Steps at the end of GRPO over which the rate falls towards 0, so that the last steps' noise is averaged out."""
+    learning_rate: float = Field(default=1e-5, gt=0)
+    """Of GRPO. With three times as much, or without a rise, the embedded model unlearns within four steps kinds of
+    tasks that resemble others, on most seeds: Adam's first steps are its largest and noisiest."""
+    learning_rate_rise: int | None = Field(default=None, ge=0)
+    """Steps of GRPO until the learning rate is reached; of a rise of 3 the first has a quarter of it. None: a sixth of
+    `grpo_steps`, or 0 beside a schedule in `trl`."""
+    learning_rate_fall: int | None = Field(default=None, ge=0)
+    """Steps at the end of GRPO over which the rate falls towards 0, so that the last steps' noise is averaged out.
+    None: a third of `grpo_steps`, or 0 beside a schedule in `trl`."""
     scale_advantages: Scale = "std"
     """`std`: divide a group's centred rewards by their standard deviation (GRPO); `none`: do not (Dr. GRPO)."""
     baseline: Baseline = "mean"
@@ -215,9 +228,9 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _micro_batches_divide(self) -> TrainConfig:
-        if self.prompts_per_step % self.micro_batches:
+        if self.prompts_per_step % self.parts:
             raise ValueError(f"micro_batches must divide prompts_per_step, which is {self.prompts_per_step}")
-        if self.tokens_per_micro_batch is not None and self.micro_batches > 1:
+        if self.tokens_per_micro_batch is not None and self.parts > 1:
             raise ValueError(
                 f"micro_batches is {self.micro_batches} beside tokens_per_micro_batch, which plans the parts itself; "
                 "leave micro_batches out"
@@ -248,7 +261,7 @@ class TrainConfig(BaseModel):
             raise ValueError("allow_probes does nothing while probe_tasks is 0; set probe_tasks, such as 4")
         if self.alarm_components and self.alarms == "off":
             raise ValueError('alarm_components does nothing while alarms is "off"; use "warn" or "stop"')
-        if self.evaluate_every is not None and not (self.validation and self.grpo_steps):
+        if self.evaluate_every is not None and (self.validation == 0 or not self.grpo_steps):
             needed = "validation is 0; set validation, such as 0.1" if self.grpo_steps else "grpo_steps is 0"
             raise ValueError(f"evaluate_every does nothing while {needed}")
         if self.reference_every is not None and not self.kl_coefficient:
@@ -312,14 +325,36 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _one_schedule(self) -> TrainConfig:
-        own = self.learning_rate_rise or self.learning_rate_fall
-        if own and {"lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"} & set(self.trl):
+        if (self.learning_rate_rise or self.learning_rate_fall) and self._trl_has_a_schedule:
             raise ValueError(
                 "learning_rate_rise and learning_rate_fall do nothing beside trl's lr_scheduler_type, "
                 "lr_scheduler_kwargs or warmup_steps; give one of them"
             )
         check_schedule(self.trl, self.grpo_steps)
         return self
+
+    @property
+    def parts(self) -> int:
+        """The micro-batches of a step, where they are not planned by tokens."""
+        if self.micro_batches is not None:
+            return self.micro_batches
+        if self.tokens_per_micro_batch is not None:
+            return 1
+        size = self.prompts_per_step
+        return next(parts for parts in range(1, size + 1) if size % parts == 0 and size // parts <= _TASKS_IN_A_PART)
+
+    @property
+    def rise_and_fall(self) -> tuple[int, int]:
+        """The steps of GRPO over which the learning rate rises and falls."""
+        rise, fall = (0, 0) if self._trl_has_a_schedule else (self.grpo_steps // 6, self.grpo_steps // 3)
+        return (
+            rise if self.learning_rate_rise is None else self.learning_rate_rise,
+            fall if self.learning_rate_fall is None else self.learning_rate_fall,
+        )
+
+    @property
+    def _trl_has_a_schedule(self) -> bool:
+        return bool({"lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"} & set(self.trl))
 
     @property
     def trains_without_signal(self) -> bool:

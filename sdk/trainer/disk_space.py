@@ -18,10 +18,13 @@ CHECKPOINT_COPIES = 3
 
 KEPT_COPIES = 4
 """Beside the checkpoints: the model kept after the warm start, after GRPO and, where it is chosen on validation tasks,
-from one of them; and the final one."""
+from one of them; and the final one. The untrained one, too, where one is chosen."""
 
-_CHECKPOINTS = 2
-"""The latest ones are kept, and one more while it is written; all of them where one is to be chosen."""
+LATEST_KEPT = 2
+"""Checkpoints; there is one more while it is written."""
+
+MOST_CANDIDATES = 5
+"""Checkpoints, evenly over the run, that are kept beside the latest ones where one is to be chosen."""
 
 DEEPSPEED_COPIES = 2
 """More in a checkpoint under DeepSpeed: the engine's weights and the optimiser's beside the model's."""
@@ -41,11 +44,13 @@ def bytes_still_needed(model: str | Path | None, folder: Path, config: TrainConf
 
 def _copies(config: TrainConfig) -> int:
     """Copies of the weights on the disk at the fullest moment."""
+    chooses = bool(config.validation)
     if config.lora_rank:
-        return KEPT_COPIES  # checkpoints of adapters are small beside them
+        return KEPT_COPIES + chooses  # checkpoints of adapters are small beside them
     each = CHECKPOINT_COPIES + DEEPSPEED_COPIES * by_deepspeed() + (config.kl_coefficient > 0)  # the reference
-    written = ceil(config.grpo_steps / config.checkpoint_every) if config.validation else 0
-    return max((_CHECKPOINTS + 1) * each + 1, max(_CHECKPOINTS, written) * each + KEPT_COPIES)
+    most = LATEST_KEPT + MOST_CANDIDATES * chooses
+    written = min(ceil(config.grpo_steps / config.checkpoint_every), most + 1) if chooses else 0
+    return chooses + max((LATEST_KEPT + 1) * each + 1, max(LATEST_KEPT, written) * each + KEPT_COPIES)
 
 
 def weight_bytes(model: str | Path | None) -> int:

@@ -41,7 +41,7 @@ def follow(model: str | Path | None, config: TrainConfig) -> Any:
                 load_kept(network, command.what)
             continue
         with quiet_loading():
-            trainer = _trainer(command, network, loaded.tokenizer, config)
+            trainer = _trainer(command, network, loaded.tokenizer)
             _without_prints(trainer)
             checkpoint = command.what[-1]
             with contextlib.suppress(TrainingStopped):  # the first process says why
@@ -50,11 +50,11 @@ def follow(model: str | Path | None, config: TrainConfig) -> Any:
         network.eval()
 
 
-def _trainer(command: Command, network: Any, tokenizer: Any, config: TrainConfig) -> Any:
+def _trainer(command: Command, network: Any, tokenizer: Any) -> Any:
     if command.do == "warm_start":
-        rows, output_dir, _ = command.what
+        rows, output_dir, config, _ = command.what
         return make_warm_start(network, tokenizer, rows, config=config, output_dir=output_dir, callbacks=[])
-    output_dir, _ = command.what
+    output_dir, config, _ = command.what
     nobody = _Nobody()
     return make_trainer(
         network, tokenizer, config=config, output_dir=output_dir, collect=nobody, publisher=nobody, callbacks=[]

@@ -127,7 +127,7 @@ class RolloutTrainer(FiniteGradients, ShardsWeights, GRPOTrainer):  # type: igno
         The first step already learns: the schedules of transformers begin with a rate of 0, a whole step of rollouts
         for nothing.
         """
-        rise, fall = self._options.learning_rate_rise, self._options.learning_rate_fall
+        rise, fall = self._options.rise_and_fall
         if not rise and not fall:
             return super().create_scheduler(num_training_steps, optimizer)
         if getattr(self, "lr_scheduler", None) is None:
@@ -271,9 +271,9 @@ def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
         "max_steps": config.grpo_steps,
         "learning_rate": config.learning_rate,
         "lr_scheduler_type": "constant",
-        "per_device_train_batch_size": config.group_size * config.prompts_per_step // config.micro_batches,
-        "gradient_accumulation_steps": config.micro_batches,
-        "steps_per_generation": config.micro_batches,
+        "per_device_train_batch_size": config.group_size * config.prompts_per_step // config.parts,
+        "gradient_accumulation_steps": config.parts,
+        "steps_per_generation": config.parts,
         "num_generations": config.group_size,
         "temperature": config.temperature,
         "loss_type": config.loss_type,
@@ -289,7 +289,7 @@ def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
         "logging_strategy": "steps",
         "save_strategy": "steps",
         "save_steps": config.checkpoint_every,
-        "save_total_limit": None if config.validation else 2,  # all are candidates where one is chosen
+        "save_total_limit": None if config.validation else 2,  # where one is chosen, `ThinCheckpoints` does it
         "report_to": "none",
         "disable_tqdm": True,
         "remove_unused_columns": False,

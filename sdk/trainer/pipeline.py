@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,21 +21,21 @@ from ..policies.token_agent import TokenAgent
 from ..policies.tool_prompt import describe_trained, lengths_of, shown_by_default
 from ..probing import STAGE as PROBES
 from ..progress import Progress, Silent
-from ..records import Rollout, Task
+from ..records import Rollout
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.forks import require_forkable
-from ..tasks import ThreeWaySplit, load_tasks, split_tasks, split_three_ways, spread
+from ..tasks import ThreeWaySplit, spread
 from ..traces.run_folder import RunFolder
 from ..verifiers import VerifierLike, check_verifier
 from .config import TrainConfig
 from .curriculum import interleaved
 from .demonstrations import demonstration_rows, replay_demonstrations
-from .difficulty import tiers_in_order
 from .disk_space import bytes_still_needed
 from .drawn_prompts import drawn_tool_prompt
 from .group_judging import check_groups
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import check_model_name, run_folder_path, train_defaults, train_identity
+from .sides import choose_sides, require_a_way_to_learn, settle
 
 if TYPE_CHECKING:
     from .stages import Learner
@@ -117,7 +116,8 @@ async def _lead(
 ) -> TrainResult:
     """The whole run, of the only process or of the first one."""
     tasks = choose_sides(prompts, options)
-    _require_a_way_to_learn(tasks.train, options)
+    options, settled = settle(options, tasks)
+    require_a_way_to_learn(tasks, options)
     async with connect(
         tools, call_timeout_s=options.limits.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
     ) as source:
@@ -140,9 +140,19 @@ async def _lead(
         needed = bytes_still_needed(model, path, options)
         defaults = train_defaults(identity)
         with RunFolder.create_or_resume(path, identity, needed_bytes=needed, defaults=defaults) as folder:
+            _say_what_is_there(folder, progress)
+            for line in settled:
+                progress.say(line)
             folder.record_tools(source.tools)
             run = _Run(options, source, verifier, tasks, folder, progress)
             return await run.through(model)
+
+
+def _say_what_is_there(folder: RunFolder, progress: Progress) -> None:
+    if folder.stage("report") is not None:
+        progress.say(f"{folder.path} holds a finished run: its parts are read again, nothing is trained twice")
+    elif folder.resumed:
+        progress.say(f"{folder.path} holds a run that was cut off: going on with it")
 
 
 class _Run:
@@ -166,7 +176,9 @@ class _Run:
         self.conditions: dict[str, list[Rollout]] = {}
         self.stages: dict[str, str] = {}
         """Condition -> the stage of its rollouts."""
-        self.choice: dict[str, Any] = {}
+        self.choice: dict[str, Any] = {
+            "handed_over": "no task was kept aside to choose on: the last weights are handed over, better or worse"
+        }
 
     async def through(self, model: str | Path | None) -> TrainResult:
         if cut_off := len(self.folder.interrupted_calls):
@@ -182,6 +194,8 @@ class _Run:
         async with open_learner(model, config=self.config, folder=self.folder, progress=self.progress) as learner:
             engine = self._engine(learner.agent)
             await self._measure(engine, UNTRAINED, "untrained")
+            if self.validation:
+                await self._keep_untrained(learner, engine)
             if self.config.warm_start_steps:
                 rows = demonstration_rows(demonstrations, learner.renderer, self.source.tools)
                 await learner.warm_start(rows, Counter(rollout.tool_prompt for rollout in demonstrations))
@@ -261,16 +275,24 @@ class _Run:
         )
         self.folder.finish_stage(stage, {"rollouts": len(self.conditions[title])})
 
+    async def _keep_untrained(self, learner: Learner, engine: RolloutEngine) -> None:
+        from .choosing import keep_untrained
+
+        await keep_untrained(
+            learner, engine, self.validation, folder=self.folder, config=self.config, progress=self.progress
+        )
+
     async def _choose(self, learner: Learner, engine: RolloutEngine) -> None:
-        """Take the checkpoint that does best on the validation tasks, and measure it on the held-out ones."""
+        """Take the weights that do best on the tasks kept aside, and measure them on the held-out ones."""
         from .choosing import choose_checkpoint
 
         chosen, self.choice = await choose_checkpoint(
             learner, engine, self.validation, folder=self.folder, config=self.config, progress=self.progress
         )
-        measured = {"after warm start": WARM, "after GRPO": TRAINED}
-        if chosen in measured:  # the same weights: measured already
-            self.stages[CHOSEN], self.conditions[CHOSEN] = measured[chosen], self.conditions[chosen]
+        if chosen == list(self.conditions)[-1]:  # the last row says it all
+            return
+        if chosen in self.conditions:  # the same weights: measured already
+            self.stages[CHOSEN], self.conditions[CHOSEN] = self.stages[chosen], self.conditions[chosen]
         else:
             await self._measure(engine, "chosen", CHOSEN)
 
@@ -302,51 +324,3 @@ class _Run:
         report.write(self.folder.path)
         self.folder.finish_stage("report", {"conditions": list(self.conditions)})
         return report
-
-
-def choose_sides(prompts: Any, config: TrainConfig) -> ThreeWaySplit:
-    """The tasks to train on, to choose a checkpoint on (none where nothing is chosen), and the held-out ones to measure
-    on. `prompts`: anything `sdk.tasks.load_tasks` takes.
-    """
-    tasks = load_tasks(prompts)
-    if config.validation:
-        split = split_three_ways(tasks, heldout=config.heldout, validation=config.validation, seed=config.seed)
-    else:
-        train, heldout = split_tasks(tasks, heldout=config.heldout, seed=config.seed)
-        split = ThreeWaySplit(train, [], heldout)
-        if idle := [task for task in tasks if task.tags.get("split") == "validation"]:
-            raise ConfigError(
-                f"{len(idle)} tasks are tagged 'validation', the first is {idle[0].id!r}, but option validation is 0: "
-                "nothing would be chosen on them; set validation to 1, or leave them out"
-            )
-    return split._replace(heldout=spread(split.heldout, config.max_heldout))
-
-
-def _require_a_way_to_learn(train: Sequence[Task], config: TrainConfig) -> None:
-    if config.warm_start_steps and not any(task.demonstration for task in train):
-        raise ConfigError(
-            f"warm_start_steps is {config.warm_start_steps}, but none of the {len(train)} training tasks has a "
-            "demonstration; add demonstrations, or set config={'warm_start_steps': 0} for a model that can already "
-            "call tools"
-        )
-    if not config.warm_start_steps and not config.grpo_steps:
-        raise ConfigError("warm_start_steps and grpo_steps are both 0: nothing would be trained; use sdk.evaluate")
-    for option in ("curriculum", "tiers", "domain"):
-        tag = getattr(config, option)
-        if tag is not None and (without := [task for task in train if tag not in task.tags]):
-            raise ConfigError(
-                f"{option} is {tag!r}, but {len(without)} of {len(train)} training tasks have no such tag; "
-                f"task {without[0].id!r} has the tags {sorted(without[0].tags)}"
-            )
-    if config.grpo_steps and config.prompts_per_step > len(train):
-        raise ConfigError(
-            f"prompts_per_step is {config.prompts_per_step}, but there are only {len(train)} training tasks; "
-            "lower it or add tasks"
-        )
-    if config.grpo_steps and config.tiers is not None:
-        lowest = tiers_in_order(train, config.tiers)[0]
-        if (count := sum(task.tags[config.tiers] == lowest for task in train)) < config.prompts_per_step:
-            raise ConfigError(
-                f"prompts_per_step is {config.prompts_per_step}, but the lowest tier, {lowest!r}, has only {count} "
-                "training tasks; lower it or add tasks"
-            )

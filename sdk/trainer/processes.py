@@ -62,7 +62,7 @@ def check_processes(config: TrainConfig) -> None:
         if _asked(name):
             _check_sharding(config, name)
             check(config)
-    if world_size() > 1 and config.warm_start_steps and config.warm_start_batch % world_size():
+    if world_size() > 1 and config.warm_start_steps != 0 and config.warm_start_batch % world_size():
         raise ConfigError(
             f"warm_start_batch is {config.warm_start_batch}, which {world_size()} processes cannot share evenly; "
             f"use a multiple of {world_size()}"
@@ -142,13 +142,13 @@ def _check_deepspeed_numbers(config: TrainConfig) -> None:
     clipping of 0, and nothing would be clipped.
     """
     ours: dict[str, tuple[str, dict[str, float]]] = {
-        "gradient_accumulation_steps": ("micro_batches", {"the warm start": 1, "GRPO": config.micro_batches}),
+        "gradient_accumulation_steps": ("micro_batches", {"the warm start": 1, "GRPO": config.parts}),
         "gradient_clipping": (
             'trl={"max_grad_norm": ...}',
             {"the warm start": 1.0, "GRPO": float(config.trl.get("max_grad_norm", 1.0) or 0)},
         ),
     }
-    runs = {"the warm start": config.warm_start_steps, "GRPO": config.grpo_steps}
+    runs = {"the warm start": config.warm_start_steps != 0, "GRPO": config.grpo_steps > 0}
     for name, (option, by_stage) in ours.items():
         given = os.environ.get(f"ACCELERATE_{name.upper()}", "auto")
         wanted = {stage: value for stage, value in by_stage.items() if runs[stage]}

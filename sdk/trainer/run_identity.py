@@ -22,6 +22,8 @@ from .processes import mixed_precision
 
 _WHERE_VLLM_IS = VllmOptions.model_fields.keys() - {"publish", "in_flight"}
 """A run may go on with other servers. Their environment may hold keys, which belong into no file."""
+_WITHOUT = {"validation": 0, "micro_batches": 1, "learning_rate_rise": 0, "learning_rate_fall": 0}
+"""What runs did that knew no such option, where its default is something else."""
 _RUNS = Path("runs")
 _NAME_LENGTH = 12
 """Characters of a fingerprint that name a folder."""
@@ -68,10 +70,11 @@ def train_identity(
 def train_defaults(identity: Mapping[str, Any]) -> dict[str, Any]:
     """What the parts of `identity` are in a folder of an earlier version that lacks them.
 
-    A run that an earlier version began goes on where a later one has more options, as long as nobody sets them; and in
-    the precision that it is launched with now, since none was written down.
+    A run that an earlier version began goes on where a later one has more options, as long as nobody sets them to
+    something else than that version did; and in the precision that it is launched with now, since none was written
+    down.
     """
-    return {"train": _stored(TrainConfig()), "mixed_precision": identity["mixed_precision"]}
+    return {"train": _stored(TrainConfig()) | _WITHOUT, "mixed_precision": identity["mixed_precision"]}
 
 
 def run_folder_path(output_dir: str | Path | None, identity: dict[str, Any]) -> Path:

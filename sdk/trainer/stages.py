@@ -31,7 +31,7 @@ from ..rollouts.forkable import ForkableAgent
 from ..rollouts.forks import how_worlds_are_copied
 from ..traces.run_folder import RunFolder
 from .auditing import AUDIT
-from .callbacks import StepMetrics, StopOnRequest, WarmStartProgress
+from .callbacks import StepMetrics, StopOnRequest, ThinCheckpoints, WarmStartProgress
 from .collecting import STAGE, Collector, TrainingStopped
 from .config import TrainConfig
 from .curriculum import Curriculum
@@ -102,8 +102,8 @@ class Learner:
         else:
             self._folder.drop_metrics_after(-1, "warm_start")
             output_dir = str(self._folder.checkpoints / "warm_start_trainer")
-            tell("warm_start", (list(rows), output_dir, None))
-            with self._progress.track("warm start", self._config.warm_start_steps) as step:
+            tell("warm_start", (list(rows), output_dir, self._config, None))
+            with self._progress.track("warm start", self._config.warm_start_steps or 0) as step:
                 progress = WarmStartProgress(self._folder, step)
 
                 def make(stop: StopOnRequest) -> Any:
@@ -175,12 +175,16 @@ class Learner:
                     collect=collector,
                     publisher=self.engine,
                     note_weights=self._note_weights,
-                    callbacks=[StepMetrics(self._folder, collector, curriculum), stop],
+                    callbacks=[
+                        StepMetrics(self._folder, collector, curriculum),
+                        *([ThinCheckpoints(self._config)] if self._config.validation else []),
+                        stop,
+                    ],
                 )
 
             if self._config.branches:
                 self._progress.say(f"rollouts branch; their worlds {how_worlds_are_copied(engine.source)}")
-            tell("grpo", (str(output_dir), checkpoint))
+            tell("grpo", (str(output_dir), self._config, checkpoint))
             async with collector.sampling():
                 await self._run(make, checkpoint, on_stop=collector.stop)
 
@@ -190,8 +194,8 @@ class Learner:
         if not self._folder.has_weights(self._folder.model_dir, self._version):
             self._keep(self._folder.model_dir)
             self._folder.record_weights(self._folder.model_dir, version=self._version)
-        for leftover in (self._folder.checkpoints / STAGE, self._folder.checkpoints / "warm_start_trainer"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        for leftover in (STAGE, "warm_start_trainer", "untrained"):
+            shutil.rmtree(self._folder.checkpoints / leftover, ignore_errors=True)
 
     def facts(self) -> dict[str, Any]:
         """What the report says of the model."""

@@ -25,7 +25,7 @@ from .config import TrainConfig
 
 VALIDATION = "validation"
 """The stage under which `metrics.jsonl` has what was measured, by step."""
-WARM_STAGE, LAST_STAGE = "validation_warm_start", "validation_grpo"
+UNTRAINED_STAGE, WARM_STAGE, LAST_STAGE = "validation_untrained", "validation_warm_start", "validation_grpo"
 _STEP_STAGE = re.compile(r"validation_step_(\d+)")
 
 
@@ -84,13 +84,13 @@ class Validating:
         if every is None or step % every or self._stopped:
             return
         started = time.monotonic()
-        warm = step == 0 and self._config.warm_start_steps
+        first = WARM_STAGE if self._config.warm_start_steps else UNTRAINED_STAGE
         rollouts: list[Rollout] = []
         with anyio.CancelScope() as self._scope:
             rollouts = await measure(
                 self._engine,
                 self._tasks,
-                stage=WARM_STAGE if warm else stage_of_step(step),
+                stage=stage_of_step(step) if step else first,
                 folder=self._folder,
                 seed=self._config.seed,
                 threshold=self._config.success_threshold,

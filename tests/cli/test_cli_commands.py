@@ -247,6 +247,11 @@ def test_training_writes_a_model_and_the_same_command_goes_on(desk, tiny_model_f
     assert again.exit_code == 0, again.stderr
     assert "runs/tiny holds a finished run: its parts are read again, nothing is trained twice" in again.stderr
     assert again.stdout == result.stdout
+    longer = toolbake(*("grpo_steps=2" if word == "grpo_steps=1" else word for word in words))
+    assert longer.exit_code == 1
+    assert "its parts are read again" not in longer.stderr
+    assert "train.grpo_steps is 1 in the folder and 2 now" in longer.stderr
+    assert "runs/tiny/model --set warm_start_steps=0)" in longer.stderr
 
 
 @pytest.mark.timeout(300)

@@ -146,7 +146,7 @@ def test_the_installed_script_and_the_module_are_the_same_command():
 def test_the_settings_of_training_are_listed_with_defaults_and_meaning():
     result = toolbake("train", "--list-settings")
     assert result.exit_code == 0
-    assert "grpo_steps=20\n    Optimiser steps of GRPO; 0 stops after the warm start." in result.stdout
+    assert "grpo_steps=26\n    Optimiser steps of GRPO; 0 stops after the warm start." in result.stdout
     assert "limits.max_turns=8\n    Assistant messages." in result.stdout
 
 

@@ -23,7 +23,7 @@ from sdk.cli.quickstart_options import (
 from sdk.cli.resuming import finished_run, fresh_folder
 from sdk.evaluation.report import Report
 from sdk.tasks import load_tasks
-from sdk.trainer.pipeline import choose_sides
+from sdk.trainer.sides import choose_sides
 
 SHORT = ("quickstart", "--steps", "1", "--heldout", "2", "--prompts", "1")
 
@@ -160,8 +160,8 @@ def test_a_run_counts_as_finished_only_with_its_report_its_model_and_the_same_ev
     from sdk.records import Rollout, Task, Verdict
     from sdk.traces.identity import fingerprint
     from sdk.traces.run_folder import RunFolder
-    from sdk.trainer.pipeline import choose_sides
     from sdk.trainer.run_identity import train_identity
+    from sdk.trainer.sides import choose_sides
 
     options = quickstart_options(steps=1)
     train, _, heldout = choose_sides(ORDERS, options)

@@ -111,7 +111,7 @@ def test_checkpoints_are_held_against_the_weights_that_were_sampled_from(
     tasks = [{"id": f"t{n}", "prompt": f"Where is order {n}?"} for n in range(5)]
     config = {
         **{"grpo_steps": 4, "group_size": 2, "prompts_per_step": 1, "warm_start_steps": 0, "heldout": 1},
-        **{"checkpoint_every": 1, "probe_tasks": 0, "alarms": "off", "learning_rate": 1e-2},
+        **{"checkpoint_every": 1, "probe_tasks": 0, "alarms": "off", "learning_rate": 1e-2, "validation": 0},
         "limits": {"max_turns": 1, "max_turn_tokens": 4},
     }
     run = tmp_path / "run"

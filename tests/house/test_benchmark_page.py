@@ -58,7 +58,7 @@ sys.path.insert(0, ".")
 import end_to_end
 from sdk.cli.quickstart_options import quickstart_tasks
 from sdk.trainer.config import TrainConfig
-from sdk.trainer.pipeline import choose_sides
+from sdk.trainer.sides import choose_sides
 
 config = TrainConfig.of(end_to_end.step_config(seed=0, steps=2, prompts=8, group_size=6))
 print(*map(len, choose_sides(quickstart_tasks(), config)), config.learning_rate_rise, config.learning_rate_fall)

@@ -22,6 +22,7 @@ from sdk.verifiers.grouping import judge_group
 
 TINY = {
     **{"probe_tasks": 0, "warm_start_steps": 0, "grpo_steps": 2, "prompts_per_step": 2, "group_size": 4, "heldout": 1},
+    **{"validation": 0},
     **{"checkpoint_every": 1, "alarms": "off", "limits": {"max_turns": 1, "max_turn_tokens": 3, "max_tokens": 3}},
 }
 TASKS = [{"id": f"t{n}", "prompt": f"What is {n} + 1?"} for n in range(5)]

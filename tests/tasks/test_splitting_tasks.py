@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sdk.errors import ConfigError
 from sdk.records import Task
-from sdk.tasks import split_tasks, split_three_ways
+from sdk.tasks import keep_aside, split_tasks, split_three_ways
 
 
 def tasks_of(families):
@@ -44,6 +44,8 @@ def test_adding_tasks_never_moves_others(families, more, seed):
     after = split_or_none(tasks, heldout=0.4, seed=seed)
     if before is None or after is None:
         return
+    if min(len({t.family for t in side}) for side in before) == 1:
+        return  # of few families one may be on its side only so that the side is not empty
     assert {t.id for t in before.train} <= {t.id for t in after.train}
     assert {t.id for t in before.heldout} <= {t.id for t in after.heldout}
 
@@ -144,3 +146,51 @@ def test_tasks_tagged_for_validation_are_neither_trained_on_nor_held_out():
     leak = tasks[0].model_copy(update={"id": "twin", "family": "twin", "tags": {"split": "validation"}})
     with pytest.raises(ConfigError, match=r"\(train\) and 'twin' \(validation\) have the same prompt"):
         split_three_ways([*tasks, leak])
+
+
+@pytest.mark.parametrize("heldout", [0.05, 0.34, 0.95])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_share_of_few_families_is_at_least_one_of_them_and_never_all(heldout, seed):
+    split = split_tasks(tasks_of("aaaabbbbcccc"), heldout=heldout, seed=seed)
+    assert min(len({task.family for task in side}) for side in split) >= 1
+    three = split_three_ways(tasks_of("aaaabbbbcccc"), heldout=0.01, validation=0.01, seed=seed)
+    assert [len({task.family for task in side}) for side in three] == [1, 1, 1]
+
+
+@given(families_lists, st.integers(0, 5))
+def test_some_tasks_are_kept_aside_and_most_are_left_to_learn_from(families, seed):
+    tasks = tasks_of(families)
+    rest, aside = keep_aside(tasks, seed=seed)
+    assert sorted(task.id for task in [*rest, *aside]) == sorted(task.id for task in tasks)
+    assert len(aside) <= len(tasks) // 4
+    sizes = [families.count(family) for family in set(families)]
+    if len(sizes) < 20:  # some tasks of each family: as many as wanted
+        assert len(aside) == min(8, len(tasks) // 4) or len(aside) >= 0.15 * len(tasks)
+    else:
+        assert not {task.family for task in aside} & {task.family for task in rest}
+        assert aside
+
+
+@pytest.mark.parametrize(("tasks", "aside"), [(3, 0), (4, 1), (8, 2), (40, 8), (100, 15), (300, 45), (1000, 64)])
+def test_how_many_tasks_are_kept_aside(tasks, aside):
+    assert len(keep_aside(tasks_of(map(str, range(tasks))))[1]) == aside
+
+
+def test_of_few_families_some_tasks_of_each_are_kept_aside():
+    rest, aside = keep_aside(tasks_of("abcde" * 12))
+    assert sorted({task.family for task in aside}) == sorted({task.family for task in rest}) == list("abcde")
+
+
+def test_tasks_with_the_same_prompt_and_setup_are_kept_aside_together():
+    tasks = [Task(prompt=f"p{n // 2}", id=str(n), family="one") for n in range(16)]
+    rest, aside = keep_aside(tasks)
+    assert len(aside) == 4
+    assert not {task.prompt for task in aside} & {task.prompt for task in rest}
+    pairs = [Task(prompt=f"p{n // 2}", id=str(n)) for n in range(40)]  # each of a family of its own
+    assert keep_aside(pairs) == (pairs, [])
+
+
+def test_what_would_leave_too_few_tasks_is_not_kept_aside():
+    tasks = tasks_of("aaaabbbb")
+    assert keep_aside(tasks, enough=lambda rest: len(rest) >= 7)[1] == [keep_aside(tasks)[1][0]]
+    assert keep_aside(tasks, enough=lambda rest: len(rest) == 8) == (tasks, [])

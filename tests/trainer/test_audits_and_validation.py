@@ -177,7 +177,9 @@ def test_validation_is_measured_meanwhile_and_what_was_measured_chooses(run: sdk
     assert {version for rollout in measured for row in rollout.rows for version in row.versions} <= {-1, 2}
     choice = folder.stage("choice")
     assert choice is not None
-    assert list(choice["facts"]["validation"]["success"]) == ["step 1", "step 2", "step 3", "after GRPO"]
+    assert list(choice["facts"]["validation"]["success"]) == [
+        *("untrained", "step 1", "step 2", "step 3", "after GRPO")
+    ]
     assert choice["facts"]["validation"]["success"]["step 2"] == lines[1]["success"]
     entries = [json.loads(line) for line in (run.run_dir / "evidence.jsonl").read_text().splitlines()]
     stages = [one["data"]["stage"] for one in entries if one["kind"] == "rollout"]
@@ -203,7 +205,7 @@ def test_a_reward_that_rises_while_validation_does_not_is_an_alarm(talker: Path,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"evaluate_every": 5}, "evaluate_every does nothing while validation is 0"),
+        ({"evaluate_every": 5, "validation": 0}, "evaluate_every does nothing while validation is 0"),
         ({"evaluate_every": 5, "validation": 2, "grpo_steps": 0}, "evaluate_every does nothing while grpo_steps is 0"),
         ({"audits_per_step": 3}, "half of them are wrong answers: give an even number"),
         ({"audit_peers": True}, "audit_peers does nothing while audits_per_step is 0"),

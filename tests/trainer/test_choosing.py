@@ -1,4 +1,5 @@
-"""The checkpoint that a run ends with is chosen on validation tasks and reported on held-out ones."""
+"""The weights that a run ends with are chosen on tasks kept aside and reported on held-out ones: never a worse model
+than it began with, as far as those tasks tell."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from sdk.evaluation.run_reports import report_of
 from sdk.progress import Silent
 from sdk.traces import RunFolder
 from sdk.trainer.disk_space import bytes_still_needed
-from sdk.trainer.pipeline import choose_sides
+from sdk.trainer.sides import choose_sides
 
 TASKS: list[dict[str, Any]] = [{"id": f"t{n}", "prompt": f"Where is order {n}?", "family": f"f{n}"} for n in range(12)]
 CONFIG = {
@@ -42,7 +43,7 @@ class WeighsTheFolder(Silent):
         self.bytes = 0
 
     def say(self, text: str) -> None:
-        if text.startswith("chosen on"):
+        if text.endswith("are handed over"):
             files = [file for kind in ("*.safetensors", "*.pt") for file in self.folder.rglob(kind)]
             self.bytes = sum(file.stat().st_size for file in files)
 
@@ -63,7 +64,10 @@ def test_the_run_ends_with_the_checkpoint_that_does_best_on_validation(run: sdk.
     choice = folder.stage("choice")
     assert choice is not None
     assert choice["chosen"] == "step 1"
-    assert run.report.run["validation"] == {"tasks": 2, "success": {"step 1": 1.0, "step 2": 0.0, "after GRPO": 0.0}}
+    assert run.report.run["validation"] == {
+        **{"tasks": 2, "families": 2},
+        "success": {"untrained": 0.0, "step 1": 1.0, "step 2": 0.0, "after GRPO": 0.0},
+    }
     rates = {name: c.success.interval.estimate for name, c in run.report.conditions.items() if c.success}
     assert rates == {"untrained": 0.0, "after GRPO": 0.0, "chosen on validation": 1.0}
     assert "chosen_weights" in run.report.markdown()
@@ -108,7 +112,8 @@ def test_a_finished_run_chooses_nothing_anew_and_its_report_can_be_made_again(
 def test_tasks_tagged_for_validation_without_a_choice_are_an_error() -> None:
     sides = ("train", "validation", "heldout")
     tagged = [{"prompt": f"p{n}", "tags": {"split": sides[n % 3]}} for n in range(6)]
-    with pytest.raises(ConfigError, match=r"2 tasks are tagged 'validation'.*set validation to 1"):
-        choose_sides(tagged, sdk.TrainConfig())
-    chosen = choose_sides(tagged, sdk.TrainConfig.of({"validation": 1}))
-    assert [[task.prompt for task in side] for side in chosen] == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]
+    with pytest.raises(ConfigError, match=r"2 tasks are tagged 'validation'.*leave out the option or the tasks"):
+        choose_sides(tagged, sdk.TrainConfig(validation=0))
+    for config in (sdk.TrainConfig(), sdk.TrainConfig(validation=1)):
+        chosen = choose_sides(tagged, config)
+        assert [[task.prompt for task in side] for side in chosen] == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]

@@ -13,10 +13,16 @@ from typing import Any
 import pytest
 
 # One rollout at a time: which others share a batch changes the last bit of a sampler's log-probabilities.
-PLAIN: dict[str, Any] = {"checkpoint_every": 2, "concurrency": 1}
+PLAIN: dict[str, Any] = {"checkpoint_every": 2, "concurrency": 1, "validation": None}
 ADAPTERS: dict[str, Any] = {
     **{"lora_rank": 2, "learning_rate": 1e-3, "kl_coefficient": 0.1, "reference_every": 1, "checkpoint_every": 1},
-    **{"grpo_steps": 3, "concurrency": 1, "difficulty_filter": [0.3, 0.7], "tokens_per_micro_batch": 256},
+    **{
+        "grpo_steps": 3,
+        "concurrency": 1,
+        "validation": None,
+        "difficulty_filter": [0.3, 0.7],
+        "tokens_per_micro_batch": 256,
+    },
 }
 FOLDER, TRAINER = "sdk.traces.run_folder:RunFolder", "transformers.trainer:Trainer"
 SCENARIOS: list[tuple[str, dict[str, Any], tuple[str, int] | None]] = [
@@ -25,6 +31,7 @@ SCENARIOS: list[tuple[str, dict[str, Any], tuple[str, int] | None]] = [
     ("between the weights of a checkpoint and its optimiser", PLAIN, (f"{TRAINER}._save_optimizer_and_scheduler", 1)),
     ("among the rollouts of a step", PLAIN, (f"{FOLDER}.append_rollout", 31)),
     ("between the last step and its checkpoint", PLAIN, ("sdk.trainer.grpo:RolloutTrainer._save_checkpoint", 2)),
+    ("while the weights are chosen", PLAIN, ("sdk.trainer.choosing:_measure", 3)),
     ("never with adapters", ADAPTERS, None),
     ("with adapters between steps", ADAPTERS, ("sdk.trainer.grpo:RolloutTrainer._prepare_inputs", 3)),
 ]
@@ -34,7 +41,7 @@ SCENARIOS: list[tuple[str, dict[str, Any], tuple[str, int] | None]] = [
 def test_a_run_that_was_killed_anywhere_ends_as_if_it_had_not_been(tiny_model_dir: Path, tmp_path: Path) -> None:
     here = Path(__file__).parent
     # One thread: a fork of a process that computes with several would stop at their locks.
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(here), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{here}:{here.parent.parent}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(here / "killed_runs.py"), str(tiny_model_dir), str(tmp_path)]
     ended = subprocess.run(
         command, input=json.dumps(SCENARIOS), capture_output=True, text=True, env=env, cwd=here.parent.parent

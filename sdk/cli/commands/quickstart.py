@@ -105,16 +105,15 @@ def _how_to_go_on(folder: Path, asked: Mapping[str, int | None]) -> str:
 def _run(folder: Path, options: TrainConfig, progress: Progress) -> None:
     from ..quickstart_options import quickstart_tasks, quickstart_verifier
     from ..quiet import quiet_bars, quiet_libraries
-    from ..resuming import finished_run, say_what_is_there
+    from ..resuming import finished_run
     from ..showing import show_result
 
     quiet_libraries()
-    tasks, verifier = quickstart_tasks(kept_aside=options.validation > 0), quickstart_verifier()
+    tasks, verifier = quickstart_tasks(kept_aside=bool(options.validation)), quickstart_verifier()
     result = finished_run(folder, options, tools=HELPDESK, prompts=tasks, verifier=verifier)
     if result is not None:
         progress.say(f"{folder} holds a finished quickstart, reported again; --fresh starts over into a new folder")
     else:
-        say_what_is_there(folder, progress)
         quiet_bars()
         result = _train(folder, options, tasks, verifier, progress)
     show_result(result)

@@ -73,8 +73,9 @@ def train(
     The tasks are split into those it trains on and held-out ones. It is measured on the held-out tasks, learns from
     the demonstrations among the training tasks (the warm start), then practises: for each task it makes several
     attempts, the verifier scores them, and what scored better than its siblings is made likelier (GRPO). It is
-    measured again after each stage. The report says how much better it got and how sure that is. A run that was
-    stopped goes on when the same command is run again.
+    measured again after each stage, and ends with the weights that do best on some training tasks that were kept aside,
+    those it began with included. The report says how much better it got and how sure that is. A run that was stopped
+    goes on when the same command is run again.
 
     Examples:
       toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --output-dir runs/desk
@@ -87,7 +88,6 @@ def train(
     with clean_errors(debug, interrupted=RESUMABLE):
         from ...progress import Console
         from ..quiet import quiet_bars, quiet_libraries
-        from ..resuming import say_what_is_there
         from ..settings import train_config
         from ..showing import show_result
         from ..sources import load_handlers, load_verifier, place_arguments, task_source, tool_source
@@ -98,7 +98,6 @@ def train(
         source, prompts, judge = tool_source(tools, command), task_source(tasks), load_verifier(verifier)
         asked = load_handlers(handlers)
         progress = Console()
-        say_what_is_there(output_dir, progress)
         quiet_bars()
 
         from ...blocking import train

@@ -1,0 +1,261 @@
+"""A run ends with the best weights it saw on tasks kept aside, those that it began with included, and says which."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import sdk
+from sdk.cli.quickstart_options import quickstart_options
+from sdk.evidence.weights import files_digest
+from sdk.tasks import ThreeWaySplit
+from sdk.traces import RunFolder
+from sdk.trainer.callbacks import ThinCheckpoints
+from sdk.trainer.choosing import choose
+from sdk.trainer.sides import choose_sides, settle
+
+SHORT = {"max_turns": 2, "max_turn_tokens": 24, "max_tokens": 48}
+
+
+def read_order(order_id: str) -> str:
+    """Read where an order is."""
+    return "on its way"
+
+
+def task(number: int) -> dict[str, Any]:
+    call = {"id": "c", "name": "read_order", "arguments": {"order_id": str(number)}}
+    return {
+        "id": f"t{number}",
+        "prompt": f"Where is order {number}?",
+        "demonstration": [{"role": "assistant", "tool_calls": [call]}, {"role": "assistant", "content": "On its way."}],
+    }
+
+
+def reads_the_order(rollout: sdk.Rollout) -> float:
+    """Half for the call and half for the answer; and by chance a little, so that every group has a signal."""
+    called = any(call.result.text == "on its way" for call in rollout.calls)
+    chance = sum(map(ord, rollout.id)) % 2
+    return 0.5 * called + 0.5 * (called and rollout.answer == "On its way.") + 1e-6 * chance
+
+
+class Heard:
+    """Progress that keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    @contextmanager
+    def track(self, title: str, total: int, done: int = 0) -> Any:
+        yield SimpleNamespace(advance=lambda amount=1, note="": None)
+
+
+def digest(folder: Path) -> str:
+    return files_digest(sorted(folder.glob("*.safetensors")))
+
+
+def rollouts(**scores: float | None) -> list[sdk.Rollout]:
+    return [
+        sdk.Rollout(
+            id=name,
+            task=sdk.Task(prompt=name, id=name, family=name[0]),
+            verdict=None if score is None else sdk.Verdict(score=score),
+        )
+        for name, score in scores.items()
+    ]
+
+
+def test_grpo_that_ruins_the_model_hands_over_the_warm_start_and_says_so(tmp_path: Path) -> None:
+    config = {
+        **{"warm_start_steps": 6, "grpo_steps": 2, "prompts_per_step": 2, "group_size": 3, "learning_rate": 0.01},
+        **{"probe_tasks": 0, "heldout": 3, "limits": SHORT, "success_threshold": 0.9},
+    }
+    heard = Heard()
+    tasks = [task(n) for n in range(19)]
+    run = sdk.train([read_order], tasks, reads_the_order, None, tmp_path / "run", config, progress=heard)
+    assert digest(run.model_dir) == digest(run.run_dir / "checkpoints" / "warm_start")
+    assert digest(run.model_dir) != digest(run.run_dir / "checkpoints" / "trained")
+    rates = run.report.run["validation"]["success"]
+    assert rates["after warm start"] > max(rates["untrained"], rates["after GRPO"])
+    reason = run.report.run["handed_over"]
+    assert reason.endswith("on 4 kept-aside tasks of 4 families: the weights after the warm start are handed over")
+    assert reason.startswith("after GRPO is ")
+    assert " points below after warm start " in reason
+    assert reason in heard.lines
+    assert str(run.report).endswith(f"A{reason[1:]}.")
+    assert f"A{reason[1:]}." in (run.run_dir / "report.md").read_text()
+    assert json.loads((run.run_dir / "stages" / "choice.json").read_text())["chosen"] == "after warm start"
+    chosen, warm = (run.report.conditions[name] for name in ("chosen on validation", "after warm start"))
+    assert chosen == warm
+
+
+@pytest.mark.parametrize(
+    ("after_warm_start", "after_grpo", "chosen", "reason"),
+    [
+        ((1, 1, 0), (1, 0, 0), "after warm start", "after GRPO is 33.3 points below after warm start"),
+        ((1, 1, 0), (1, 0, 1), "after GRPO", "no earlier weights do better than after GRPO (66.7 %)"),
+        ((1, 0.5, 0), (1, 0, 0), "after warm start", "after GRPO has the success of after warm start and a lower mean"),
+        ((0, 0, 0), (0, 0, 0), "after GRPO", "no earlier weights do better than after GRPO (0.0 %)"),
+        ((1, 0, None), (0, 1, 1), "after GRPO", "no earlier weights do better than after GRPO (50.0 %)"),
+    ],
+)
+def test_of_several_weights_the_best_on_the_same_tasks_is_chosen_and_of_equals_the_last(
+    after_warm_start: tuple[float | None, ...], after_grpo: tuple[float | None, ...], chosen: str, reason: str
+) -> None:
+    names = ("a1", "a2", "b1")
+    measured = {
+        "untrained": rollouts(**dict.fromkeys(names, 0.0)),
+        "after warm start": rollouts(**dict(zip(names, after_warm_start, strict=True))),
+        "after GRPO": rollouts(**dict(zip(names, after_grpo, strict=True))),
+    }
+    choice = choose(measured, threshold=1.0)
+    assert choice.name == chosen
+    assert choice.reason.startswith(reason)
+    one_left_out = "2 kept-aside tasks of 1 family (1 left out, which could not be scored with all weights)"
+    of = one_left_out if None in after_warm_start else "3 kept-aside tasks of 2 families"
+    weights = "the weights after the warm start" if chosen == "after warm start" else "the last weights, after GRPO,"
+    assert choice.reason.endswith(f" on {of}: {weights} are handed over")
+
+
+def test_the_untrained_model_is_handed_over_where_all_training_made_it_worse() -> None:
+    measured = {
+        "untrained": rollouts(a=1.0, b=1.0),
+        "step 10": rollouts(a=1.0, b=0.0),
+        "after GRPO": rollouts(a=0.0, b=0.0),
+    }
+    choice = choose(measured, threshold=1.0)
+    assert choice.name == "untrained"
+    assert choice.reason.startswith("after GRPO is 100 points below untrained")
+    assert choice.reason.endswith("the untrained weights are handed over")
+
+
+def test_without_a_task_that_is_scored_with_all_weights_the_last_are_taken() -> None:
+    choice = choose({"untrained": rollouts(a=1.0, b=None), "after GRPO": rollouts(a=None, b=0.0)}, threshold=1.0)
+    assert choice.name == "after GRPO"
+    assert "no task kept aside could be scored with all weights" in choice.reason
+
+
+def right_untrained(rollout: sdk.Rollout) -> float:
+    """Right is what weights say that made no step of GRPO, so that training can only lose."""
+    said = {version for row in rollout.rows for version in row.versions if version >= 0}
+    return 1.0 if said == {0} and rollout.step < 0 else 0.5 * (sum(map(ord, rollout.id)) % 2)
+
+
+def test_a_run_that_only_loses_ends_with_the_weights_it_began_with_and_goes_on_so(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    config = {"grpo_steps": 2, "group_size": 2, "probe_tasks": 0, "limits": {"max_turns": 1, "max_turn_tokens": 4}}
+    words = [f"Where is order {n}?" for n in range(10)]
+    heard = Heard()
+    run = sdk.train([read_order], words, right_untrained, tiny_model_dir, tmp_path / "run", config, progress=heard)
+    assert digest(run.model_dir) == digest(tiny_model_dir) != digest(run.run_dir / "checkpoints" / "trained")
+    assert run.report.run["chosen_weights"] == "untrained"
+    assert run.report.conditions["chosen on validation"] == run.report.conditions["untrained"]
+    assert not (run.run_dir / "checkpoints" / "untrained").exists()
+    folder = RunFolder.open_to_read(run.run_dir)
+    aside = {rollout.task.id for rollout in folder.iter_rollouts("validation_untrained")}
+    assert aside == {rollout.task.id for rollout in folder.iter_rollouts("validation_grpo")}
+    for stage in ("untrained", "grpo"):
+        assert not aside & {rollout.task.id for rollout in folder.iter_rollouts(stage)}
+    assert f"kept aside to choose weights on: {len(aside)} tasks of {len(aside)} families" in "\n".join(heard.lines)
+    again = sdk.train([read_order], words, right_untrained, tiny_model_dir, tmp_path / "run", config)
+    assert again.report.run["handed_over"] == run.report.run["handed_over"]
+
+
+def says_a_number(rollout: sdk.Rollout) -> bool:
+    return rollout.task.id in rollout.answer
+
+
+def test_functions_ten_strings_and_a_lambda_train_to_the_end(tiny_model_dir: Path, tmp_path: Path) -> None:
+    words = [f"Where is order {n}?" for n in range(10)]
+    train, aside, _ = choose_sides(words, sdk.TrainConfig())
+    assert len(aside) == (len(train) + len(aside)) // 4 > 0
+    heard = Heard()
+    run = sdk.train(
+        [read_order],
+        words,
+        lambda rollout: "on its way" in rollout.answer,
+        tiny_model_dir,
+        tmp_path / "run",
+        {"grpo_steps": 1, "limits": {"max_turns": 1, "max_turn_tokens": 4}},
+        progress=heard,
+    )
+    assert list(run.report.conditions) == ["untrained", "after GRPO"]
+    said = "\n".join(heard.lines)
+    assert f"none of the {len(train)} training tasks has a demonstration: there is no warm start" in said
+    assert f"{len(train)} tasks in a step: there are no more to begin with" in said
+    options = RunFolder.open_to_read(run.run_dir).config["train"]
+    assert [options[name] for name in ("warm_start_steps", "prompts_per_step", "validation")] == [
+        *(0, len(train), len(aside))
+    ]
+
+
+def test_without_tasks_kept_aside_the_run_says_what_is_lost(tiny_model_dir: Path, tmp_path: Path) -> None:
+    heard = Heard()
+    config = {"grpo_steps": 1, "group_size": 2, "validation": 0, "limits": {"max_turns": 1, "max_turn_tokens": 4}}
+    words = [f"Where is order {n}?" for n in range(4)]
+    run = sdk.train([read_order], words, lambda _: False, tiny_model_dir, tmp_path / "run", config, progress=heard)
+    assert (
+        "no task is kept aside to choose weights on (validation is 0): the run ends with its last weights, also where "
+        "they are worse than those it began with"
+    ) in heard.lines
+    assert "No task was kept aside to choose on: the last weights are handed over, better or worse." in str(run.report)
+
+
+def test_the_defaults_are_what_the_quickstart_found_over_several_seeds() -> None:
+    found = quickstart_options()
+    shown = [sdk.Task.model_validate(task(n)) for n in range(40)]
+    settled, _ = settle(sdk.TrainConfig(), ThreeWaySplit(shown, [], []))
+    for name in (
+        *("learning_rate", "learning_rate_rise", "learning_rate_fall", "grpo_steps", "prompts_per_step", "group_size"),
+        *("micro_batches", "warm_start_steps", "warm_start_batch", "warm_start_learning_rate"),
+    ):
+        assert getattr(settled, name) == getattr(found, name), name
+    sides = ThreeWaySplit(shown[8:], shown[:8], [])
+    assert settle(found, sides)[0] == found, "what is set stays as it is"
+
+
+@pytest.mark.parametrize(
+    ("options", "rise_and_fall"),
+    [
+        ({"grpo_steps": 3}, (0, 1)),
+        ({"grpo_steps": 60}, (10, 20)),
+        ({"grpo_steps": 60, "learning_rate_rise": 0}, (0, 20)),
+        ({"grpo_steps": 60, "trl": {"lr_scheduler_type": "linear"}}, (0, 0)),
+    ],
+)
+def test_the_rate_rises_and_falls_with_the_length_of_the_run(options: dict[str, Any], rise_and_fall: Any) -> None:
+    assert sdk.TrainConfig.of(options).rise_and_fall == rise_and_fall
+
+
+def test_tasks_are_kept_aside_only_where_enough_are_left_for_a_step_and_a_warm_start() -> None:
+    tasks = [task(n) for n in range(10)]
+    for only in tasks[1:]:
+        del only["demonstration"]
+    for seed in range(20):
+        train, aside, _ = choose_sides(tasks, sdk.TrainConfig(seed=seed, heldout=2))
+        assert len(aside) == 2
+        shown = any(one.demonstration for one in train)
+        assert shown or not any(one.demonstration for one in aside)
+        train, aside, _ = choose_sides(tasks, sdk.TrainConfig(seed=seed, heldout=2, prompts_per_step=7))
+        assert (len(train), len(aside)) == (7, 1)
+    train, aside, _ = choose_sides(tasks, sdk.TrainConfig(heldout=2, prompts_per_step=8))
+    assert (len(train), len(aside)) == (8, 0)
+    with pytest.raises(sdk.ConfigError, match="evaluate_every is 5, but of 2 training tasks none could be kept aside"):
+        sdk.train([read_order], ["a", "b", "c"], says_a_number, None, None, {"evaluate_every": 5, "heldout": 1})
+
+
+def test_of_a_long_run_s_checkpoints_a_few_over_its_length_and_the_latest_are_kept(tmp_path: Path) -> None:
+    thin = ThinCheckpoints(sdk.TrainConfig(grpo_steps=100, checkpoint_every=5))
+    for step in range(5, 101, 5):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        thin.on_save(SimpleNamespace(output_dir=str(tmp_path)), None, None)
+    steps = sorted(int(path.name.rpartition("-")[2]) for path in tmp_path.iterdir())
+    assert steps == [20, 40, 60, 80, 95, 100]

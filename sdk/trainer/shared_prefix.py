@@ -24,9 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from .expert_balance import balancing_loss
 from .forward_fits import check_fits, check_same, logit_factor
 from .label_scores import Labels, Limits, linear_scores
-from .norms import quicken_norms
 from .prefix_tree import PrefixTree, build_prefix_tree
-from .tied_embedding import tied_in_one_gradient
 from .tree_attention import TreePlan, attending_by, attending_by_tree, attention_of
 
 IGNORED = -100
@@ -81,7 +79,6 @@ def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
         )
 
     model.forward = types.MethodType(forward, model)
-    quicken_norms(model)
     check_same(model, temperature)
 
 
@@ -127,9 +124,8 @@ def fused_forward(
     node_K = node_BL[:, :-1][label_mask_BL]
     target_K = shifted_BL[label_mask_BL]
     temperature /= logit_factor(model)
-    with tied_in_one_gradient(model):
-        hidden_NH, router_logits = _run_backbone(model, tree, device, balances=balances)
-        log_probs_K, entropy_K, top1_K = _score(model, hidden_NH, node_K, target_K, temperature)
+    hidden_NH, router_logits = _run_backbone(model, tree, device, balances=balances)
+    log_probs_K, entropy_K, top1_K = _score(model, hidden_NH, node_K, target_K, temperature)
     log_probs_BL = log_probs_BL.to(log_probs_K.dtype).masked_scatter(label_mask_BL, log_probs_K)
     entropy_BL = entropy_BL.to(entropy_K.dtype).masked_scatter(label_mask_BL, entropy_K)
     top1_BL = top1_BL.masked_scatter(label_mask_BL, top1_K)

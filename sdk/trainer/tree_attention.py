@@ -1,7 +1,4 @@
-"""Attention over a prefix tree: every query reads exactly its own path.
-
-By segments where that can be done, which is quicker, and by pieces elsewhere: see `segment_attention` and
-`piece_attention`.
+"""Attention over a prefix tree: every query reads exactly its own path. See `piece_attention`.
 
 Registered with transformers under `ATTENTION_NAME`; a model set to it keeps its own projections and rotary positions.
 
@@ -21,7 +18,6 @@ from ..errors import ModelError
 from ..policies.models.sliding_window import window_of
 from .piece_attention import PiecePlan, attend_by_pieces
 from .prefix_tree import PrefixTree
-from .segment_attention import SegmentPlan, attend_by_segments, can_attend_by_segments
 
 ATTENTION_NAME = "toolbake_tree"
 _NOT_COMPUTED = ("s_aux", "sinks", "softcap", "position_bias", "block_indices", "head_mask")
@@ -35,18 +31,10 @@ class TreePlan:
         self._tree = tree
         self._queries_per_key = queries_per_key
         self._device = device
-        self._segments: dict[int | None, SegmentPlan] = {}
         self._pieces: dict[int | None, PiecePlan] = {}
 
-    def segments(self, window: int | None) -> SegmentPlan:
-        """Where `can_attend_by_segments`. `window`: tokens that a query sees, itself included; None: its whole path."""
-        window = self._reaching(window)
-        if window not in self._segments:
-            self._segments[window] = SegmentPlan(self._tree, window=window)
-        return self._segments[window]
-
     def pieces(self, window: int | None) -> PiecePlan:
-        """For everything else."""
+        """`window`: tokens that a query sees, itself included; None: its whole path."""
         window = self._reaching(window)
         if window not in self._pieces:
             self._pieces[window] = PiecePlan(
@@ -86,10 +74,7 @@ def tree_attention(
             )
     window = window_of(module, sliding_window)
     q_HND, k_KND, v_KND = query.squeeze(0), key.squeeze(0), value.squeeze(0)  # an index would copy its gradient
-    if can_attend_by_segments(q_HND, v_KND):
-        out_HND = attend_by_segments(q_HND, k_KND, v_KND, tree_plan.segments(window), scaling)
-    else:
-        out_HND = attend_by_pieces(q_HND, k_KND, v_KND, tree_plan.pieces(window), scaling)
+    out_HND = attend_by_pieces(q_HND, k_KND, v_KND, tree_plan.pieces(window), scaling)
     return out_HND.transpose(0, 1)[None], None
 
 

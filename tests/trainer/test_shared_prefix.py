@@ -145,12 +145,6 @@ def test_a_batch_with_nothing_to_score_gives_a_zero_that_can_be_trained() -> Non
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
 
-def test_windows_are_seen_to_by_pieces_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sdk.trainer.tree_attention.can_attend_by_segments", lambda *_: False)
-    for config in WINDOWED:
-        test_log_probabilities_entropies_and_gradients_equal_the_padded_forward(config, 1.0, 0)
-
-
 def test_layers_that_see_by_chunks_or_do_not_attend_are_refused() -> None:
     model = tiny(LlamaConfig(**SIZES))
     model.config.layer_types = ["chunked_attention", "full_attention"]

@@ -1,7 +1,6 @@
-"""Attention over a tree, by segments and by pieces: every node sees exactly its own path, gradients included."""
+"""Attention over a tree: every node sees exactly its own path, gradients included."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from sdk.errors import ModelError
 from sdk.trainer import tree_attention as ways
 from sdk.trainer.piece_attention import PiecePlan, attend_by_pieces
 from sdk.trainer.prefix_tree import PrefixTree, build_prefix_tree
-from sdk.trainer.segment_attention import Segment, SegmentPlan, attend_by_segments, parts, segments
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -59,17 +57,6 @@ def assert_equal_with_gradients(
 
 
 @settings(deadline=None)
-@given(ROWS, st.integers(1, 3), st.integers(1, 5), WINDOWS)
-def test_by_segments_it_is_the_attention_over_each_path(
-    rows: list[list[int]], groups: int, longest_piece: int, window: int | None
-) -> None:
-    tree = build_prefix_tree(rows)
-    q, k, v = heads(tree, groups, torch.float64)
-    plan = SegmentPlan(tree, longest_piece=longest_piece, window=window)
-    assert_equal_with_gradients(tree, (q, k, v), attend_by_segments(q, k, v, plan, None), 1e-12, window)
-
-
-@settings(deadline=None)
 @given(ROWS, st.integers(1, 3), WINDOWS)
 def test_by_pieces_it_is_the_attention_over_each_path(rows: list[list[int]], groups: int, window: int | None) -> None:
     tree = build_prefix_tree(rows)
@@ -78,8 +65,15 @@ def test_by_pieces_it_is_the_attention_over_each_path(rows: list[list[int]], gro
     assert_equal_with_gradients(tree, (q, k, v), attend_by_pieces(q, k, v, plan, None), 1e-12, window)
 
 
+def attended(
+    tree: PrefixTree, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, window: int | None = None
+) -> torch.Tensor:
+    plan = PiecePlan(tree, queries_per_key=q.shape[0] // k.shape[0], device="cpu", window=window)
+    return attend_by_pieces(q, k, v, plan, None)
+
+
 def long_tree() -> PrefixTree:
-    """A prompt of 300 tokens, which two rows leave in the middle and two at its end: segments of several pieces."""
+    """A prompt of 300 tokens, which two rows leave in the middle and two at its end."""
     prompt = [token % 7 for token in range(300)]
     return build_prefix_tree([[*prompt, 8, *prompt], [*prompt, 9, 8], [*prompt[:150], 8, 8], [*prompt[:150], 9]])
 
@@ -93,7 +87,7 @@ def test_long_prompts_and_scores_that_differ_widely_are_exact(
     q, k, v = heads(tree, 3, dtype)
     with torch.no_grad():
         q *= 3  # some keys take nearly all of the weight, others none
-    found = attend_by_segments(q, k, v, SegmentPlan(tree, window=window), None)
+    found = attended(tree, q, k, v, window=window)
     assert_equal_with_gradients(tree, (q, k, v), found, 20 * atol, window)
 
 
@@ -103,38 +97,19 @@ def test_scores_far_from_zero_give_no_infinity() -> None:
     with torch.no_grad():
         q *= 100
         k[:, :150] *= -5  # the shared part counts for nothing, or for everything
-    found = attend_by_segments(q, k, v, SegmentPlan(tree), None)
+    found = attended(tree, q, k, v)
     torch.testing.assert_close(found, by_definition(tree, q, k, v), rtol=0, atol=1e-3)
     assert all(torch.isfinite(one).all() for one in torch.autograd.grad(found.sum(), (q, k, v)))
-
-
-def test_in_bfloat16_parts_are_put_together_in_float32() -> None:
-    tree = long_tree()
-    q, k, v = heads(tree, 3, torch.bfloat16)
-    exact = by_definition(tree, q.double(), k.double(), v.double())
-    found = attend_by_segments(q, k, v, SegmentPlan(tree), None)
-    assert found.dtype == torch.bfloat16
-    # One rounding of the result, and those of torch's own attention within a part.
-    torch.testing.assert_close(found.double(), exact, rtol=0, atol=0.02)
 
 
 def test_under_autocast_it_computes_in_the_type_that_was_asked_for() -> None:
     tree = long_tree()
     q, k, v = heads(tree, 3, torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = attend_by_segments(q, k, v, SegmentPlan(tree), None)
+        found = attended(tree, q, k, v)
     assert found.dtype == torch.bfloat16
     (grad,) = torch.autograd.grad(found.sum(), (q,))
     assert grad.dtype == torch.float32
-
-
-def test_values_of_another_size_than_keys_go_by_pieces() -> None:
-    tree = build_prefix_tree([[5, 6, 7], [5, 6, 8]])
-    q, k, _ = heads(tree, 2, torch.float64)
-    v = torch.randn(2, len(tree.token_ids), 6, dtype=torch.float64)
-    plan = ways.TreePlan(tree, queries_per_key=2, device="cpu")
-    found, _none = ways.tree_attention(None, q[None], k[None], v[None], None, tree_plan=plan)
-    torch.testing.assert_close(found[0].transpose(0, 1), by_definition(tree, q, k, v), rtol=0, atol=1e-12)
 
 
 def test_heads_whose_numbers_are_not_neighbours_are_read_rightly() -> None:
@@ -143,7 +118,7 @@ def test_heads_whose_numbers_are_not_neighbours_are_read_rightly() -> None:
     torch.manual_seed(0)
     made = (torch.randn(count, 4, nodes, dtype=torch.float64).transpose(1, 2) for count in (4, 2, 2))
     q, k, v = (one.requires_grad_() for one in made)
-    assert_equal_with_gradients(tree, (q, k, v), attend_by_segments(q, k, v, SegmentPlan(tree), None), 1e-12)
+    assert_equal_with_gradients(tree, (q, k, v), attended(tree, q, k, v), 1e-12)
 
 
 @pytest.mark.parametrize("name", ["s_aux", "softcap"])
@@ -153,26 +128,6 @@ def test_what_would_change_the_scores_is_refused(name: str) -> None:
     plan = ways.TreePlan(tree, queries_per_key=1, device="cpu")
     with pytest.raises(ModelError, match=f"attends with {name}, which .* Pass config"):
         ways.tree_attention(None, q[None], k[None], v[None], None, tree_plan=plan, **{name: 1.0})
-
-
-def test_the_segments_of_a_tree_and_what_grows_out_of_them() -> None:
-    # 0 1 2 3
-    #     ├ 4
-    #   └ 5 6
-    tree = build_prefix_tree([[5, 6, 7, 7], [5, 6, 7, 9], [5, 6, 8, 8]])
-    assert tree.depths == [0, 1, 2, 3, 3, 2, 3]
-    assert segments(tree) == [Segment(0, 2, 7), Segment(2, 3, 5), Segment(3, 4, 4), Segment(4, 5, 5), Segment(5, 7, 7)]
-
-
-@given(ROWS, st.integers(1, 6))
-def test_the_parts_give_every_node_its_own_path_once(rows: list[list[int]], longest_piece: int) -> None:
-    tree = build_prefix_tree(rows)
-    seen: dict[int, list[int]] = {node: [] for node in range(len(tree.token_ids))}
-    for number, part in enumerate(parts(tree, longest_piece)):
-        for node in range(part.first, part.end):
-            assert part.is_own == (not seen[node]), f"the first part of a node is its own segment's: {number}"
-            seen[node] += range(part.keys_start, node + 1 if part.is_own else part.keys_end)
-    assert {node: sorted(keys) for node, keys in seen.items()} == {node: sorted(p) for node, p in paths(tree).items()}
 
 
 def test_pieces_are_runs_with_the_path_above_them() -> None:
@@ -199,21 +154,3 @@ def test_the_pieces_give_every_node_its_own_path(rows: list[list[int]]) -> None:
         for row, node in enumerate(range(piece.start, piece.end)):
             seen[node] = [column for column, open_ in zip(columns, mask[row].tolist(), strict=True) if open_ == 0]
     assert seen == paths(tree)
-
-
-def test_a_whole_model_has_the_same_gradients_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_shared_prefix import CONFIGS, padded_rows, tiny
-
-    from sdk.trainer.shared_prefix import share_prefixes
-
-    ids, mask, labels = padded_rows(300)
-
-    def gradients() -> list[Any]:
-        model = tiny(CONFIGS[0])
-        share_prefixes(model)
-        model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs.sum().backward()
-        return [weights.grad for weights in model.parameters()]
-
-    by_segments = gradients()
-    monkeypatch.setattr(ways, "can_attend_by_segments", lambda *_: False)
-    torch.testing.assert_close(gradients(), by_segments, rtol=0, atol=1e-11)

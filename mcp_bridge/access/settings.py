@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, quote_plus, urlsplit
 
 from ..errors import SourceError
+from ..sources.environment import expanded
 from .redaction import text_secrets, url_secrets
 
 if TYPE_CHECKING:
@@ -87,7 +88,6 @@ def read_access(entry: Mapping[str, Any], place: str, folder: Path) -> Access:
 
 
 def _filled(entry: Mapping[str, Any], key: str, place: str, found: list[str]) -> dict[str, Any]:
-    from ..sources.mcp_json import expanded
 
     value = entry[key]
     if not isinstance(value, Mapping):
@@ -244,7 +244,6 @@ def _tls(value: Mapping[str, Any], place: str, folder: Path) -> Tls:
 
 
 def _proxy(value: Any, place: str, found: list[str]) -> str | Literal[False]:
-    from ..sources.mcp_json import expanded
 
     if value is False:
         return False

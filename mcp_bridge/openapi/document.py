@@ -1,6 +1,6 @@
 """What an OpenAPI document says, as records.
 
-    document = read_document("openapi.yaml")
+    document = mcp_bridge.openapi.operations.read_document("openapi.yaml")
     for operation in document.operations:
         print(operation.method, operation.path, operation.operation_id)
 
@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from ..access.settings import Access
 from ..errors import SourceError
 from .schemas import PREFIX, Schema, closed, referred
 
@@ -172,33 +170,3 @@ class Document:
         if isinstance(schema, bool):
             return {} if schema else {"not": {}}
         return closed(schema, self.schemas)
-
-
-def read_document(
-    source: str | Path | Mapping[str, Any],
-    *,
-    follow_urls: bool = False,
-    access: Access | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Document:
-    """Read an OpenAPI 3.0 or 3.1 document.
-
-    `source`: a path or URL of JSON or YAML, or the document as a dict. References are followed inside the document and
-    to files in its folder and below; to URLs only with `follow_urls`. `access` and `headers` are for a document behind
-    a URL, and for what it refers to on the same host.
-
-    Raises `SourceError` that says where in the document something is wrong.
-    """
-    from .loading import load_file, load_url, origin, plain
-    from .operations import DocumentReader
-
-    if isinstance(source, Mapping):
-        return DocumentReader(plain(source, "the document"), None, follow_urls=follow_urls, fetch=load_url).read()
-    if not (isinstance(source, str) and source.lower().startswith(("http://", "https://"))):
-        path = Path(source).expanduser()
-        return DocumentReader(load_file(path), path, follow_urls=follow_urls, fetch=load_url).read()
-
-    def fetch(url: str) -> Any:
-        return load_url(url, access, headers) if origin(url) == origin(source) else load_url(url)
-
-    return DocumentReader(fetch(source), source, follow_urls=follow_urls, fetch=fetch).read()

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from urllib.parse import urljoin
 
 from ..access.redaction import public_url
+from ..access.settings import Access
 from ..errors import SourceError
 from .document import (
     Document,
@@ -24,6 +25,7 @@ from .document import (
     Security,
     SecurityScheme,
 )
+from .loading import load_file, load_url, origin, plain
 from .references import NotFollowed, Place, References
 from .schemas import Schema, SchemaReader
 
@@ -323,3 +325,30 @@ def _derived_id(method: str, path: str) -> str:
     """`get /orders/{order_id}/lines` is `get_orders_by_order_id_lines`."""
     words = [f"by_{step[1:-1]}" if step[:1] == "{" and step[-1:] == "}" else step for step in path.split("/") if step]
     return re.sub(r"[^A-Za-z0-9_]+", "_", "_".join([method, *words])).strip("_")
+
+
+def read_document(
+    source: str | Path | Mapping[str, Any],
+    *,
+    follow_urls: bool = False,
+    access: Access | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Document:
+    """Read an OpenAPI 3.0 or 3.1 document.
+
+    `source`: a path or URL of JSON or YAML, or the document as a dict. References are followed inside the document and
+    to files in its folder and below; to URLs only with `follow_urls`. `access` and `headers` are for a document behind
+    a URL, and for what it refers to on the same host.
+
+    Raises `SourceError` that says where in the document something is wrong.
+    """
+    if isinstance(source, Mapping):
+        return DocumentReader(plain(source, "the document"), None, follow_urls=follow_urls, fetch=load_url).read()
+    if not (isinstance(source, str) and source.lower().startswith(("http://", "https://"))):
+        path = Path(source).expanduser()
+        return DocumentReader(load_file(path), path, follow_urls=follow_urls, fetch=load_url).read()
+
+    def fetch(url: str) -> Any:
+        return load_url(url, access, headers) if origin(url) == origin(source) else load_url(url)
+
+    return DocumentReader(fetch(source), source, follow_urls=follow_urls, fetch=fetch).read()

@@ -33,6 +33,7 @@ from typing import Any
 
 from ..access.settings import read_access
 from ..errors import SourceError
+from ..sources.environment import expanded
 from ..sources.options import ServerOptions
 from ..sources.specs import OpenApiSpec
 
@@ -54,7 +55,6 @@ _OF_SERVERS = {
 
 def read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path, options: ServerOptions) -> OpenApiSpec:
     """An entry with `openapi`. Raises `SourceError` that names `place` and shows no value of `auth` and `headers`."""
-    from ..sources.mcp_json import expanded
 
     secrets: list[str] = []
 

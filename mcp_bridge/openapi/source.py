@@ -21,8 +21,9 @@ from ..toolsets.results import error
 from ..world import Setup
 from .calling import Caller
 from .credentials import Credentials
-from .document import Document, Operation, read_document
+from .document import Document, Operation
 from .loading import origin
+from .operations import read_document
 from .tools import OperationTool, ToolMaker
 
 logger = logging.getLogger(__name__)

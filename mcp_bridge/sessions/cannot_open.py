@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..sources.specs import WORLD_DIR, StdioSpec, more_time
+from ..sources.environment import WORLD_DIR
+from ..sources.specs import StdioSpec, more_time
 from .eras import WrongProtocol
 from .faults import is_closed
 from .notes import Notes

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..access.redaction import redacted
-from ..sources.specs import WORLD_DIR, WORLD_DIR_PREFIX, StdioSpec
+from ..sources.environment import WORLD_DIR, WORLD_DIR_PREFIX
+from ..sources.specs import StdioSpec
 from .processes import group_members
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,8 @@ from mcp_types import Implementation
 from ..access.auth import Login
 from ..control import CONTROL_ENV
 from ..event_loop import on_asyncio
-from ..sources.specs import WORLD_DIR_PREFIX, HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
+from ..sources.environment import WORLD_DIR_PREFIX
+from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from .answering import Answers
 from .eras import Era, agree, client_mode, is_handshake
 from .handlers import Handlers

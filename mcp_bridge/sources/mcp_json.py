@@ -25,21 +25,19 @@ import json
 import logging
 import os
 import re
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..access.redaction import is_secret_name, shown_arguments, shown_text, url_secrets
+from ..access.redaction import shown_arguments, shown_text, url_secrets
 from ..access.settings import read_access
 from ..errors import SourceError
+from .environment import WORLD_DIR, expanded, secret_variables
 from .options import ServerOptions, read_options
-from .specs import WORLD_DIR, HttpSpec, OpenApiSpec, ServerSpec, StdioSpec, UrlTransport
+from .specs import HttpSpec, OpenApiSpec, ServerSpec, StdioSpec, UrlTransport
 
 logger = logging.getLogger(__name__)
 
-_BUILT_IN = {"TOOLBAKE_PYTHON": sys.executable}
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _STDIO_KEYS = {"command", "args", "env", "cwd"}
 _HTTP_KEYS = {"url", "headers", "auth", "tls", "proxy"}
 _OPENAPI_KEYS = {
@@ -198,7 +196,7 @@ def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, option
         cwd=cwd,
         options=options,
         secrets=(*secrets, *command_secrets, *args_secrets),
-        credentials=_secret_variables([entry["command"], *args, *_strings(entry, "env", place).values()]),
+        credentials=secret_variables([entry["command"], *args, *_strings(entry, "env", place).values()]),
     )
     template = options.world_template
     if template is not None and not spec.has_world_dir:
@@ -235,7 +233,7 @@ def _http(name: str, entry: Mapping[str, Any], place: str, folder: Path, options
         options=options,
         secrets=secrets,
         access=access,
-        credentials=_secret_variables([entry["url"]]),
+        credentials=secret_variables([entry["url"]]),
     )
 
 
@@ -261,41 +259,3 @@ def _strings(entry: Mapping[str, Any], key: str, place: str) -> dict[str, str]:
             # The value is not shown: it may be a secret.
             raise SourceError(f"{place}: {key}.{name} is a {type(one).__name__}; write it as a string")
     return dict(value)
-
-
-def _secret_variables(texts: Iterable[str]) -> tuple[str, ...]:
-    """The values of the environment variables in the texts whose names are those of secrets."""
-    names = dict.fromkeys(match.group(1) for text in texts for match in _VARIABLE.finditer(text))
-    return tuple(os.environ[name] for name in names if name in os.environ and is_secret_name(name))
-
-
-def expanded(
-    values: Mapping[str, str], key: str, place: str, *, has_worlds: bool = False
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The values with `${NAME}` replaced, and what came from the environment (which is never shown).
-
-    `has_worlds`: `${TOOLBAKE_WORLD_DIR}` is left for each world to replace.
-    """
-    secrets: list[str] = []
-
-    def replace(match: re.Match[str], field: str) -> str:
-        variable, default = match.group(1), match.group(2)
-        if f"${{{variable}}}" == WORLD_DIR:
-            if has_worlds:
-                return WORLD_DIR
-            raise SourceError(f"{place}: {field} uses {WORLD_DIR}, which only a server with a command has")
-        value = os.environ.get(variable, _BUILT_IN.get(variable, default))
-        if value is None:
-            raise SourceError(
-                f"{place}: {field} uses ${{{variable}}}, but the environment variable {variable} is not set. "
-                f"Set it, or give a default: ${{{variable}:-text}}"
-            )
-        if variable in os.environ:
-            secrets.append(value)
-        return value
-
-    done = {}
-    for name, value in values.items():
-        field = f"{key}.{name}" if key else name
-        done[name] = _VARIABLE.sub(lambda match, field=field: replace(match, field), value)  # type: ignore[misc]
-    return done, tuple(secrets)

@@ -11,14 +11,10 @@ from ..access.redaction import argument_secrets, environment_secrets, public_url
 from ..access.redaction import redacted as redacted
 from ..access.settings import Access
 from ..world import WorldSource
+from .environment import WORLD_DIR
 from .options import ServerOptions
 
 _LONGEST_LABEL = 200
-
-WORLD_DIR = "${TOOLBAKE_WORLD_DIR}"
-"""In the command, arguments, environment or working folder of a server: the folder of each world's own."""
-WORLD_DIR_PREFIX = "toolbake-world-"
-"""How the names of these folders begin."""
 
 UrlTransport = Literal["streamable", "sse"]
 """How MCP travels over HTTP: `streamable` since 2025-03-26, `sse` before."""

@@ -12,7 +12,8 @@ from threading import Lock
 from typing import Any
 
 from mcp_bridge.errors import SourceError
-from mcp_bridge.openapi.document import Document, read_document
+from mcp_bridge.openapi.document import Document
+from mcp_bridge.openapi.operations import read_document
 from mcp_bridge.openapi.tools import OF_OTHER_TAGS, OperationTool, ToolMaker, legal_name
 from mcp_bridge.toolsets.schema_checks import compiled_schema, schema_errors
 from mcp_bridge.toolsets.usable import split_usable

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mcp_bridge import SourceError, connect
-from mcp_bridge.openapi.document import Document, read_document
+from mcp_bridge.openapi.document import Document
+from mcp_bridge.openapi.operations import read_document
 
 
 def document(paths: Mapping[str, Any], *, openapi: str = "3.1.0", **rest: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from jsonschema import Draft202012Validator
 
 import mcp_bridge
 from mcp_bridge import Tool, Toolset
-from mcp_bridge.openapi.document import read_document
+from mcp_bridge.openapi.operations import read_document
 from mcp_bridge.openapi.tools import ToolMaker
 from mcp_bridge.openapi.views import View
 

@@ -21,6 +21,8 @@ from ..errors import ToolFailure
 from .eras import is_handshake
 from .handlers import Elicitation, Handlers, LogEntry, Progress, Sampling
 
+# ---------------------------------------------------------------------------------------------------------------------
+
 logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import anyio.abc
@@ -14,22 +17,332 @@ import mcp_types as types
 from mcp import Client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
+from pydantic_core import from_json
 
 from ..control import CALL_META
 from ..errors import ToolFailure
 from ..records import ToolResult
 from ..sources.options import ServerOptions
 from ..toolsets.result_checks import ResultCheck, result_check
+from ..toolsets.results import EMPTY, EMPTY_ERROR, compact_json, error
 from ..toolsets.results import error as error_result
-from .content import from_mcp
 from .eras import is_handshake
 from .messages import unwritable
-from .reading import ReadingTools
 from .tasks import TaskCalls, takes_tasks, wants_task
 
 if TYPE_CHECKING:
+    from mcp_types import BlobResourceContents, CallToolResult, ContentBlock, ResourceLink, TextResourceContents
+
     from .answering import Answers
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A server's resources and prompts as tools of the policy: list and read, list and get.
+
+_RESOURCE_NOT_FOUND = -32002
+"""The code of the revisions before 2026-07-28."""
+_OWN_CODES = range(-32768, -31999)
+_MOST_TEMPLATES = 1000
+_READ_ONLY = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True, destructive_hint=False)
+_CURSOR = {
+    "type": "object",
+    "properties": {"cursor": {"type": "string", "description": "Where the list goes on, as the last answer said."}},
+    "additionalProperties": False,
+}
+
+
+class NotOffered(Exception):
+    """The user wants a server's resources or prompts as tools, and it has none. The message is complete."""
+
+
+class _Named(Protocol):
+    name: str
+    description: str | None
+
+
+class ReadingTools:
+    """The tools for one session. They only read."""
+
+    def __init__(self, client: Client, *, resources: bool, prompts: bool) -> None:
+        """Raises `NotOffered`."""
+        self._client = client
+        has = client.server_capabilities
+        for wanted, there, option in ((resources, has.resources, "resources"), (prompts, has.prompts, "prompts")):
+            if wanted and there is None:
+                raise NotOffered(f"`{option}` is true for it, but it offers no {option}; take that option out")
+        self._wanted = [
+            *([_LIST_RESOURCES, _READ_RESOURCE] if resources else []),
+            *([_LIST_PROMPTS, _GET_PROMPT] if prompts else []),
+        ]
+        self._handlers: dict[str, Callable[[dict[str, Any], Any], Awaitable[str]]] = {}
+        self.reader: str | None = None
+        """The name of the tool that reads a resource, where there is one."""
+
+    def tools(self, *, taken: Iterable[str]) -> list[types.Tool]:
+        """The tools under names that are not `taken`: with `mcp_` before them where the server has the same."""
+        names = set(taken)
+        handlers = {
+            _LIST_RESOURCES.name: self._list_resources,
+            _READ_RESOURCE.name: self._read_resource,
+            _LIST_PROMPTS.name: self._list_prompts,
+            _GET_PROMPT.name: self._get_prompt,
+        }
+        tools = []
+        self._handlers = {}
+        for tool in self._wanted:
+            name = tool.name
+            while name in names:
+                name = f"mcp_{name}"
+            self._handlers[name] = handlers[tool.name]
+            if tool is _READ_RESOURCE:
+                self.reader = name
+            tools.append(tool.model_copy(update={"name": name}))
+        return tools
+
+    async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult:
+        """The result of one of these tools. Raises the SDK's errors."""
+        try:
+            return ToolResult(text=await self._handlers[name](arguments, meta) or EMPTY)
+        except MCPError as problem:
+            if problem.code in (INVALID_PARAMS, _RESOURCE_NOT_FOUND) or problem.code not in _OWN_CODES:
+                return error(problem.message or "The server refused without a message.", "tool_error")
+            raise
+
+    async def _list_resources(self, arguments: dict[str, Any], meta: Any) -> str:
+        cursor = arguments.get("cursor")
+        page = await self._client.list_resources(cursor=cursor, meta=meta, cache_mode="bypass")
+        lines = [_line(one.uri, one, one.mime_type) for one in page.resources]
+        if cursor is None:
+            lines += await self._template_lines(meta)
+        return "\n".join([*lines, *_more(page.next_cursor)]) or "There are no resources."
+
+    async def _template_lines(self, meta: Any) -> list[str]:
+        lines: list[str] = []
+        cursor: str | None = None
+        while len(lines) < _MOST_TEMPLATES:
+            try:
+                page = await self._client.list_resource_templates(cursor=cursor, meta=meta, cache_mode="bypass")
+            except MCPError as problem:
+                # Servers with resources need not know of templates.
+                if problem.code != METHOD_NOT_FOUND:
+                    raise
+                break
+            lines += [f"{_line(one.uri_template, one, one.mime_type)} [template]" for one in page.resource_templates]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        else:
+            lines.append(f"[more than {_MOST_TEMPLATES} templates; the others are not listed]")
+        return lines
+
+    async def _read_resource(self, arguments: dict[str, Any], meta: Any) -> str:
+        answer = await self._client.read_resource(arguments["uri"], meta=meta, cache_mode="bypass")
+        return "\n".join(resource_text(one) for one in answer.contents)
+
+    async def _list_prompts(self, arguments: dict[str, Any], meta: Any) -> str:
+        page = await self._client.list_prompts(cursor=arguments.get("cursor"), meta=meta, cache_mode="bypass")
+        lines = [f"{_signature(one)}{_about(one)}" for one in page.prompts]
+        return "\n".join([*lines, *_more(page.next_cursor)]) or "There are no prompts."
+
+    async def _get_prompt(self, arguments: dict[str, Any], meta: Any) -> str:
+        answer = await self._client.get_prompt(arguments["name"], arguments.get("arguments"), meta=meta)
+        return "\n".join(f"{one.role}: {text_of([one.content], reader=self.reader)}" for one in answer.messages)
+
+
+def _line(uri: str, one: Any, kind: str | None) -> str:
+    size = getattr(one, "size", None)
+    told = ", ".join([kind or "unknown type", *([f"{size} bytes"] if size is not None else [])])
+    return f"{uri}: {one.name} ({told}){_about(one)}"
+
+
+def _about(one: _Named) -> str:
+    return f": {one.description}" if one.description else ""
+
+
+def _signature(prompt: types.Prompt) -> str:
+    given = [one.name if one.required else f"{one.name} (optional)" for one in prompt.arguments or []]
+    return f"{prompt.name}({', '.join(given)})"
+
+
+def _more(cursor: str | None) -> list[str]:
+    return [f"[the list goes on: call again with cursor {cursor!r}]"] if cursor is not None else []
+
+
+_LIST_RESOURCES = types.Tool(
+    name="list_resources",
+    description="List what the server has to read: one URI in a line. In a template, fill in what is in braces.",
+    input_schema=_CURSOR,
+    annotations=_READ_ONLY,
+)
+_READ_RESOURCE = types.Tool(
+    name="read_resource",
+    description="Read a resource of the server by its URI.",
+    input_schema={
+        "type": "object",
+        "properties": {"uri": {"type": "string", "minLength": 1}},
+        "required": ["uri"],
+        "additionalProperties": False,
+    },
+    annotations=_READ_ONLY,
+)
+_LIST_PROMPTS = types.Tool(
+    name="list_prompts",
+    description="List the server's prompts, ready-made instructions, with the arguments that each takes.",
+    input_schema=_CURSOR,
+    annotations=_READ_ONLY,
+)
+_GET_PROMPT = types.Tool(
+    name="get_prompt",
+    description="Get the text of a prompt of the server.",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 1},
+            "arguments": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+        "required": ["name"],
+        "additionalProperties": False,
+    },
+    annotations=_READ_ONLY,
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+_TEXTUAL = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/javascript")
+_MOST_LEAVES = 500
+_JSON_BEGINS = frozenset('{["-0123456789tfn \n\r\t')
+_WORD = re.compile(r"[\w.+-]+")
+
+
+def from_mcp(result: CallToolResult, *, reader: str | None = None) -> ToolResult:
+    """A server's result as a record. The text is not capped here; see `mcp_bridge.toolsets.results.capped`.
+
+    `reader`: the tool that reads linked resources, where there is one; links then say so. Structured content follows
+    the text as JSON, unless the text tells all of its values already.
+    """
+    content, structured = result.content, result.structured_content
+    # Most results are one text: it takes no walk through the parts.
+    plain = content[0].text if len(content) == 1 and content[0].type == "text" else None
+    text = text_of(content, reader=reader) if plain is None else plain
+    if structured is not None and not _tells(_own_text(content) if plain is None else plain, structured):
+        text = "\n".join(part for part in (text, compact_json(structured)) if part)
+    if result.is_error:
+        return error(text or EMPTY_ERROR, "tool_error", structured=structured)
+    return ToolResult(text=text or EMPTY, structured=structured)
+
+
+def text_of(content: Iterable[ContentBlock], *, reader: str | None = None) -> str:
+    """Text parts as they are, one under the other; everything else as a short line in brackets.
+
+    The text of an embedded text resource follows its line: for many servers it is the answer.
+    """
+    return "\n".join(part for part in (_part_text(block, reader) for block in content) if part)
+
+
+def resource_text(resource: TextResourceContents | BlobResourceContents) -> str:
+    """A line in brackets that says what it is, and the text under it, also where a text came as bytes."""
+    kind = resource.mime_type or "unknown type"
+    text = getattr(resource, "text", None)
+    if text is None and (decoded := _decoded(resource)) is not None:
+        text = decoded
+    if text is None:
+        return f"[resource {resource.uri}, {kind}, {_decoded_size(getattr(resource, 'blob', ''))} bytes]"
+    return f"[resource {resource.uri}, {kind}, {len(text)} characters]\n{text}"
+
+
+def _part_text(block: ContentBlock, reader: str | None) -> str:
+    if block.type == "text":
+        return block.text
+    if block.type == "resource":
+        return resource_text(block.resource)
+    if block.type == "resource_link":
+        return _link_text(block, reader)
+    return f"[{block.type}, {block.mime_type}, {_decoded_size(block.data)} bytes]"
+
+
+def _link_text(link: ResourceLink, reader: str | None) -> str:
+    size = f", {link.size} bytes" if link.size is not None else ""
+    about = f": {link.description}" if link.description else ""
+    how = f"; read it with {reader}" if reader else ""
+    return f"[link {link.uri}, {link.name}{about}, {link.mime_type or 'unknown type'}{size}{how}]"
+
+
+def _decoded(resource: Any) -> str | None:
+    kind = (resource.mime_type or "").partition(";")[0].strip().lower()
+    if not (kind.startswith("text/") or kind in _TEXTUAL or kind.endswith(("+json", "+xml"))):
+        return None
+    try:
+        return base64.b64decode(resource.blob, validate=True).decode("utf-8")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def _decoded_size(data: str) -> int:
+    """Bytes behind a base64 string, without decoding it."""
+    stripped = data.rstrip("=")
+    return len(stripped) * 3 // 4
+
+
+def _tells(text: str, structured: Any) -> bool:
+    """Whether the text is the structured content, or holds every value of it."""
+    if not text:
+        return False
+    # A server that returns a bare value has it under "result" in the structured form.
+    bare = structured.get("result") if isinstance(structured, dict) and list(structured) == ["result"] else structured
+    if bare is not structured and isinstance(bare, str):
+        return bare in text
+    if text[0] in _JSON_BEGINS:
+        told = _read(text)
+        # Python holds 1 and True to be equal; JSON does not.
+        if told == structured or (told == bare and isinstance(told, bool) == isinstance(bare, bool)):
+            return True
+    words = {word.strip(".") for word in _WORD.findall(text)}
+    leaves = list(_leaves(bare, _MOST_LEAVES + 1))
+    # A short value may be in a text by chance, as a part of another.
+    return len(leaves) <= _MOST_LEAVES and all(leaf in words or (len(leaf) > 3 and leaf in text) for leaf in leaves)
+
+
+def _read(text: str) -> Any:
+    """A text as JSON; None where it is none."""
+    try:
+        return from_json(text)
+    except ValueError:
+        pass
+    # Half as fast, and takes more: half of a surrogate pair, deeper nesting.
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _own_text(content: Iterable[ContentBlock]) -> str:
+    """What the server wrote, without the lines in brackets."""
+    texts = []
+    for block in content:
+        if block.type == "text":
+            texts.append(block.text)
+        elif block.type == "resource":
+            texts.append(getattr(block.resource, "text", ""))
+    return "\n".join(texts)
+
+
+def _leaves(value: Any, most: int) -> Iterator[str]:
+    """The values inside, as a text would show them, up to about `most`."""
+    waiting = [value]
+    while waiting and most > 0:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+        elif one is not None:
+            most -= 1
+            yield one if isinstance(one, str) else json.dumps(one)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 

@@ -4,13 +4,170 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 import mcp_types
+from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
+from mcp_types import (
+    CONNECTION_CLOSED,
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    ErrorData,
+)
 
-from .faults import Fault
-from .lines import LongLine
+from ..control import FAILURE_META
+from ..errors import Delivery
 from .listed_tools import make_readable
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Bytes into lines, with a limit on what one line may hold in memory.
+
+_KEPT = 4096
+_COUNTED_TIMES = 16
+"""A line is read and counted up to so many times the limit; after that it is taken not to end."""
+
+_ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,\s*"(?:result|error)"')
+_RESULT_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"(?:result|error)"\s*:')
+_ID_LAST = re.compile(rb',\s*"id"\s*:\s*(\d{1,18})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+
+
+@dataclass(frozen=True)
+class LongLine:
+    """A line above the limit: how long it is, and its two ends."""
+
+    size: int
+    """Bytes, without the line's end."""
+    ended: bool
+    """False where its end was not waited for."""
+    head: bytes
+    tail: bytes
+
+    def answers(self) -> int | None:
+        """The id of the request that it answers; `None` where it is something else, or cannot be told from its ends.
+
+        The id is read only where it must be a member of the outermost object: right at its begin or at its end.
+        """
+        found = _ID_FIRST.match(self.head)
+        if found is None and self.ended and _RESULT_FIRST.match(self.head):
+            found = _ID_LAST.search(self.tail)
+        return int(found.group(1)) if found else None
+
+
+class LineSplitter:
+    """Feed it chunks. Holds at most `limit` bytes, and copies each byte a fixed number of times."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._head: bytes | None = None
+
+    def feed(self, chunk: bytes) -> Iterator[bytes | LongLine]:
+        """The lines that end in `chunk`. Stop feeding after a `LongLine` that has not ended."""
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            self._add(end)
+            yield self._take(ended=True)
+        self._add(rest)
+        if self._size > self._limit * _COUNTED_TIMES:
+            yield self._take(ended=False)
+
+    def _add(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size <= self._limit:
+            return
+        whole = b"".join(self._parts)
+        if self._head is None:
+            self._head = whole[:_KEPT]
+        self._parts = [whole[-_KEPT:]]
+
+    def _take(self, *, ended: bool) -> bytes | LongLine:
+        line: bytes | LongLine = b"".join(self._parts)
+        if self._head is not None:
+            assert isinstance(line, bytes)
+            line = LongLine(self._size, ended, self._head, line)
+        self._parts, self._size, self._head = [], 0, None
+        return line
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+FaultKind = Literal["connection", "no_session", "status", "login", "too_large", "unusable"]
+"""`connection`: none, or lost. `no_session`: the server does not know the session. `status`: an HTTP status that is
+an error. `too_large`: an answer above the limit. `unusable`: an answer that is no message of MCP."""
+
+_MADE_BY_THE_CLIENT = {
+    CONNECTION_CLOSED: ("SSE stream ended", "SSE stream failed"),
+    PARSE_ERROR: ("Failed to parse JSON response: ", "Failed to parse SSE message: "),
+    INVALID_REQUEST: (
+        "Unexpected content type: ",
+        "Redirect to http",
+        "server answered a request with 202 Accepted",
+        "The server sent something else than the answer",
+    ),
+}
+"""How the errors begin that the SDK's client makes itself, where no answer came or none that it can read. Only their
+words tell them from errors that a server sent."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why there is no answer. A server cannot make one: it is no JSON."""
+
+    kind: FaultKind
+    delivery: Delivery
+    message: str
+
+    def as_error(self) -> ErrorData:
+        return ErrorData(code=INTERNAL_ERROR, message=self.message, data=self)
+
+
+def is_closed(error: BaseException) -> bool:
+    """Whether the SDK says that the connection is gone. A server may send -32000 too, with a text of its own."""
+    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED and error.message == "Connection closed"
+
+
+def is_made_by_the_client(error: MCPError) -> bool:
+    """Whether the SDK's client made this error of an answer that is missing or that it cannot read."""
+    return error.message.startswith(_MADE_BY_THE_CLIENT.get(error.code, ()))
+
+
+def is_answer(error: MCPError) -> bool:
+    """Whether a server sent this error as its answer to a call, and so it is what the tool said. No fault is asked of.
+
+    Not where it refused the request as such, or one of our servers says that what is behind it failed.
+    """
+    if is_closed(error) or error.code in (HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION):
+        return False
+    if isinstance(error.data, dict) and error.data.get(FAILURE_META):
+        return False
+    return not is_made_by_the_client(error)
+
+
+def fault_of(error: BaseException | None) -> Fault | None:
+    """The fault that the SDK's client raised as an error, if it is one."""
+    data = error.error.data if isinstance(error, MCPError) else None
+    return data if isinstance(data, Fault) else None
+
+
+def too_large(size: str, limit: int) -> Fault:
+    """`limit` in bytes; `size` in words, for example `20.0 MB`."""
+    return Fault(
+        "too_large",
+        "answered",
+        f"the answer has {size}, more than the {limit / 1e6:g} MB that are read (max_answer_mb of the server), and was "
+        "not kept. What the tool did, it did; ask for less at a time.",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 _ENDS = 4096
 _HALVES = re.compile("[\ud800-\udfff]")

@@ -17,9 +17,7 @@ from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
 
 from ..access.redaction import redacted
-from .faults import too_large
-from .lines import LineSplitter, LongLine
-from .messages import instead_of, message_in, written
+from .messages import LineSplitter, LongLine, instead_of, message_in, too_large, written
 from .processes import EOF_GRACE_S, ServerProcess
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Results that the bridge makes itself, and the cap on the text of all. Of a server's results: `sessions.content`."""
+"""Results that the bridge makes itself, and the cap on the text of all. Of a server's results: `sessions.listing`."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class _Recorder:
         import mcp_types as types
         from mcp.shared.exceptions import MCPError
 
-        from mcp_bridge.sessions.content import from_mcp
+        from mcp_bridge.sessions.listing import from_mcp
 
         world = str((ctx.meta or {}).get(WORLD_META, ""))
         verb = self._verbs.get(params.name)

@@ -17,7 +17,7 @@ from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.seeds import derive_seed
 from ..trainer.config import TrainConfig
-from ..trainer.difficulty import Difficulty
+from ..trainer.curriculum import Difficulty
 from ..verifiers import all_of, answer_match, final_state
 from .checking import normalised
 

@@ -16,7 +16,7 @@ from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.scripts import play_scripts
 from ..verifiers import VerifierLike, all_of, answer_match, calls_match, final_state, required_calls
-from ..verifiers.argument_patterns import holds_pattern
+from ..verifiers.calls import holds_pattern
 from ..verifiers.grounding import ungrounded_arguments
 from ..verifiers.tokens import positions, tokenize
 

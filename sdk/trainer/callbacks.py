@@ -18,7 +18,7 @@ from ..traces.run_folder import RunFolder
 from .collecting import STAGE, Collector
 from .config import TrainConfig
 from .curriculum import Curriculum
-from .disk_space import LATEST_KEPT, MOST_CANDIDATES
+from .run_identity import LATEST_KEPT, MOST_CANDIDATES
 
 _CHECKPOINT = f"{PREFIX_CHECKPOINT_DIR}-"
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+import anyio
+import anyio.abc
 import anyio.from_thread
 
 from ..alarms import Alarm, AlarmSettings, Watch
@@ -20,25 +23,97 @@ from ..errors import ToolbakeError
 from ..evaluation.measuring import require_scores
 from ..policies.protocol import Sampling
 from ..progress import Step
-from ..records import Rollout, Task
+from ..records import Rollout, Task, TokenRow
 from ..rollouts.branching import Branching
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.stream import RolloutStream, StreamClosed, Ticket
-from ..rollouts.tree import grow_trees, parent_and_turn
+from ..rollouts.tree import grow_trees, parent_and_turn, sampled_turns
 from ..traces.run_folder import RunFolder
 from ..verifiers.protocol import judges_groups
 from .auditing import Audits
-from .batch import Batch, BatchStats, build_batch, with_audits
-from .branch_batch import build_branch_batch
+from .batch import Batch, BatchStats, build_batch, build_branch_batch, build_turn_batch, with_audits
 from .config import TrainConfig
 from .curriculum import Curriculum
-from .drawn_prompts import rewards_by_prompt
-from .group_jobs import group_jobs
+from .group_jobs import group_jobs, rewards_by_prompt
 from .group_judging import GroupJudging
-from .overlap import BROKEN, FIGURES, Ahead, Staleness, recalled
-from .turn_batch import build_turn_batch
 from .validating import Validating
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sampling for later steps while the trainer works, and how old the weights may be that sampled.
+#
+# The trainer of step s has published version s of the weights. Rollouts of step s + k may begin then, if k is no more
+# than the bound, so no token of step s + k is older than k versions. What is off-policy by so little is corrected for
+# by GRPO's clipped ratio against the sampler's own log-probabilities (PipelineRL, arXiv 2509.19128; AReaL, 2505.24298).
+
+FIGURES = "rollouts"
+"""The stage under which `metrics.jsonl` has, for each step, how its rollouts came about."""
+BROKEN = "grpo_broken"
+"""The stage under which the run folder keeps attempts that broke and were made again."""
+
+
+class Ahead:
+    """Which tasks each step takes, chosen up to `bound` steps ahead.
+
+    The choice for step s rests on what was observed up to step s - 1 - bound, also after a resume.
+    """
+
+    def __init__(self, choose: Callable[[int], list[Task]], *, bound: int, steps: int) -> None:
+        self._choose = choose
+        self._bound = bound
+        self._steps = steps
+        self.planned: dict[int, list[Task]] = {}
+        """Steps after the present one whose tasks are chosen."""
+
+    def tasks(self, step: int) -> list[Task]:
+        """The tasks of the present step; those of the next `bound` steps are then in `planned`."""
+        for later in range(step, min(step + self._bound, self._steps - 1) + 1):
+            if later not in self.planned:
+                self.planned[later] = self._choose(later)
+        return self.planned.pop(step) if step in self.planned else self._choose(step)
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """How many versions of the weights a step's tokens were behind the step that trained them."""
+
+    tokens: int
+    total: int
+    largest: int
+
+    @classmethod
+    def of(cls, rollouts: Iterable[Rollout], step: int) -> Staleness:
+        """Over the sampled tokens of `rollouts`."""
+        ages = [step - v for rollout in rollouts for row in rollout.rows for v in row.versions if v >= 0]
+        return cls(len(ages), sum(ages), max(ages, default=0))
+
+    def figures(self) -> dict[str, Any]:
+        """For the metrics: the mean and the largest age, in versions."""
+        return {"staleness/mean": self.total / max(1, self.tokens), "staleness/max": self.largest}
+
+
+def recalled(rollouts: Iterable[Rollout]) -> list[Rollout]:
+    """Without what only training needs: tokens, messages and states would fill the memory."""
+    nothing: dict[str, Any] = {"messages": [], "calls": [], "ledger": [], "initial_state": None, "final_state": None}
+    return [rollout.model_copy(update={**nothing, "rows": [_a_token_a_turn(rollout)]}) for rollout in rollouts]
+
+
+def _a_token_a_turn(rollout: Rollout) -> TokenRow:
+    """As many sampled turns as the rollout has: signals are found turn by turn, whatever was said in them."""
+    turns = len(sampled_turns(rollout))
+    return TokenRow(
+        prompt_ids=[],
+        completion_ids=[0, 0] * turns,
+        sampled=[True, False] * turns,
+        logprobs=[0.0, 0.0] * turns,
+        versions=[-1, -1] * turns,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 STAGE = "grpo"
 log = logging.getLogger(__name__)

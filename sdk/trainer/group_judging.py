@@ -12,9 +12,8 @@ import anyio.abc
 from ..errors import ConfigError, plain_errors
 from ..records import Rollout
 from ..rollouts.stream import StreamClosed
-from ..verifiers.grouping import judge_group
 from ..verifiers.protocol import GroupVerifier, VerifierLike, judges_groups
-from ..verifiers.running import verifier_name
+from ..verifiers.running import judge_group, verifier_name
 from .config import TrainConfig
 
 _STOPPED = "training was stopped before the group was judged"

@@ -12,12 +12,16 @@ Axes: B rows of a micro-batch, P padded prompt, T padded completion.
 from __future__ import annotations
 
 import contextlib
+import copy
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from accelerate import Accelerator
 from datasets import Dataset
+from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
@@ -26,18 +30,122 @@ from trl.trainer.utils import add_fused_lm_head
 from ..policies.protocol import WeightPublisher
 from .batch import Batch
 from .collecting import TrainingStopped
-from .config import TrainConfig
-from .correction import correct
+from .config import TrainConfig, sampling_level
 from .finite_gradients import FiniteGradients
 from .lora import plain_model
-from .loss_options import sampling_level
 from .micro_batches import Plan, collate_batch, over_budget
 from .processes import by_deepspeed, sharded, share, stage_ended, world_size
-from .reference import Reference
 from .sampling import NoteWeights, publish
-from .sharding import ShardsWeights
+from .sharding import ShardsWeights, full, let_go, present_state, shard_frozen
 from .shared_prefix import checkpoint_layers, share_prefixes
 from .zero import accumulating
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The policy that training must not drift far from: a copy of the weights, taken anew every so many steps.
+#
+# A fixed reference holds a long run back; one that follows did better (Bespoke Labs refresh it every 100 steps).
+
+FILE = "reference.safetensors"
+
+
+class Reference:
+    """A frozen copy of a model, made before the model's forward is replaced; `prepare` does the same to the copy.
+
+    Weights that are not trained, as beside LoRA's adapters, are not copied but shared, unless the model's weights will
+    be sharded over processes: then those of the copy are sharded, too.
+    """
+
+    def __init__(self, model: torch.nn.Module, *, every: int | None, prepare: Callable[[Any], None]) -> None:
+        shared = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
+        self._to_shard = sharded()
+        self._model: Any = copy.deepcopy(model, {} if self._to_shard else dict(shared)).eval().requires_grad_(False)
+        self._own = {
+            name for name, weight in model.named_parameters(remove_duplicate=False) if id(weight) not in shared
+        }
+        self._every = every
+        prepare(self._model)
+
+    @property
+    def model(self) -> Any:
+        return self._model
+
+    def follow(self, model: torch.nn.Module, step: int) -> None:
+        """At the beginning of a step: take the model's weights where it is time to."""
+        if self._every is not None and step > 0 and step % self._every == 0:
+            self._take(present_state(model, self._own))
+
+    def place(self, accelerator: Accelerator) -> None:
+        """Go where the accelerator computes: to its device, or into shards, for which all processes call this."""
+        if not sharded():
+            self._model.to(accelerator.device)
+        elif self._to_shard:
+            shard_frozen(self._model, accelerator)
+            self._to_shard = False
+
+    def rest(self) -> None:
+        """After use: free what a pass has gathered of the shards."""
+        let_go(self._model)
+
+    def save(self, checkpoint: Path, *, write: bool = True) -> None:
+        """Keep the weights beside a checkpoint's. All processes call this together where weights are sharded, and one
+        of them with `write`."""
+        weights = {}
+        for name, weight in self._model.state_dict().items():
+            if name in self._own:
+                tensor = full(weight)
+                if write:
+                    # A clone: weights that are tied share memory, which the format refuses.
+                    weights[name] = tensor.detach().cpu().clone()
+        if write:
+            checkpoint.mkdir(parents=True, exist_ok=True)
+            save_file(weights, checkpoint / FILE)
+
+    def load(self, checkpoint: Path) -> None:
+        """Go on with the weights kept beside a checkpoint. Raises FileNotFoundError where there are none."""
+        self._take(load_file(checkpoint / FILE))
+
+    def _take(self, state: Mapping[str, torch.Tensor]) -> None:
+        self._model.load_state_dict({name: state[name] for name in self._own}, strict=False)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+_FURTHEST = 20.0
+"""Nats that the trainer may find a token more probable than the sampler did, where nothing is corrected. TRL bounds the
+ratios of `vespo` there, too. From 89 on a ratio is infinite in float32; clipped, its gradient is 0 times infinity."""
+
+
+def importance_weights(trainer_BT: torch.Tensor, sampler_BT: torch.Tensor, config: TrainConfig) -> torch.Tensor:
+    """[B, T] weights of the tokens' advantages, from the log-probabilities of both: finite, however far they are apart.
+
+    `truncate`: `min(r, cap)`. `mask`: `r` where `1/cap <= r <= cap`, else 0.
+    """
+    ratio_BT = torch.exp(trainer_BT - sampler_BT)
+    if config.importance_correction == "truncate":
+        return ratio_BT.clamp(max=config.importance_cap)
+    within_BT = (ratio_BT <= config.importance_cap) & (ratio_BT >= 1 / config.importance_cap)
+    # Not `ratio * within`: above e^88 the ratio is infinite in float32, and infinity times 0 is no number.
+    return torch.where(within_BT, ratio_BT, 0.0)
+
+
+def correct(inputs: dict[str, torch.Tensor], trainer_BT: torch.Tensor, config: TrainConfig) -> None:
+    """Weigh the advantages of a micro-batch in place, before TRL's loss reads them. Without a correction no ratio is
+    larger than e^20, which no clip leaves, so that one token cannot make the whole gradient no number.
+
+    Every one of TRL's losses is linear in the advantages for a positive weight, so a weight on them is a weight on the
+    token's loss. The ratio that is clipped then starts at 1: it no longer holds what the correction has taken care of.
+    What TRL masks by the sampler's probabilities (`off_policy_mask_threshold`) still sees those.
+    """
+    sampler_BT = inputs["sampling_per_token_logps"] = inputs["old_per_token_logps"]
+    if config.importance_correction == "none":
+        inputs["old_per_token_logps"] = torch.maximum(sampler_BT, trainer_BT - _FURTHEST)
+        return
+    weights_BT = importance_weights(trainer_BT, sampler_BT, config)
+    inputs["advantages"] = inputs["advantages"].unsqueeze(1) * weights_BT
+    inputs["old_per_token_logps"] = trainer_BT
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 class CollectBatch(Protocol):

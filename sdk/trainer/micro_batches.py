@@ -12,7 +12,7 @@ import torch
 
 from ..records import TokenRow
 from .batch import Batch, TrainRow
-from .loss_options import BY_TOKENS_OF_THE_STEP
+from .config import BY_TOKENS_OF_THE_STEP
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,10 @@ from ..verifiers import VerifierLike, check_verifier
 from .config import TrainConfig
 from .curriculum import interleaved
 from .demonstrations import demonstration_rows, replay_demonstrations
-from .disk_space import bytes_still_needed
-from .drawn_prompts import drawn_tool_prompt
+from .group_jobs import drawn_tool_prompt
 from .group_judging import check_groups
 from .processes import check_processes, follows, join, tell, world_size
-from .run_identity import check_model_name, run_folder_path, train_defaults, train_identity
+from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
 from .sides import choose_sides, require_a_way_to_learn, settle
 
 if TYPE_CHECKING:

@@ -13,19 +13,297 @@ Axes: B rows, L padded positions, N nodes, U predicting nodes, K scored labels, 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from .expert_balance import balancing_loss
-from .forward_fits import check_fits, check_same, logit_factor
-from .label_scores import Labels, Limits, linear_scores
+from ..errors import ModelError
+from ..policies.models.sliding_window import short_windows
+from ..policies.models.trial import beyond
 from .prefix_tree import PrefixTree, build_prefix_tree
+from .processes import follows
 from .tree_attention import TreePlan, attending_by, attending_by_tree, attention_of
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Log-probability and entropy of labels under a linear head, with a backward pass of its own.
+#
+# The gradient of a label's log-probability by the logits is one at the label minus the probabilities p. So that of the
+# hidden state is W[label] - p W, and that of the weights p^T h taken from row `label`: products with p itself, which
+# the forward pass has at hand. Nothing of the size of the logits is made beside it, and where p is kept the head's
+# product is not computed again.
+#
+# Axes: U predicting nodes, K scored labels, H hidden, V vocabulary.
+
+_SLICE_NUMBERS = 2**20
+"""Logits that are worked on at a time on a CPU: as many as a core's cache holds. The whole chunk elsewhere."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Which labels each node predicts; sorted by node."""
+
+    place_K: torch.Tensor
+    """The node of each label, as a place in [U]."""
+    target_K: torch.Tensor
+    """The label's token."""
+    counts: list[int]
+    """[U] labels of each node."""
+
+    def chunks(self, size: int) -> Iterator[tuple[slice, slice]]:
+        """(nodes, labels) of `size` nodes each."""
+        first = 0
+        for start in range(0, len(self.counts), size):
+            end = min(start + size, len(self.counts))
+            last = first + sum(self.counts[start:end])
+            yield slice(start, end), slice(first, last)
+            first = last
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may be in memory at the same time."""
+
+    chunk: int
+    """Nodes whose logits are computed together."""
+    kept_bytes: int
+    """Of probabilities, kept for the backward pass; those of the chunks beyond are computed again there."""
+
+
+def linear_scores(
+    hidden_UH: torch.Tensor, head: torch.nn.Linear, labels: Labels, temperature: float, limits: Limits
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """[K] log-probability, entropy of the distribution it is from, and whether it is that distribution's most probable.
+
+    Equal to log_softmax(head(hidden) / temperature), differentiable once.
+    """
+    scores: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _LinearScores.apply(
+        hidden_UH, head.weight, head.bias, labels, temperature, limits
+    )
+    return scores
+
+
+class _LinearScores(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_UH: torch.Tensor,
+        weight_VH: torch.Tensor,
+        bias_V: torch.Tensor | None,
+        labels: Labels,
+        temperature: float,
+        limits: Limits,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        node_bytes = weight_VH.shape[0] * hidden_UH.element_size()
+        learns = any(ctx.needs_input_grad[:3])
+        kept: list[torch.Tensor] = []
+        parts = []
+        for nodes, these in labels.chunks(limits.chunk):
+            logits_UV = F.linear(hidden_UH[nodes], weight_VH, bias_V)
+            place_K = labels.place_K[these] - nodes.start
+            chosen_K = logits_UV[place_K, labels.target_K[these]].div_(temperature)
+            keeps = learns and node_bytes * nodes.stop <= limits.kept_bytes
+            norm_U, entropy_U, largest_U = _normalise(logits_UV, temperature, becomes_probabilities=keeps)
+            parts.append((chosen_K, place_K, norm_U, entropy_U, largest_U))
+            if keeps:
+                kept.append(logits_UV)
+        norm_U = torch.cat([part[2] for part in parts])
+        entropy_U = torch.cat([part[3] for part in parts])
+        log_probs_K = torch.cat([chosen - norm[place] for chosen, place, norm, _, _ in parts])
+        top1_K = torch.cat([(chosen >= largest[place]).float() for chosen, place, _, _, largest in parts])
+        ctx.save_for_backward(hidden_UH, weight_VH, bias_V, labels.place_K, labels.target_K, norm_U, entropy_U, *kept)
+        ctx.labels, ctx.temperature, ctx.limits = labels, temperature, limits
+        ctx.mark_non_differentiable(top1_K)
+        ctx.set_materialize_grads(False)
+        return log_probs_K, entropy_U[labels.place_K], top1_K
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad_K: torch.Tensor | None, grad_entropy_K: torch.Tensor | None, _: Any) -> Any:
+        hidden_UH, weight_VH, bias_V, place_K, target_K, norm_U, entropy_U, *kept = ctx.saved_tensors
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        if grad_K is None:
+            grad_K = torch.zeros_like(target_K, dtype=hidden_UH.dtype)
+        grad_K = grad_K / ctx.temperature
+        of_node_U = torch.zeros_like(norm_U).index_add_(0, place_K, grad_K)
+        dhidden_UH = torch.empty_like(hidden_UH) if wants_hidden else None
+        dweight_VH = dbias_V = None
+        for number, (nodes, these) in enumerate(ctx.labels.chunks(ctx.limits.chunk)):
+            h_UH, grad, place, target = hidden_UH[nodes], grad_K[these], place_K[these] - nodes.start, target_K[these]
+            factor_U1 = of_node_U[nodes, None]
+            if grad_entropy_K is not None:
+                # The entropy's gradient by a logit is -p (log p + entropy), to be added to that of the log-probability.
+                of_entropy_U = torch.zeros_like(norm_U[nodes]).index_add_(0, place, grad_entropy_K[these])
+                log_p_UV = F.linear(h_UH, weight_VH, bias_V).div_(ctx.temperature).sub_(norm_U[nodes, None])
+                p_UV = log_p_UV.exp()
+                log_p_UV.add_(entropy_U[nodes, None]).mul_(of_entropy_U[:, None] / ctx.temperature)
+                p_UV.mul_(log_p_UV.add_(factor_U1))
+                factor_U1 = torch.ones_like(factor_U1)
+            elif number < len(kept):
+                p_UV = kept[number]
+            else:
+                p_UV = F.linear(h_UH, weight_VH, bias_V)
+                _normalise(p_UV, ctx.temperature, becomes_probabilities=True)
+            if dhidden_UH is not None:
+                taken_UH = torch.mm(p_UV, weight_VH).mul_(-factor_U1)
+                dhidden_UH[nodes] = taken_UH.index_add_(0, place, weight_VH[target] * grad[:, None])
+            if wants_weight:
+                scaled_UH = h_UH * -factor_U1
+                if dweight_VH is None:
+                    dweight_VH = torch.mm(p_UV.t(), scaled_UH)
+                else:
+                    dweight_VH.addmm_(p_UV.t(), scaled_UH)
+                dweight_VH.index_add_(0, target, h_UH[place] * grad[:, None])
+            if wants_bias:
+                dbias_V = torch.zeros_like(bias_V) if dbias_V is None else dbias_V
+                dbias_V.addmv_(p_UV.t(), -factor_U1[:, 0]).index_add_(0, target, grad)
+        return dhidden_UH, dweight_VH, dbias_V, None, None, None
+
+
+def _normalise(
+    logits_UV: torch.Tensor, temperature: float, *, becomes_probabilities: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """[U] log of the normaliser, entropy and largest logit, all at the temperature. `logits_UV` is overwritten."""
+    nodes, vocabulary = logits_UV.shape
+    rows = max(1, _SLICE_NUMBERS // vocabulary) if logits_UV.device.type == "cpu" else nodes
+    parts = []
+    for z_UV in logits_UV.split(rows):
+        if temperature != 1.0:
+            z_UV.div_(temperature)
+        largest_U1 = z_UV.amax(-1, keepdim=True)
+        p_UV = z_UV.sub_(largest_U1).exp()
+        sum_U1 = p_UV.sum(-1, keepdim=True)
+        log_sum_U1 = sum_U1.log()
+        mean_U1 = z_UV.mul_(p_UV).sum(-1, keepdim=True) / sum_U1
+        if becomes_probabilities:
+            torch.div(p_UV, sum_U1, out=z_UV)
+        parts.append(torch.cat([log_sum_U1 + largest_U1, log_sum_U1 - mean_U1, largest_U1], 1))
+    norm_U, entropy_U, largest_U = torch.cat(parts).unbind(1)
+    return norm_U, entropy_U, largest_U
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def check_fits(model: Any) -> None:
+    """Raises ModelError for a model that the shared-prefix forward cannot express."""
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if not kinds <= {"full_attention", "sliding_attention"}:
+        raise ModelError(
+            f"{type(model).__name__} has layers of the kinds {sorted(kinds)}; the shared-prefix forward handles "
+            "attention, full or in a sliding window. Pass config={'shared_prefix': False} to train with the padded "
+            "forward."
+        )
+    for name in ("attention_dropout", "attn_pdrop", "attn_dropout", "attention_probs_dropout_prob"):
+        if getattr(config, name, 0.0):
+            raise ModelError(
+                f"{type(model).__name__} has {name}={getattr(config, name)}, which the shared-prefix forward "
+                "does not apply. Set it to 0 in the model's config.json, or pass config={'shared_prefix': False}."
+            )
+    if getattr(config, "attn_logit_softcapping", None) or any(
+        n.endswith(".sinks") for n, _ in model.named_parameters()
+    ):
+        raise ModelError(
+            f"the attention of {type(model).__name__} caps its scores or has sinks, which the shared-prefix forward "
+            "does not compute. Pass config={'shared_prefix': False} to train with the padded forward."
+        )
+    for name in ("final_logit_softcapping", "output_multiplier", "lm_head_multiplier"):
+        if getattr(config, name, None) not in (None, 1, 1.0):
+            raise ModelError(
+                f"{type(model).__name__} changes its logits ({name}={getattr(config, name)}); the shared-prefix "
+                "forward does not. Pass config={'shared_prefix': False} to train with the padded forward."
+            )
+    if not getattr(model, "_supports_attention_backend", False):
+        raise ModelError(
+            f"the attention of {type(model).__name__} cannot be exchanged, which the shared-prefix forward does. Pass "
+            "config={'shared_prefix': False} to train with the padded forward."
+        )
+
+
+def logit_factor(model: Any) -> float:
+    """What the model multiplies its head's logits with: `logit_scale` (Cohere), and 1 / `logits_scaling` (Granite)."""
+    config = model.config.get_text_config()
+    times, divided = (getattr(config, name, None) for name in ("logit_scale", "logits_scaling"))
+    return float(1.0 if times is None else times) / float(1.0 if divided is None else divided)
+
+
+def check_same(model: Any, temperature: float) -> None:
+    """Raises ModelError unless the fused forward finds the log-probabilities of the model's own, on two short rows.
+
+    This finds any architecture that does something of which the tree does not know. Not where weights are sharded or
+    not there yet: every process would have to take part, and those that follow may get theirs from the first one later.
+    """
+    weights = list(model.parameters())
+    if follows() or any(weight.numel() == 0 or weight.is_meta or isinstance(weight, DTensor) for weight in weights):
+        return
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    shared = [(17 * place + 3) % vocabulary for place in range(7)]
+    rows = [[*shared, *((31 * place + row) % vocabulary for place in range(5))] for row in (1, 2)]
+    ids_BL = torch.tensor(rows, device=weights[0].device)
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad(), short_windows(model, 5):
+            logits_BLV = model(input_ids=ids_BL, use_cache=False).logits[:, :-1].float() / temperature
+            expected_BL = logits_BLV.log_softmax(-1).gather(-1, ids_BL[:, 1:, None])[..., 0]
+            found_BL = model(
+                input_ids=ids_BL,
+                attention_mask=torch.ones_like(ids_BL),
+                labels=ids_BL,
+                fused_lm_head=True,
+                output_router_logits=balances_experts(model),
+            ).log_probs
+    except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"the shared-prefix forward cannot run {type(model).__name__}: {error}. Pass "
+            "config={'shared_prefix': False} to train with the padded forward."
+        ) from error
+    finally:
+        for module, was_training in modes:
+            module.training = was_training
+    if too_far := beyond(found_BL, expected_BL, weights[0].dtype):
+        raise ModelError(
+            f"the shared-prefix forward of {type(model).__name__} finds log-probabilities that differ from the model's "
+            f"own by {too_far[0]:.3g} (at most {too_far[1]:.3g} is allowed): the model does something that a tree of "
+            "prefixes does not know of. Pass config={'shared_prefix': False} to train with the padded forward."
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def balancing_loss(model: Any, router_logits: tuple[torch.Tensor, ...], tree: PrefixTree) -> torch.Tensor:
+    """The load-balancing loss (Switch Transformer, arXiv 2101.03961, equations 4 to 6) of all tokens of all rows.
+
+    `router_logits`: [N, E] of each layer. A node counts as often as rows pass through it, so that the loss is that of
+    the padded rows, not of the distinct tokens.
+    """
+    # Every family of transformers takes it from Mixtral's; its mask weighs tokens, whatever its numbers are.
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    config = model.config.get_text_config()
+    passed = torch.tensor([node for nodes in tree.nodes for node in nodes], device=router_logits[0].device)
+    visits_N = torch.bincount(passed, minlength=len(tree.token_ids))
+    loss: torch.Tensor = load_balancing_loss_func(
+        router_logits, config.num_experts, config.num_experts_per_tok, visits_N
+    )
+    return loss
+
+
+def balances_experts(model: Any) -> bool:
+    """Whether TRL, asked nothing else, adds the loss: the model has experts, and a weight for it."""
+    config = model.config.get_text_config()
+    return hasattr(config, "output_router_logits") and bool(getattr(config, "router_aux_loss_coef", 0.0))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 IGNORED = -100
 HeadForward = Callable[[torch.Tensor], torch.Tensor]

@@ -9,7 +9,7 @@ from ..errors import ConfigError
 from ..records import Task
 from ..tasks import ThreeWaySplit, keep_aside, load_tasks, split_tasks, split_three_ways, spread
 from .config import DEFAULT_WARM_START_STEPS, TrainConfig
-from .difficulty import tiers_in_order
+from .curriculum import tiers_in_order
 
 
 def choose_sides(prompts: Any, config: TrainConfig) -> ThreeWaySplit:

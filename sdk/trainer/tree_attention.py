@@ -1,4 +1,4 @@
-"""Attention over a prefix tree: every query reads exactly its own path. See `piece_attention`.
+"""Attention over a prefix tree: every query reads exactly its own path.
 
 Registered with transformers under `ATTENTION_NAME`; a model set to it keeps its own projections and rotary positions.
 
@@ -9,15 +9,120 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..errors import ModelError
 from ..policies.models.sliding_window import window_of
-from .piece_attention import PiecePlan, attend_by_pieces
 from .prefix_tree import PrefixTree
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Attention over a prefix tree on any device, with torch's own attention and its own backward pass.
+#
+# The tree falls into *pieces*: runs of nodes that stand one after the other on one path and in the packed order. A
+# piece's queries see the path above it and themselves causally, so one attention call for each piece and layer costs
+# the sum of (piece length x path length), where a dense ancestor mask costs N x N.
+#
+# Axes: N nodes, H query heads, K key heads, G = H / K, n nodes of a piece, a ancestors of a piece, D head size.
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Nodes `start .. end - 1`, which follow each other on one path below `ancestors` [a], from the root down."""
+
+    start: int
+    end: int
+    ancestors: torch.Tensor
+    follows_all: bool
+    """Whether its path is everything before it in the packed order: then its keys are a view, and not gathered."""
+
+    def mask(self, queries_per_key: int, dtype: torch.dtype, window: int | None = None) -> torch.Tensor | None:
+        """[G n, a + n] 0 where a query may look, else minus infinity; None where the plain causal rule says the same.
+
+        As numbers: of booleans every layer would make numbers of its own, and keep them for the backward pass.
+        """
+        n, a = self.end - self.start, len(self.ancestors)
+        if a == 0 and queries_per_key == 1 and (window is None or window >= n):
+            return None
+        visible = torch.ones((n, a + n), dtype=torch.bool, device=self.ancestors.device).tril(diagonal=a)
+        if window is not None:
+            visible = visible.triu(diagonal=a - window + 1)
+        unseen = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
+        return unseen.repeat(queries_per_key, 1)
+
+
+class PiecePlan:
+    """The pieces of a tree, with their masks, made once for all layers that see as far.
+
+    `window`: a query sees that many tokens, itself included; all of its path where None.
+    """
+
+    def __init__(
+        self, tree: PrefixTree, *, queries_per_key: int, device: torch.device | str, window: int | None = None
+    ) -> None:
+        nearest = slice(None) if window is None else slice(-(window - 1) if window > 1 else len(tree.depths), None)
+        self.pieces = [
+            Piece(
+                start, end, torch.tensor(path[nearest], dtype=torch.long, device=device),
+                follows_all=len(path[nearest]) == start,
+            )
+            for start, end, path in _runs(tree)
+        ]  # fmt: skip
+        self._window = window
+        self.lengths = [piece.end - piece.start for piece in self.pieces]
+        self._queries_per_key = queries_per_key
+        self._masks: dict[torch.dtype, list[torch.Tensor | None]] = {}
+
+    def masks(self, dtype: torch.dtype) -> list[torch.Tensor | None]:
+        """Of each piece, in the type that the queries have: under autocast not that of the weights."""
+        if dtype not in self._masks:
+            self._masks[dtype] = [piece.mask(self._queries_per_key, dtype, self._window) for piece in self.pieces]
+        return self._masks[dtype]
+
+
+def _runs(tree: PrefixTree) -> Iterator[tuple[int, int, list[int]]]:
+    """(start, end, path above) of the longest runs of nodes, each the child of the one before."""
+    path: list[int] = []
+    start = 0
+    for node in range(len(tree.token_ids)):
+        depth = tree.depths[node]
+        if node and depth != tree.depths[node - 1] + 1:  # not a child of the node before: a new branch begins
+            yield start, node, path[: tree.depths[start]]
+            start = node
+        del path[depth:]
+        path.append(node)
+    if tree.token_ids:
+        yield start, len(tree.token_ids), path[: tree.depths[start]]
+
+
+def attend_by_pieces(
+    q_HND: torch.Tensor, k_KND: torch.Tensor, v_KND: torch.Tensor, plan: PiecePlan, scaling: float | None
+) -> torch.Tensor:
+    """[H, N, size of a value], differentiable."""
+    heads, groups = q_HND.shape[0], q_HND.shape[0] // k_KND.shape[0]
+    split = (q_HND.split(plan.lengths, 1), k_KND.split(plan.lengths, 1), v_KND.split(plan.lengths, 1))
+    seen = []
+    for piece, mask, q, k_own, v_own in zip(plan.pieces, plan.masks(q_HND.dtype), *split, strict=True):
+        if piece.follows_all:
+            k, v = k_KND[:, : piece.end], v_KND[:, : piece.end]
+        else:
+            k = torch.cat([k_KND.index_select(1, piece.ancestors), k_own], 1)
+            v = torch.cat([v_KND.index_select(1, piece.ancestors), v_own], 1)
+        # The G query heads of a key head stand below each other, so that keys are read once and never repeated.
+        n = q.shape[1]
+        q = q.reshape(k.shape[0], groups * n, -1)
+        out = F.scaled_dot_product_attention(
+            q[None], k[None], v[None], attn_mask=mask, is_causal=mask is None, scale=scaling
+        )[0]
+        seen.append(out.reshape(heads, n, -1))
+    return torch.cat(seen, 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 ATTENTION_NAME = "toolbake_tree"
 _NOT_COMPUTED = ("s_aux", "sinks", "softcap", "position_bias", "block_indices", "head_mask")

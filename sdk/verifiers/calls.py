@@ -2,14 +2,401 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import ConfigError, VerifierError
 from ..records import CallRecord, Rollout, Verdict
-from .argument_patterns import holds_pattern
-from .comparing import same_json, shortened
+from .comparing import cut_text, same_json, shortened
+from .patterns import matches
+from .tokens import positions, tokenize
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Calls as a person reads them: `find(query≈"chair")` where the task has `{"$text": "chair"}`.
+
+_DEEPEST = 5
+"""What stands deeper in lists, objects and patterns is left out, as `…`: it would not fit on a line."""
+_JOINERS = "\u200c\u200d"  # invisible, but part of writing Persian, Hindi and emoji
+
+
+def call_in_words(name: str, arguments: Mapping[str, Any], *, patterns: bool, most: int = 60) -> str:
+    """A call on one line, with at most about `most` characters of each argument, and how many were left out.
+
+    `patterns`: the arguments are what a task asks for, and what `fits` knows is put into words. Else,
+    and where it knows nothing of the kind, they are values, written as JSON. Signs that hide or turn text around are
+    escaped.
+    """
+    write = _pattern_tokens if patterns else _value
+    shown = [_argument(key, cut_text(write(value), most)) for key, value in arguments.items()]
+    return f"{_plain(name)}({', '.join(shown)})"
+
+
+def _argument(name: object, written: str) -> str:
+    return f"{_plain(str(name))}{'' if written.startswith('≈') else '='}{written}"
+
+
+def _pattern_tokens(pattern: Any, depth: int = 0) -> str:
+    if not isinstance(pattern, Mapping | list):
+        return _value(pattern)
+    if depth > _DEEPEST:
+        return "…"
+    if isinstance(pattern, list):
+        return f"[{', '.join(_pattern_tokens(item, depth + 1) for item in pattern)}]"
+    key = pattern_key(pattern)
+    if key is None:
+        return (
+            f"{{{', '.join(f'{_value(name)}: {_pattern_tokens(item, depth + 1)}' for name, item in pattern.items())}}}"
+        )
+    gold = pattern[key]
+    if key == "$near":
+        return f"{_value(gold)}±{_value(pattern['within'])}"
+    if key == "$one_of":
+        return f"({' or '.join(_pattern_tokens(choice, depth + 1) for choice in gold)})"
+    return _FORMS[key].format(_pattern_tokens(gold, depth + 1))
+
+
+_FORMS = {
+    "$any": "(any value)",
+    "$absent": "(not given)",
+    "$optional": "({}, or not given)",
+    "$text": "≈{}",
+    "$says": "(a text with {})",
+    "$pattern": "(a text like {})",
+    "$set": "({} in any order)",
+}
+
+
+def _value(value: Any) -> str:
+    """As JSON; what is no JSON, by the name of its type."""
+    try:
+        return _plain(json.dumps(value, ensure_ascii=False, default=str))
+    except (TypeError, ValueError, RecursionError):  # keys that are no texts, 4 300 digits, nested a thousand times
+        return f"({type(value).__name__} that is no JSON)"
+
+
+def _plain(text: str) -> str:
+    """With what is not seen escaped: control characters, half surrogate pairs, changes of direction."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign in _JOINERS else json.dumps(sign)[1:-1] for sign in text)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+Order = Literal["any", "in_order", "exact"]
+_ORDERS = ("any", "in_order", "exact")
+_FORM = "a list of {'name': ..., 'arguments': {...}}"
+
+
+@dataclass(frozen=True, repr=False)
+class CallsMatch:
+    """See `calls_match`."""
+
+    order: Order = "any"
+    only: bool = False
+    most_mistakes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.order not in _ORDERS:
+            raise ConfigError(f"calls_match: order is {self.order!r}; choose one of {', '.join(_ORDERS)}")
+        if self.most_mistakes is not None and self.most_mistakes < 0:
+            raise ConfigError(f"calls_match: most_mistakes is {self.most_mistakes}; give 0 or more, or None for any")
+
+    def __repr__(self) -> str:
+        options = [f"order={self.order!r}"] * (self.order != "any") + ["only=True"] * self.only
+        options += [f"most_mistakes={self.most_mistakes}"] * (self.most_mistakes is not None)
+        return f"calls_match({', '.join(options)})"
+
+    def verify(self, rollout: Rollout) -> Verdict:
+        """1 if the calls that succeeded are as the task's patterns say, 0 otherwise, with what is wrong."""
+        gold = _patterns(rollout, "calls")
+        done = [record for record in rollout.calls if not record.result.is_error and record.call.error is None]
+        missing, others = _paired(gold, done, self.order, _where(rollout, "calls"))
+        forbidden = _forbidden(rollout)
+        mistakes = len(rollout.calls) - len(done)
+        components = {
+            "required": 1 - len(missing) / len(gold) if gold else 1.0,
+            "no_forbidden": float(not forbidden),
+        }
+        reasons = [f"missing: {_asked(gold[place])}" for place in missing]
+        reasons += [f"forbidden: {_called(record)}" for record in forbidden]
+        if self.only or self.order == "exact":
+            components["no_others"] = float(not others)
+            reasons += [f"not asked for: {_called(done[place])}" for place in others]
+        if self.most_mistakes is not None:
+            components["few_mistakes"] = float(mistakes <= self.most_mistakes)
+            if mistakes > self.most_mistakes:
+                reasons.append(f"{mistakes} calls failed, more than {self.most_mistakes}")
+        score = float(all(value == 1 for value in components.values()))
+        said = "; ".join(reasons) or f"all {len(gold)} required calls"
+        return Verdict(score=score, components=components, explanation=said)
+
+
+def calls_match(*, order: Order = "any", only: bool = False, most_mistakes: int | None = None) -> CallsMatch:
+    """A verifier: for every pattern in `task.expected["calls"]` a call of its own succeeded.
+
+    A pattern is `{"name": ..., "arguments": {...}}`. Arguments are equal values, or patterns such as
+    `{"$near": 12.5, "within": 0.01}`; see `sdk.verifiers.calls.fits`. An argument that no pattern names
+    must not be given. `order`: `any`; `in_order`, with others allowed between; `exact`, these calls and no others, in
+    this order. `only`: no other call may have succeeded. `most_mistakes`: how many calls may have failed.
+
+    `task.expected["forbid"]` lists what may not even be tried: names of tools, or patterns whose arguments need to name
+    only what makes the call forbidden.
+
+    `required_calls` asks for equal arguments; prefer it where they are known. Raises `VerifierError` for a task
+    without calls, unless something is forbidden there.
+
+    Example: `calls_match(order="in_order", most_mistakes=0)`
+    """
+    return CallsMatch(order=order, only=only, most_mistakes=most_mistakes)
+
+
+def _patterns(rollout: Rollout, key: str) -> list[Mapping[str, Any]]:
+    expected = rollout.task.expected
+    if key not in expected and "forbid" not in expected:
+        raise VerifierError(
+            f"task {rollout.task.id!r} expects {sorted(expected) or 'nothing'}; calls_match compares with "
+            f"expected['calls'], {_FORM}"
+        )
+    gold = expected.get(key, [])
+    if not isinstance(gold, list):
+        raise VerifierError(f"{_where(rollout, key)} is {shortened(gold)}; it must be {_FORM}")
+    for call in gold:
+        known = isinstance(call, Mapping) and isinstance(call.get("name"), str) and set(call) <= {"name", "arguments"}
+        if not known or not isinstance(call.get("arguments", {}), Mapping):
+            raise VerifierError(f"{_where(rollout, key)} holds {shortened(call)}; it must be {_FORM}")
+    return gold
+
+
+def _paired(
+    gold: Sequence[Mapping[str, Any]], done: Sequence[CallRecord], order: Order, where: str
+) -> tuple[list[int], list[int]]:
+    """The places of patterns without a call, and of calls without a pattern."""
+
+    def fit(pattern: Mapping[str, Any], record: CallRecord) -> bool:
+        return bool(pattern["name"] == record.call.name) and all_fit(
+            pattern.get("arguments", {}), record.call.arguments, where
+        )
+
+    if order == "any":
+        return unmatched(list(gold), list(done), fit)
+    # The first call that fits is always a good choice in a sequence: it leaves most to those that follow.
+    place, others = 0, []
+    for at, record in enumerate(done):
+        if place < len(gold) and fit(gold[place], record):
+            place += 1
+        else:
+            others.append(at)
+    return list(range(place, len(gold))), others
+
+
+def _forbidden(rollout: Rollout) -> list[CallRecord]:
+    """Forbidden calls that were tried; one that the tool refused was still tried."""
+    named = rollout.task.expected.get("forbid", [])
+    where = _where(rollout, "forbid")
+    if not isinstance(named, list):
+        raise VerifierError(f"{where} is {shortened(named)}; it must be a list of names of tools, or {_FORM}")
+    patterns = [{"name": one} if isinstance(one, str) else one for one in named]
+    for pattern in patterns:
+        if not isinstance(pattern, Mapping) or not isinstance(pattern.get("name"), str):
+            raise VerifierError(f"{where} holds {shortened(pattern)}; give names of tools, or {_FORM}")
+    return [record for record in rollout.calls if any(_is(pattern, record, where) for pattern in patterns)]
+
+
+def _is(pattern: Mapping[str, Any], record: CallRecord, where: str) -> bool:
+    given = record.call.arguments
+    wrong = pattern.get("arguments", {}).items()
+    return bool(pattern["name"] == record.call.name) and all(
+        name in given and fits(inner, given[name], where) for name, inner in wrong
+    )
+
+
+def _where(rollout: Rollout, key: str) -> str:
+    return f"task {rollout.task.id!r}: expected[{key!r}]"
+
+
+def _asked(pattern: Mapping[str, Any]) -> str:
+    return call_in_words(pattern["name"], pattern.get("arguments", {}), patterns=True)
+
+
+def _called(record: CallRecord) -> str:
+    return call_in_words(record.call.name, record.call.arguments, patterns=False)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+_MOST = 2**1023
+"""A policy may write whole numbers of any length; what no double holds is near to nothing."""
+ABSENT = object()
+"""In place of the value of an argument that was not given."""
+
+
+def fits(pattern: Any, value: Any, where: str) -> bool:
+    """Whether `value` is what `pattern` asks for: an equal JSON value, or what an object with one `$` key says.
+
+    | pattern | is |
+    | --- | --- |
+    | `{"$any": true}` | any value, but given |
+    | `{"$absent": true}` | not given |
+    | `{"$optional": p}` | not given, or p |
+    | `{"$one_of": [p, q]}` | p or q |
+    | `{"$near": 12.5, "within": 0.01}` | a number at most so far off |
+    | `{"$text": "Late parcel"}` | these words, whatever the case, punctuation and spaces |
+    | `{"$says": "late"}` | a text with these words among its own |
+    | `{"$pattern": "[A-Z]{2}-\\d+"}` | a text that this regular expression matches whole, within half a second |
+    | `{"$set": [p, q]}` | a list with these in any order, and no others |
+
+    Patterns may stand inside lists and objects. Raises `VerifierError` for a `$` key that is none of these.
+    """
+    if isinstance(pattern, Mapping) and any(str(key).startswith("$") for key in pattern):
+        return _special(pattern, value, where)
+    if value is ABSENT:
+        return False
+    if isinstance(pattern, Mapping):
+        return isinstance(value, Mapping) and all_fit(pattern, value, where)
+    if isinstance(pattern, list):
+        same = isinstance(value, list) and len(value) == len(pattern)
+        return same and all(fits(inner, item, where) for inner, item in zip(pattern, value, strict=True))
+    return same_json(pattern, value)
+
+
+def all_fit(patterns: Mapping[str, Any], values: Mapping[str, Any], where: str) -> bool:
+    """Whether every pattern fits the value of its name, and no other value is there."""
+    named = all(fits(pattern, values.get(name, ABSENT), where) for name, pattern in patterns.items())
+    return named and set(values) <= set(patterns)
+
+
+def _special(pattern: Mapping[str, Any], value: Any, where: str) -> bool:
+    name = next(str(key) for key in pattern if str(key).startswith("$"))
+    allowed = {name, "within"} if name == "$near" else {name}
+    if name not in _KINDS or set(pattern) - allowed:
+        raise VerifierError(
+            f"{where} holds {shortened(pattern)}; a pattern has one of the keys {', '.join(_KINDS)} and no other "
+            "($near takes `within`)"
+        )
+    return _KINDS[name](pattern[name], value, where, pattern)
+
+
+def _near(gold: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
+    within = pattern.get("within")
+    if not is_number(gold) or within is None or not is_number(within) or within < 0:
+        raise VerifierError(f"{where} holds {shortened(pattern)}; write {{'$near': 12.5, 'within': 0.01}}")
+    if not is_number(value) or abs(value) > _MOST:
+        return False
+    # A little more than `within`, since 0.3 - 0.2 is not 0.1 in binary.
+    return bool(abs(value - gold) <= within + 1e-9 * max(1.0, abs(gold)))
+
+
+def _one_of(choices: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
+    if not isinstance(choices, list) or not choices:
+        raise VerifierError(f"{where} holds {shortened(pattern)}; give a list of patterns")
+    return any(fits(choice, value, where) for choice in choices)
+
+
+def _set(items: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
+    if not isinstance(items, list):
+        raise VerifierError(f"{where} holds {shortened(pattern)}; give a list of patterns")
+    if not isinstance(value, list) or len(value) != len(items):
+        return False
+    return not unmatched(items, value, lambda item, one: fits(item, one, where))[0]
+
+
+def _argument_text(gold: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
+    return isinstance(value, str) and tokenize(value) == _words(gold, where, pattern)
+
+
+def _says(gold: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
+    return isinstance(value, str) and bool(positions(_words(gold, where, pattern), tokenize(value)))
+
+
+def _words(gold: Any, where: str, pattern: Mapping[str, Any]) -> list[Any]:
+    words = tokenize(gold) if isinstance(gold, str) else []
+    if not words:
+        raise VerifierError(f"{where} holds {shortened(pattern)}; give a text with at least one word")
+    return words
+
+
+_Kind = Callable[[Any, Any, str, Mapping[str, Any]], bool]
+_KINDS: dict[str, _Kind] = {
+    "$any": lambda _gold, value, _where, _pattern: value is not ABSENT,
+    "$absent": lambda _gold, value, _where, _pattern: value is ABSENT,
+    "$optional": lambda inner, value, where, _pattern: value is ABSENT or fits(inner, value, where),
+    "$one_of": _one_of,
+    "$near": _near,
+    "$text": _argument_text,
+    "$says": _says,
+    "$pattern": lambda gold, value, where, _pattern: isinstance(value, str) and matches(gold, value, where=where),
+    "$set": _set,
+}
+
+
+_TAKES: dict[str, Callable[[Any, Mapping[str, Any]], bool]] = {
+    "$any": lambda _gold, _pattern: True,
+    "$absent": lambda _gold, _pattern: True,
+    "$optional": lambda _gold, _pattern: True,
+    "$one_of": lambda choices, _pattern: isinstance(choices, list) and bool(choices),
+    "$near": lambda gold, pattern: is_number(gold) and is_number(pattern.get("within")),
+    "$text": lambda gold, _pattern: isinstance(gold, str),
+    "$says": lambda gold, _pattern: isinstance(gold, str),
+    "$pattern": lambda gold, _pattern: isinstance(gold, str),
+    "$set": lambda items, _pattern: isinstance(items, list),
+}
+
+
+def pattern_key(value: Any) -> str | None:
+    """The `$` key of what `fits` reads as a pattern; None for all else, also for what only begins like one: APIs have
+    arguments such as `{"$set": {"status": "open"}}`."""
+    if not isinstance(value, Mapping) or len(value) > 2:
+        return None
+    key = next((key for key in value if key in _TAKES), None)
+    whole = key is not None and len(value) == 1 + (key == "$near") and _TAKES[key](value[key], value)
+    return key if whole else None
+
+
+def holds_pattern(value: Any) -> bool:
+    """Whether a pattern stands anywhere in a value."""
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if pattern_key(one) is not None:
+            return True
+        rest += one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else ()
+    return False
+
+
+def unmatched(wanted: list[Any], found: list[Any], fit: Callable[[Any, Any], bool]) -> tuple[list[int], list[int]]:
+    """The places in `wanted` and in `found` that stay alone when as many as possible are paired one to one.
+
+    Patterns overlap, so taking the first that fits could use up what another one needs: this is a maximum matching by
+    augmenting paths (Kuhn 1955).
+    """
+    edges = [[place for place, item in enumerate(found) if fit(want, item)] for want in wanted]
+    taken: dict[int, int] = {}
+
+    def place_for(want: int, tried: set[int]) -> bool:
+        for place in edges[want]:
+            if place not in tried:
+                tried.add(place)
+                if place not in taken or place_for(taken[place], tried):
+                    taken[place] = want
+                    return True
+        return False
+
+    missing = [want for want in range(len(wanted)) if not place_for(want, set())]
+    return missing, [place for place in range(len(found)) if place not in taken]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a JSON value is a number that can be compared: finite, and no truth value."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)

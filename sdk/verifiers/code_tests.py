@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
-from .argument_patterns import fits
+from .calls import fits
 from .comparing import shortened
 from .confined import ConfinedLimits, Outcome, call_confined, confinement, run_confined
 

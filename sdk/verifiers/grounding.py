@@ -16,8 +16,7 @@ from ..records import CallRecord, Rollout, Verdict
 from .combining import checked_parts
 from .comparing import shortened
 from .protocol import VerifierLike
-from .running import run_verifier, verifier_name
-from .threads import call_in_thread
+from .running import call_in_thread, run_verifier, verifier_name
 from .tokens import Token, positions, tokenize
 from .wording import content_words, numbers_and_names, sentences
 

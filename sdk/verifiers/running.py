@@ -2,22 +2,122 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
 import math
 import numbers
-from collections.abc import Awaitable, Callable
-from typing import Any
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import anyio
+import anyio.from_thread
+import anyio.lowlevel
 from pydantic import ValidationError
 
 from ..errors import ConfigError, VerifierError, users_frame
 from ..evidence.view import stored_view
-from ..records import Rollout, Verdict
+from ..records import Failure, Rollout, Verdict
 from ..traces.digests import digest, is_secret_key, without_addresses
-from .protocol import Verifier, VerifierLike
-from .threads import call_in_thread
+from .protocol import GroupVerifier, Verifier, VerifierLike
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Calling a sync function without blocking the loop, and without waiting for it at exit.
+
+Given = TypeVar("Given")
+
+_MOST_AT_ONCE = 64
+"""As many as rollouts are in flight by default: the time that a verifier may take runs while it waits for a thread,
+too, and one that asks a server would be left without a verdict because of those before it."""
+_limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("verifier_threads")
+
+
+async def call_in_thread(function: Callable[[Given], Any], given: Given) -> Any:
+    """`function(given)` in a daemon thread. Raises what it raises.
+
+    anyio's own worker threads are not used: they are no daemons, and a verifier that never returns would keep the
+    process from ending. When this call is cancelled, the thread is left behind and its result is dropped.
+    """
+    try:
+        limiter = _limiter.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(_MOST_AT_ONCE)
+        _limiter.set(limiter)
+    async with limiter:
+        return await _in_daemon(function, given)
+
+
+async def _in_daemon(function: Callable[[Given], Any], given: Given) -> Any:
+    done = anyio.Event()
+    outcome: list[tuple[Any, BaseException | None]] = []
+    token = anyio.lowlevel.current_token()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            outcome.append((context.run(function, given), None))
+        except BaseException as error:  # delivered below: nothing may be lost in a thread
+            outcome.append((None, error))
+        try:
+            anyio.from_thread.run_sync(done.set, token=token)
+        except anyio.RunFinishedError:
+            return  # the loop ended before the verifier did; nobody waits for the result
+
+    threading.Thread(target=work, name="verifier", daemon=True).start()
+    await done.wait()
+    found, error = outcome[0]
+    if isinstance(error, Exception):
+        raise error
+    if error is not None:  # SystemExit and its kind must not take the caller down with them
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def judge_group(verifier: GroupVerifier, rollouts: Sequence[Rollout], timeout_s: float | None = 60) -> None:
+    """Put the verdicts of a group into its rollouts, which have ended and have been judged alone.
+
+    Those that broke or could not be judged take no part. Where the group gets no verdict, its rollouts are unscored:
+    to keep the scores that some have alone would make an average of those that needed no judge.
+    """
+    scored = [rollout for rollout in rollouts if rollout.scored]
+    if not scored:
+        return
+    try:
+        found = await _verdicts(verifier, scored, timeout_s)
+    except VerifierError as error:
+        for rollout in scored:
+            rollout.verdict = None
+            rollout.failure = Failure(boundary="verifier", kind="VerifierError", message=str(error))
+        return
+    for rollout in scored:
+        rollout.verdict = found.get(rollout.id, rollout.verdict)
+
+
+async def _verdicts(
+    verifier: GroupVerifier, scored: Sequence[Rollout], timeout_s: float | None
+) -> Mapping[str, Verdict]:
+    name = verifier_name(verifier)
+    views = [_seen(rollout) for rollout in scored]
+    found = await returned(
+        name, lambda: verifier.verify_group(views), timeout_s, about=f"the group {scored[0].group!r}"
+    )
+    if not isinstance(found, Mapping) or not set(found) <= {rollout.id for rollout in scored}:
+        raise VerifierError(f"the verifier {name} returned {repr(found)[:200]}; return verdicts by the rollouts' ids")
+    return {rollout: as_verdict(verdict, name) for rollout, verdict in found.items()}
+
+
+def _seen(rollout: Rollout) -> Rollout:
+    """The rollout's evidence, with the verdict that it has alone."""
+    view = evidence_of(rollout)
+    view.verdict = rollout.verdict.model_copy(deep=True) if rollout.verdict is not None else None
+    return view
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 _FIX = "return a finite float, a bool, or sdk.Verdict(score=..., components={...}, explanation='...')"
 

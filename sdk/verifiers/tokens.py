@@ -5,7 +5,155 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from decimal import Decimal
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Numbers with units in a text, and when two of them are the same amount.
+
+_TABLE: dict[str, dict[str, str]] = {
+    "length": {
+        "mm millimetre millimeter": "0.001",
+        "cm centimetre centimeter": "0.01",
+        "m metre meter": "1",
+        "km kilometre kilometer": "1000",
+        "inch inches": "0.0254",
+        "ft foot feet": "0.3048",
+        "yd yard": "0.9144",
+        "mi mile": "1609.344",
+    },
+    "mass": {
+        "mg milligram": "0.000001",
+        "g gram": "0.001",
+        "kg kilogram kilo": "1",
+        "t tonne": "1000",
+        "oz ounce": "0.028349523125",
+        "lb lbs pound": "0.45359237",
+    },
+    "time": {
+        "ms millisecond": "0.001",
+        "s sec second": "1",
+        "min minute": "60",
+        "h hr hour": "3600",
+        "d day": "86400",
+        "wk week": "604800",
+    },
+    "volume": {"ml millilitre milliliter": "0.001", "cl": "0.01", "l litre liter": "1"},
+    "data": {
+        "b byte": "1",
+        **{f"{name}b": str(1000**power) for power, name in enumerate("kmgt", 1)},
+        **{f"{name}ib": str(1024**power) for power, name in enumerate("kmgt", 1)},
+    },
+    "speed": {"m/s": "1", "km/h kmh kph": "0.2777777777777777777777777778", "mph": "0.44704"},
+    "energy": {"j joule": "1", "kj": "1000", "wh": "3600", "kwh": "3600000"},
+    "power": {"w watt": "1", "kw": "1000", "mw": "1000000"},
+    "share": {"% percent pct": "1"},
+    "kelvin": {"k kelvin": "1", "°c celsius": "1", "°f fahrenheit": "0.5555555555555555555555555556"},
+    "EUR": {"€ eur euro": "1"},
+    "USD": {"$ usd dollar": "1", "cent": "0.01"},
+    "GBP": {"£ gbp": "1"},
+    "JPY": {"¥ jpy yen": "1"},
+    "CHF": {"chf": "1"},
+    "INR": {"₹ inr rupee": "1"},
+}
+_SHIFT = {"°c": Decimal("273.15"), "celsius": Decimal("273.15"), "°f": Decimal("255.3722222222222222222222222")}
+_SHIFT["fahrenheit"] = _SHIFT["°f"]
+
+UNITS = {
+    name: (dimension, Decimal(factor))
+    for dimension, units in _TABLE.items()
+    for names, factor in units.items()
+    for name in names.split()
+}
+"""Unit in lower case -> its dimension and how much of the dimension's base unit it is. Currencies are not exchanged."""
+
+_SIGNS = "$€£¥₹"
+_NUMBER = (
+    r"\d{1,3}(?:[,'’\u00a0\u202f\u2009]\d{3})+(?:\.\d+)?|\d{1,3}(?:\.\d{3})+,\d+|\d+\.\d+|\d+,\d{1,2}(?![\d,])|\d+"
+)
+_QUANTITY = re.compile(
+    rf"(?<![\w.,:/-])(?P<sign>[-−]|\bminus\s)?(?P<before>[{_SIGNS}]|\b(?:EUR|USD|GBP|JPY|CHF|INR)\b)?\s?"
+    rf"(?P<sign2>[-−])?(?P<number>{_NUMBER})(?P<power>[eE][+-]?\d{{1,3}}(?!\w))?"
+    rf"(?![.,]?\d|[-_:@]\w|/\d)(?:\s?(?P<after>[%°€$£¥₹]\s?[CFcf]?\b|[%{_SIGNS}]|[A-Za-z]+(?:/[a-z]+)?\b))?"
+)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """`amount` is in the base unit of its dimension; `dimension` is "" for a number without a unit that is known.
+    `number` is as written, None for one in two parts; `factor` is one of its (smallest) unit in base units; `start` is
+    where it begins in its text."""
+
+    amount: Decimal
+    dimension: str
+    text: str
+    number: Decimal | None
+    factor: Decimal
+    start: int
+
+
+def quantities(text: str) -> list[Quantity]:
+    """The numbers of a text with their units, in order. Dates, times and identifiers are none.
+
+    Two that follow each other, of one dimension and the second in a smaller unit, are one: "1 h 30 min".
+
+    Example: `quantities("1.5 kg in 2 parcels")` -> 1.5 kg and 2
+    """
+    found: list[tuple[Quantity, int]] = []
+    for match in _QUANTITY.finditer(text):
+        number = _value(match["number"], match["power"])
+        if number is None:
+            continue
+        number = -number if match["sign"] or match["sign2"] else number
+        unit, end = _unit(match)
+        dimension, factor = UNITS.get(unit, ("", Decimal(1)))
+        amount = number * factor + _SHIFT.get(unit, Decimal(0))
+        start = match.start()
+        if found and dimension and _continues(found[-1][0], dimension, number, factor, text[found[-1][1] : start]):
+            before, _ = found.pop()
+            one = Quantity(
+                before.amount + amount, dimension, text[before.start : end].strip(), None, factor, before.start
+            )
+        else:
+            one = Quantity(amount, dimension, text[start:end].strip(), number, factor, start)
+        found.append((one, end))
+    return [one for one, _ in found]
+
+
+def _continues(quantity: Quantity, dimension: str, number: Decimal, factor: Decimal, between: str) -> bool:
+    compound = dimension in ("time", "length", "mass") and number >= 0
+    return compound and quantity.dimension == dimension and quantity.factor > factor and not between.strip()
+
+
+def _unit(match: re.Match[str]) -> tuple[str, int]:
+    """The unit of a number in the form of `UNITS`, or "", and where the quantity ends."""
+    if match["before"]:
+        return match["before"].casefold(), match.end("power") if match["power"] else match.end("number")
+    if match["after"]:
+        unit = _folded(match["after"])
+        if unit in UNITS:
+            return unit, match.end()
+    return "", match.end("power") if match["power"] else match.end("number")
+
+
+def _folded(name: str) -> str:
+    name = "".join(name.split()).casefold().removesuffix(".")
+    if name not in UNITS and name.endswith("s") and name[:-1] in UNITS and len(name) > 3:
+        return name[:-1]
+    return name
+
+
+def _value(number: str, power: str | None) -> Decimal | None:
+    words = tokenize(number)
+    if len(words) != 1 or not isinstance(words[0], Decimal):
+        return None
+    try:
+        return words[0].scaleb(int(power[1:])) if power else words[0]
+    except InvalidOperation:
+        return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 Token = str | Decimal
 """A word in lower case, or a number by its value."""

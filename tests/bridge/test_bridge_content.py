@@ -18,7 +18,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from mcp_bridge.sessions.content import from_mcp
+from mcp_bridge.sessions.listing import from_mcp
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),

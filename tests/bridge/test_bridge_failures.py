@@ -17,7 +17,7 @@ from servers import failing
 
 import mcp_bridge
 from mcp_bridge import CallTimeout, OutcomeUnknown, ServerDied, ToolFailure
-from mcp_bridge.sessions.lines import LineSplitter, LongLine
+from mcp_bridge.sessions.messages import LineSplitter, LongLine
 
 BREAKING = [sys.executable, str(Path(__file__).parent / "servers" / "breaking.py")]
 

@@ -19,7 +19,7 @@ from mcp.server.lowlevel import Server
 
 import mcp_bridge
 from mcp_bridge import ServerDied, SourceError
-from mcp_bridge.sessions import health
+from mcp_bridge.sessions import pool as health
 from mcp_bridge.sessions.opening import open_session
 from mcp_bridge.sessions.pool import SessionPool
 from mcp_bridge.sessions.session import Session

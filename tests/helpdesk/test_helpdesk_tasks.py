@@ -17,7 +17,7 @@ from generator.build import INTENTS, WORLDS, build_tasks
 from sandboxes.helpdesk import Helpdesk, tasks
 from sdk.records import CallRecord, Message, Rollout, Task
 from sdk.verifiers.answers import answer_match
-from sdk.verifiers.call_patterns import calls_match
+from sdk.verifiers.calls import calls_match
 from sdk.verifiers.states import final_state
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from sdk.policies.rendering import make_renderer
 from sdk.records import Message, Rollout, Task, TokenRow, Verdict
 from sdk.rollouts.forkable import ForkableAgent
 from sdk.rollouts.tree import branch_id
-from sdk.trainer.branch_batch import build_branch_batch
+from sdk.trainer.batch import build_branch_batch
 
 CHATML = """{% if tools %}<|im_start|>system
 {{ tools | tojson }}<|im_end|>

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from sdk.records import Rollout, Task, TokenRow, Verdict
 from sdk.rollouts.tree import branch_id, grow_trees
-from sdk.trainer.batch import build_batch
-from sdk.trainer.branch_advantages import branch_advantages
-from sdk.trainer.branch_batch import build_branch_batch
+from sdk.trainer.advantages import branch_advantages
+from sdk.trainer.batch import build_batch, build_branch_batch
 from sdk.trainer.prefix_tree import build_prefix_tree
 
 _fresh = itertools.count(100)

@@ -13,7 +13,7 @@ from sdk.errors import ConfigError
 from sdk.evaluation.run_reports import report_of
 from sdk.progress import Silent
 from sdk.traces import RunFolder
-from sdk.trainer.disk_space import bytes_still_needed
+from sdk.trainer.run_identity import bytes_still_needed
 from sdk.trainer.sides import choose_sides
 
 TASKS: list[dict[str, Any]] = [{"id": f"t{n}", "prompt": f"Where is order {n}?", "family": f"f{n}"} for n in range(12)]

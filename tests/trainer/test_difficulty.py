@@ -19,8 +19,7 @@ from sdk.records import Task
 from sdk.trainer.advantages import normalised_by_domain
 from sdk.trainer.batch import build_batch
 from sdk.trainer.config import TrainConfig
-from sdk.trainer.curriculum import Curriculum
-from sdk.trainer.difficulty import tiers_in_order
+from sdk.trainer.curriculum import Curriculum, tiers_in_order
 
 
 def tiered(**sizes: int) -> list[Task]:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sdk.trainer.label_scores import Labels, Limits, linear_scores
+from sdk.trainer.shared_prefix import Labels, Limits, linear_scores
 
 CASES = st.fixed_dictionaries(
     {

@@ -13,8 +13,8 @@ from test_training_runs import TINY, add, even_letters, tasks
 import sdk
 from sdk.policies.models import load_model
 from sdk.trainer.config import TrainConfig
+from sdk.trainer.grpo import Reference
 from sdk.trainer.lora import keep_model, load_kept, merged_state, plain_model, with_adapters
-from sdk.trainer.reference import Reference
 from sdk.trainer.shared_prefix import share_prefixes
 
 LORA = {**TINY, "lora_rank": 4, "learning_rate": 1e-3, "grpo_steps": 2}

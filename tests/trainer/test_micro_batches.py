@@ -18,9 +18,8 @@ from sdk.policies.models import load_model
 from sdk.records import TokenRow
 from sdk.trainer import shared_prefix
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
-from sdk.trainer.config import TrainConfig
+from sdk.trainer.config import LossType, TrainConfig
 from sdk.trainer.grpo import RolloutTrainer, make_trainer
-from sdk.trainer.loss_options import LossType
 from sdk.trainer.micro_batches import Plan, over_budget, within_budget
 from sdk.trainer.shared_prefix import checkpoint_layers, share_prefixes
 
@@ -263,9 +262,7 @@ def test_a_step_with_every_way_of_saving_memory_moves_the_weights(
 
 def test_an_8_bit_optimiser_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        "sdk.trainer.trl_options.find_spec", lambda name: None if name == "bitsandbytes" else find(name)
-    )
+    monkeypatch.setattr("sdk.trainer.config.find_spec", lambda name: None if name == "bitsandbytes" else find(name))
     with pytest.raises(sdk.ConfigError, match="'adamw_8bit' is that of bitsandbytes, which is not installed"):
         TrainConfig.of({"trl": {"optim": "adamw_8bit"}})
 

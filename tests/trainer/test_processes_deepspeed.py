@@ -17,9 +17,9 @@ import sdk
 from sdk.evidence.verifying import verify_run
 from sdk.policies.models import load_model
 from sdk.trainer.config import TrainConfig
-from sdk.trainer.disk_space import EMBEDDED_BYTES, bytes_still_needed
 from sdk.trainer.grpo import _grpo_config
 from sdk.trainer.processes import check_processes
+from sdk.trainer.run_identity import EMBEDDED_BYTES, bytes_still_needed
 from sdk.trainer.warm_start import _sft_config
 
 pytestmark = pytest.mark.timeout(600)

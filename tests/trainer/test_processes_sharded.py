@@ -14,9 +14,9 @@ from sdk.evidence.verifying import verify_run
 from sdk.policies.models import load_model
 from sdk.trainer import zero
 from sdk.trainer.config import TrainConfig
+from sdk.trainer.grpo import Reference
 from sdk.trainer.lora import with_adapters
 from sdk.trainer.processes import check_processes
-from sdk.trainer.reference import Reference
 from sdk.trainer.sharding import check_checkpoint, forget_weights, make_room
 
 pytestmark = pytest.mark.timeout(500)

@@ -16,10 +16,8 @@ from sdk.policies.models import load_model
 from sdk.records import TokenRow
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
 from sdk.trainer.config import TrainConfig
-from sdk.trainer.correction import importance_weights
-from sdk.trainer.grpo import RolloutTrainer, make_trainer
+from sdk.trainer.grpo import FILE, RolloutTrainer, importance_weights, make_trainer
 from sdk.trainer.micro_batches import Plan, collate_batch
-from sdk.trainer.reference import FILE
 from sdk.trainer.warm_start import make_warm_start
 
 

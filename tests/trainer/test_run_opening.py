@@ -18,8 +18,7 @@ from mcp_bridge import SourceError
 from sandboxes.helpdesk import Helpdesk
 from sdk.rollouts.limits import Limits
 from sdk.traces.identity import fingerprint, same_run
-from sdk.trainer.disk_space import EMBEDDED_BYTES, bytes_still_needed, weight_bytes
-from sdk.trainer.run_identity import train_defaults
+from sdk.trainer.run_identity import EMBEDDED_BYTES, bytes_still_needed, train_defaults, weight_bytes
 
 SECRET = "sk-THE-SECRET"
 TINY = {"warm_start_steps": 0, "prompts_per_step": 1, "heldout": 2, "probe_tasks": 0, "validation": 0}

@@ -16,7 +16,7 @@ from sdk.policies.models import load_model
 from sdk.progress import Progress, Silent
 from sdk.records import TokenRow
 from sdk.traces import RunFolder
-from sdk.trainer.drawn_prompts import drawn_tool_prompt
+from sdk.trainer.group_jobs import drawn_tool_prompt
 
 HALVES = {"full": 0.5, "names": 0.5}
 SHORT = {**TINY, "grpo_steps": 2, "prompts_per_step": 4, "group_size": 2}

@@ -15,10 +15,9 @@ from trl import GRPOConfig, GRPOTrainer
 from sdk.policies.models import load_model
 from sdk.records import TokenRow
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
-from sdk.trainer.config import TrainConfig
+from sdk.trainer.config import TrainConfig, TrlOptions
 from sdk.trainer.grpo import RolloutTrainer, make_trainer
 from sdk.trainer.micro_batches import Plan, collate_batch
-from sdk.trainer.trl_options import TrlOptions
 
 
 def test_the_overridden_methods_keep_their_signatures() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from mcp_bridge.records import Tool
 
 from ...records import CallRecord, Rollout, ToolCall
-from ...verifiers.pattern_words import call_in_words
+from ...verifiers.calls import call_in_words
 from ..conditions import is_success
 from ..safe_text import cut
 from .faults import ORDER, Fault, FaultKind

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ...errors import VerifierError
 from ...records import Task, ToolCall
-from ...verifiers.argument_patterns import ABSENT, fits, unmatched
+from ...verifiers.calls import ABSENT, fits, unmatched
 from ...verifiers.comparing import same_json
 from ...verifiers.tokens import Token, positions, tokenize
 

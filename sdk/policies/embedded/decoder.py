@@ -12,8 +12,7 @@ import torch
 from ...errors import ModelError
 from ..models.sliding_window import short_windows
 from ..models.trial import beyond
-from .attention import DecodeStep, JointStep, NextTokens, PrefillStep, Segment, Step
-from .cache import RowCache
+from .attention import DecodeStep, JointStep, NextTokens, PrefillStep, RowCache, Segment, Step
 from .packed import EVERY_FORM, Packed, PackedLinear
 from .weights import OwnWeights, check_supported
 

@@ -8,21 +8,196 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
 
+import anyio
 import httpx
 
 from ...errors import PolicyFailure
 from .control import ServerFailed, call, unwell
-from .replica import Replica, Ticket, needs_certificates
-from .routing import PrefixRouter
-from .waiting import SharedState
+from .pressure import CacheFigures
+from .process import VllmProcess
 from .weights import Adapter, AsStarted, Weights, unload
+
+# ---------------------------------------------------------------------------------------------------------------------
+# State that threads change and coroutines of an event loop wait for.
+
+T = TypeVar("T")
+
+
+class SharedState:
+    """A lock, and a way to hear of changes: in threads by `changed.wait_for`, in coroutines by `until`."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    def notify(self) -> None:
+        """Something changed; called with `changed` held."""
+        self.changed.notify_all()
+        for loop, event in self._waiting:
+            # A loop that has been closed has nobody left who waits.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+    async def until(self, look: Callable[[], T | None]) -> T:
+        """What `look` returns, as soon as that is more than None. It is called with `changed` held, and may raise."""
+        entry = (asyncio.get_running_loop(), asyncio.Event())
+        try:
+            while True:
+                entry[1].clear()
+                with self.changed:
+                    self._waiting.add(entry)
+                    found = look()
+                if found is not None:
+                    return found
+                await entry[1].wait()
+        finally:
+            with self.changed:
+                self._waiting.discard(entry)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+R = TypeVar("R")
+
+_KEPT = 20_000
+
+
+class PrefixRouter(Generic[R]):
+    """Remembers where whole prompts and answered conversations went.
+
+    The members of a group have the same prompt, and a rollout's next turn begins with the last one and its answer: both
+    are found again exactly. What only begins alike, as all prompts with the same tools do, goes where least is under
+    way; otherwise everything would pile up on the replica that came first.
+    """
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[tuple[int, bytes], R] = OrderedDict()
+        self._lengths: dict[int, int] = {}
+
+    def choose(self, tokens: Sequence[int], candidates: Iterable[R], load: Callable[[R], int]) -> R:
+        """One of the candidates, of which there is at least one."""
+        able = list(candidates)
+        for length, digest in reversed(_digests(tokens, [n for n in self._lengths if n <= len(tokens)])):
+            place = self._places.get((length, digest))
+            if place is not None and place in able:
+                return place
+        return min(able, key=load)
+
+    def note(self, tokens: Sequence[int], place: R) -> None:
+        """A prompt, or a prompt with its answer, is in the cache of `place`."""
+        ((length, digest),) = _digests(tokens, [len(tokens)])
+        if (length, digest) not in self._places:
+            self._lengths[length] = self._lengths.get(length, 0) + 1
+        self._places[length, digest] = place
+        self._places.move_to_end((length, digest))
+        if len(self._places) > _KEPT:
+            (oldest, _), _ = self._places.popitem(last=False)
+            self._lengths[oldest] -= 1
+            if not self._lengths[oldest]:
+                del self._lengths[oldest]
+
+    def forget(self, place: R) -> None:
+        """The cache of `place` is gone."""
+        for key in [key for key, held in self._places.items() if held == place]:
+            del self._places[key]
+            self._lengths[key[0]] -= 1
+            if not self._lengths[key[0]]:
+                del self._lengths[key[0]]
+
+
+def _digests(tokens: Sequence[int], lengths: Iterable[int]) -> list[tuple[int, bytes]]:
+    """The digests of the first so many tokens, shortest first."""
+    data = array("q", tokens).tobytes()
+    running, done, found = hashlib.blake2b(digest_size=16), 0, []
+    for length in sorted(lengths):
+        running.update(data[done * 8 : length * 8])
+        done = length
+        found.append((length, running.digest()))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+Condition = Literal["up", "suspect", "down", "gone"]
+"""`suspect`: a request failed and nobody knows yet why; `down`: it is being brought back; `gone`: given up."""
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One request under way: where, and with which weights."""
+
+    replica: Replica
+    model: str
+    version: int
+    loop: asyncio.AbstractEventLoop
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    lost: str | None = None
+    """Why the server cannot answer any more."""
+
+    def lose(self, why: str) -> None:
+        """The server broke: stop waiting for it. Called by any thread."""
+        self.lost = why
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.scope.cancel)
+
+
+@dataclass(eq=False)
+class Replica:
+    """Changed only with the fleet's lock held."""
+
+    url: str
+    base: str
+    """The name of the model without an adapter."""
+    process: VllmProcess | None = None
+    condition: Condition = "up"
+    problem: str = ""
+    model: str = ""
+    version: int = 0
+    holds: Weights | None = None
+    """What it samples from; None while that is not known."""
+    tickets: set[Ticket] = field(default_factory=set)
+    figures: CacheFigures | None = None
+    """Of its cache, when it was last looked at; None while it tells nothing."""
+    pressure: float = 0.0
+    """How full its cache is, see `pressure_of`."""
+    retired: list[str] = field(default_factory=list)
+    """Adapters of earlier versions that requests under way may still use."""
+
+    def __post_init__(self) -> None:
+        self.model = self.model or self.base
+
+    def unused(self) -> list[str]:
+        """The retired adapters that no request uses any more; they are taken off the list."""
+        used = Counter(ticket.model for ticket in self.tickets)
+        free = [name for name in self.retired if not used[name]]
+        self.retired = [name for name in self.retired if used[name]]
+        return free
+
+    def lose(self, why: str, condition: Condition) -> None:
+        """It broke, its weights with it: whoever waits for an answer hears of it now."""
+        self.condition, self.problem, self.holds = condition, why, None
+        self.figures, self.pressure = None, 0.0
+        for ticket in self.tickets:
+            ticket.lose(why)
+
+
+def needs_certificates(replicas: Iterable[Replica]) -> bool:
+    """Whether one is reached by TLS. Reading all certificates of a machine takes a second or so."""
+    return any(replica.url.startswith("https://") for replica in replicas)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 

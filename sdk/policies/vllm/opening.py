@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,16 +18,195 @@ import httpx
 
 from ...errors import ConfigError, PolicyFailure
 from ...progress import Progress, Silent
-from .fleet import Fleet
-from .looking import look_at
+from ..endpoint_replies import error_text
+from ..protocol import Sampling
+from .control import INCOMPLETE, broken_off, held_version, is_published
+from .fleet import Fleet, Replica, needs_certificates
 from .options import VllmOptions
-from .pieces import warn_of_pieces
-from .planes import DataPlane, open_plane
-from .policy import VllmPolicy
-from .process import SERVED_MODEL, VllmProcess
-from .replica import Replica, needs_certificates
-from .starting import Starter, wait_until_ready
+from .planes import DataPlane, open_plane, with_plugin
+from .policy import VllmPolicy, read_answer, request_body
+from .process import SERVED_MODEL, VllmProcess, on_cpu, server_arguments, vllm_python
 from .watching import StartAgain, Watcher
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Servers of ours: started together, waited for, started again a few times, ended.
+
+_LOOK_S = 0.5
+_TELL_S = 15.0
+
+
+class Starter:
+    """Starts servers for one model. The processes belong to the caller."""
+
+    def __init__(
+        self,
+        model: str,
+        options: VllmOptions,
+        *,
+        lora_rank: int,
+        context_tokens: int | None,
+        folder: Path,
+        plane: DataPlane | None,
+    ) -> None:
+        """`plane`: how weights will be sent, where they are. Raises `ConfigError` where there is no vLLM to start.
+        Blocks for a second."""
+        self._python = vllm_python(options.python)
+        cpu = on_cpu(self._python)
+        self._arguments = [
+            *server_arguments(model, cpu=cpu, lora_rank=lora_rank, context_tokens=context_tokens),
+            *(plane.server_arguments if plane is not None else ()),
+            *options.arguments,
+        ]
+        self._environment = with_plugin(plane, options.environment)
+        self._folder = folder
+        self._restarts_left = options.max_restarts
+        self._max_restarts = options.max_restarts
+        self._started = 0
+
+    def start(self) -> VllmProcess:
+        """Start one, without waiting."""
+        self._started += 1
+        log = self._folder / f"vllm-{self._started}.log"
+        return VllmProcess(self._python, self._arguments, log=log, environment=self._environment)
+
+    def start_again(self, replica: Replica) -> VllmProcess:
+        """One in the place of a server that ended. Raises `PolicyFailure` where that was done often enough."""
+        if self._restarts_left == 0:
+            raise PolicyFailure(f"{replica.problem}; it was started again {self._max_restarts} times (max_restarts)")
+        self._restarts_left -= 1
+        return self.start()
+
+
+async def wait_until_ready(processes: list[VllmProcess], *, timeout_s: float, progress: Progress) -> None:
+    """Wait until all answer, and say so meanwhile. Raises `PolicyFailure` where one does not."""
+    started, told = time.monotonic(), time.monotonic()
+    progress.say(f"starting vLLM ({len(processes)} on this machine), which takes a minute or more: {processes[0].log}")
+    waiting = list(processes)
+    with httpx.Client(verify=False) as client, progress.track("vLLM", len(processes)) as step:
+        while waiting:
+            for process in list(waiting):
+                if await anyio.to_thread.run_sync(process.is_ready, client):
+                    waiting.remove(process)
+                    step.advance(note=f"after {time.monotonic() - started:.0f} s")
+            spent = time.monotonic() - started
+            if waiting and spent > timeout_s:
+                raise PolicyFailure(
+                    f"vLLM did not answer within {timeout_s:g} s of its start (start_timeout_s); "
+                    f"{waiting[0].last_words()}"
+                )
+            if time.monotonic() - told > _TELL_S:
+                told = time.monotonic()
+                step.advance(0, note=f"waiting for {spent:.0f} s")
+            await anyio.sleep(_LOOK_S)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+log = logging.getLogger(__name__)
+
+_ANSWER_S = 60.0
+"""vLLM looks at its machine, once, before it tells of itself."""
+
+
+def warn_of_pieces(url: str, client: httpx.Client) -> None:
+    """A warning in the log where the server says that it is on a CPU and computes long prompts in pieces.
+
+    vLLM 0.32 ends there once a piece of a prompt was computed for a request with a seed, as all of ours have. It tells
+    of itself in its development mode (`VLLM_SERVER_DEV_MODE=1`), and of one that does not nothing is known.
+    """
+    try:
+        answer = client.get(f"{url}/server_info", params={"config_format": "json"}, timeout=_ANSWER_S)
+        answer.raise_for_status()
+        config = answer.json()["vllm_config"]
+        device, in_pieces = config["device_config"]["device"], config["scheduler_config"]["enable_chunked_prefill"]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return
+    if device == "cpu" and in_pieces is True:
+        log.warning(
+            "vLLM at %s is on a CPU and computes long prompts in pieces: it ends where such a prompt has a seed, as "
+            "all of ours have. Start it again with --no-enable-chunked-prefill",
+            url,
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+_SMALL_NUCLEUS = 1e-6
+"""With this top_p the most likely token is the only one, so that its log-probability is 0."""
+_TOLERANCE = 1e-3
+_ASKED_TOKENS = 4
+_FIRST_ANSWER_S = 300.0
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """The model that a server has: its name there, and the most tokens of prompt and completion together."""
+
+    name: str
+    context_tokens: int
+
+
+def look_at(url: str, client: httpx.Client, *, named: str | None, publishes: bool) -> ServerFacts:
+    """Ask what it serves, and sample a few tokens (the first answer takes vLLM long). `named`: the model to take.
+    `publishes`: weights will be published, so that it does not matter which ones it has.
+
+    Raises `PolicyFailure` where it does not answer as vLLM does, `ConfigError` where it lacks the model, has another
+    run's weights where none will be published, or gives log-probabilities of another distribution than it samples from.
+    """
+    facts = _facts(url, client, named)
+    _require_usable_weights(url, client, publishes=publishes)
+    sampling = Sampling(temperature=1.0, top_p=_SMALL_NUCLEUS, max_tokens=_ASKED_TOKENS)
+    prompt = [1, 2, 3]
+    body = request_body(facts.name, prompt, sampling=sampling, max_tokens=_ASKED_TOKENS, seed=0, stop_token_ids=())
+    try:
+        answer = client.post(f"{url}/v1/completions", json={**body, "ignore_eos": True}, timeout=_FIRST_ANSWER_S)
+    except httpx.HTTPError as error:
+        raise PolicyFailure(f"vLLM at {url} gave no first answer: {type(error).__name__}: {error}") from None
+    if answer.status_code != 200:
+        raise PolicyFailure(f"vLLM at {url} answered HTTP {answer.status_code}: {error_text(answer.text)}")
+    try:
+        logprobs = read_answer(answer.text, prompt=prompt, max_tokens=_ASKED_TOKENS).logprobs
+    except ValueError as error:
+        raise PolicyFailure(f"vLLM at {url} gave an answer that cannot be used: {error}") from None
+    if min(logprobs) < -_TOLERANCE:
+        raise ConfigError(
+            f"vLLM at {url} gives log-probabilities of another distribution than the one it samples from (of the only "
+            f"token in the nucleus {min(logprobs):.2f}, where 0 is right): start it with --logprobs-mode "
+            "processed_logprobs"
+        )
+    return facts
+
+
+def _require_usable_weights(url: str, client: httpx.Client, *, publishes: bool) -> None:
+    """Raises `PolicyFailure` where an earlier run left a part of its weights in the server, `ConfigError` where it left
+    all of them and they would be taken for those that the server was started with."""
+    try:
+        has = held_version(url, client)
+    except (httpx.HTTPError, PolicyFailure):
+        return  # it need not say it while nobody gives it weights
+    if has.startswith(INCOMPLETE):
+        raise PolicyFailure(f"{url}: {broken_off(has)}")
+    if is_published(has) and not publishes:
+        raise ConfigError(
+            f"vLLM at {url} has the weights that a training run published ({has}) in place of those that it was "
+            "started with: start it again, with the model that is to be asked"
+        )
+
+
+def _facts(url: str, client: httpx.Client, named: str | None) -> ServerFacts:
+    try:
+        answer = client.get(f"{url}/v1/models", timeout=30.0)
+        answer.raise_for_status()
+        lengths = {str(model["id"]): model["max_model_len"] for model in answer.json()["data"]}
+        name = named or next(iter(lengths))
+        if name in lengths and lengths[name] is not None:
+            return ServerFacts(name, int(lengths[name]))
+    except (httpx.HTTPError, ValueError, KeyError, StopIteration, TypeError) as error:
+        raise PolicyFailure(f"{url} does not answer as vLLM does: {type(error).__name__}: {error}") from None
+    raise ConfigError(f"vLLM at {url} has no base model {name!r}; it has {', '.join(sorted(lengths))}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager

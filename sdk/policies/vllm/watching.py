@@ -11,10 +11,9 @@ import httpx
 
 from ...errors import PolicyFailure
 from .control import INCOMPLETE, broken_off, held_version, unwell
-from .fleet import Fleet
+from .fleet import Fleet, Replica, needs_certificates
 from .pressure import pressure_of, read_figures
 from .process import VllmProcess
-from .replica import Replica, needs_certificates
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,9 @@ import pytest
 from engine_models import random_tokens, tiny_model
 from plain_forward import assert_exact
 
-from sdk.policies.embedded import EmbeddedEngine, cache, memory
+from sdk.policies.embedded import EmbeddedEngine
+from sdk.policies.embedded import attention as cache
+from sdk.policies.embedded import rows as memory
 from sdk.policies.protocol import Sampling
 from sdk.rollouts.concurrency import FULL
 

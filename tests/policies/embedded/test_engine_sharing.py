@@ -19,12 +19,11 @@ from test_engine_exactness import MODELS
 from sdk.errors import PolicyFailure
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.embedded.decoder import Decoder
-from sdk.policies.embedded.guesses import Guesses
-from sdk.policies.embedded.memory import Memory
+from sdk.policies.embedded.engine import Batch
 from sdk.policies.embedded.requests import Request
-from sdk.policies.embedded.rows import Rows
+from sdk.policies.embedded.rows import Memory, Rows
 from sdk.policies.embedded.sampling import generator
-from sdk.policies.embedded.worker import Batch
+from sdk.policies.embedded.walking import Guesses
 from sdk.policies.protocol import Completion, Sampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -361,7 +360,7 @@ def test_guesses_are_as_long_as_they_save_steps() -> None:
 
 
 def test_what_was_learnt_first_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sdk.policies.embedded.guesses._MOST_KNOWN", 2)
+    monkeypatch.setattr("sdk.policies.embedded.walking._MOST_KNOWN", 2)
     guesses = Guesses()
     for context in ([1, 1, 1], [2, 2, 2], [1, 1, 1], [3, 3, 3]):
         guesses.learn(context, 9)

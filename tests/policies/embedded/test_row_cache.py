@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sdk.policies.embedded.cache import RowCache
+from sdk.policies.embedded.attention import RowCache
 
 OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 

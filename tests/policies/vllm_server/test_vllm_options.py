@@ -14,8 +14,8 @@ from pydantic import ValidationError
 import sdk
 from sdk.policies.opening import check_model_source, model_label
 from sdk.policies.vllm import VllmOptions, open_vllm
+from sdk.policies.vllm.fleet import PrefixRouter
 from sdk.policies.vllm.process import server_arguments, vllm_python
-from sdk.policies.vllm.routing import PrefixRouter
 
 HERE = ("http://127.0.0.1:8000",)
 

@@ -226,4 +226,7 @@ def table(tokens: int, taken: Mapping[str, Sequence[Seconds]], first: str = ENGI
 
 def spread(ratios: Sequence[float]) -> str:
     """The median, and the least and the largest."""
-    return f"{statistics.median(ratios):.2g} ({min(ratios):.2g} to {max(ratios):.2g})"
+    middle, least, most = (
+        f"{one:.{1 if one >= 2 else 2}f}" for one in (statistics.median(ratios), min(ratios), max(ratios))
+    )
+    return f"{middle} ({least} to {most})"

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import copy
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -154,9 +153,8 @@ def _running(python: Path, model: Path, log: Path) -> Iterator[_Running]:
     # Its cache can be reset in development mode only.
     settings = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1"}
     with log.open("w") as file:
-        process = subprocess.Popen(
-            command, stdout=file, stderr=file, env={**os.environ, **settings}, start_new_session=True
-        )
+        # In our process group, so that what ends this program ends the server.
+        process = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, **settings})
     try:
         url, end = f"http://127.0.0.1:{port}", time.monotonic() + START_S
         while True:
@@ -168,5 +166,5 @@ def _running(python: Path, model: Path, log: Path) -> Iterator[_Running]:
             time.sleep(0.5)
         yield _Running(url, process.pid)
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        process.terminate()
         process.wait()

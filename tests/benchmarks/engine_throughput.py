@@ -1,30 +1,28 @@
-"""Tokens a second of the embedded engine and of transformers' `generate`, side by side on the same prompts.
+"""What `vllm_engine` and `rollout_sampling` share: timed sampling by the embedded engine and by `generate`.
 
-    python tests/benchmarks/engine_throughput.py [--rounds 3] [--new-tokens 48] [--threads 2]
+Contenders take turns, because the speed of a shared machine changes from minute to minute, and each run is timed by the
+clock and in processor seconds, which other programs change less: read the ratios. Every one begins with nothing stored.
 
-32 rollouts in 4 groups of 8, each prompt about 245 tokens long, of which the groups share the system message with its
-tools. No end token, so that both sample exactly the same number of tokens. The two alternate, because the speed of a
-shared machine changes from minute to minute: read the ratio. The engine starts each run with nothing stored.
+Axes: N rows, P prompts, L tokens of the longest row.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sdk.cli.process import tune_process
 
 # Before torch is imported, for both contenders: what the `toolbake` command sets for threads and memory.
 tune_process()
 
-GROUPS, GROUP_SIZE, PROMPT_TOKENS = 4, 8, 245
-ENGINE, GENERATE = "embedded engine", "transformers `generate`"
+PROMPT_TOKENS = 245
+ENGINE, ENGINE_BF16 = "embedded engine, float32", "embedded engine, bfloat16"
+ASKED = ("Where is order {}?", "Refund order {}, it broke.", "Do you have SKU-{}?", "Who is customer {}?")
 
 TOOLS = [
     ("find_customer", "Find customers by name or e-mail address.", {"query": "string"}),
@@ -36,8 +34,23 @@ TOOLS = [
 ]
 
 
-def prompts(tokenizer: Any) -> list[list[int]]:
-    """Four prompts of one length, one for each group."""
+class Seconds(NamedTuple):
+    """What a run took, and its model's processor seconds: of this process, or of vLLM's server."""
+
+    clock: float
+    processor: float
+
+
+@contextmanager
+def timed(into: list[Seconds], processor_s: Callable[[], float] = time.process_time) -> Iterator[None]:
+    """Adds what the block took."""
+    began, used = time.perf_counter(), processor_s()
+    yield
+    into.append(Seconds(time.perf_counter() - began, processor_s() - used))
+
+
+def prompts(tokenizer: Any, count: int) -> list[list[int]]:
+    """Different prompts of one length, which share the system message with its tools."""
     tools = [
         {
             "type": "function",
@@ -53,9 +66,9 @@ def prompts(tokenizer: Any) -> list[list[int]]:
         }
         for name, description, arguments in TOOLS
     ]
-    asked = ["Where is order 4417?", "Refund order 12, it broke.", "Do you have SKU-9?", "Who is Ann Lee?"]
     out = []
-    for text in asked[:GROUPS]:
+    for number in range(count):
+        text = ASKED[number % len(ASKED)].format(4417 + number)
         messages = [{"role": "user", "content": text + " Please answer in one or two sentences."}]
         ids = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False)
         filler = tokenizer.encode(" please", add_special_tokens=False)
@@ -64,30 +77,70 @@ def prompts(tokenizer: Any) -> list[list[int]]:
     return out
 
 
-def run_generate(model: Any, rows: list[list[int]], new_tokens: int) -> float:
-    """Seconds for one batch of all rows."""
+def padded(rows: Sequence[Sequence[int]]) -> tuple[Any, Any]:
+    """(token ids, which of them are tokens), both (N, L), padded on the left."""
+    import torch
+
+    longest = max(map(len, rows))
+    ids_NL = torch.tensor([[0] * (longest - len(row)) + list(row) for row in rows])
+    seen_NL = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+    return ids_NL, seen_NL
+
+
+def generate(model: Any, ids_NL: Any, seen_NL: Any, new_tokens: int, cache: Any = None, **options: Any) -> Any:
+    """`generate`'s tokens, (N, L + `new_tokens`). `cache`: the keys and values of the first tokens."""
+    import torch
+
+    with torch.inference_mode():
+        out = model.generate(
+            ids_NL,
+            attention_mask=seen_NL,
+            **({"do_sample": True, "top_k": 0} | options),
+            max_new_tokens=new_tokens,
+            pad_token_id=0,
+            **({} if cache is None else {"past_key_values": cache}),
+        )
+    if out.shape[1] != ids_NL.shape[1] + new_tokens:
+        raise RuntimeError(f"generate made {out.shape[1] - ids_NL.shape[1]} tokens a row instead of {new_tokens}")
+    return out
+
+
+def prefilled(model: Any, rows: Sequence[Sequence[int]]) -> tuple[Any, Any, Any]:
+    """`padded` rows, and a cache of all but the last token of each, for which each different row was computed once."""
+    import torch
+    from transformers import DynamicCache
+
+    different = list(dict.fromkeys(map(tuple, rows)))
+    ids_PL, seen_PL = padded(different)
+    cache = DynamicCache(config=model.config)
+    with torch.inference_mode():
+        model(
+            ids_PL[:, :-1],
+            attention_mask=seen_PL[:, :-1],
+            position_ids=(seen_PL.cumsum(1) - 1).clamp(min=0)[:, :-1],
+            past_key_values=cache,
+            logits_to_keep=1,
+        )
+    place = {row: index for index, row in enumerate(different)}
+    owners_N = torch.tensor([place[tuple(row)] for row in rows])
+    cache.batch_select_indices(owners_N)
+    return ids_PL[owners_N], seen_PL[owners_N], cache
+
+
+def run_generate(model: Any, rows: list[list[int]], new_tokens: int, *, prefill_once: bool = False) -> Seconds:
+    """One batch of all rows."""
     import torch
 
     torch.manual_seed(0)
-    ids = torch.tensor(rows)
-    start = time.perf_counter()
-    with torch.inference_mode():
-        out = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=True,
-            top_k=0,
-            max_new_tokens=new_tokens,
-            pad_token_id=0,
-        )
-    taken = time.perf_counter() - start
-    if out.shape[1] != ids.shape[1] + new_tokens:
-        raise RuntimeError(f"generate made {out.shape[1] - ids.shape[1]} tokens for each row instead of {new_tokens}")
-    return taken
+    taken: list[Seconds] = []
+    with timed(taken):
+        ids_NL, seen_NL, cache = prefilled(model, rows) if prefill_once else (*padded(rows), None)
+        generate(model, ids_NL, seen_NL, new_tokens, cache)
+    return taken[0]
 
 
-def run_engine(engine: Any, rows: list[list[int]], new_tokens: int) -> float:
-    """Seconds for all rows at once."""
+def run_engine(engine: Any, rows: list[list[int]], new_tokens: int) -> Seconds:
+    """All rows at once."""
     from sdk.policies.protocol import Sampling
 
     async def go() -> int:
@@ -95,123 +148,85 @@ def run_engine(engine: Any, rows: list[list[int]], new_tokens: int) -> float:
         done = await asyncio.gather(*(engine.sample(r, sampling=sampling, seed=i) for i, r in enumerate(rows)))
         return sum(len(c.token_ids) for c in done)
 
-    start = time.perf_counter()
-    made = asyncio.run(go())
-    taken = time.perf_counter() - start
+    taken: list[Seconds] = []
+    with timed(taken):
+        made = asyncio.run(go())
     if made != len(rows) * new_tokens:
         raise RuntimeError(f"the engine made {made} tokens instead of {len(rows) * new_tokens}")
-    return taken
+    return taken[0]
+
+
+class Opened(NamedTuple):
+    """A model and an embedded engine with its weights."""
+
+    loaded: Any
+    engine: Any
+
+    @property
+    def model(self) -> Any:
+        return self.loaded.model
+
+    def forgetful(self, run: Callable[[Any], Seconds]) -> Callable[[], Seconds]:
+        """`run` with an engine that has nothing stored."""
+
+        def forget_and_run() -> Seconds:
+            self.engine.publish(self.model.state_dict(), version=self.engine.version + 1)
+            return run(self.engine)
+
+        return forget_and_run
 
 
 @contextmanager
-def opened(threads: int, model_folder: Path | None = None) -> Iterator[tuple[Any, Any]]:
-    """A model, the embedded one where none is given, without an end token, with its tokenizer, and an embedded engine
-    with its weights."""
+def opened(threads: int, dtype: str = "float32", model_folder: Any = None) -> Iterator[Opened]:
+    """A model, the embedded one where none is given, without an end token, and an engine with its weights."""
     import torch
 
     from sdk.policies.embedded import EmbeddedEngine
     from sdk.policies.models import load_model
 
     torch.set_num_threads(threads)
-    loaded = load_model(model_folder, dtype=torch.float32)
+    loaded = load_model(model_folder, dtype=dtype)
     model = loaded.model.to("cpu")
     model.config.eos_token_id = None
     model.generation_config.eos_token_id = None
     with EmbeddedEngine(model) as engine:
-        yield loaded, engine
+        yield Opened(loaded, engine)
 
 
-def in_turns(contenders: Mapping[str, Callable[[], float]], *, rounds: int) -> dict[str, list[float]]:
-    """The seconds that each says it took, in each round."""
-    taken: dict[str, list[float]] = {name: [] for name in contenders}
+def in_turns(contenders: Mapping[str, Callable[[], Seconds]], *, rounds: int) -> dict[str, list[Seconds]]:
+    """What each says it took, in each round."""
+    taken: dict[str, list[Seconds]] = {name: [] for name in contenders}
     for number in range(rounds):
         for name, run in contenders.items():
             taken[name].append(run())
-        print(f"round {number}: " + ", ".join(f"{name} {s[-1]:.2f} s" for name, s in taken.items()), flush=True)
+            clock, processor = taken[name][-1]
+            print(f"round {number}: {name}: {clock:.2f} s, {processor:.2f} processor s", flush=True)
     return taken
 
 
-def forgetful(engine: Any, model: Any, run: Callable[[], float]) -> Callable[[], float]:
-    """`run` on an engine that has nothing stored."""
-
-    def forget_and_run() -> float:
-        engine.publish(model.state_dict(), version=engine.version + 1)
-        return run()
-
-    return forget_and_run
-
-
-def alternate(
-    prepare: Callable[[Any], list[Any]],
-    on_engine: Callable[[Any, list[Any]], float],
-    on_generate: Callable[[Any, list[Any]], float],
-    *,
-    rounds: int,
-    threads: int,
-) -> tuple[list[Any], dict[str, list[float]]]:
-    """What `prepare` makes with the tokenizer, and the seconds that the engine and `generate` take for it in each
-    round."""
-    with opened(threads) as (loaded, engine):
-        work = prepare(loaded.tokenizer)
-        on_engine(engine, work[:2])
-        on_generate(loaded.model, work[:2])
-        contenders = {
-            ENGINE: forgetful(engine, loaded.model, lambda: on_engine(engine, work)),
-            GENERATE: lambda: on_generate(loaded.model, work),
-        }
-        return work, in_turns(contenders, rounds=rounds)
+def table(tokens: int, taken: Mapping[str, Sequence[Seconds]], first: str = ENGINE) -> list[str]:
+    """`tokens` sampled in the seconds of each contender, and how many times as long as `first` each took: the median
+    of the rounds' ratios, and their spread."""
+    lines = [
+        "| | seconds | tokens a second | tokens a processor second | times as long | of processor time |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, seconds in taken.items():
+        clock, processor = (statistics.median(one) for one in zip(*seconds, strict=True))
+        ratios = [
+            spread([one / its for one, its in zip(ours, firsts, strict=True)])
+            for ours, firsts in zip(zip(*seconds, strict=True), zip(*taken[first], strict=True), strict=True)
+        ]
+        shown = ["1", "1"] if name == first else ratios
+        lines.append(
+            f"| {name} | {clock:.1f} | {tokens / clock:.0f} | {tokens / processor:.0f} | {' | '.join(shown)} |"
+        )
+    return lines
 
 
-def table(title: str, about: str, tokens: int, taken: Mapping[str, Sequence[float]]) -> str:
-    """A section: what was done, and `tokens` sampled in the seconds of each contender, the engine's last."""
-    lines = [f"## {title}", "", about, "", "| | seconds, median | tokens a second |", "| --- | --- | --- |"]
-    peers = [name for name in taken if name != ENGINE]
-    for name in (*peers, ENGINE):
-        median = statistics.median(taken[name])
-        lines.append(f"| {name} | {median:.1f} | {tokens / median:.0f} |")
-    each = []
-    for name in peers:
-        ratios = [peer / engine for peer, engine in zip(taken[name], taken[ENGINE], strict=True)]
-        lines.append(f"| ratio to {name}, median of {len(ratios)} | {statistics.median(ratios):.1f} | |")
-        each.append(f"to {name} " + ", ".join(f"{ratio:.1f}" for ratio in ratios))
-    lines += ["", f"The ratio of each round: {'; '.join(each)}."]
-    return "\n".join(lines)
-
-
-def about(new_tokens: int, threads: int) -> str:
-    """What is done, in words."""
-    return (
-        f"{GROUPS * GROUP_SIZE} rollouts in {GROUPS} groups, prompts of about {PROMPT_TOKENS} tokens, {new_tokens} new "
-        f"tokens each, float32, {threads} threads."
+def spread(ratios: Sequence[float]) -> str:
+    """The median, and the least and the largest."""
+    middle, least, most = (
+        f"{one:.{1 if one >= 2 else 2}f}" for one in (statistics.median(ratios), min(ratios), max(ratios))
     )
-
-
-def all_rows(tokenizer: Any) -> list[list[int]]:
-    """The prompt of every rollout."""
-    return [prompt for prompt in prompts(tokenizer) for _ in range(GROUP_SIZE)]
-
-
-def section(*, rounds: int = 3, new_tokens: int = 48, threads: int = 2) -> str:
-    """The result as Markdown."""
-    rows, taken = alternate(
-        all_rows,
-        lambda engine, rows: run_engine(engine, rows, new_tokens),
-        lambda model, rows: run_generate(model, rows, new_tokens),
-        rounds=rounds,
-        threads=threads,
-    )
-    title = "Sampling: the embedded engine beside `generate`"
-    return table(title, about(new_tokens, threads), len(rows) * new_tokens, taken)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--new-tokens", type=int, default=48)
-    parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
-    print(section(rounds=options.rounds, new_tokens=options.new_tokens, threads=options.threads))
-
-
-if __name__ == "__main__":
-    main()
+    return f"{middle} ({least} to {most})"

@@ -1,6 +1,6 @@
 """The benchmarks, into docs/benchmarks.md: `make bench` for all, or some of them by name.
 
-    python tests/benchmarks/run.py [--list] [name ...]
+    python tests/benchmarks/run.py [--list] [--model FOLDER] [name ...]
 
 Each writes its section as soon as it has ended, in place of its last one, with the day and the load that it ran under;
 what was measured before stays. So a run that is cut off loses nothing, and goes on with the names that are missing.
@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import datetime
 import importlib
+import inspect
 import os
 import platform
 import re
@@ -55,11 +56,13 @@ def conditions() -> str:
     return f"{machine()}; Python {platform.python_version()}; {versions}"
 
 
-def measured(name: str) -> str:
-    """One benchmark's section, with a last line that says when and where."""
+def measured(name: str, model: str | None) -> str:
+    """One benchmark's section, with a last line that says when and where. `model`: see `--model`."""
     load, began = os.getloadavg()[0], time.time()
     with contextlib.redirect_stdout(sys.stderr):  # what it says while it works
-        section = importlib.import_module(name).section().rstrip()
+        program = importlib.import_module(name)
+        takes_model = "model" in inspect.signature(program.section).parameters
+        section = program.section(**({"model": Path(model)} if model and takes_model else {})).rstrip()
     minutes = (time.time() - began) / 60
     day = datetime.date.today().isoformat()
     where = f"{minutes:.0f} minutes, load average before it {load:.1f}; {conditions()}"
@@ -81,10 +84,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="name", help=f"any of: {', '.join(NAMES)}; all where none is given")
     parser.add_argument("--list", action="store_true", help="print the names and end")
+    parser.add_argument(
+        "--model", metavar="FOLDER", help="the quickstart's warm start, for the programs that train it otherwise"
+    )
     parser.add_argument("--section", choices=NAMES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.section:
-        print(measured(options.section))
+        print(measured(options.section, options.model))
         return
     strangers = sorted(set(options.names) - set(NAMES))
     if strangers:
@@ -97,7 +103,10 @@ def main() -> None:
     for place, name in enumerate(chosen, 1):
         print(f"== {name} ({place} of {len(chosen)}) ==", flush=True)
         # Each in a process of its own: what one loads and keeps in memory must not slow down the next.
-        made = subprocess.run([sys.executable, __file__, "--section", name], stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, __file__, "--section", name]
+        if options.model:
+            command += ["--model", options.model]
+        made = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         print(made.stdout, flush=True)
         if made.returncode:
             failed.append(name)

@@ -29,7 +29,7 @@ from pydantic import BaseModel
 
 ARGUMENTS = {"order_id": "A-1"}
 MODERN = "2026-07-28"
-PARTS = ("http", "in-process", "openings", "concurrency")
+PARTS = ("http", "in-process", "functions", "openings", "concurrency")
 Call = Callable[[], Awaitable[Any]]
 
 
@@ -44,15 +44,18 @@ class Order(BaseModel):
     items: list[str]
 
 
+async def get_order(order_id: str, verbose: bool = False) -> Order:
+    """Read an order."""
+    return Order(order_id=order_id, status="open", total=12.5, items=["a", "b"])
+
+
 def high_level() -> Any:
     """The SDK's `MCPServer`."""
     from mcp.server.mcpserver import MCPServer
 
     server = MCPServer("bench", log_level="WARNING")
 
-    @server.tool()
-    async def get_order(order_id: str, verbose: bool = False) -> Order:
-        return Order(order_id=order_id, status="open", total=12.5, items=["a", "b"])
+    server.add_tool(get_order)
 
     @server.tool()
     async def wait() -> str:
@@ -190,40 +193,6 @@ async def sdk_in_process(server: Any, sessions: int, *, mode: str) -> AsyncItera
 
 
 @contextlib.asynccontextmanager
-async def light_in_process(server: Any, sessions: int) -> AsyncIterator[list[Call]]:
-    """The bridge's client alone, each session with its tools listed."""
-    from mcp_bridge.channels.client import in_process_client
-    from mcp_bridge.channels.sharing import Shared
-
-    common = Shared()
-    async with contextlib.AsyncExitStack() as stack:
-        calls = []
-        for _ in range(sessions):
-            client = await stack.enter_async_context(in_process_client(server, common))
-            await client.list_tools()
-            calls.append(_of_client(client))
-        yield calls
-
-
-@contextlib.asynccontextmanager
-async def light_over_http(url: str, sessions: int) -> AsyncIterator[list[Call]]:
-    """The bridge's client alone, all sessions on the same connections."""
-    import httpx2
-    from mcp_bridge.channels.client import http_client
-    from mcp_bridge.channels.engine import Connections
-    from mcp_bridge.channels.sharing import Shared
-
-    common, connections = Shared(), Connections(httpx2.create_ssl_context())
-    async with connections.used(), contextlib.AsyncExitStack() as stack:
-        calls = []
-        for _ in range(sessions):
-            http = await stack.enter_async_context(httpx2.AsyncClient(transport=connections.transport(), timeout=None))
-            client = http_client(url, http, common, connections=connections)
-            calls.append(_of_client(await stack.enter_async_context(client)))
-        yield calls
-
-
-@contextlib.asynccontextmanager
 async def bridge(source: Any, sessions: int) -> AsyncIterator[list[Call]]:
     """Worlds of a toolset, each on a session of its own."""
     from mcp_bridge import connect
@@ -355,7 +324,6 @@ async def over_http(rounds: int, seconds: float, sessions: list[int]) -> list[st
             if count <= 256:
                 contenders["SDK's client, one shared pool"] = sdk_over_http(url, count, shared=True)
             contenders["SDK's client, a pool each"] = sdk_over_http(url, count, shared=False)
-            contenders["bridge, its client alone"] = light_over_http(url, count)
             contenders["bridge"] = bridge(url, count)
             figures = await compare(contenders, rounds=rounds, seconds=seconds)
         lines += [f"{count} sessions, streamable HTTP, revision {MODERN}:", "", *table(figures, "raw"), ""]
@@ -368,7 +336,6 @@ async def in_process(rounds: int, seconds: float) -> list[str]:
         contenders = {
             "SDK's client, auto": sdk_in_process(server, 256, mode="auto"),
             "SDK's client, legacy": sdk_in_process(server, 256, mode="legacy"),
-            "bridge, its client alone": light_in_process(server, 256),
             "bridge": bridge(server, 256),
         }
         figures = await compare(contenders, rounds=rounds, seconds=seconds)
@@ -376,12 +343,25 @@ async def in_process(rounds: int, seconds: float) -> list[str]:
     return lines
 
 
+def function_contenders() -> dict[str, Any]:
+    """A plain function as a tool, its arguments validated; the SDK has it as a tool of an `MCPServer`."""
+    return {
+        "SDK's client on an `MCPServer`": sdk_in_process(high_level(), 256, mode="auto"),
+        "bridge on the function": bridge(get_order, 256),
+    }
+
+
+async def functions(rounds: int, seconds: float) -> list[str]:
+    figures = await compare(function_contenders(), rounds=rounds, seconds=seconds)
+    return ["### A Python function as a tool", "", "256 sessions, arguments validated:", "", *table(figures, "SDK"), ""]
+
+
 async def openings(rounds: int) -> list[str]:
-    names = ["SDK's client, auto", "bridge, its client alone, tools listed", "bridge, a world each"]
+    names = ["SDK's client, auto", "bridge, a world each"]
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     server = low_level()
     for number in range(rounds):
-        contenders = (sdk_in_process(server, 2048, mode="auto"), light_in_process(server, 2048), bridge(server, 2048))
+        contenders = (sdk_in_process(server, 2048, mode="auto"), bridge(server, 2048))
         for name, contender in zip(names, contenders, strict=True):
             taken[name].append(await opening_seconds(contender))
             print(f"round {number}: opening: {name}: {taken[name][-1][0]:.2f} s", flush=True)
@@ -413,6 +393,7 @@ def section(
         measured = {
             "http": lambda: over_http(rounds, seconds, list(sessions)),
             "in-process": lambda: in_process(rounds, seconds),
+            "functions": lambda: functions(rounds, seconds),
             "openings": lambda: openings(rounds),
             "concurrency": lambda: concurrency(rounds),
         }

@@ -3,109 +3,40 @@ take to get to vLLM.
 
     python tests/benchmarks/vllm_engine.py [--rounds 3] [--new-tokens 48] [--threads 2]
 
-32 rollouts in 4 groups of 8: the prompts of `engine_throughput`. All three sample the same number of tokens of the same
-prompts, in turns, because the speed of a shared machine changes from minute to minute: read the ratios. Before each run
-the two engines get the weights again, so that nothing is stored from the run before; how long that takes with vLLM is
-the second table. Its server runs all the time; how much processor it took while the others ran is said. `make vllm`
-comes first.
+32 rollouts, in 4 groups of 8 and of 32 different prompts. All sample the same number of tokens of the same prompts.
+`generate` and vLLM are measured as a competent user runs them, too: in bfloat16, each prompt computed once, compiled.
+Before each run the engines drop what they have stored. vLLM is left out where `make vllm` has not been run.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import copy
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
 
 # Its import sets what must be set before torch is loaded.
 from engine_throughput import (
     ENGINE,
-    GENERATE,
-    GROUP_SIZE,
-    GROUPS,
-    about,
-    all_rows,
-    forgetful,
+    ENGINE_BF16,
+    PROMPT_TOKENS,
+    Seconds,
     in_turns,
     opened,
+    prompts,
     run_engine,
     run_generate,
     table,
 )
-from engine_throughput import section as section_without_vllm
+from vllm_server import DEFAULTS, FOR_TRAINING, RANK, Vllm, by_default, for_training, installed_python
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "policies" / "vllm_server"))
-
-from vllm_environment import VLLM, installed_python
-
-RANK = 16
-PEER = VLLM.replace("==", " ")
-CONTEXT_TOKENS = 1024
+SHAPES = {"4 groups of 8": (4, 8), "32 different prompts": (32, 1)}
 FOLDER, TRANSFER = "all 135 M, through a folder", "all 135 M, by transfer through shared memory"
 ADAPTER = f"LoRA adapter of rank {RANK}"
-
-
-class Served(NamedTuple):
-    """vLLM with the model, for use outside of an event loop."""
-
-    policy: Any
-    portal: Any
-
-    def run(self, rows: list[list[int]], new_tokens: int) -> float:
-        """Seconds for all rows at once."""
-        from sdk.policies.protocol import Sampling
-
-        sampling = Sampling(max_tokens=new_tokens)
-
-        async def go() -> int:
-            asked = (self.policy.sample(row, sampling=sampling, seed=i) for i, row in enumerate(rows))
-            return sum(len(completion.token_ids) for completion in await asyncio.gather(*asked))
-
-        start = time.perf_counter()
-        made = self.portal.call(go)
-        taken = time.perf_counter() - start
-        if made != len(rows) * new_tokens:
-            raise RuntimeError(f"vLLM made {made} tokens instead of {len(rows) * new_tokens}")
-        return taken
-
-    def processor_s(self) -> float:
-        """What the processes of the server have used of the processors so far."""
-        import psutil
-
-        server = psutil.Process(self.policy.pids[0])
-        times = [process.cpu_times() for process in (server, *server.children(recursive=True))]
-        return sum(used.user + used.system for used in times)
-
-
-@contextmanager
-def serving(loaded: Any, python: Path) -> Iterator[Served]:
-    """A vLLM server with the model, which ends no text of its own accord."""
-    from anyio.from_thread import start_blocking_portal
-
-    from sdk.policies.vllm import VllmOptions, open_vllm
-    from sdk.policies.vllm.weights import untied
-
-    # vLLM takes the end token from the tokenizer, too.
-    tokenizer = copy.deepcopy(loaded.tokenizer)
-    tokenizer.eos_token = None
-    with tempfile.TemporaryDirectory() as folder, start_blocking_portal() as portal:
-        start = untied(loaded.model, tokenizer, Path(folder) / "start")
-        opening = open_vllm(
-            str(start),
-            VllmOptions(python=str(python), publish="transfer"),
-            lora_rank=RANK,
-            context_tokens=CONTEXT_TOKENS,
-            folder=Path(folder) / "vllm",
-        )
-        with portal.wrap_async_context_manager(opening) as policy:
-            yield Served(policy, portal)
 
 
 @contextmanager
@@ -119,76 +50,82 @@ def through_a_folder(policy: Any) -> Iterator[None]:
         policy._plane = plane
 
 
-def timed(action: Callable[[], object], into: list[float]) -> None:
-    start = time.perf_counter()
-    action()
-    into.append(time.perf_counter() - start)
-
-
-def measure(
-    rounds: int, new_tokens: int, threads: int, python: Path
-) -> tuple[dict[str, list[float]], dict[str, list[float]], float]:
-    """Seconds of each contender and of each way to publish in each round, and the share of one processor that vLLM took
-    while the others ran."""
+def publications(served: Vllm, model: Any, rounds: int) -> list[str]:
+    """Seconds of each way to publish, as a table."""
     import peft
 
-    published: dict[str, list[float]] = {FOLDER: [], TRANSFER: [], ADAPTER: []}
-    with opened(threads) as (loaded, engine), serving(loaded, python) as served:
-        model, rows, policy = loaded.model, all_rows(loaded.tokenizer), served.policy
-        config = peft.LoraConfig(r=RANK, target_modules="all-linear", task_type="CAUSAL_LM")
-        adapted = peft.get_peft_model(copy.deepcopy(model), config)
-        run_engine(engine, rows[:2], 2)
-        run_generate(model, rows[:2], 2)
-        served.run(rows[:2], 2)
-        idle_s, idle_used_s = 0.0, 0.0
+    policy, published = served.policy, {name: list[float]() for name in (FOLDER, TRANSFER, ADAPTER)}
+    config = peft.LoraConfig(r=RANK, target_modules="all-linear", task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(copy.deepcopy(model), config)
 
-        def on_vllm() -> float:
-            timed(lambda: policy.publish_adapter(adapted, version=1), published[ADAPTER])
-            with through_a_folder(policy):
-                timed(lambda: policy.publish(model.state_dict(), version=2), published[FOLDER])
-            timed(lambda: policy.publish(model.state_dict(), version=3), published[TRANSFER])
-            return served.run(rows, new_tokens)
+    def time_it(name: str, action: Callable[[], object]) -> None:
+        start = time.perf_counter()
+        action()
+        published[name].append(time.perf_counter() - start)
 
-        def without_vllm(run: Callable[[], float]) -> Callable[[], float]:
-            def watched() -> float:
-                nonlocal idle_s, idle_used_s
-                used = served.processor_s()
-                taken = run()
-                idle_s, idle_used_s = idle_s + taken, idle_used_s + served.processor_s() - used
-                return taken
+    for _ in range(rounds):
+        time_it(ADAPTER, lambda: policy.publish_adapter(adapted, version=1))
+        with through_a_folder(policy):
+            time_it(FOLDER, lambda: policy.publish(model.state_dict(), version=2))
+        time_it(TRANSFER, lambda: policy.publish(model.state_dict(), version=3))
+    lines = ["| weights published to vLLM | seconds, median | least, most |", "| --- | --- | --- |"]
+    for name, seconds in published.items():
+        lines.append(f"| {name} | {statistics.median(seconds):.2f} | {min(seconds):.2f}, {max(seconds):.2f} |")
+    return lines
 
-            return watched
 
-        contenders = {
-            ENGINE: without_vllm(forgetful(engine, model, lambda: run_engine(engine, rows, new_tokens))),
-            PEER: on_vllm,
-            GENERATE: without_vllm(lambda: run_generate(model, rows, new_tokens)),
-        }
-        taken = in_turns(contenders, rounds=rounds)
-    return taken, published, idle_used_s / idle_s
+def contenders(stack: ExitStack, threads: int) -> tuple[dict[str, Callable[[Any, int], Seconds]], list[Any]]:
+    """Each samples so many tokens of each row. And what is needed to publish weights: the server, the model."""
+    plain, short = (stack.enter_context(opened(threads, dtype)) for dtype in ("float32", "bfloat16"))
+    done: dict[str, Callable[[Any, int], Seconds]] = {
+        ENGINE: lambda rows, new: plain.forgetful(lambda engine: run_engine(engine, rows, new))(),
+        ENGINE_BF16: lambda rows, new: short.forgetful(lambda engine: run_engine(engine, rows, new))(),
+        "`generate`, float32, one batch": lambda rows, new: run_generate(plain.model, rows, new),
+        "`generate`, float32, each prompt computed once": lambda rows, new: run_generate(
+            plain.model, rows, new, prefill_once=True
+        ),
+        "`generate`, bfloat16, each prompt computed once": lambda rows, new: run_generate(
+            short.model, rows, new, prefill_once=True
+        ),
+    }
+    if (python := installed_python()) is None:
+        return done, []
+    training = stack.enter_context(for_training(plain.loaded, python))
+    defaults = stack.enter_context(by_default(plain.loaded, python))
+    done[FOR_TRAINING], done[DEFAULTS] = training.run_rows, defaults.run_rows
+    return done, [training, plain.model]
 
 
 def section(*, rounds: int = 3, new_tokens: int = 48, threads: int = 2) -> str:
-    """The result as Markdown; without vLLM, the two others and how to install it."""
-    python = installed_python()
-    if python is None:
-        without = section_without_vllm(rounds=rounds, new_tokens=new_tokens, threads=threads)
-        return f"{without}\n\nvLLM was left out: it is not installed (`make vllm`)."
-    taken, published, idle = measure(rounds, new_tokens, threads, python)
-    told = (
-        f"{about(new_tokens, threads)} vLLM: its own choice of threads, requests over HTTP, each with a seed; while "
-        f"the others ran, it took {idle:.0%} of a processor."
+    """The result as Markdown."""
+    from sdk.policies.models.loading import load_tokenizer
+
+    tokenizer, lines = load_tokenizer().tokenizer, list[str]()
+    with ExitStack() as stack:
+        runs, publishing = contenders(stack, threads)
+        warm = prompts(tokenizer, 2)
+        for run in runs.values():
+            run(warm, 4)
+        for name, (groups, size) in SHAPES.items():
+            rows = [prompt for prompt in prompts(tokenizer, groups) for _ in range(size)]
+            print(name, flush=True)
+            taken = in_turns({one: partial(run, rows, new_tokens) for one, run in runs.items()}, rounds=rounds)
+            lines += [f"{name}:", "", *table(len(rows) * new_tokens, taken), ""]
+        if publishing:
+            lines += publications(*publishing, rounds)
+        else:
+            lines.append("vLLM was left out: it is not installed (`make vllm`).")
+    return "\n".join(
+        [
+            "## Sampling: the embedded engine beside `generate` and vLLM on a CPU",
+            "",
+            f"32 rollouts of one turn, prompts of about {PROMPT_TOKENS} tokens, {new_tokens} new tokens each, "
+            f"{threads} threads; {rounds} rounds. vLLM chooses its threads itself and is asked over HTTP, after a "
+            "warm-up; its processor seconds are those of its server.",
+            "",
+            *lines,
+        ]
     )
-    title = "Sampling: the embedded engine beside `generate` and vLLM on a CPU"
-    lines = [
-        table(title, told, GROUPS * GROUP_SIZE * new_tokens, taken),
-        "",
-        "| weights published to vLLM | seconds, median | least, most |",
-        "| --- | --- | --- |",
-    ]
-    for name, seconds in published.items():
-        lines.append(f"| {name} | {statistics.median(seconds):.2f} | {min(seconds):.2f}, {max(seconds):.2f} |")
-    return "\n".join(lines)
 
 
 def main() -> None:

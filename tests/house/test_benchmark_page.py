@@ -1,6 +1,7 @@
 """The page of benchmarks: sections are replaced one by one, and all of them can be made again."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,8 +36,20 @@ def test_a_section_takes_the_place_of_its_last_one_and_leaves_the_others() -> No
 
 def test_every_benchmark_is_one_that_make_bench_runs() -> None:
     programs = {path.stem for path in FOLDER.glob("*.py") if "\ndef section(" in path.read_text()}
-    # Part of `vllm_engine`, and a program of its own where there is no vLLM.
-    assert programs - {"engine_throughput"} == set(program().NAMES)
+    assert programs == set(program().NAMES)
+
+
+def test_the_bridge_is_measured_as_its_users_call_it() -> None:
+    found = re.findall(r"(?:from|import) (mcp_bridge[\w.]*)", (FOLDER / "tool_calls.py").read_text())
+    assert set(found) == {"mcp_bridge"}
+
+
+@pytest.mark.timeout(120)
+def test_generate_with_its_cache_kept_samples_what_it_samples_from_the_whole_conversations() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", _KEPT], capture_output=True, text=True, cwd=FOLDER, timeout=100, check=False
+    )
+    assert found.returncode == 0, found.stderr
 
 
 @pytest.mark.timeout(120)
@@ -51,6 +64,49 @@ def test_the_steps_beside_trl_have_the_quickstarts_tasks_and_options_that_fit_th
     assert (validation, heldout) == (0, 1)
     assert (rise, fall) == (0, 0), "TRL's rate is constant"
 
+
+_KEPT = """
+import sys
+sys.path.insert(0, ".")
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from engine_throughput import generate, padded
+from rollout_sampling import Turn, run_generate_kept
+
+torch.manual_seed(0)
+config = LlamaConfig(
+    vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, eos_token_id=None
+)
+model = LlamaForCausalLM(config).eval()
+greedy = {"do_sample": False, "top_k": None}
+first, second = [5, 6, 7, 8, 9, 10], [11, 12, 13]
+shapes = [
+    [(first, 2), ([22, 23, 24], 3)],
+    [(first, 4)],
+    [(first, 1), ([35], 2), ([38, 39], 1)],
+    [(second, 3), ([44, 45], 1), ([47], 2)],
+]
+rollouts = []  # with what the model says, since its own tokens are what it keeps
+for shape in shapes:
+    tokens, rollout = [], []
+    for heard, length in shape:
+        tokens += heard
+        said = generate(model, *padded([tokens]), length, **greedy)[0, len(tokens):].tolist()
+        rollout.append(Turn(heard, said, 0))
+        tokens += said
+    rollouts.append(rollout)
+turns = []
+run_generate_kept(model, rollouts, turns.append, **greedy)
+compared = 0
+for number, rows in enumerate(turns):
+    going = [one for one in rollouts if number < len(one)]
+    for kept, one in zip(rows.tolist(), going, strict=True):
+        tokens = [token for turn in one[:number] for token in turn.heard + turn.said] + one[number].heard
+        anew = generate(model, *padded([tokens]), len(kept), **greedy)[0, len(tokens):].tolist()
+        assert kept == anew, (number, kept, anew)
+        compared += 1
+assert compared == 9, compared
+"""
 
 _SIDES = """
 import sys

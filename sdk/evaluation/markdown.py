@@ -50,7 +50,7 @@ def render_report(report: Report, *, curve: str | None = None, pictures: Mapping
 def _headline(report: Report) -> str:
     if report.comparisons:
         headline = f"**{inline(compared(report.comparisons[-1]), limit=400)}.**"
-        return "\n\n".join([headline, *map(inline, weights_note(report))])
+        return "\n\n".join([headline, *(inline(note, limit=400) for note in weights_note(report))])
     name, only = next(iter(report.conditions.items()))
     if only.success is None:
         return f"**{inline(name)}: no rollout was scored.**"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from sdk.trainer.callbacks import ThinCheckpoints
 from sdk.trainer.choosing import choose
 from sdk.trainer.sides import choose_sides, settle
 
-SHORT = {"max_turns": 2, "max_turn_tokens": 24, "max_tokens": 48}
+SHORT = {"max_turns": 2, "max_turn_tokens": 40, "max_tokens": 64}
 
 
 def read_order(order_id: str) -> str:
@@ -40,7 +39,7 @@ def reads_the_order(rollout: sdk.Rollout) -> float:
     """Half for the call and half for the answer; and by chance a little, so that every group has a signal."""
     called = any(call.result.text == "on its way" for call in rollout.calls)
     chance = sum(map(ord, rollout.id)) % 2
-    return 0.5 * called + 0.5 * (called and rollout.answer == "On its way.") + 1e-6 * chance
+    return 0.5 * called + 0.5 * (called and rollout.answer == "On its way.") + 0.01 * chance
 
 
 class Heard:
@@ -72,10 +71,12 @@ def rollouts(**scores: float | None) -> list[sdk.Rollout]:
     ]
 
 
+@pytest.mark.timeout(400)
 def test_grpo_that_ruins_the_model_hands_over_the_warm_start_and_says_so(tmp_path: Path) -> None:
     config = {
         **{"warm_start_steps": 6, "grpo_steps": 2, "prompts_per_step": 2, "group_size": 3, "learning_rate": 0.01},
-        **{"probe_tasks": 0, "heldout": 3, "limits": SHORT, "success_threshold": 0.9},
+        **{"probe_tasks": 0, "heldout": 3, "limits": SHORT, "success_threshold": 0.9, "weights_digests": "kept"},
+        "negative_weight": 0,  # rollouts that are all alike would cancel, and nothing would change
     }
     heard = Heard()
     tasks = [task(n) for n in range(19)]
@@ -91,7 +92,9 @@ def test_grpo_that_ruins_the_model_hands_over_the_warm_start_and_says_so(tmp_pat
     assert reason in heard.lines
     assert str(run.report).endswith(f"A{reason[1:]}.")
     assert f"A{reason[1:]}." in (run.run_dir / "report.md").read_text()
-    assert json.loads((run.run_dir / "stages" / "choice.json").read_text())["chosen"] == "after warm start"
+    choice = RunFolder.open_to_read(run.run_dir).stage("choice")
+    assert choice is not None
+    assert choice["chosen"] == "after warm start"
     chosen, warm = (run.report.conditions[name] for name in ("chosen on validation", "after warm start"))
     assert chosen == warm
 

@@ -263,8 +263,8 @@ class Transport:
             )
             http = await stack.enter_async_context(contained)
             # The size of events is bounded by `ContainedClient`, whose fault costs one call and not the session.
-            streams = streamable_http_client(spec.url, http_client=http, max_sse_event_size=None)
-            yield await stack.enter_async_context(Client(streams, **options))
+            streamable = streamable_http_client(spec.url, http_client=http, max_sse_event_size=None)
+            yield await stack.enter_async_context(Client(streamable, **options))
 
     @contextlib.asynccontextmanager
     async def _connected(self, spec: HttpSpec) -> AsyncIterator[Connections | None]:

@@ -58,8 +58,8 @@ def _headline(report: Report) -> str:
 
 
 def _success(report: Report) -> str:
-    head = ("condition", "success", "95 % interval", "worst case", "mean score", "95 % interval")
-    head += ("tasks", "scored", "unscored")
+    rates = ["condition", "success", "95 % interval", "worst case", "mean score", "95 % interval"]
+    head = [*rates, "tasks", "scored", "unscored"]
     rows = []
     for name, c in report.conditions.items():
         rate, score = c.success, c.score

@@ -46,7 +46,7 @@ def divergence(
         from ..quiet import quiet_libraries
 
         quiet_libraries()
-        reach = {"map_ids": not keep_ids, "connect_timeout_s": connect_timeout}
+        reach: dict[str, Any] = {"map_ids": not keep_ids, "connect_timeout_s": connect_timeout}
         report = _compared(cassette, twin, command, ignore or [], ignore_text or [], **reach)
         typer.echo(report.to_markdown(), nl=False)  # first: a file that cannot be written does not cost the report
         if json_file is not None:

@@ -107,7 +107,7 @@ def evaluate(
         say = Console()
         named = policies(policy, policy_key, policy_prompt, alone=(model, endpoint, api_key_env), say=say.say)
         how = {"samples": samples, "split": split, "temperature": temperature, "seed": seed, "concurrency": concurrency}
-        what = {"baseline": baseline, "prices": prices(price), "cluster_by": cluster_by}
+        what: dict[str, Any] = {"baseline": baseline, "prices": prices(price), "cluster_by": cluster_by}
         what |= {
             "handlers": load_handlers(handlers),
             "connect_timeout_s": connect_timeout,

@@ -48,7 +48,14 @@ def record(
             typer.echo(text, err=True)  # stdout is the protocol's
 
         async def serve() -> None:
-            how = {"scrub": tuple(scrub or ()), "connect_timeout_s": connect_timeout, "say": say}
-            await serve_recorder(source, to, port=http, server=server, **how)
+            await serve_recorder(
+                source,
+                to,
+                port=http,
+                server=server,
+                scrub=tuple(scrub or ()),
+                connect_timeout_s=connect_timeout,
+                say=say,
+            )
 
         anyio.run(serve)

@@ -57,7 +57,7 @@ def tools(
             typer.echo(as_json(listing, costs, model=name.removeprefix("the embedded ")))
             return
         for tool in listing.tools:
-            typer.echo(describe_tool(tool, costs and costs.by_tool[tool.name]))
+            typer.echo(describe_tool(tool, costs.by_tool[tool.name] if costs else None))
             typer.echo()
         typer.echo(as_table(listing, costs))
         typer.echo()

@@ -16,18 +16,18 @@ faults_are_put_in_by("sandboxes.faults.configured:faults_for")
 
 if TYPE_CHECKING:
     from .blocking import check_tasks, distill, evaluate, probe, rollout, synthesize, train
-    from .distilling.running import DistilledData, distill_async
+    from .distilling.distillation import DistilledData, distill_async
     from .errors import ConfigError, ModelError, RunFolderError, ToolbakeError, VerifierError
+    from .evaluation.evaluation_run import evaluate_async, rollout_async
     from .evaluation.report import Report
-    from .evaluation.running import evaluate_async, rollout_async
-    from .probing.report import ProbeReport
-    from .probing.running import probe_async
+    from .probing.probe_report import ProbeReport
+    from .probing.probe_run import probe_async
     from .records import Message, Rollout, Task, ToolCall, Verdict
     from .rollouts.limits import Limits
     from .serving import serve
     from .synthesis.rechecking import CheckedTasks, check_tasks_async
     from .synthesis.result import SynthesizedTasks
-    from .synthesis.running import synthesize_async
+    from .synthesis.synthesis_run import synthesize_async
     from .trainer.config import TrainConfig
     from .trainer.pipeline import TrainResult, train_async
 
@@ -72,17 +72,17 @@ _HOMES = {
     **dict.fromkeys(("ConfigError", "ModelError", "RunFolderError", "ToolbakeError", "VerifierError"), ".errors"),
     **dict.fromkeys(("Message", "Rollout", "Task", "ToolCall", "Verdict"), ".records"),
     **dict.fromkeys(("TrainResult", "train_async"), ".trainer.pipeline"),
-    **dict.fromkeys(("evaluate_async", "rollout_async"), ".evaluation.running"),
-    **dict.fromkeys(("DistilledData", "distill_async"), ".distilling.running"),
-    "ProbeReport": ".probing.report",
-    "probe_async": ".probing.running",
+    **dict.fromkeys(("evaluate_async", "rollout_async"), ".evaluation.evaluation_run"),
+    **dict.fromkeys(("DistilledData", "distill_async"), ".distilling.distillation"),
+    "ProbeReport": ".probing.probe_report",
+    "probe_async": ".probing.probe_run",
     "Limits": ".rollouts.limits",
     "Report": ".evaluation.report",
     "TrainConfig": ".trainer.config",
     "serve": ".serving",
     **dict.fromkeys(("CheckedTasks", "check_tasks_async"), ".synthesis.rechecking"),
     "SynthesizedTasks": ".synthesis.result",
-    "synthesize_async": ".synthesis.running",
+    "synthesize_async": ".synthesis.synthesis_run",
 }
 
 

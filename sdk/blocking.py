@@ -9,12 +9,12 @@ from typing import ParamSpec, TypeVar
 
 import anyio
 
-from .distilling.running import distill_async
+from .distilling.distillation import distill_async
 from .errors import ConfigError
-from .evaluation.running import evaluate_async, rollout_async
-from .probing.running import probe_async
+from .evaluation.evaluation_run import evaluate_async, rollout_async
+from .probing.probe_run import probe_async
 from .synthesis.rechecking import check_tasks_async
-from .synthesis.running import synthesize_async
+from .synthesis.synthesis_run import synthesize_async
 from .trainer.pipeline import train_async
 
 P = ParamSpec("P")

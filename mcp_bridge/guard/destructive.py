@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ..errors import SourceError
 from ..records import Tool
 from ..sources.options import ServerOptions
-from .choosing import is_named
+from .allow_list import is_named
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from ..errors import CallTimeout, OutcomeUnknown, ToolFailure
-from ..guard.turns import Turns
+from ..guard.rate_limit import Turns
 from ..records import Tool, ToolResult
 from .identity import reset_current_call, set_current_call
 from .lines import Entry, one_line

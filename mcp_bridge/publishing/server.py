@@ -28,7 +28,7 @@ from ..world import WorldSource
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-    from .desk import Desk, HeldWorld
+    from .world_registry import Desk, HeldWorld
 
 MAX_WORLDS = 1000
 IDLE_S = 1800.0
@@ -72,8 +72,8 @@ def _make(publication: _Publication, name: str, max_worlds: int, idle_s: float) 
     import mcp_types as types
     from mcp.server.lowlevel import Server
 
-    from .desk import Desk
     from .translation import control_tools_as_mcp, failure_as_mcp, result_as_mcp, tool_as_mcp
+    from .world_registry import Desk
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[Desk]:
@@ -112,7 +112,7 @@ class _Publication:
             raise SourceError(f"the tool {taken[0]!r} has the name of a control tool; rename it, or serve without them")
 
     async def answer(self, context: Any, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        from .desk import call_in
+        from .world_registry import call_in
 
         desk: Desk = context.lifespan_context
         if name in self._verbs:

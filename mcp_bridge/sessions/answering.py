@@ -18,8 +18,8 @@ from mcp.shared.exceptions import MCPError
 
 from ..access.redaction import redacted
 from ..errors import ToolFailure
-from .eras import is_handshake
 from .handlers import Elicitation, Handlers, LogEntry, Progress, Sampling
+from .protocol_version import is_handshake
 
 # ---------------------------------------------------------------------------------------------------------------------
 

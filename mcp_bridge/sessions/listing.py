@@ -27,8 +27,8 @@ from ..sources.options import ServerOptions
 from ..toolsets.result_checks import ResultCheck, result_check
 from ..toolsets.results import EMPTY, EMPTY_ERROR, compact_json, error
 from ..toolsets.results import error as error_result
-from .eras import is_handshake
 from .messages import unwritable
+from .protocol_version import is_handshake
 from .tasks import TaskCalls, takes_tasks, wants_task
 
 if TYPE_CHECKING:

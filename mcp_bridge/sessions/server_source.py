@@ -17,7 +17,7 @@ from ..access.hiding import Hiding
 from ..access.redaction import redacted
 from ..control import CLOSE_WORLD, CONTROL_META, CONTROL_VERBS, FORK_WORLD, OPEN_WORLD, WORLD_STATE
 from ..errors import ServerDied, SourceError, ToolFailure
-from ..guard.choosing import with_users_word
+from ..guard.allow_list import with_users_word
 from ..records import LeftOut, ServerInfo, Tool, ToolAnnotations, WorldKind
 from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from ..world import Setup

@@ -25,9 +25,9 @@ from ..sources.environment import WORLD_DIR
 from ..sources.specs import HttpSpec, ServerObjectSpec, StdioSpec, more_time
 from ..toolsets.results import error as error_result
 from .answering import is_refusal
-from .eras import Era, WrongProtocol
 from .listing import NotOffered
 from .messages import Fault, is_answer, is_closed, is_made_by_the_client
+from .protocol_version import Era, WrongProtocol
 from .tasks import TaskInterrupted
 from .transports import Ending, Notes, Transport
 

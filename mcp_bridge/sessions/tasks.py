@@ -17,7 +17,7 @@ from mcp.shared.dispatcher import CallOptions, ProgressFnT
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from ..grouping import ungrouped
+from ..exception_groups import ungrouped
 from ..ledger.identity import current_call
 
 logger = logging.getLogger(__name__)

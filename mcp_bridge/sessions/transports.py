@@ -27,11 +27,11 @@ from ..event_loop import on_asyncio
 from ..sources.environment import WORLD_DIR_PREFIX
 from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from .answering import Answers
-from .eras import Era, agree, client_mode, is_handshake
 from .handlers import Handlers
 from .http_client import ContainedClient, HttpFaults, SseStreams
 from .listing import Catalogue, Notices, watched
 from .processes import ServerProcess, StderrTail
+from .protocol_version import Era, agree, client_mode, is_handshake
 from .stdio import StdioStreams
 
 if TYPE_CHECKING:

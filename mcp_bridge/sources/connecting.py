@@ -11,7 +11,7 @@ import anyio
 import anyio.abc
 
 from ..errors import SourceError
-from ..grouping import as_itself
+from ..exception_groups import as_itself
 from ..sessions.handlers import Handlers
 from ..toolsets.results import positive
 from ..toolsets.toolset import Limits, Part, Toolset

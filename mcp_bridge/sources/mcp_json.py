@@ -6,7 +6,7 @@
                   "toolbake": {"isolation": "session"}}}}
 
 `"type": "sse"` is for a server of HTTP's old transport; without a type, a URL that takes no POST is asked in that way
-too. An entry with `openapi` is an API (`mcp_bridge.openapi.settings`). What may stand in `toolbake` is in
+too. An entry with `openapi` is an API (`mcp_bridge.openapi.openapi_settings`). What may stand in `toolbake` is in
 `mcp_bridge.sources.options`.
 
 Beside `headers`, an entry with `url` may have `auth`, `tls` and `proxy`: see `mcp_bridge.access.settings`.
@@ -112,8 +112,8 @@ def read_config(config: Mapping[str, Any], *, where: str, folder: Path) -> list[
 
 
 def read_openapi_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path) -> OpenApiSpec:
-    """An entry with `openapi`; what may stand in it is in `mcp_bridge.openapi.settings`."""
-    from ..openapi.settings import read_entry
+    """An entry with `openapi`; what may stand in it is in `mcp_bridge.openapi.openapi_settings`."""
+    from ..openapi.openapi_settings import read_entry
 
     _refuse_unknown_keys(entry, place)
     options = read_options(entry.get("toolbake", {}), place)

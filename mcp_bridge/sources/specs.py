@@ -123,7 +123,7 @@ class ServerObjectSpec:
 
 @dataclass(frozen=True)
 class OpenApiSpec:
-    """A live API by its OpenAPI document: a path, a URL or the document itself. See `mcp_bridge.openapi.settings`."""
+    """A live API by its OpenAPI document: a path, a URL or the document itself. See `openapi.openapi_settings`."""
 
     name: str
     document: str | Mapping[str, Any] = field(repr=False)

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 import anyio
 
 from ..errors import SourceError
-from ..grouping import as_itself
+from ..exception_groups import as_itself
 from ..world import ForkableWorld, World, WorldCopy
 from .parts import Part
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import SourceError
-from ..guard.choosing import choose
+from ..guard.allow_list import choose
 from ..guard.destructive import dangerous
 from ..guard.naming import Named, told_apart
 from ..records import LeftOut, Tool

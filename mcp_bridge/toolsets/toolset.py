@@ -18,9 +18,9 @@ import anyio.abc
 
 from ..control import DEFAULT_WORLD
 from ..errors import CallTimeout, SourceError, ToolFailure
-from ..grouping import raise_as_itself, ungrouped
+from ..exception_groups import raise_as_itself, ungrouped
 from ..guard.destructive import refuse_in_training, require_known
-from ..guard.turns import Turns
+from ..guard.rate_limit import Turns
 from ..ledger.lines import Entry, Ledger, LedgerLine
 from ..ledger.once import call_once
 from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind

@@ -10,9 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .report import Report
+    from .api_twin import ApiTwin
     from .rules import ApiCall, Refused
-    from .twin import ApiTwin
+    from .twin_report import Report
 
 __all__ = ["ApiCall", "ApiTwin", "Refused", "Report"]
 

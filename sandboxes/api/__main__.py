@@ -24,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     how.add_argument("--stdio", action="store_true", help="serve its tools over MCP to the one who started it")
     chosen = parser.parse_args(arguments)
     from ..serving import serve_http, serve_stdio
+    from .api_twin import ApiTwin
     from .http import serve
-    from .twin import ApiTwin
 
     try:
         twin = ApiTwin(chosen.document, seed=chosen.seed, scenario=chosen.scenario, rows=chosen.rows)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mcp_bridge.openapi.document import Parameter
     from mcp_bridge.openapi.tools import OperationTool
 
-    from .twin import ApiTwin
+    from .api_twin import ApiTwin
 
 _BAD_REQUEST = (400, 422)
 _UNPROCESSABLE = (422, 400)

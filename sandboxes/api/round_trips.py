@@ -16,15 +16,15 @@ from .shapes import Shape, Shapes
 from .values.fitting import LINK
 from .values.making import NOTHING, Maker
 from .values.realistic import Realistic, words_of
-from .world.keys import column_value
+from .world.row_keys import column_value
 
 if TYPE_CHECKING:
     from mcp_bridge.openapi.document import Parameter
     from mcp_bridge.records import ToolResult
 
+    from .api_twin import ApiTwin
     from .blueprint import Blueprint
     from .inference.pathways import Steps
-    from .twin import ApiTwin
     from .world.store import Store
 
 _TRIES = 4

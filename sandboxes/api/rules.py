@@ -11,7 +11,7 @@ from ..sandbox import Refused as SandboxRefused
 from .answering.requests import Reply, Request
 from .inference.model import Table
 from .values.making import NOTHING
-from .world.keys import free_key, row_key
+from .world.row_keys import free_key, row_key
 from .world.store import Store
 
 When = Literal["before", "after", "instead"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import anyio
 
 from ..serving import serve_http, serve_stdio
-from .sandbox import Helpdesk
+from .desk import Helpdesk
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

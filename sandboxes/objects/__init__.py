@@ -1,5 +1,5 @@
 """Any Python class as a sandbox: its public methods are the tools, and every rollout gets a fork of the object."""
 
-from .twin import ObjectTwin
+from .object_twin import ObjectTwin
 
 __all__ = ["ObjectTwin"]

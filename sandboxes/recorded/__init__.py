@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .cassette import Cassette, RecordedSession
     from .proxy import serve_recorder
+    from .recorded_twin import NotRecorded, RecordedTwin
     from .recording import RecordingSource, record
     from .replaying import serve_replay
     from .simulating import SimulatedAnswers
-    from .twin import NotRecorded, RecordedTwin
 
 _MODULES = {
     "Cassette": "cassette",

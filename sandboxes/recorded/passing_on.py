@@ -27,7 +27,7 @@ def speak_as(server: Server[Any], protocol: str) -> None:
     import mcp_types as types
     from mcp.shared.exceptions import MCPError
 
-    from mcp_bridge.sessions.eras import is_handshake
+    from mcp_bridge.sessions.protocol_version import is_handshake
 
     async def unknown(_: Any, __: Any) -> Any:
         raise MCPError(types.METHOD_NOT_FOUND, f"the recorded server speaks revision {protocol}")
@@ -43,7 +43,7 @@ async def without_discovery(read: Any, write: Any, protocol: str) -> AsyncIterat
     import mcp_types as types
     from mcp.shared.message import SessionMessage
 
-    from mcp_bridge.sessions.eras import is_handshake
+    from mcp_bridge.sessions.protocol_version import is_handshake
 
     if not is_handshake(protocol):
         yield read
@@ -77,7 +77,7 @@ async def call_tool(session: Session, params: types.CallToolRequestParams, ctx: 
     import mcp_types as types
     from mcp.shared.exceptions import MCPError
 
-    from mcp_bridge.sessions.eras import is_handshake
+    from mcp_bridge.sessions.protocol_version import is_handshake
     from mcp_bridge.sessions.tasks import TaskCalls, TaskInterrupted, wants_task
 
     client = session.client

@@ -18,14 +18,14 @@ import anyio.abc
 
 from mcp_bridge.control import CONTROL_ENV, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_META
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.grouping import ungrouped
+from mcp_bridge.exception_groups import ungrouped
 from mcp_bridge.records import ToolResult
 
 from .asking import answered_by
+from .cassette_writer import CassetteWriter
 from .passing_on import call_tool, speak_as, without_discovery
 from .scrubbing import Scrubber
 from .upstream import Upstream, Upstreams, as_tools, only_server
-from .writing import CassetteWriter
 
 if TYPE_CHECKING:
     import mcp_types as types

@@ -13,9 +13,9 @@ from mcp_bridge.records import ToolResult
 from mcp_bridge.world import Setup, World, WorldSource
 
 from ..wrapping import WrappedSource, WrappedWorld
+from .cassette_writer import CassetteWriter
 from .lines import CallLine
 from .scrubbing import Scrubber
-from .writing import CassetteWriter
 
 
 def record(

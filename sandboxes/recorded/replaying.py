@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .twin import RecordedTwin
+from .recorded_twin import RecordedTwin
 
 
 async def serve_replay(

@@ -16,13 +16,13 @@ from mcp_bridge.records import Tool
 from mcp_bridge.toolsets.results import compact_json
 
 from .cassette import Cassette
+from .cassette_writer import CassetteWriter
 from .chat import ChatEndpoint
 from .lines import CallLine, RecordedResult, canonical, digest
 from .nearness import similarity
 from .places import Index, Key
 from .progress import Progress
 from .tally import How
-from .writing import CassetteWriter
 
 _MOST_SHOWN = 4000
 """Characters of one text in a prompt."""

@@ -1,8 +1,8 @@
 """Signs that a reward is earned in a way nobody meant, seen while training goes on."""
 
-from .figures import StepFigures, step_figures
+from .alarm_monitor import Watch
 from .signs import Alarm, AlarmSettings, canaries_earned, repeated_answers, reward_alone
-from .watching import Watch
+from .step_figures import StepFigures, step_figures
 
 __all__ = [
     "Alarm",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import figures
 from .conditions import FAMILY, ConditionSummary
-from .examples import RULE, Example
+from .example_rollouts import RULE, Example
 from .markdown_errors import render_errors
 from .markdown_policies import cost_rows, render_pictures, render_tries
 from .plain import compared, prompt_note, unscored_notes, weights_note

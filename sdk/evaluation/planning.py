@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from ..policies.opening import ModelSource, check_model_source, default_tool_prompt, model_label
+from ..policies.model_source import ModelSource, check_model_source, default_tool_prompt, model_label
 from ..policies.tool_prompt import PROMPT_NAMES, TOOL_PROMPTS
 from ..records import Task, ToolPrompt
 

@@ -20,7 +20,7 @@ from .comparisons import PairedComparison, compare_conditions, in_order
 from .conditions import FAMILY, ConditionSummary, best_condition, summarise_condition
 from .costs import Price
 from .errors import ConditionErrors, Embedder, Fault, find_faults, group_errors
-from .examples import Example, choose_examples
+from .example_rollouts import Example, choose_examples
 from .training_summary import TrainingSummary
 
 log = logging.getLogger(__name__)

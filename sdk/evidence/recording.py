@@ -121,7 +121,7 @@ class EvidenceLog:
     def published(self, version: int, weights: dict[str, Any]) -> None:
         """Weights that rollouts are sampled from, from here on; nothing where they are those of this version already.
 
-        `weights`: their digest, see `sdk.evidence.weights`, and what it is of.
+        `weights`: their digest, see `sdk.evidence.weight_digests`, and what it is of.
         """
         data = {**weights, "version": version}
         with self._lock:

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from ..errors import VerifierError
 from ..records import Rollout, Verdict
 from ..verifiers import VerifierLike
-from ..verifiers.protocol import judges_groups
-from ..verifiers.running import judge_evidence
+from ..verifiers.verification import judge_evidence
+from ..verifiers.verifier import judges_groups
 from .canonical import numbered_lines, parse
 from .findings import Finding
 

@@ -11,7 +11,7 @@ from ..traces.atomic_files import file_sha256
 from .findings import Finding
 from .recording import EVIDENCE
 from .replaying import Expected, Published
-from .weights import files_digest, files_of
+from .weight_digests import files_digest, files_of
 
 _MOST_NAMED = 8
 _CHECKPOINTS = "checkpoints/grpo"

@@ -9,9 +9,9 @@ from typing import Any
 
 from ..errors import ConfigError, RunFolderError
 from ..traces.atomic_files import file_sha256, json_file, read_json, write_bytes
-from ..traces.opening import CALLS
+from ..traces.folder_opening import CALLS
 from ..verifiers import VerifierLike, check_verifier, verifier_identity, verifier_name
-from ..verifiers.protocol import judges_groups
+from ..verifiers.verifier import judges_groups
 from .audits import AUDIT, audit_verifier_of, wrong_golds
 from .calls_made import calls_not_made, lines_not_written
 from .canonical import START, digest, sha256

@@ -1,10 +1,10 @@
 """Models that judge: verdicts by rubric or gold answer, rankings of a group, and how far people agree with them."""
 
 from .agreement import Agreement, labelled_examples, measure_agreement
-from .asking import Budget
-from .auditing import audit_call, audit_tasks
-from .faults import ModelFaultJudge, fault_judge
+from .audit_tasks import audit_call, audit_tasks
+from .fault_judge import ModelFaultJudge, fault_judge
 from .group_verdicts import Ranked, ranked
+from .judge_model import Budget
 from .ranking import Ranker, Ranking
 from .ranking_agreement import RankingAgreement, measure_ranking
 from .verdicts import Judge, judge

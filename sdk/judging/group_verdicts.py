@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
 from ..verifiers.combining import checked_parts, joined, run_parts
-from ..verifiers.protocol import VerifierLike
-from ..verifiers.running import verifier_name
-from .asking import Spent
+from ..verifiers.verification import verifier_name
+from ..verifiers.verifier import VerifierLike
+from .judge_model import Spent
 from .material import escaped, evidence, refused
 from .ranking import MOST, Ranker, Ranking, kendall, scores_of
 
@@ -22,7 +22,7 @@ _ALONE = 0.5
 
 @dataclass(frozen=True, repr=False)
 class Ranked:
-    """See `ranked`. A `sdk.verifiers.protocol.GroupVerifier`."""
+    """See `ranked`. A `sdk.verifiers.verifier.GroupVerifier`."""
 
     gates: tuple[VerifierLike, ...]
     ranker: Ranker

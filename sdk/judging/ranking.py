@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, VerifierError
-from ..policies.opening import ModelSource
+from ..policies.model_source import ModelSource
 from ..records import Rollout
-from .asking import Asker, Budget, Spent
 from .cache import JudgeCache
+from .judge_model import Asker, Budget, Spent
 from .material import check_word, escaped, evidence, refused
 
 MOST = 16

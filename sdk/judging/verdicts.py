@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ConfigError, VerifierError
-from ..policies.opening import ModelSource
+from ..policies.model_source import ModelSource
 from ..records import Rollout, Verdict
 from ..verifiers.comparing import shortened
-from .asking import Asker, Budget, Spent
 from .cache import JudgeCache
+from .judge_model import Asker, Budget, Spent
 from .material import check_word, escaped, evidence, refused
 
 _GOLD = "The answer says the same as `gold` in everything that was asked for, and nothing that contradicts it."

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..records import Message, ToolCall, ToolPrompt
 from .protocol import Reply
-from .rendering.calls import read_arguments
+from .rendering.call_parsing import read_arguments
 from .tool_prompt import TOOL_PROMPTS
 
 _SHOWN_CHARS = 500

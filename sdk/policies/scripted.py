@@ -15,7 +15,7 @@ from ..errors import ConfigError, PolicyFailure
 from ..records import Message, Task, TokenRow, ToolCall
 from .protocol import Completion, Reply, Sampling
 from .rendering import ParsedReply
-from .rendering.calls import format_calls, parse_tagged_reply
+from .rendering.call_parsing import format_calls, parse_tagged_reply
 from .token_history import TokenHistory, with_call_ids
 
 Line = str | Message | ToolCall | Sequence[ToolCall]

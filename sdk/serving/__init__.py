@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .app import build_app
+    from .openai_api import build_app
     from .server import Server, serve
 
 __all__ = ["Server", "build_app", "serve"]
@@ -13,7 +13,7 @@ __all__ = ["Server", "build_app", "serve"]
 
 def __getattr__(name: str) -> Any:
     if name == "build_app":
-        from .app import build_app
+        from .openai_api import build_app
 
         return build_app
     if name in ("Server", "serve"):

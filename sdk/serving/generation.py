@@ -19,10 +19,10 @@ from ..policies.protocol import LOWEST_TEMPERATURE, Completion, Sampling, Stream
 from ..policies.rendering import ChatRenderer, ParsedReply
 from ..records import Message, ToolCall
 from ..rollouts.seeds import derive_seed
-from .calls import StrictSchemas, WrittenCall, calls_as_text, written_calls
-from .errors import ApiError, bad_request
-from .requests import ChatRequest
+from .api_errors import ApiError, bad_request
+from .chat_request import ChatRequest
 from .settled import SettledReply
+from .tool_calls import StrictSchemas, WrittenCall, calls_as_text, written_calls
 
 _MOST_CHARACTERS_A_TOKEN = 256
 """More than the longest token of any vocabulary that we know: runs of 128 blanks."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ..records import Message, ToolCall
-from .errors import bad_request, shown
+from .api_errors import bad_request, shown
 
 _REASONING = ("reasoning_content", "reasoning")
 """What we call a reasoning, and what vLLM does."""

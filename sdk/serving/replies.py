@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..records import ToolPrompt
-from .calls import WrittenCall
-from .errors import ApiError
+from .api_errors import ApiError
 from .generation import Choice, Generated
+from .tool_calls import WrittenCall
 
 _PIECE_CHARS = 32
 DONE = b"data: [DONE]\n\n"

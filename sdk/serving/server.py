@@ -178,7 +178,7 @@ def serve(
         from ..policies.embedded import EmbeddedEngine
         from ..policies.rendering import make_renderer
         from ..policies.shown_tools import render_less
-        from .app import build_app
+        from .openai_api import build_app
 
         shown = tool_prompt or shown_by_default(loaded.tool_prompt)
         renderer = render_less(make_renderer(loaded.tokenizer, family=family or loaded.family), shown)

@@ -10,10 +10,10 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .errors import as_api_error
+from .api_errors import as_api_error
+from .chat_request import ChatRequest
 from .generation import Generator
 from .replies import ReplyStream, error_event
-from .requests import ChatRequest
 
 Found = TypeVar("Found")
 

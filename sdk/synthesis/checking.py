@@ -18,7 +18,7 @@ from ..rollouts.scripts import play_scripts
 from ..verifiers import VerifierLike, all_of, answer_match, calls_match, final_state, required_calls
 from ..verifiers.calls import holds_pattern
 from ..verifiers.grounding import ungrounded_arguments
-from ..verifiers.tokens import positions, tokenize
+from ..verifiers.text_tokens import positions, tokenize
 
 _RIGHT = re.compile(r"\S+ 1: ")
 """How a line of a combined verdict begins that has nothing to complain of."""

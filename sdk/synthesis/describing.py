@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from .facts import Cell, Facts, at
 from .naming import IDENTIFYING, noun_of, singular, verb_and_object, without_id, words
-from .walking import Found, NoWalk, Path, Step, Told, Walk
+from .random_walk import Found, NoWalk, Path, Step, Told, Walk
+from .world_facts import Cell, Facts, at
 
 _WRAPPERS = frozenset({"data", "items", "results", "result", "list", "records", "entries", "values", "content"})
 """Keys that say nothing of what is in them."""

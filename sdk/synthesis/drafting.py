@@ -10,9 +10,9 @@ from ..records import Message, Task, ToolCall
 from ..rollouts.seeds import derive_seed
 from .describing import spoken
 from .learning import Lessons
+from .random_walk import Found, NoWalk, Walk, minimised, walk
 from .realism import realism
 from .requesting import Request, request
-from .walking import Found, NoWalk, Walk, minimised, walk
 from .worlds import Worlds
 
 _WALKS = 8

@@ -13,8 +13,8 @@ from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, sc
 
 from ..errors import ConfigError
 from ..rollouts.seeds import derive_seed
-from .facts import Cell, Facts, Scalar
 from .naming import likeness
+from .world_facts import Cell, Facts, Scalar
 from .worlds import Worlds, told
 
 LIKE = 0.85

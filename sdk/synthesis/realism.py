@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from .learning import LIKE, Feed, Lessons
+from .random_walk import Told, Walk
 from .requesting import Request
-from .walking import Told, Walk
 
 _SHORT, _LONG = 25, 60
 """Words: up to the first a request is short, from the second on it is not."""

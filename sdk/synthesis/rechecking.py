@@ -15,7 +15,7 @@ from ..progress import Progress, Silent
 from ..records import Task
 from ..tasks import load_tasks
 from ..tasks.files import read_file
-from ..tasks.rows import task_from_mapping
+from ..tasks.task_rows import task_from_mapping
 from .checking import Seen, played_again, replay_problem, wording_problem
 from .worlds import open_worlds
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .describing import Describer, asked_for, last_name, spoken
-from .facts import Scalar, leaves
 from .naming import MAKING, SETTING, verb_and_object, words
-from .walking import Found, NoWalk, Path, Step, Told, Walk
+from .random_walk import Found, NoWalk, Path, Step, Told, Walk
+from .world_facts import Scalar, leaves
 
 ASKING = (
     "{What} {is_} {x}?",

@@ -8,7 +8,7 @@ from ..errors import PolicyFailure
 from ..policies.protocol import Agent, Sampling
 from ..records import Message
 from ..rollouts.seeds import derive_seed
-from ..verifiers.tokens import positions, tokenize
+from ..verifiers.text_tokens import positions, tokenize
 from ..verifiers.wording import numbers_and_names
 from .naming import VERBS
 from .requesting import Request

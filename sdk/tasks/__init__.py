@@ -1,6 +1,6 @@
 """Tasks: reading them from what the user has, and splitting them without leaks."""
 
-from .loading import load_tasks
+from .loader import load_tasks
 from .splitting import Split, ThreeWaySplit, keep_aside, split_tasks, split_three_ways, spread
 
 __all__ = ["Split", "ThreeWaySplit", "keep_aside", "load_tasks", "split_tasks", "split_three_ways", "spread"]

@@ -12,7 +12,7 @@ from typing import Any
 from mcp_bridge.extras import require_extra
 
 from ..errors import ConfigError
-from .rows import from_arrow_row, from_csv_cells, task_fields
+from .task_rows import from_arrow_row, from_csv_cells, task_fields
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 

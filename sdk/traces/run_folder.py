@@ -22,10 +22,10 @@ from ..evidence.saved_weights import files_in
 from ..records import Rollout
 from . import identity
 from .atomic_files import file_sha256, make_folder, read_json, require_space, write_bytes, write_json
+from .folder_opening import CALLS, holds_run, new_info, note_resume, now, read_info, refuse_foreign_content
 from .interrupted_calls import ended, interrupted
 from .journal import Journal, Line
 from .json_text import dump_json, json_line, non_finite_path
-from .opening import CALLS, holds_run, new_info, note_resume, now, read_info, refuse_foreign_content
 from .run_lock import RunLock
 from .settling import move_to_discarded, settle
 

@@ -15,9 +15,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..progress import Step
 from ..traces.run_folder import RunFolder
-from .collecting import STAGE, Collector
 from .config import TrainConfig
 from .curriculum import Curriculum
+from .rollout_worker import STAGE, Collector
 from .run_identity import LATEST_KEPT, MOST_CANDIDATES
 
 _CHECKPOINT = f"{PREFIX_CHECKPOINT_DIR}-"

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ..errors import ConfigError
 from ..policies.protocol import LOWEST_TEMPERATURE
 from ..policies.tool_prompt import TrainedToolPrompt, as_trained
-from ..policies.vllm.options import VllmOptions
+from ..policies.vllm.vllm_options import VllmOptions
 from ..rollouts.limits import Limits
 from .advantages import Baseline, Scale
 

@@ -10,12 +10,12 @@ from transformers import PrinterCallback
 
 from ..errors import ToolbakeError
 from ..policies.models import load_model
-from ..policies.models.progress import quiet_loading
-from .collecting import TrainingStopped
+from ..policies.models.quiet_loading import quiet_loading
 from .config import TrainConfig
 from .grpo import make_trainer
 from .lora import load_kept, plain_model, with_adapters
 from .processes import Command, holding_device, join, sharded, share
+from .rollout_worker import TrainingStopped
 from .sharding import forget_weights
 from .warm_start import make_warm_start
 

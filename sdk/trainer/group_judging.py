@@ -12,8 +12,8 @@ import anyio.abc
 from ..errors import ConfigError, plain_errors
 from ..records import Rollout
 from ..rollouts.stream import StreamClosed
-from ..verifiers.protocol import GroupVerifier, VerifierLike, judges_groups
-from ..verifiers.running import judge_group, verifier_name
+from ..verifiers.verification import judge_group, verifier_name
+from ..verifiers.verifier import GroupVerifier, VerifierLike, judges_groups
 from .config import TrainConfig
 
 _STOPPED = "training was stopped before the group was judged"

@@ -29,13 +29,13 @@ from trl.trainer.utils import add_fused_lm_head
 
 from ..policies.protocol import WeightPublisher
 from .batch import Batch
-from .collecting import TrainingStopped
 from .config import TrainConfig, sampling_level
 from .finite_gradients import FiniteGradients
 from .lora import plain_model
 from .micro_batches import Plan, collate_batch, over_budget
 from .processes import by_deepspeed, sharded, share, stage_ended, world_size
-from .sampling import NoteWeights, publish
+from .rollout_worker import TrainingStopped
+from .sampler import NoteWeights, publish
 from .sharding import ShardsWeights, full, let_go, present_state, shard_frozen
 from .shared_prefix import checkpoint_layers, share_prefixes
 from .zero import accumulating

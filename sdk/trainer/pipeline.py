@@ -37,7 +37,7 @@ from .run_identity import bytes_still_needed, check_model_name, run_folder_path,
 from .sides import choose_sides, require_a_way_to_learn, settle
 
 if TYPE_CHECKING:
-    from .stages import Learner
+    from .learner import Learner
 
 UNTRAINED, WARM, TRAINED = "untrained", "after_warm_start", "after_grpo"
 CHOSEN = "chosen on validation"
@@ -187,7 +187,7 @@ class _Run:
         await anyio.to_thread.run_sync(require_shown, model, lengths_of(self.config.tool_prompt))
         demonstrations = await self._replayed_demonstrations()
         await self._probe()
-        from .stages import open_learner
+        from .learner import open_learner
 
         self.progress.say(f"loading the model {model or '(embedded SmolLM2-135M-Instruct)'}")
         async with open_learner(model, config=self.config, folder=self.folder, progress=self.progress) as learner:
@@ -239,7 +239,7 @@ class _Run:
         """Before the first step: a verifier that degenerate policies earn would teach to be degenerate."""
         if not self.config.probe_tasks or self.folder.stage(PROBES) is not None:
             return
-        from ..probing.running import run_probes
+        from ..probing.probe_run import run_probes
 
         report = await run_probes(
             self.source,
@@ -275,7 +275,7 @@ class _Run:
         self.folder.finish_stage(stage, {"rollouts": len(self.conditions[title])})
 
     async def _keep_untrained(self, learner: Learner, engine: RolloutEngine) -> None:
-        from .choosing import keep_untrained
+        from .checkpoint_selection import keep_untrained
 
         await keep_untrained(
             learner, engine, self.validation, folder=self.folder, config=self.config, progress=self.progress
@@ -283,7 +283,7 @@ class _Run:
 
     async def _choose(self, learner: Learner, engine: RolloutEngine) -> None:
         """Take the weights that do best on the tasks kept aside, and measure them on the held-out ones."""
-        from .choosing import choose_checkpoint
+        from .checkpoint_selection import choose_checkpoint
 
         chosen, self.choice = await choose_checkpoint(
             learner, engine, self.validation, folder=self.folder, config=self.config, progress=self.progress

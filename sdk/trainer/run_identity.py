@@ -12,13 +12,13 @@ from mcp_bridge.records import Tool
 from mcp_bridge.sessions.handlers import Handlers
 
 from ..errors import ConfigError, RunFolderError
-from ..policies.vllm.options import VllmOptions
+from ..policies.vllm.vllm_options import VllmOptions
 from ..records import Task
 from ..traces.digests import handlers_identity, tasks_identity, tools_identity
+from ..traces.folder_opening import read_info
 from ..traces.identity import fingerprint, plain_config, same_run
-from ..traces.opening import read_info
 from ..verifiers import VerifierLike, verifier_identity
-from .auditing import AUDIT, audit_verifier
+from .auditor import AUDIT, audit_verifier
 from .config import TrainConfig
 from .processes import by_deepspeed, mixed_precision
 

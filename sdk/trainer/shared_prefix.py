@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import ModelError
 from ..policies.models.sliding_window import short_windows
-from ..policies.models.trial import beyond
+from ..policies.models.tolerance import beyond
 from .prefix_tree import PrefixTree, build_prefix_tree
 from .processes import follows
 from .tree_attention import TreePlan, attending_by, attending_by_tree, attention_of

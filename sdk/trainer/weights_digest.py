@@ -1,4 +1,4 @@
-"""The digest of the weights in training, as `sdk.evidence.weights` has it of the files that they are saved into."""
+"""The digest of the weights in training: that which `sdk.evidence.weight_digests` computes of their files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peft import PeftModel, get_peft_model_state_dict
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
-from ..evidence.weights import Tensor, tensors_digest
+from ..evidence.weight_digests import Tensor, tensors_digest
 
 _THREADS = min(4, os.cpu_count() or 1)
 _DTYPES = {

@@ -6,9 +6,9 @@ from .calls import calls_match, required_calls
 from .code_tests import code_passes
 from .combining import all_of, any_of, extra_credit, gated, lexicographic, thrift, watched, weighted
 from .grounding import grounded, minicheck
-from .protocol import Verifier, VerifierLike
-from .running import check_verifier, run_verifier, verifier_identity, verifier_name
 from .states import final_state, state_where
+from .verification import check_verifier, run_verifier, verifier_identity, verifier_name
+from .verifier import Verifier, VerifierLike
 
 __all__ = [
     "Verifier",

@@ -14,7 +14,7 @@ from ..records import Rollout, Verdict
 from .comparing import holds_json, same_json, shortened
 from .patterns import matches
 from .schemas import first_schema_problem
-from .tokens import tokenize
+from .text_tokens import tokenize
 
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)

@@ -14,7 +14,7 @@ from ..records import Rollout, Verdict
 from .answer_forms import DENIALS, gold, judged_answer, user_texts, words_asked
 from .comparing import shortened
 from .returned import repeated
-from .tokens import UNITS, Quantity, Token, is_number, positions, quantities, tokenize
+from .text_tokens import UNITS, Quantity, Token, is_number, positions, quantities, tokenize
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Is the number in the answer the right amount, in whatever unit it is said?
@@ -103,7 +103,7 @@ def answer_number(*, within: float = 0.0, relative: float = 0.0, max_words: int 
     The expected answer is a number, a text such as `"12.5 kg"`, or `{"value": 12.5, "unit": "kg"}`. With a unit, the
     answer may use another one of the same kind (12 500 g) but not none; without one, the number counts and its unit is
     not looked at. Units of length, mass, time, volume, data, speed, energy, power and temperature are known, percent,
-    and six currencies, which are not exchanged; `sdk.verifiers.tokens.UNITS` lists them.
+    and six currencies, which are not exchanged; `sdk.verifiers.text_tokens.UNITS` lists them.
 
     `within` is the largest difference in the unit of the expected answer, `relative` as a share of its amount; the
     larger counts. The answer does not count where it has another number that the prompt does not have, hedges ("12 or

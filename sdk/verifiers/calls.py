@@ -12,7 +12,7 @@ from ..errors import ConfigError, VerifierError
 from ..records import CallRecord, Rollout, Verdict
 from .comparing import cut_text, same_json, shortened
 from .patterns import matches
-from .tokens import positions, tokenize
+from .text_tokens import positions, tokenize
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Calls as a person reads them: `find(query≈"chair")` where the task has `{"$text": "chair"}`.

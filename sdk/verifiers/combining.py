@@ -9,8 +9,8 @@ from typing import Any
 
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
-from .protocol import VerifierLike, judges_groups
-from .running import check_verifier, run_verifier, verifier_name
+from .verification import check_verifier, run_verifier, verifier_name
+from .verifier import VerifierLike, judges_groups
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What comes first, and what only breaks ties: lexicographic order, extra credit that never outweighs being right.

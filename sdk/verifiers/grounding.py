@@ -15,9 +15,9 @@ from ..errors import ConfigError, VerifierError
 from ..records import CallRecord, Rollout, Verdict
 from .combining import checked_parts
 from .comparing import shortened
-from .protocol import VerifierLike
-from .running import call_in_thread, run_verifier, verifier_name
-from .tokens import Token, positions, tokenize
+from .text_tokens import Token, positions, tokenize
+from .verification import call_in_thread, run_verifier, verifier_name
+from .verifier import VerifierLike
 from .wording import content_words, numbers_and_names, sentences
 
 _ABSTAINS = re.compile(

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..records import Rollout
-from .tokens import Token, positions, tokenize
+from .text_tokens import Token, positions, tokenize
 from .wording import NO_CONTENT
 
 _SPACES = re.compile(r"\s*")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .tokens import Token, tokenize
+from .text_tokens import Token, tokenize
 
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'(\[])|\n+|(?<=;)\s+")
 _CAPITAL = re.compile(r"(?<![.!?]\s)(?<!^)\b[A-Z][\w'-]+")

@@ -13,12 +13,12 @@ from ..errors import ToolbakeError
 from ..traces.json_text import dump_json
 from .details import detail
 from .evidence import Announced
-from .facts import metrics_of, run_facts
 from .index import RunIndex, find_runs
 from .labels import Labels
 from .page_files import one_page
+from .run_summary import metrics_of, run_facts
 from .summaries import FIELDS
-from .tokens import token_rows
+from .token_view import token_rows
 
 _CHUNK_BYTES = 400_000
 """Of JSON before it is compressed; opening a rollout unpacks one such piece."""

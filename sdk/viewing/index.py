@@ -16,7 +16,7 @@ from ..errors import RunFolderError
 from ..probing import STAGE as PROBES
 from ..traces.json_text import dump_json
 from ..traces.run_folder import RunFolder
-from .facts import finished_stages
+from .run_summary import finished_stages
 from .summaries import summary
 
 _MOST_PROBLEMS = 50

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import ToolbakeError
+from ..traces.folder_opening import now
 from ..traces.journal import Journal
 from ..traces.json_text import dump_json
-from ..traces.opening import now
 from ..traces.run_folder import RunFolder
 from .index import find_runs
 

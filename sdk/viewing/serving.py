@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..serving.server import Server, bind
-from .app import build_app
 from .index import RunIndex, find_runs
+from .viewer_app import build_app
 
 _LOOK_EVERY_S = 1.0
 

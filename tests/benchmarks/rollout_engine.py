@@ -206,9 +206,9 @@ def _overlap(staleness: int, update_s: float) -> dict[str, float]:
     from sdk.rollouts.engine import RolloutEngine
     from sdk.rollouts.limits import Limits
     from sdk.traces import RunFolder
-    from sdk.trainer.collecting import Collector
     from sdk.trainer.config import TrainConfig
     from sdk.trainer.curriculum import Curriculum
+    from sdk.trainer.rollout_worker import Collector
 
     config = TrainConfig(
         max_staleness=staleness, grpo_steps=STEPS, prompts_per_step=2, group_size=4, limits=Limits(max_turn_tokens=1000)

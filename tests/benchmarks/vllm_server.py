@@ -80,7 +80,7 @@ def for_training(loaded: Any, python: Path) -> Iterator[Vllm]:
 
     from sdk.policies.protocol import Sampling
     from sdk.policies.vllm import VllmOptions, open_vllm
-    from sdk.policies.vllm.weights import untied
+    from sdk.policies.vllm.published_weights import untied
 
     # vLLM takes the end token from the tokenizer, too.
     tokenizer = copy.deepcopy(loaded.tokenizer)

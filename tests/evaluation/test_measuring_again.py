@@ -196,7 +196,7 @@ async def test_a_model_that_is_refused_leaves_no_key_on_disk_or_in_the_error(tmp
     ids=["tuple", "mapping"],
 )
 def test_only_the_address_and_the_model_name_of_an_endpoint_are_stored(model: Any) -> None:
-    from sdk.policies.opening import model_label
+    from sdk.policies.model_source import model_label
 
     assert model_label(model) == "http://127.0.0.1:9/v1#m"
 

@@ -19,7 +19,7 @@ from sdk.evidence.canonical import canonical, digest, link, sha256
 from sdk.evidence.findings import Verification
 from sdk.evidence.links import rollout_links
 from sdk.evidence.verifying import sign_run
-from sdk.evidence.weights import files_digest
+from sdk.evidence.weight_digests import files_digest
 from sdk.traces import RunFolder
 from sdk.traces.json_text import dump_json
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from mcp_bridge.ledger.lines import LedgerLine
 from mcp_bridge.records import ToolResult
-from sdk.evidence.view import stored_view
+from sdk.evidence.stored_rollout import stored_view
 from sdk.records import CallRecord, Failure, Message, Rollout, Task, TokenRow, ToolCall
 from sdk.traces.json_text import dump_json
 

@@ -106,7 +106,7 @@ def test_checkpoints_are_held_against_the_weights_that_were_sampled_from(
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    from sdk.trainer.stages import Learner
+    from sdk.trainer.learner import Learner
 
     tasks = [{"id": f"t{n}", "prompt": f"Where is order {n}?"} for n in range(5)]
     config = {

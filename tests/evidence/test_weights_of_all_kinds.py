@@ -22,7 +22,7 @@ from transformers import (
 )
 
 import sdk
-from sdk.evidence.weights import files_digest, files_of
+from sdk.evidence.weight_digests import files_digest, files_of
 from sdk.records import Rollout
 from sdk.traces import RunFolder
 from sdk.trainer.weights_digest import weights_digest

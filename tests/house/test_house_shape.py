@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,16 @@ VAGUE_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}
 def test_no_file_has_a_name_that_says_nothing() -> None:
     code = [path for path in own_files() if path.suffix == ".py"]
     assert [str(path) for path in code if VAGUE_NAMES & {part.removesuffix(".py") for part in path.parts}] == []
+
+
+def test_no_two_files_of_a_package_have_one_name() -> None:
+    # But for the commands, which are named by the user.
+    counted = Counter(
+        (path.parts[0], path.name)
+        for path in product_files()
+        if path.name not in ("__init__.py", "__main__.py") and path.parts[:3] != ("sdk", "cli", "commands")
+    )
+    assert [name for name, count in counted.items() if count > 1] == []
 
 
 def exporting_packages() -> list[str]:

@@ -18,7 +18,7 @@ from sdk.judging import Budget, Ranked, Ranker, ranked
 from sdk.records import Rollout, Task, Verdict
 from sdk.traces import RunFolder
 from sdk.verifiers import all_of, verifier_identity
-from sdk.verifiers.running import judge_group
+from sdk.verifiers.verification import judge_group
 
 TINY = {
     **{"probe_tasks": 0, "warm_start_steps": 0, "grpo_steps": 2, "prompts_per_step": 2, "group_size": 4, "heldout": 1},

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdk.policies.rendering.calls import format_calls, parse_tagged_reply, read_arguments
+from sdk.policies.rendering.call_parsing import format_calls, parse_tagged_reply, read_arguments
 from sdk.records import ToolCall
 
 

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from mcp_bridge.records import Tool
 from sdk.errors import ConfigError, PolicyFailure
 from sdk.policies.endpoint import EndpointAgent
-from sdk.policies.opening import check_model_source, model_label
+from sdk.policies.model_source import check_model_source, model_label
 from sdk.policies.protocol import Sampling
 from sdk.policies.token_agent import turn_seed
 from sdk.records import Message

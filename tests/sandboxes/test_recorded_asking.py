@@ -17,8 +17,8 @@ from recorder_runs import node_command
 import mcp_bridge
 from mcp_bridge import Elicitation, Handlers, SourceError, Tool
 from sandboxes.recorded import Cassette, RecordedTwin
+from sandboxes.recorded.cassette_writer import CassetteWriter
 from sandboxes.recorded.proxy import serve_recorder
-from sandboxes.recorded.writing import CassetteWriter
 
 TALKATIVE = str(Path(__file__).parents[1] / "bridge" / "servers" / "talkative.py")
 OLD, NEW = "2025-11-25", "2026-07-28"

@@ -69,17 +69,17 @@ def test_others_are_answered_while_a_prompt_is_rendered():
 
 
 def test_others_are_answered_while_a_body_is_read(monkeypatch):
-    import sdk.serving.app
+    import sdk.serving.openai_api
 
     asked, let = threading.Event(), threading.Event()
-    read = sdk.serving.app.read_request
+    read = sdk.serving.openai_api.read_request
 
     def wait_and_read(raw):
         asked.set()
         assert let.wait(60)
         return read(raw)
 
-    monkeypatch.setattr(sdk.serving.app, "read_request", wait_and_read)
+    monkeypatch.setattr(sdk.serving.openai_api, "read_request", wait_and_read)
     with running(FakePolicy(lambda prompt, seed: "Hello."), renderer=RENDERER) as server:
         asking = threading.Thread(target=post, args=(server,))
         asking.start()

@@ -25,7 +25,7 @@ import matplotlib.backends.backend_agg  # noqa: F401 - before the forks, for the
 from test_training_runs import TINY, add, even_letters, tasks
 
 import sdk
-import sdk.trainer.stages  # loads torch and TRL before the forks
+import sdk.trainer.learner  # loads torch and TRL before the forks
 from sdk.policies.models.loading import load_tokenizer
 from sdk.policies.rendering import make_renderer
 from sdk.traces import RunFolder

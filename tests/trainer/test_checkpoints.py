@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sdk.trainer.stages import newest_checkpoint
+from sdk.trainer.learner import newest_checkpoint
 
 
 def _checkpoint(folder: Path, step: int, state: str) -> Path:

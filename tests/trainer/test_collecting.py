@@ -19,9 +19,9 @@ from sdk.rollouts.engine import RolloutEngine
 from sdk.rollouts.limits import Limits
 from sdk.traces import RunFolder
 from sdk.trainer.batch import BatchStats
-from sdk.trainer.collecting import Collector
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.curriculum import Curriculum
+from sdk.trainer.rollout_worker import Collector
 
 pytestmark = pytest.mark.timeout(60)
 DESK = Helpdesk()

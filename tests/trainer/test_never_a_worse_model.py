@@ -11,11 +11,11 @@ import pytest
 
 import sdk
 from sdk.cli.quickstart_options import quickstart_options
-from sdk.evidence.weights import files_digest
+from sdk.evidence.weight_digests import files_digest
 from sdk.tasks import ThreeWaySplit
 from sdk.traces import RunFolder
 from sdk.trainer.callbacks import ThinCheckpoints
-from sdk.trainer.choosing import choose
+from sdk.trainer.checkpoint_selection import choose
 from sdk.trainer.sides import choose_sides, settle
 
 SHORT = {"max_turns": 2, "max_turn_tokens": 40, "max_tokens": 64}

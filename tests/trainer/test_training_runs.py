@@ -226,7 +226,7 @@ async def test_a_cancelled_stage_never_looks_finished_and_goes_on(
 def test_a_run_killed_between_its_last_checkpoint_and_its_end_makes_no_further_step(
     tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sdk.trainer.stages import Learner
+    from sdk.trainer.learner import Learner
 
     keep = Learner._keep
 

@@ -10,7 +10,7 @@ from rollouts_for_verifiers import rollout
 from sdk.errors import ConfigError, VerifierError
 from sdk.records import Message
 from sdk.verifiers import answer_match, run_verifier
-from sdk.verifiers.tokens import tokenize
+from sdk.verifiers.text_tokens import tokenize
 
 
 async def score(answer, gold, *, verifier=None, prompt="Where is order 4417?", **fields):

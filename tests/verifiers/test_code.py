@@ -14,7 +14,8 @@ from rollouts_for_verifiers import rollout
 
 from sdk.errors import ConfigError, VerifierError
 from sdk.verifiers import code_passes, run_verifier
-from sdk.verifiers.confined import ConfinedLimits, call_confined, confinement, kernel, run_confined, running
+from sdk.verifiers.confined import ConfinedLimits, call_confined, confinement, kernel, run_confined
+from sdk.verifiers.confined import confined_process as running
 
 SECRET = "7f3a-expected"
 TESTS = [

@@ -15,7 +15,7 @@ from .listing import Lister
 from .rendering import Renderer
 from .requests import MISSING, TAKEN, Problem, Reply, Request, status_of
 from .rows import Found, Rows
-from .writing import Writer
+from .writes import Writer
 
 if TYPE_CHECKING:
     from mcp_bridge.openapi.document import Operation

@@ -13,7 +13,7 @@ from ..shapes import Shape, Shapes
 from ..values.fitting import LINK, is_link
 from ..values.making import kind_fits
 from ..values.realistic import words_of
-from ..world.keys import column_value
+from ..world.row_keys import column_value
 from ..world.store import Row, Store
 from .requests import INVALID, Problem
 

@@ -9,7 +9,7 @@ from ..inference.model import HIDDEN, WITHIN, Item, Plan, Table
 from ..inference.paths import names_of
 from ..values.fitting import LINK, is_link
 from ..values.realistic import words_of
-from ..world.keys import ONLY, column_value, row_key
+from ..world.row_keys import ONLY, column_value, row_key
 from ..world.store import Row, Store
 from .requests import INVALID, MISSING, Problem, Request
 

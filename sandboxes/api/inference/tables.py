@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..shapes import Shapes
 from ..values.realistic import words_of
-from .keys import key_part, scope_part
+from .key_inference import key_part, scope_part
 from .model import HIDDEN, Item, Part, Table
 from .paths import (
     body_schema,

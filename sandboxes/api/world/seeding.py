@@ -14,7 +14,7 @@ from ..shapes import Shape, Shapes
 from ..values.fitting import LINK
 from ..values.making import NOTHING, Maker
 from ..values.realistic import Realistic, words_of
-from .keys import ONLY, column_value, new_key_value, row_key, with_key
+from .row_keys import ONLY, column_value, new_key_value, row_key, with_key
 from .store import Row, Store
 
 _FIRST_DAY = datetime(2026, 1, 5, 9, tzinfo=UTC)

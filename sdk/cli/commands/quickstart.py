@@ -136,7 +136,7 @@ def _ask(
 
     from ...serving import serve
     from ...tasks import load_tasks
-    from ..asking import ask_served_model
+    from ..served_question import ask_served_model
     from ..showing import show_rollout
 
     asked = (t for t in tasks if t["tags"]["tier"] == "2" and t["tags"]["split"] == "heldout")

@@ -73,8 +73,8 @@ def rollout(
     """
     with clean_errors(debug):
         from ...progress import Console
-        from ..asking import require_no_failure
         from ..quiet import quiet_libraries
+        from ..served_question import require_no_failure
         from ..settings import limits
         from ..showing import show_rollout
         from ..sources import load_handlers, load_verifier, model_source, place_arguments, tool_source

@@ -16,7 +16,7 @@ from ..conditions import is_success
 from ..safe_text import cut
 from .faults import ORDER, Fault, FaultKind
 from .gold import GoldCall, expected_answer, gold_calls, missing_calls, says, says_the_opposite
-from .grounding import ungrounded_argument, words_before
+from .invented_values import ungrounded_argument, words_before
 
 _LOOP = 3
 _REPEATED_TEXT = re.compile(r"(.{8,200}?)\1{3,}", re.DOTALL)

@@ -9,7 +9,7 @@ from ...errors import VerifierError
 from ...records import Task, ToolCall
 from ...verifiers.calls import ABSENT, fits, unmatched
 from ...verifiers.comparing import same_json
-from ...verifiers.tokens import Token, positions, tokenize
+from ...verifiers.text_tokens import Token, positions, tokenize
 
 
 class GoldCall(NamedTuple):

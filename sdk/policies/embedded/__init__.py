@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .engine import EmbeddedEngine
+from .inference_engine import EmbeddedEngine
 
 __all__ = ["EmbeddedEngine"]

@@ -11,10 +11,10 @@ import torch
 
 from ...errors import ModelError
 from ..models.sliding_window import short_windows
-from ..models.trial import beyond
+from ..models.tolerance import beyond
 from .attention import DecodeStep, JointStep, NextTokens, PrefillStep, RowCache, Segment, Step
+from .model_weights import OwnWeights, check_supported
 from .packed import EVERY_FORM, Packed, PackedLinear
-from .weights import OwnWeights, check_supported
 
 PREFILL_TOKENS = 2048
 """The most tokens of segments in one forward pass, which bounds the memory of activations."""

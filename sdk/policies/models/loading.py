@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import ModelError
 from ..protocol import LOWEST_TEMPERATURE, Sampling
 from ..tool_prompt import TrainedToolPrompt, as_trained
-from .progress import quiet_loading
+from .quiet_loading import quiet_loading
 from .saving import NOTES_FILE
 from .smollm2 import embedded_folder
 

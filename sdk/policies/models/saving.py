@@ -15,7 +15,7 @@ from typing import Any
 from ...errors import ModelError
 from ..protocol import Sampling
 from ..tool_prompt import TrainedToolPrompt
-from .progress import quiet_loading
+from .quiet_loading import quiet_loading
 
 
 @contextmanager

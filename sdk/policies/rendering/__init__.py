@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import ModelError
 from .demonstration import append_tokens, render_demonstration
-from .protocol import ChatRenderer, ParsedReply
+from .renderer import ChatRenderer, ParsedReply
 
 __all__ = ["ChatRenderer", "ParsedReply", "append_tokens", "make_renderer", "render_demonstration"]
 

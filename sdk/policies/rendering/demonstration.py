@@ -8,7 +8,7 @@ from mcp_bridge.records import Tool
 
 from ...errors import ConfigError
 from ...records import Message, TokenRow
-from .protocol import ChatRenderer
+from .renderer import ChatRenderer
 
 
 def render_demonstration(

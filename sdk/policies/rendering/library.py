@@ -10,9 +10,9 @@ from mcp_bridge.records import Tool
 from ...errors import ModelError
 from ...records import Message, ToolCall
 from .by_tools import ByTools
-from .calls import check_arguments, read_arguments
+from .call_parsing import check_arguments, read_arguments
 from .plain_text import PlainTextCodec
-from .protocol import ParsedReply
+from .renderer import ParsedReply
 from .template import protected_messages
 
 _ASK = Message(role="user", content="Ask")

@@ -18,9 +18,9 @@ from mcp_bridge.records import Tool
 from ...errors import ModelError
 from ...records import Message, ToolCall
 from .by_tools import ByTools
-from .calls import parse_tagged_reply
+from .call_parsing import parse_tagged_reply
 from .plain_text import PlainTextCodec
-from .protocol import ParsedReply
+from .renderer import ParsedReply
 
 _ASK = Message(role="user", content="Ask")
 _MOST_TEXTS = 1024

@@ -25,8 +25,8 @@ import httpx
 from ...errors import PolicyFailure
 from .control import ServerFailed, call, unwell
 from .pressure import CacheFigures
-from .process import VllmProcess
-from .weights import Adapter, AsStarted, Weights, unload
+from .published_weights import Adapter, AsStarted, Weights, unload
+from .server_process import VllmProcess
 
 # ---------------------------------------------------------------------------------------------------------------------
 # State that threads change and coroutines of an event loop wait for.

@@ -19,9 +19,9 @@ from ..endpoint_replies import error_text
 from ..models.saving import open_to_readers
 from ..protocol import Completion, Sampling
 from .fleet import Fleet, Ticket
-from .options import VllmOptions
-from .planes import DataPlane, Transfer
-from .weights import Adapter, Checkpoint, write_checkpoint
+from .published_weights import Adapter, Checkpoint, write_checkpoint
+from .vllm_options import VllmOptions
+from .weight_transfer import DataPlane, Transfer
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Token ids in and out of `/v1/completions`: the body of a request, and its answer read with suspicion.

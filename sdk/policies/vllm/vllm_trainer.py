@@ -15,7 +15,7 @@ from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTran
 from vllm.distributed.weight_transfer.base import TrainerInitInfo
 
 from .control import call
-from .process import free_port
+from .server_process import free_port
 
 
 class SyncClient:

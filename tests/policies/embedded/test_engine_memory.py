@@ -12,7 +12,7 @@ from plain_forward import assert_exact
 
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.embedded import attention as cache
-from sdk.policies.embedded import rows as memory
+from sdk.policies.embedded import scheduler as memory
 from sdk.policies.protocol import Sampling
 from sdk.rollouts.concurrency import FULL
 

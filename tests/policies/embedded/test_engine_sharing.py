@@ -19,11 +19,11 @@ from test_engine_exactness import MODELS
 from sdk.errors import PolicyFailure
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.embedded.decoder import Decoder
-from sdk.policies.embedded.engine import Batch
-from sdk.policies.embedded.requests import Request
-from sdk.policies.embedded.rows import Memory, Rows
-from sdk.policies.embedded.sampling import generator
-from sdk.policies.embedded.walking import Guesses
+from sdk.policies.embedded.inference_engine import Batch
+from sdk.policies.embedded.sampling_request import Request
+from sdk.policies.embedded.scheduler import Memory, Rows
+from sdk.policies.embedded.speculative_decoding import Guesses
+from sdk.policies.embedded.token_sampling import generator
 from sdk.policies.protocol import Completion, Sampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -109,7 +109,7 @@ async def test_each_request_of_a_row_hears_its_tokens_as_they_come() -> None:
 
 
 async def test_a_failure_while_a_row_branches_reaches_every_request_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sdk.policies.embedded.rows import Rows
+    from sdk.policies.embedded.scheduler import Rows
 
     def no_room(*_: Any) -> None:
         raise MemoryError("injected fault")
@@ -360,7 +360,7 @@ def test_guesses_are_as_long_as_they_save_steps() -> None:
 
 
 def test_what_was_learnt_first_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sdk.policies.embedded.walking._MOST_KNOWN", 2)
+    monkeypatch.setattr("sdk.policies.embedded.speculative_decoding._MOST_KNOWN", 2)
     guesses = Guesses()
     for context in ([1, 1, 1], [2, 2, 2], [1, 1, 1], [3, 3, 3]):
         guesses.learn(context, 9)

@@ -24,7 +24,7 @@ from sdk.policies.models import LoadedModel
 from sdk.policies.protocol import Completion, Sampling
 from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from sdk.policies.vllm.control import call
-from sdk.policies.vllm.weights import untied
+from sdk.policies.vllm.published_weights import untied
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -311,7 +311,7 @@ async def test_an_engine_that_computes_a_long_step_is_left_alone_and_one_that_ne
     server: TokenServer, monkeypatch: pytest.MonkeyPatch, patience_s: float, lost: bool
 ) -> None:
     for name, value in (("_EVERY_S", 0.01), ("_PROBE_S", 0.2), ("_BUSY_S", patience_s)):
-        monkeypatch.setattr(f"sdk.policies.vllm.watching.{name}", value)
+        monkeypatch.setattr(f"sdk.policies.vllm.health_monitor.{name}", value)
     async with opened(server, max_retries=50) as policy:
         await asyncio.to_thread(policy.publish, state(1.0), version=1)
         server.hold.clear()

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 import sdk
-from sdk.policies.opening import check_model_source, model_label
+from sdk.policies.model_source import check_model_source, model_label
 from sdk.policies.vllm import VllmOptions, open_vllm
 from sdk.policies.vllm.fleet import PrefixRouter
-from sdk.policies.vllm.process import server_arguments, vllm_python
+from sdk.policies.vllm.server_process import server_arguments, vllm_python
 
 HERE = ("http://127.0.0.1:8000",)
 

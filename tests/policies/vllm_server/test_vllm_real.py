@@ -31,7 +31,7 @@ import sdk
 from sdk.policies.models import LoadedModel, load_model
 from sdk.policies.protocol import Sampling
 from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
-from sdk.policies.vllm.weights import untied, write_checkpoint
+from sdk.policies.vllm.published_weights import untied, write_checkpoint
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -232,7 +232,7 @@ async def test_a_server_that_is_killed_is_noticed_started_again_and_given_the_pr
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from sdk.policies.vllm.process import VllmProcess, server_arguments
+from sdk.policies.vllm.server_process import VllmProcess, server_arguments
 arguments = server_arguments(sys.argv[2], cpu=True, lora_rank=0, context_tokens=None)
 process = VllmProcess(sys.argv[1], arguments, log=Path(sys.argv[3]), environment={})
 print(process.pid, flush=True)

@@ -1,0 +1,330 @@
+"""An API twin: a simulated backend with the tools of the live API, from its OpenAPI document alone."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from mcp_bridge.errors import SourceError
+from mcp_bridge.extras import require_extra
+from mcp_bridge.records import ErrorKind, LeftOut, Tool, ToolResult
+from mcp_bridge.toolsets.schema_checks import SchemaTimeout
+
+from ..changes import State
+from ..sandbox import Refused as SandboxRefused
+from ..sandbox import Sandbox, SetupError
+from .access import SIGNED_OUT, Held, asks_for_credentials, held_credentials
+from .access import problem as access_problem
+from .answering.answering import EVENTS, Answerer
+from .answering.requests import Problem, Reply, Request
+from .blueprint import EMPTY, Blueprint
+from .inference.paths import names_of
+from .round_trips import round_trips
+from .rules import Refused, RowStore, Rule, Rules, When
+from .twin_report import Report, report_of
+from .values.fitting import LINK, holds_link
+from .values.making import NOTHING
+from .world.seeding import beginning
+from .world.store import Store, copied
+
+if TYPE_CHECKING:
+    from mcp_bridge.openapi.document import Document
+    from mcp_bridge.openapi.tools import OperationTool
+
+log = logging.getLogger(__name__)
+
+CLOCK = "@clock"
+_MAGIC = b"api-twin 1 "
+_MOST_WARNED = 3
+_DIGEST = hashlib.sha256().digest_size
+
+
+class _Unfit(SandboxRefused):
+    """Arguments that have no form in a request."""
+
+    kind: ErrorKind = "invalid_arguments"
+
+
+class ApiTwin(Sandbox):
+    """A stateful simulated backend of an API.
+
+    `document`: path or URL of an OpenAPI 3.0 or 3.1 document, or the document itself. `rows`: how many rows a
+    collection at the top begins with. `tags`: only operations with one of them; all by default. The scenario `empty`
+    begins without rows; in the scenario `signed_out`, which documents with security have, the caller has no credential.
+    `credentials`: the security schemes that the caller has otherwise, each with its scopes (None: all of them); all
+    schemes by default. What is asked for without a credential is refused with 401, without its scope with 403. What was
+    inferred, and what could not be, is in `report()`.
+
+    Raises `SourceError` where the document cannot be read.
+    """
+
+    scenarios: tuple[str, ...] = ("default", EMPTY)
+
+    def __init__(
+        self,
+        document: str | Path | Mapping[str, Any] | Document,
+        *,
+        seed: int = 0,
+        scenario: str = "default",
+        rows: int = 8,
+        name: str | None = None,
+        tags: Collection[str] = (),
+        credentials: Mapping[str, Collection[str] | None] | None = None,
+        follow_urls: bool = False,
+    ) -> None:
+        require_extra("twins", "ApiTwin", SourceError)
+        if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= 1_000_000:
+            raise SourceError(f"rows is {rows!r}; it must be a whole number from 1 to 1000000")
+        self.blueprint = Blueprint(document, name=name, rows=rows, tags=tags, follow_urls=follow_urls)
+        self.name = self.blueprint.name
+        if asks_for_credentials(self.blueprint.document):
+            self.scenarios = (*type(self).scenarios, SIGNED_OUT)
+        self._credentials = held_credentials(self.blueprint.document, credentials, name=self.name)
+        self._tools = tuple(one.tool for one in self.blueprint.tools.values())
+        self._rules = Rules()
+        super().__init__()
+        self._first = (seed, scenario)
+        self.reset()
+        self.round_trips = round_trips(self.blueprint, self._trial)
+        self._warn()
+
+    def __repr__(self) -> str:
+        return f"ApiTwin({self.name!r}, {len(self._tools)} tools, seed={self._beginning[0]})"
+
+    # -- the protocol of sandboxes ------------------------------------------------------------------------------------
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        return self._tools
+
+    @property
+    def left_out(self) -> Sequence[LeftOut]:
+        """Operations of the document that cannot be used, with the reason."""
+        return self.blueprint.left_out
+
+    @property
+    def now(self) -> datetime:
+        return self._store.now
+
+    def _reset(self, seed: int, scenario: str) -> None:
+        self._own(
+            seed,
+            scenario,
+            Store(self.blueprint.seeds(seed, scenario), beginning(seed)),
+        )
+
+    def _own(self, seed: int, scenario: str, store: Store) -> None:
+        self._beginning = (seed, scenario)
+        self._store = store
+        world = f"{self.blueprint.document.title}/{self.blueprint.data_of(scenario)}/{seed}"
+        self._answerer = Answerer(self.blueprint.backend, self.blueprint.shapes, store, world)
+
+    def _advance(self, by: timedelta) -> None:
+        self._store.now += by
+
+    def fork(self) -> Self:
+        twin = copy.copy(self)
+        twin._own(*self._beginning, self._store.fork())
+        return twin
+
+    def snapshot(self) -> bytes:
+        seed, scenario = self._beginning
+        saved = {
+            "api": self.blueprint.fingerprint(),
+            "seed": seed,
+            "scenario": scenario,
+            **self._store.saved(),
+        }
+        content = json.dumps(saved, separators=(",", ":")).encode()
+        return _MAGIC + hashlib.sha256(content).digest() + content
+
+    def _restore(self, snapshot: bytes) -> None:
+        place = len(_MAGIC) + _DIGEST
+        content = snapshot[place:]
+        if snapshot[:place] != _MAGIC + hashlib.sha256(content).digest():
+            raise SetupError(f"this is no snapshot of {self.name}, or a damaged one; give what snapshot() returned")
+        saved = json.loads(content)
+        if saved["api"] != self.blueprint.fingerprint():
+            raise SetupError(f"this snapshot is of another API, or of another version of it, than {self.name}")
+        store = Store(self.blueprint.seeds(saved["seed"], saved["scenario"]), self.now)
+        store.load(saved)
+        self._own(saved["seed"], saved["scenario"], store)
+
+    def state(self) -> State:
+        state: State = {CLOCK: {"world": {"now": self.now.isoformat()}}}
+        for table in (*self.blueprint.backend.tables, EVENTS):
+            state[table] = {key: copied(row) for key, row in self._store.items(table)}
+        return state
+
+    def _run(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        from mcp_bridge.openapi.responses import Answer, to_result
+
+        tool = self.blueprint.tools[name]
+        reply = self.perform(self._request(tool, arguments))
+        content = reply.text.encode() if reply.body is NOTHING else json.dumps(reply.body).encode()
+        operation = tool.operation
+        return to_result(
+            Answer(reply.status, {"content-type": reply.kind} if content else {}, content),
+            f"{operation.method.upper()} {operation.path} of {self.name}",
+            needs="",
+            tells_401=True,
+            declared=str(reply.status) in operation.responses,
+            prune=lambda value: self.blueprint.maker.pruned(operation, reply.status, value),
+        )
+
+    def _request(self, tool: OperationTool, arguments: Mapping[str, Any]) -> Request:
+        """The request that the live source would send."""
+        from mcp_bridge.openapi.requests import prepare
+        from mcp_bridge.openapi.styles import Unwritable
+
+        operation = tool.operation
+        try:
+            prepared = prepare(operation, tool.plan, arguments)
+        except Unwritable as problem:
+            raise _Unfit(f"Invalid arguments for {tool.tool.name}; nothing was called.\n- {problem}") from problem
+        try:
+            place = None if prepared.body is None else self.blueprint.only_the_server_sets(tool, prepared.value)
+        except SchemaTimeout as timeout:
+            text = f"- they could not be checked in time, and so are not accepted: {timeout}"
+            raise _Unfit(f"Invalid arguments for {tool.tool.name}; nothing was called.\n{text}") from timeout
+        if place is not None:
+            text = f"- {place}: only the server sets this; leave it out"
+            raise _Unfit(f"Invalid arguments for {tool.tool.name}; nothing was called.\n{text}")
+        if prepared.body is not None and holds_link(prepared.value):
+            text = f"- an object whose only property is {LINK!r} stands for another row here; send another name"
+            raise _Unfit(f"Invalid arguments for {tool.tool.name}; nothing was called.\n{text}")
+        given: dict[str, dict[str, Any]] = {
+            "path": {},
+            "query": {},
+            "header": {},
+            "cookie": {},
+        }
+        for argument, parameter in tool.plan.parameters.items():
+            if argument in arguments:
+                given[parameter.location][parameter.name] = arguments[argument]
+        return Request(
+            self.blueprint.backend.plans[operation.operation_id],
+            {name: given["path"][name] for name in names_of(operation.path)},
+            given["query"],
+            given["header"],
+            NOTHING if prepared.body is None else prepared.value,
+        )
+
+    # -- requests and rules -------------------------------------------------------------------------------------------
+
+    def perform_tool(
+        self,
+        tool: OperationTool,
+        arguments: Mapping[str, Any],
+        invalid: tuple[int, ...],
+        brought: Held | None = None,
+    ) -> Reply:
+        """Answer a call as the API itself would: what is invalid is refused with one of the statuses `invalid`.
+
+        `brought`: the credentials that came with the request, beside those that the caller has anyway.
+        """
+        held = {**(brought or {}), **self._held}
+        refusal = access_problem(tool.operation, held)
+        if refusal is not None:
+            return self.refuse(tool, refusal)
+        problem = self._checker.problem(tool.tool.name, arguments)
+        if problem is not None:
+            return self.refuse(tool, Problem(invalid, problem))
+        try:
+            request = self._request(tool, arguments)
+        except _Unfit as unfit:
+            return self.refuse(tool, Problem(invalid, str(unfit)))
+        return self._perform(request)
+
+    @property
+    def _held(self) -> Held:
+        return {} if self._beginning[1] == SIGNED_OUT else self._credentials
+
+    def refuse(self, tool: OperationTool, problem: Problem) -> Reply:
+        """The refusal of an operation, in the shape that the document gives it."""
+        return self.blueprint.refusals.reply(tool.operation, problem, self.now)
+
+    def perform(self, request: Request) -> Reply:
+        """Answer a request with its rules. A refusal has changed nothing. Raises `ToolFailure` where a rule breaks."""
+        refusal = access_problem(request.plan.operation, self._held)
+        if refusal is not None:
+            return self.blueprint.refusals.reply(request.plan.operation, refusal, self.now)
+        return self._perform(request)
+
+    def _perform(self, request: Request) -> Reply:
+        store, operation = self._store, request.plan.operation
+        store.begin()
+        try:
+            rows = RowStore(store, self.blueprint.backend.tables)
+            if self._rules.has(operation.operation_id):
+                self._answerer.check_path(request)
+            reply = self._rules.apply(request, rows, self.now, lambda: self._answerer.answer(request))
+        except Problem as problem:
+            store.undo()
+            return self.blueprint.refusals.reply(operation, problem, self.now)
+        except Refused as refusal:
+            store.undo()
+            return self.blueprint.refusals.reply(operation, Problem((refusal.status,), str(refusal)), self.now)
+        except BaseException:
+            store.undo()
+            raise
+        store.commit()
+        return reply
+
+    def rule(self, operation: str, when: When = "after") -> Callable[[Rule], Rule]:
+        """Adds a rule to an operation, by its id or its tool's name; use it as a decorator.
+
+        The rule is called with an `ApiCall`, `before`, `after` or `instead` of what the twin would do, and may read and
+        write the world's rows, return another body (`after`, `instead`), or raise `Refused(status, message)`. It must
+        take all chance and time from the call. Forks and worlds have the rules that their origin had when they began.
+
+        Raises `SourceError` for an operation that the document does not have.
+        """
+        by_name = {name: one.operation.operation_id for name, one in self.blueprint.tools.items()}
+        wanted = by_name.get(operation, operation)
+        if wanted not in self.blueprint.backend.plans:
+            import difflib
+
+            near = difflib.get_close_matches(operation, list(by_name), n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise SourceError(f"{self.name} has no operation {operation!r}{hint}")
+        if when not in ("before", "after", "instead"):
+            raise SourceError(f"when is {when!r}; it must be before, after or instead")
+
+        def add(rule: Rule) -> Rule:
+            self._rules = self._rules.plus(wanted, when, rule)
+            return rule
+
+        return add
+
+    def _trial(self) -> tuple[Self, Store]:
+        """A small world of its own, in which the caller may do everything."""
+        twin = copy.copy(self)
+        twin._credentials = held_credentials(self.blueprint.document, None, name=self.name)
+        store = Store(self.blueprint.few_rows, beginning(0))
+        twin._own(0, "default", store)
+        return twin, store
+
+    def _warn(self) -> None:
+        broken = [one for one in self.round_trips if one.problem]
+        if broken:
+            more = f"; and {len(broken) - _MOST_WARNED} more" if len(broken) > _MOST_WARNED else ""
+            log.warning(
+                "%s: %d of %d resources do not hold what is created, changed or deleted in this twin: %s%s. report() "
+                "names them all; leave their tools out, or add rules",
+                self.name,
+                len(broken),
+                len(self.round_trips),
+                "; ".join(f"{one.create}: {one.problem}" for one in broken[:_MOST_WARNED]),
+                more,
+            )
+
+    def report(self) -> Report:
+        """What was inferred, operation by operation, what could not be, and which resources do not hold."""
+        return report_of(self.name, self.blueprint.backend, self._rules, self.blueprint.shapes, self.round_trips)

@@ -1,0 +1,186 @@
+"""Requests sample their way along logits that are there: of a row's next token, of what was guessed to come after it,
+or of a row that began with the same prompt a little earlier.
+
+Where a request samples the token that is followed in the row, it goes on to the next logits; where not, it leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from .sampling_request import Request
+from .scheduler import MOST_REMEMBERED, Row, Rows, Way
+from .token_sampling import choose
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a conversation may say next, guessed from what was said before: a guess costs little, a step of its own much.
+#
+# A decode step reads all weights for however few tokens, so the tokens that are likely to come are computed in the step
+# before (speculative decoding: Leviathan et al., arXiv 2211.17192). They are looked up in what the same weights have
+# sampled, as in prompt lookup and SuffixDecoding (arXiv 2411.04975): rollouts of a policy that learns to use tools
+# repeat each other. A guess changes no result. Each token is sampled from the model's own logits by the request's own
+# random numbers, and a guess only decides whether these logits are there already.
+
+MOST_GUESSED = 4
+"""So many tokens ahead. Of a quickstart step's guesses five in six are right."""
+CONTEXT = 3
+"""So many tokens decide what is guessed."""
+_MOST_KNOWN = 200_000
+
+# Measured with the embedded model on two cores, in what one more token costs; on a GPU steps cost more of these.
+_STEP_COSTS = 32.0
+"""A step, whatever it computes."""
+_PADDING_COSTS = 1 / 6
+"""A place in attention, of which each row has as many as the longest."""
+_PRIOR_MADE, _PRIOR_RIGHT = 10.0, 8.0
+"""How many guesses count as made before the first, and how many of these as right."""
+_MEMORY = 0.97
+"""What the guesses of a step weigh in the next one."""
+
+
+class Guesses:
+    """Which token came last after each sequence of three."""
+
+    def __init__(self) -> None:
+        self._next: OrderedDict[tuple[int, ...], int] = OrderedDict()
+        self._made, self._right = 0.0, 0.0
+
+    def learn(self, tokens: Sequence[int], token: int) -> None:
+        """`token` was sampled after `tokens`."""
+        context = tuple(tokens[-CONTEXT:])
+        self._next[context] = token
+        self._next.move_to_end(context)
+        if len(self._next) > _MOST_KNOWN:
+            self._next.popitem(last=False)
+
+    def guess(self, tokens: Sequence[int], *, most: int, stop_ids: Collection[int]) -> list[int]:
+        """At most `most` tokens that may come after `tokens`; none of `stop_ids`, after which nothing is computed."""
+        context = list(tokens[-CONTEXT:])
+        guessed: list[int] = []
+        while len(guessed) < min(most, MOST_GUESSED):
+            token = self._next.get(tuple(context[-CONTEXT:]))
+            if token is None or token in stop_ids:
+                break
+            guessed.append(token)
+            context.append(token)
+        return guessed
+
+    def shorten(self, guesses: Sequence[list[int]]) -> list[list[int]]:
+        """The guesses of all rows of a step, cut to the length at which they save most.
+
+        Which depends on how many were right lately. What was wrong is forgotten in time, also while nothing is guessed.
+        """
+        self._made, self._right = _MEMORY * self._made, _MEMORY * self._right
+        share = (_PRIOR_RIGHT + self._right) / (_PRIOR_MADE + self._made)
+        rows = max(len(guesses), 1)
+
+        def saved(most: int) -> float:
+            tokens = sum(min(len(guess), most) for guess in guesses)
+            return tokens * share * (_STEP_COSTS / rows + 1) - tokens - rows * most * _PADDING_COSTS
+
+        best = max(range(1 + max(map(len, guesses), default=0)), key=saved)
+        return [guess[:best] for guess in guesses]
+
+    def note(self, made: int, right: int) -> None:
+        """So many tokens were guessed, and so many of them sampled."""
+        self._made, self._right = self._made + made, self._right + right
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Walk:
+    """A row and how far its requests get."""
+
+    row: Row
+    first: int
+    """Which of the logits is the row's first; those of the guesses come after it."""
+    guess: Sequence[int]
+    """The row's last tokens, which no request has sampled yet."""
+    ways: list[Way] = field(default_factory=list)
+    steps: int = 0
+    """How many of its logits some request has sampled from."""
+    spoilt: bool = False
+    """Whether some of its logits were nan or infinite."""
+
+    def __post_init__(self) -> None:
+        self.begin = len(self.row.tokens) - len(self.guess)
+        """How many tokens of the row come before its first logits."""
+        self.was_open = is_open(self.row)
+
+
+def walk(rows: Rows, walks: Sequence[Walk], logits_NV: torch.Tensor, guesses: Guesses, version: int) -> None:
+    """Sample for all requests of the rows as many tokens as there are logits for. What was sampled is learnt.
+
+    A request that ends is answered, with this `version` of the weights.
+    """
+    going = [(one, one.row.requests) for one in walks]
+    for place in range(1 + max(len(one.guess) for one in walks)):
+        drawing = [(one.first + place, request) for one, requests in going for request in requests]
+        if not drawing:
+            break
+        samplings, generators = [r.sampling for _, r in drawing], [r.random for _, r in drawing]
+        drawn = zip(*choose(logits_NV, samplings, generators, [row for row, _ in drawing]), strict=True)
+        further = []
+        for one, requests in going:
+            one.steps, end = place + 1, one.begin + place
+            before = one.row.tokens[max(end - CONTEXT, 0) : end]
+            by_token: dict[int, list[Request]] = {}
+            for request in requests:
+                token, logprob = next(drawn)
+                guesses.learn(before, token)
+                one.spoilt |= not math.isfinite(logprob)
+                if not request.take(token, logprob, version):
+                    by_token.setdefault(token, []).append(request)
+            if place < len(one.guess) and (same := by_token.pop(one.guess[place], None)):
+                further.append((one, same))
+            one.ways += [Way(end, requests) for requests in by_token.values()]
+        going = further
+    for one in walks:  # before any row changes its place
+        if one.spoilt:
+            rows.scrub(one.row, max((way.length for way in one.ways), default=0))
+    for one in walks:
+        guesses.note(len(one.guess), one.steps - 1)
+        trail = list(one.row.trail)
+        if one.was_open:
+            # A copy: else one row that others may join would keep the logits of all rows.
+            more = min(one.steps, MOST_REMEMBERED - len(trail))
+            trail += logits_NV[one.first : one.first + more].clone()
+        rows.go_on(one.row, one.begin + one.steps - 1, one.ways, trail)
+
+
+def join(rows: Rows, request: Request, version: int) -> bool:
+    """Sample what the request would have sampled with the rows that began with its prompt; False where none did.
+
+    Rollouts of a group start together and get the same answers from their tools, but not to the millisecond: a request
+    one token behind its group would stay behind, and be computed apart from it, until both end.
+    """
+    ways = [row for row in rows.live_rows() if is_open(row) and row.requests[0].prompt == request.prompt]
+    if not ways:
+        return False
+    for place in range(MOST_REMEMBERED):
+        left = ways[0]
+        [token], [logprob] = choose(left.trail[place][None], [request.sampling], [request.random])
+        if request.take(token, logprob, version):
+            break
+        ways = [row for row in ways if row.requests[0].token_ids[place] == token]
+        if not ways:
+            rows.branch(left, Way(len(request.prompt) + place, [request]), left.trail)
+            break
+        further = [row for row in ways if len(row.trail) > place + 1]
+        if not further:
+            ways[0].requests.append(request)
+            break
+        ways = further
+    return True
+
+
+def is_open(row: Row) -> bool:
+    """Whether others may still join the row's requests: what they sampled from is all remembered."""
+    return len(row.trail) == len(row.requests[0].token_ids)

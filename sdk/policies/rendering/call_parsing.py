@@ -1,0 +1,208 @@
+"""Calls as text: a model's JSON read into `ToolCall`s, with errors the model can act on. Nothing is evaluated."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from mcp_bridge.toolsets.plain import is_plain
+
+from ...records import ToolCall
+from .renderer import ParsedReply
+
+CALL_OPEN = "<tool_call>"
+CALL_CLOSE = "</tool_call>"
+_FORM = 'a call is written <tool_call>{"name": "...", "arguments": {...}}</tool_call>'
+_QUOTED_CHARS = 120
+_MOST_LEVELS = 64
+_NESTING = (dict, list)
+_KEYS = frozenset({"name", "arguments"})
+_BEGUN = re.compile(
+    r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+")\s*,'
+    r'\s*"arguments"\s*:(?P<arguments>.*)',
+    re.DOTALL,
+)
+"""How a call begins, up to its arguments."""
+
+
+def read_arguments(text: str | None) -> tuple[dict[str, Any], str | None]:
+    """The arguments of a call given as a JSON string: `(arguments, None)`, or `({}, what is wrong)`.
+
+    An empty string and None count as no arguments.
+    """
+    if text is None or not text.strip():
+        return {}, None
+    try:
+        value = _strict_decoder.decode(text)
+    except (ValueError, RecursionError) as error:
+        return {}, f"the arguments are not valid JSON ({_reason(error)}): {_quote(text)}"
+    return check_arguments(value)
+
+
+def check_arguments(value: Any) -> tuple[dict[str, Any], str | None]:
+    """`(value, None)` for an object that can be written as UTF-8 JSON, otherwise `({}, what is wrong)`."""
+    if not isinstance(value, dict):
+        return {}, f"the arguments must be a JSON object, not {_kind(value)}"
+    if deeper_than(value, _MOST_LEVELS):
+        return {}, f"the arguments are nested more than {_MOST_LEVELS} levels deep"
+    if is_plain(value):
+        return value, None
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return {}, "the arguments hold half of a surrogate pair (a lone \\ud8xx escape); write the character itself"
+    return value, None
+
+
+def parse_tagged_reply(text: str, *, reasoning_open: bool = False) -> ParsedReply:
+    """Read text with calls in `<tool_call>` tags (the Hermes format) and, before them, `<think>` reasoning.
+
+    Text before the first call is the content; what stands between and after the calls is only in `verbatim`, because
+    no template renders it. `reasoning_open`: the prompt already ended in `<think>`.
+    """
+    reasoning, text = _split_reasoning(text, reasoning_open)
+    first = text.find(CALL_OPEN)
+    if first < 0:
+        return ParsedReply(content=text, reasoning=reasoning)
+    calls: list[ToolCall] = []
+    unparsed = {}
+    position = first
+    while position >= 0:
+        call, end = _read_block(text, position + len(CALL_OPEN))
+        if call.error is not None:
+            unparsed[len(calls)] = text[position:end].strip()
+        calls.append(call)
+        position = text.find(CALL_OPEN, end)
+    return ParsedReply(
+        content=text[:first].rstrip(), reasoning=reasoning, tool_calls=calls, unparsed=unparsed, verbatim=text
+    )
+
+
+def readable_part(unparsed: str) -> tuple[str, str] | None:
+    """The name and the arguments' text of a call that did not parse; None where one of them cannot be found."""
+    found = _BEGUN.match(unparsed.removeprefix(CALL_OPEN))
+    if found is None:
+        return None
+    arguments = found["arguments"].strip()
+    if arguments.endswith(CALL_CLOSE):
+        arguments = arguments.removesuffix(CALL_CLOSE).rstrip().removesuffix("}").rstrip()
+    name = json.loads(found["name"], strict=False)
+    return (name, arguments) if name and arguments and not _has_surrogate(name) else None
+
+
+def format_calls(content: str, calls: list[ToolCall]) -> str:
+    """The text that `parse_tagged_reply` reads back: content, then each call in its tags, a line apart."""
+    blocks = [
+        CALL_OPEN + json.dumps({"name": c.name, "arguments": c.arguments}, ensure_ascii=False) + CALL_CLOSE
+        for c in calls
+    ]
+    return "\n".join([content, *blocks] if content else blocks)
+
+
+def _split_reasoning(text: str, reasoning_open: bool) -> tuple[str | None, str]:
+    body = text.lstrip()
+    if not reasoning_open:
+        if not body.startswith("<think>"):
+            return None, text
+        body = body.removeprefix("<think>")
+    reasoning, closed, rest = body.partition("</think>")
+    return reasoning.strip("\n"), rest.lstrip("\n") if closed else ""
+
+
+def _read_block(text: str, start: int) -> tuple[ToolCall, int]:
+    """The call whose JSON begins at `start` (after the opening tag), and the place where its block ends."""
+    body = start + len(text[start:]) - len(text[start:].lstrip())
+    try:
+        value, end = _strict_decoder.raw_decode(text, body)
+    except (ValueError, RecursionError) as error:
+        raw, end, closed = _raw_block(text, start)
+        if not closed:
+            return _failed(f"the call is not closed by {CALL_CLOSE}: {_quote(raw)}; {_FORM}"), end
+        return _failed(f"the call is not valid JSON ({_reason(error, body)}): {_quote(raw)}; {_FORM}"), end
+    after = end + len(text[end:]) - len(text[end:].lstrip())
+    if text.startswith(CALL_CLOSE, after):
+        return _call_from_json(value), after + len(CALL_CLOSE)
+    raw, block_end, closed = _raw_block(text, end)
+    name = value.get("name") if isinstance(value, dict) else None
+    if closed:
+        message = f"text stands between the call's JSON and {CALL_CLOSE}: {_quote(raw)}; {_FORM}"
+    else:
+        message = f"the call is not closed by {CALL_CLOSE}: {_quote(text[start:block_end])}; {_FORM}"
+    return _failed(message, name if isinstance(name, str) else ""), block_end
+
+
+def _raw_block(text: str, start: int) -> tuple[str, int, bool]:
+    """The text of a block that is no call, where to read on, and whether its closing tag was there."""
+    close = text.find(CALL_CLOSE, start)
+    reopened = text.find(CALL_OPEN, start)
+    if close >= 0 and (reopened < 0 or close < reopened):
+        return text[start:close], close + len(CALL_CLOSE), True
+    end = reopened if reopened >= 0 else len(text)
+    return text[start:end], end, False
+
+
+def _call_from_json(value: Any) -> ToolCall:
+    if not isinstance(value, dict):
+        return _failed(f"the call must be a JSON object, not {_kind(value)}; {_FORM}")
+    name = value.get("name")
+    if not isinstance(name, str) or not name or _has_surrogate(name):
+        return _failed(f'the call has no "name"; {_FORM}')
+    unknown = value.keys() - _KEYS
+    if unknown:
+        return _failed(f"the call has unknown keys {_quote(json.dumps(sorted(unknown)))}; {_FORM}", name)
+    arguments, error = check_arguments(value.get("arguments", {}))
+    return ToolCall(id="", name=name, arguments=arguments, error=error)
+
+
+def _failed(message: str, name: str = "") -> ToolCall:
+    return ToolCall(id="", name="" if _has_surrogate(name) else name, error=message)
+
+
+def _has_surrogate(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _reason(error: ValueError | RecursionError, start: int = 0) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos - start}"
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _quote(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= _QUOTED_CHARS else f"{text[:_QUOTED_CHARS]}... ({len(text)} characters)"
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
+    return kinds[type(value)]
+
+
+def deeper_than(value: Any, levels: int) -> bool:
+    """Whether arrays and objects nest deeper; whoever writes the value as JSON later must not run out of stack."""
+    if not isinstance(value, _NESTING):
+        return False
+    if levels == 0:
+        return True
+    for child in value.values() if isinstance(value, dict) else value:
+        if isinstance(child, _NESTING) and deeper_than(child, levels - 1):
+            return True
+    return False
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is out of range")
+    return value
+
+
+_strict_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

@@ -1,0 +1,350 @@
+"""From options to a policy: servers started or found, looked at, looked after, and ended."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import httpx
+
+from ...errors import ConfigError, PolicyFailure
+from ...progress import Progress, Silent
+from ..endpoint_replies import error_text
+from ..protocol import Sampling
+from .control import INCOMPLETE, broken_off, held_version, is_published
+from .fleet import Fleet, Replica, needs_certificates
+from .health_monitor import StartAgain, Watcher
+from .policy import VllmPolicy, read_answer, request_body
+from .server_process import SERVED_MODEL, VllmProcess, on_cpu, server_arguments, vllm_python
+from .vllm_options import VllmOptions
+from .weight_transfer import DataPlane, open_plane, with_plugin
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Servers of ours: started together, waited for, started again a few times, ended.
+
+_LOOK_S = 0.5
+_TELL_S = 15.0
+
+
+class Starter:
+    """Starts servers for one model. The processes belong to the caller."""
+
+    def __init__(
+        self,
+        model: str,
+        options: VllmOptions,
+        *,
+        lora_rank: int,
+        context_tokens: int | None,
+        folder: Path,
+        plane: DataPlane | None,
+    ) -> None:
+        """`plane`: how weights will be sent, where they are. Raises `ConfigError` where there is no vLLM to start.
+        Blocks for a second."""
+        self._python = vllm_python(options.python)
+        cpu = on_cpu(self._python)
+        self._arguments = [
+            *server_arguments(model, cpu=cpu, lora_rank=lora_rank, context_tokens=context_tokens),
+            *(plane.server_arguments if plane is not None else ()),
+            *options.arguments,
+        ]
+        self._environment = with_plugin(plane, options.environment)
+        self._folder = folder
+        self._restarts_left = options.max_restarts
+        self._max_restarts = options.max_restarts
+        self._started = 0
+
+    def start(self) -> VllmProcess:
+        """Start one, without waiting."""
+        self._started += 1
+        log = self._folder / f"vllm-{self._started}.log"
+        return VllmProcess(self._python, self._arguments, log=log, environment=self._environment)
+
+    def start_again(self, replica: Replica) -> VllmProcess:
+        """One in the place of a server that ended. Raises `PolicyFailure` where that was done often enough."""
+        if self._restarts_left == 0:
+            raise PolicyFailure(f"{replica.problem}; it was started again {self._max_restarts} times (max_restarts)")
+        self._restarts_left -= 1
+        return self.start()
+
+
+async def wait_until_ready(processes: list[VllmProcess], *, timeout_s: float, progress: Progress) -> None:
+    """Wait until all answer, and say so meanwhile. Raises `PolicyFailure` where one does not."""
+    started, told = time.monotonic(), time.monotonic()
+    progress.say(f"starting vLLM ({len(processes)} on this machine), which takes a minute or more: {processes[0].log}")
+    waiting = list(processes)
+    with httpx.Client(verify=False) as client, progress.track("vLLM", len(processes)) as step:
+        while waiting:
+            for process in list(waiting):
+                if await anyio.to_thread.run_sync(process.is_ready, client):
+                    waiting.remove(process)
+                    step.advance(note=f"after {time.monotonic() - started:.0f} s")
+            spent = time.monotonic() - started
+            if waiting and spent > timeout_s:
+                raise PolicyFailure(
+                    f"vLLM did not answer within {timeout_s:g} s of its start (start_timeout_s); "
+                    f"{waiting[0].last_words()}"
+                )
+            if time.monotonic() - told > _TELL_S:
+                told = time.monotonic()
+                step.advance(0, note=f"waiting for {spent:.0f} s")
+            await anyio.sleep(_LOOK_S)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+log = logging.getLogger(__name__)
+
+_ANSWER_S = 60.0
+"""vLLM looks at its machine, once, before it tells of itself."""
+
+
+def warn_of_pieces(url: str, client: httpx.Client) -> None:
+    """A warning in the log where the server says that it is on a CPU and computes long prompts in pieces.
+
+    vLLM 0.32 ends there once a piece of a prompt was computed for a request with a seed, as all of ours have. It tells
+    of itself in its development mode (`VLLM_SERVER_DEV_MODE=1`), and of one that does not nothing is known.
+    """
+    try:
+        answer = client.get(f"{url}/server_info", params={"config_format": "json"}, timeout=_ANSWER_S)
+        answer.raise_for_status()
+        config = answer.json()["vllm_config"]
+        device, in_pieces = config["device_config"]["device"], config["scheduler_config"]["enable_chunked_prefill"]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return
+    if device == "cpu" and in_pieces is True:
+        log.warning(
+            "vLLM at %s is on a CPU and computes long prompts in pieces: it ends where such a prompt has a seed, as "
+            "all of ours have. Start it again with --no-enable-chunked-prefill",
+            url,
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+_SMALL_NUCLEUS = 1e-6
+"""With this top_p the most likely token is the only one, so that its log-probability is 0."""
+_TOLERANCE = 1e-3
+_ASKED_TOKENS = 4
+_FIRST_ANSWER_S = 300.0
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """The model that a server has: its name there, and the most tokens of prompt and completion together."""
+
+    name: str
+    context_tokens: int
+
+
+def look_at(url: str, client: httpx.Client, *, named: str | None, publishes: bool) -> ServerFacts:
+    """Ask what it serves, and sample a few tokens (the first answer takes vLLM long). `named`: the model to take.
+    `publishes`: weights will be published, so that it does not matter which ones it has.
+
+    Raises `PolicyFailure` where it does not answer as vLLM does, `ConfigError` where it lacks the model, has another
+    run's weights where none will be published, or gives log-probabilities of another distribution than it samples from.
+    """
+    facts = _facts(url, client, named)
+    _require_usable_weights(url, client, publishes=publishes)
+    sampling = Sampling(temperature=1.0, top_p=_SMALL_NUCLEUS, max_tokens=_ASKED_TOKENS)
+    prompt = [1, 2, 3]
+    body = request_body(facts.name, prompt, sampling=sampling, max_tokens=_ASKED_TOKENS, seed=0, stop_token_ids=())
+    try:
+        answer = client.post(f"{url}/v1/completions", json={**body, "ignore_eos": True}, timeout=_FIRST_ANSWER_S)
+    except httpx.HTTPError as error:
+        raise PolicyFailure(f"vLLM at {url} gave no first answer: {type(error).__name__}: {error}") from None
+    if answer.status_code != 200:
+        raise PolicyFailure(f"vLLM at {url} answered HTTP {answer.status_code}: {error_text(answer.text)}")
+    try:
+        logprobs = read_answer(answer.text, prompt=prompt, max_tokens=_ASKED_TOKENS).logprobs
+    except ValueError as error:
+        raise PolicyFailure(f"vLLM at {url} gave an answer that cannot be used: {error}") from None
+    if min(logprobs) < -_TOLERANCE:
+        raise ConfigError(
+            f"vLLM at {url} gives log-probabilities of another distribution than the one it samples from (of the only "
+            f"token in the nucleus {min(logprobs):.2f}, where 0 is right): start it with --logprobs-mode "
+            "processed_logprobs"
+        )
+    return facts
+
+
+def _require_usable_weights(url: str, client: httpx.Client, *, publishes: bool) -> None:
+    """Raises `PolicyFailure` where an earlier run left a part of its weights in the server, `ConfigError` where it left
+    all of them and they would be taken for those that the server was started with."""
+    try:
+        has = held_version(url, client)
+    except (httpx.HTTPError, PolicyFailure):
+        return  # it need not say it while nobody gives it weights
+    if has.startswith(INCOMPLETE):
+        raise PolicyFailure(f"{url}: {broken_off(has)}")
+    if is_published(has) and not publishes:
+        raise ConfigError(
+            f"vLLM at {url} has the weights that a training run published ({has}) in place of those that it was "
+            "started with: start it again, with the model that is to be asked"
+        )
+
+
+def _facts(url: str, client: httpx.Client, named: str | None) -> ServerFacts:
+    try:
+        answer = client.get(f"{url}/v1/models", timeout=30.0)
+        answer.raise_for_status()
+        lengths = {str(model["id"]): model["max_model_len"] for model in answer.json()["data"]}
+        name = named or next(iter(lengths))
+        if name in lengths and lengths[name] is not None:
+            return ServerFacts(name, int(lengths[name]))
+    except (httpx.HTTPError, ValueError, KeyError, StopIteration, TypeError) as error:
+        raise PolicyFailure(f"{url} does not answer as vLLM does: {type(error).__name__}: {error}") from None
+    raise ConfigError(f"vLLM at {url} has no base model {name!r}; it has {', '.join(sorted(lengths))}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_vllm(
+    model: str,
+    options: VllmOptions | None = None,
+    *,
+    lora_rank: int = 0,
+    context_tokens: int | None = None,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+    publishes: bool = True,
+) -> AsyncIterator[VllmPolicy]:
+    """vLLM with `model` (a folder or a hub name), ready to sample; what we started is ended at the end.
+
+    `lora_rank`: the rank of the adapters that will be published, 0 for none. `context_tokens`: less than the model
+    takes. `folder`: for the servers' logs and for weights on their way, a temporary one where None; running servers
+    must be able to read it. `publishes`: whether weights will be published at all.
+
+    Raises `ConfigError` where there is no vLLM, where weights cannot be sent as the options say, or where a server is
+    set up so that its log-probabilities are of no use; `PolicyFailure` where a server does not start or does not
+    answer.
+    """
+    options = options or VllmOptions()
+    transfers = publishes and options.way(lora_rank) == "transfer"
+    plane = await anyio.to_thread.run_sync(open_plane, options) if transfers else None
+    with _folder_or_temporary(folder) as place, _closed(plane):
+        replicas = [Replica(url, base="") for url in options.urls]
+        start_again: StartAgain = _never
+        try:
+            if not options.urls:
+                make = partial(Starter, lora_rank=lora_rank, context_tokens=context_tokens, folder=place, plane=plane)
+                starter = await anyio.to_thread.run_sync(make, model, options)
+                start_again = starter.start_again
+                await _start(replicas, starter, options, progress or Silent())
+            context = await anyio.to_thread.run_sync(_look_at_all, replicas, options.served_model, publishes)
+            fleet = Fleet(
+                replicas,
+                recover_timeout_s=options.recover_timeout_s,
+                drain_timeout_s=options.request_timeout_s + 30,
+            )
+            watchers = [
+                Watcher(fleet, replica, start_again=start_again, start_timeout_s=options.start_timeout_s)
+                for replica in replicas
+            ]
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+            async with httpx.AsyncClient(
+                timeout=httpx.Timeout(None, connect=10.0), limits=limits, verify=needs_certificates(replicas)
+            ) as client:
+                async with _looked_after(fleet, watchers):
+                    yield VllmPolicy(
+                        fleet,
+                        client,
+                        options=options,
+                        context_tokens=min(context, context_tokens or context),
+                        weights_folder=place / "weights",
+                        takes_adapters=options.takes_adapters(lora_rank),
+                        plane=plane,
+                    )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(_end, replicas)
+
+
+async def _start(replicas: list[Replica], starter: Starter, options: VllmOptions, progress: Progress) -> None:
+    """Adds servers of ours to `replicas`, each as soon as it was started, and waits for all."""
+    for _ in range(options.replicas):
+        process = starter.start()
+        replicas.append(Replica(process.url, base=SERVED_MODEL, process=process))
+    processes = [replica.process for replica in replicas if replica.process is not None]
+    await wait_until_ready(processes, timeout_s=options.start_timeout_s, progress=progress)
+
+
+@contextmanager
+def _closed(plane: DataPlane | None) -> Iterator[None]:
+    """Its memory is given back at the end."""
+    try:
+        yield
+    finally:
+        if plane is not None:
+            plane.close()
+
+
+@asynccontextmanager
+async def _looked_after(fleet: Fleet, watchers: list[Watcher]) -> AsyncIterator[None]:
+    for watcher in watchers:
+        watcher.start()
+
+    def stop() -> None:
+        for watcher in watchers:
+            watcher.stop()
+        fleet.close()
+
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(stop)
+
+
+def _end(replicas: list[Replica]) -> None:
+    for replica in replicas:
+        if replica.process is not None:
+            replica.process.stop()
+
+
+def _look_at_all(replicas: list[Replica], named: str | None, publishes: bool) -> int:
+    """Fills in what each serves; the context that all of them have. Raises as `look_at`, and `ConfigError` where they
+    serve different models."""
+    contexts = []
+    with httpx.Client(verify=needs_certificates(replicas)) as client:
+        for replica in replicas:
+            facts = look_at(replica.url, client, named=replica.base or named, publishes=publishes)
+            replica.base = replica.model = facts.name
+            if replica.process is None:
+                warn_of_pieces(replica.url, client)
+            contexts.append(facts.context_tokens)
+    if len({replica.base for replica in replicas}) > 1:
+        found = ", ".join(f"{replica.base!r} at {replica.url}" for replica in replicas)
+        raise ConfigError(
+            f"the replicas serve different models ({found}); name the one that all have as served_model, or start "
+            "them with the same --model and --served-model-name"
+        )
+    return min(contexts)
+
+
+def _never(replica: Replica) -> VllmProcess:
+    raise PolicyFailure(f"{replica.url} is not ours to start")
+
+
+@contextmanager
+def _folder_or_temporary(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder.resolve()  # servers that run already have another working directory
+        return
+    made = Path(tempfile.mkdtemp(prefix="toolbake-vllm-"))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

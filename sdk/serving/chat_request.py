@@ -1,0 +1,230 @@
+"""The body of `/v1/chat/completions`, read strictly: what would have no effect is refused, not ignored."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mcp_bridge.records import Tool
+
+from ..policies.rendering.call_parsing import deeper_than
+from ..records import Message
+from .api_errors import ApiError, bad_request, shown
+from .messages import read_messages
+
+MOST_MESSAGES = 10_000
+MOST_TOOLS = 1024
+MOST_TOOL_CHARACTERS = 1_000_000
+"""Of the descriptions and schemas of all tools together, written as JSON."""
+_MOST_LEVELS = 100
+
+_HARMLESS: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+}
+"""Parameters that are not supported, with the values that ask for nothing."""
+
+_LABELS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
+"""Parameters that label a request and do not change the answer."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Function(_Strict):
+    name: str = Field(min_length=1, max_length=128)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    @property
+    def schema_of_arguments(self) -> dict[str, Any]:
+        return self.parameters or {"type": "object", "properties": {}}
+
+
+class _ToolSpec(_Strict):
+    type: Literal["function"]
+    function: _Function
+
+
+class _FunctionName(_Strict):
+    name: str
+
+
+class _NamedChoice(_Strict):
+    type: Literal["function"]
+    function: _FunctionName
+
+
+class _StreamOptions(_Strict):
+    include_usage: bool | None = None
+
+
+class ChatRequest(_Strict):
+    """A checked request. Defaults are OpenAI's."""
+
+    model: str
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MOST_MESSAGES)
+    tools: Annotated[list[_ToolSpec], Field(max_length=MOST_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | _NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    n: int | None = Field(None, ge=1, le=16)
+    seed: int | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """The most new tokens, None where the client leaves it to the server."""
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def stops(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
+
+    @property
+    def forced_tools(self) -> list[str] | None:
+        """The tools of which one must be called, or None where the model may choose."""
+        if self.tool_choice == "required":
+            return [tool.function.name for tool in self.tools or []]
+        return [self.tool_choice.function.name] if isinstance(self.tool_choice, _NamedChoice) else None
+
+    def read_messages(self) -> list[Message]:
+        return read_messages(self.messages)
+
+    def read_tools(self) -> list[Tool]:
+        """The tools that the model may call; none with `tool_choice="none"`."""
+        if self.tool_choice == "none":
+            return []
+        return [
+            Tool(name=one.name, description=one.description or "", input_schema=one.schema_of_arguments)
+            for one in self._functions
+        ]
+
+    def strict_schemas(self) -> dict[str, dict[str, Any]]:
+        """What calls of the strict tools must hold against, by the tools' names."""
+        return {one.name: one.schema_of_arguments for one in self._functions if one.strict}
+
+    @property
+    def _functions(self) -> list[_Function]:
+        return [tool.function for tool in self.tools or []]
+
+
+def read_request(raw: bytes) -> ChatRequest:
+    """The checked request in a body. Raises `ApiError` that names the parameter."""
+    try:
+        body = json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise bad_request(f"the body is not JSON: {error}") from error
+    if deeper_than(body, _MOST_LEVELS):
+        raise bad_request(
+            f"the body has arrays and objects in each other more than {_MOST_LEVELS} levels deep; send a flatter one"
+        )
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise bad_request(
+            "the body holds half of a surrogate pair (a lone \\ud8xx escape), which is no text"
+        ) from error
+    if not isinstance(body, dict):
+        raise bad_request(f"the body is a JSON {type(body).__name__}; send an object")
+    try:
+        request = ChatRequest.model_validate(_without_harmless(body))
+    except ValidationError as error:
+        raise _as_api_error(error) from error
+    _check_together(request)
+    return request
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _without_harmless(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body without what asks for nothing. Raises `ApiError` for parameters that ask for what is not there."""
+    kept: dict[str, Any] = {}
+    for name, value in body.items():
+        if name in ChatRequest.model_fields:
+            kept[name] = value
+        elif name in _HARMLESS:
+            if value is not None and not any(_same(value, fine) for fine in _HARMLESS[name]):
+                allowed = " or ".join(json.dumps(fine) for fine in _HARMLESS[name])
+                raise bad_request(
+                    f"{name} is not supported here; leave it out (or send {allowed})", name, "unsupported_parameter"
+                )
+        elif name not in _LABELS:
+            known = list(ChatRequest.model_fields)
+            near = difflib.get_close_matches(shown(name), known, n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise bad_request(
+                f"{shown(name)} is not supported; {meant}the parameters are {', '.join(known)}",
+                name,
+                "unsupported_parameter",
+            )
+    return kept
+
+
+def _same(value: Any, fine: Any) -> bool:
+    """Equality, with False apart from 0."""
+    return bool(value == fine) and isinstance(value, bool) == isinstance(fine, bool)
+
+
+def _check_together(request: ChatRequest) -> None:
+    """Parameters that are right alone and wrong together."""
+    names = [tool.function.name for tool in request.tools or []]
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise bad_request(f"two tools have the name {twice[0]!r}; names must differ", "tools")
+    size = sum(len(json.dumps(tool.function.model_dump())) for tool in request.tools or [])
+    if size > MOST_TOOL_CHARACTERS:
+        raise bad_request(
+            f"the tools have {size} characters; send at most {MOST_TOOL_CHARACTERS}, in fewer or shorter tools",
+            "tools",
+        )
+    if request.forced_tools is not None and not names:
+        raise bad_request("tool_choice asks for a call, but there are no tools", "tool_choice")
+    if request.tool_choice != "required":
+        for name in request.forced_tools or []:
+            if name not in names:
+                raise bad_request(
+                    f"tool_choice names {shown(repr(name))}; the tools are {shown(', '.join(names), 1000)}",
+                    "tool_choice",
+                )
+    both = request.max_tokens is not None and request.max_completion_tokens is not None
+    if both and request.max_tokens != request.max_completion_tokens:
+        raise bad_request("max_tokens and max_completion_tokens differ; send one of them", "max_tokens")
+    if request.stream_options is not None and not request.stream:
+        raise bad_request("stream_options has an effect only with stream: true", "stream_options")
+    if "" in request.stops:
+        raise bad_request("stop holds an empty string; leave it out", "stop")
+
+
+def _as_api_error(error: ValidationError) -> ApiError:
+    problem = error.errors()[0]
+    # A union reports each branch behind the parameter's own path; branches' names are not part of the request.
+    path = [part for part in problem["loc"] if isinstance(part, int) or part.isidentifier()]
+    param = ".".join(map(str, path)).removesuffix(".str")
+    missing = problem["type"] == "missing"
+    value = "" if missing else f" is {shown(json.dumps(problem['input'], default=str))}"
+    message = problem["msg"][0].lower() + problem["msg"][1:]
+    return bad_request(
+        f"{shown(param)}{value}: {message}", param, "missing_required_parameter" if missing else "invalid_value"
+    )

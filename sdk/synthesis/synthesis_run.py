@@ -1,0 +1,288 @@
+"""`synthesize`: attempts one after the other until there are enough tasks that pass every check."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from mcp_bridge import Toolset, connect
+from mcp_bridge.errors import ToolFailure
+from mcp_bridge.world import Setup
+
+from ..errors import ConfigError, PolicyFailure, plain_errors
+from ..policies.model_source import ModelSource, check_model_source, model_label, open_agent
+from ..policies.protocol import Agent
+from ..progress import Progress, Silent
+from ..records import Task
+from ..rollouts.limits import Limits
+from ..traces.digests import digest, tools_identity
+from .attempts import is_left_out, tried
+from .checking import Seen, played_again, replay_problem, wording_problem
+from .drafting import Draft, calls_of, draft
+from .learning import Lessons, learn
+from .progress_file import ProgressFile
+from .random_walk import NoWalk
+from .result import SynthesizedTasks
+from .rewording import reworded
+from .worlds import Worlds, open_worlds
+
+EMBEDDED = "embedded"
+"""As `writer` or `policy`: the small model that comes with the package."""
+_ATTEMPTS_A_TASK = 60
+_EVEN_ATTEMPTS_A_TASK = 20
+"""So long, tiers are kept even; then tasks of any tier are taken."""
+_MOST_OF_A_SHAPE = 0.08
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The options, checked."""
+
+    n: int
+    seed: int
+    max_calls: int
+    attempts: int
+    difficulty: tuple[float, float] | None
+    min_realism: float
+    limits: Limits
+    concurrency: int
+
+    def identity(self, *, writer: ModelSource, policy: ModelSource) -> dict[str, Any]:
+        """What decides which tasks are made; how many are wanted does not."""
+        names = ("seed", "max_calls", "difficulty", "min_realism")
+        plain: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if policy is not None:
+            plain |= {"attempts": self.attempts, "limits": self.limits.model_dump()}
+        if self.difficulty is not None:
+            plain["difficulty"] = list(self.difficulty)
+        return {**plain, "writer": _label(writer), "policy": _label(policy)}
+
+
+async def synthesize_async(
+    tools: Any,
+    n: int = 100,
+    *,
+    to: str | Path | None = None,
+    setups: Sequence[Setup] | None = None,
+    max_calls: int = 4,
+    writer: ModelSource = None,
+    policy: ModelSource = None,
+    attempts: int = 4,
+    difficulty: tuple[float, float] | None = None,
+    min_realism: float = 0.6,
+    limits: Limits | Mapping[str, Any] | None = None,
+    connect_timeout_s: float = 20.0,
+    concurrency: int = 8,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> SynthesizedTasks:
+    """Make `n` tasks whose gold answers are right by construction, from tools whose worlds can be reset.
+
+    Each is a random walk of at most `max_calls` calls through a world, with arguments from its state and from earlier
+    results. What the last call found out or changed is the end; calls that the end does not need are dropped by
+    playing the rest again; the request is put in words by templates, or by `writer`. Then it is checked: the calls are
+    played again in a fresh world and must earn what the task expects, every argument stands in the request or in an
+    earlier result, what the request names is unique in the state, and no other task asks the same.
+
+    `to`: a .jsonl file to write; a run that was killed goes on from what stands beside it. `setups`: the worlds, by
+    default `{"seed": 1}` to `{"seed": 24}`. `writer`, `policy`: an endpoint as `(url, model name)`, a folder or hub
+    name, an agent, or "embedded"; None: templates, and rules alone. `policy` plays each task `attempts` times: tasks
+    that several attempts understand in one other way are left out, and `difficulty=(low, high)` leaves out those
+    whose success lies outside, as `TrainConfig.difficulty_filter` would. `min_realism`: see `sdk.synthesis.realism`.
+
+    Fewer than `n` tasks come back where the tools give no more; the result says so. Raises `ConfigError` for tools
+    without worlds that can be reset and tell their state, and for a `to` that holds something else, more than `n`
+    tasks, or tasks that do not hold in the present worlds.
+
+    Example: `sdk.synthesize(Helpdesk(), 200, to="tasks.jsonl")`
+    """
+    bounds = Limits.of(limits)
+    plan = _checked(_Plan(n, seed, max_calls, attempts, difficulty, min_realism, bounds, concurrency), policy)
+    shown = progress or Silent()
+    async with connect(tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s) as source:
+        worlds = await open_worlds(source, setups)
+        identity = {
+            **plan.identity(writer=writer, policy=policy),
+            "setups": digest([dict(setup) for setup in worlds.setups]),
+            "tools": tools_identity(tools, source.tools)["digest"],
+        }
+        with ProgressFile(Path(to) if to is not None else None, identity) as kept:
+            kept.require_room(n)
+            await _require_kept(source, kept, shown, concurrency)
+            async with _opened(writer, concurrency) as writing, _opened(policy, concurrency * attempts) as trying:
+                lessons = await learn(worlds, seed)
+                maker = _Maker(worlds, lessons, plan, kept, writing, trying)
+                with shown.track("making tasks", n, min(n, len(kept.tasks))) as step:
+                    await maker.run(step)
+            tasks = [task for _, task, _ in kept.tasks]
+            kept.write(tasks)
+            return SynthesizedTasks(tasks, n, kept.next_attempt, dict(kept.left_out), lessons.left_out, kept.path)
+
+
+async def _require_kept(source: Toolset, kept: ProgressFile, shown: Progress, concurrency: int) -> None:
+    """Play the tasks that an earlier run kept: the worlds may have changed since. Raises `ConfigError`."""
+    if not kept.tasks:
+        return
+    tasks = [task for _, task, _ in kept.tasks]
+    with shown.track("playing kept tasks again", len(tasks)) as step:
+        rollouts = await played_again(source, tasks, step, concurrency=concurrency)
+    problems = [(task.id, what) for task, one in zip(tasks, rollouts, strict=True) if (what := replay_problem(one))]
+    if problems:
+        name, what = problems[0]
+        raise ConfigError(
+            f"{len(problems)} of the {len(tasks)} tasks made so far for {kept.path} do not hold any more: the tools' "
+            f"worlds have changed since. The first is {name!r}: {what}. Give another path, or remove {kept.path} and "
+            f"{kept.work} to make all of them anew"
+        )
+
+
+class _Maker:
+    """Attempts side by side, decided on in their order, so that a run that goes on makes what it would have made."""
+
+    def __init__(
+        self,
+        worlds: Worlds,
+        lessons: Lessons,
+        plan: _Plan,
+        kept: ProgressFile,
+        writer: Agent | None,
+        policy: Agent | None,
+    ) -> None:
+        self._worlds, self._lessons, self._plan, self._kept = worlds, lessons, plan, kept
+        self._writer, self._policy = writer, policy
+        self._seen = Seen()
+        self._shapes: dict[str, int] = {}
+        self._tiers: dict[str, int] = {}
+        for _, task, shape in kept.tasks:
+            self._count(task, shape)
+
+    async def run(self, step: Any) -> None:
+        plan, kept = self._plan, self._kept
+        most = _ATTEMPTS_A_TASK * plan.n
+        while len(kept.tasks) < plan.n and kept.next_attempt < most:
+            first = kept.next_attempt
+            found: dict[int, tuple[Task, str] | str] = {}
+            with plain_errors():
+                async with anyio.create_task_group() as group:
+                    for attempt in range(first, min(first + plan.concurrency, most)):
+                        group.start_soon(self._attempt, attempt, found)
+            for attempt in sorted(found):
+                one = found[attempt]
+                if len(kept.tasks) == plan.n:
+                    return
+                problem = one if isinstance(one, str) else self._crowded(*one, attempt) or self._seen_before(one[0])
+                if problem or isinstance(one, str):
+                    kept.leave_out(attempt, problem)
+                    continue
+                kept.keep(attempt, *one)
+                self._count(*one)
+                step.advance(note=f"{attempt + 1} attempts")
+
+    def _count(self, task: Task, shape: str) -> None:
+        self._seen.add(task, task.id)
+        self._shapes[shape] = self._shapes.get(shape, 0) + 1
+        tier = task.tags["tier"]
+        self._tiers[tier] = self._tiers.get(tier, 0) + 1
+
+    async def _attempt(self, attempt: int, found: dict[int, tuple[Task, str] | str]) -> None:
+        plan = self._plan
+        calls = calls_of(attempt, len(self._worlds.setups), plan.max_calls)
+        if problem := self._enough_of(str(calls), attempt):
+            found[attempt] = problem  # nothing is walked for it
+            return
+        try:
+            drafted = await draft(self._worlds, self._lessons, seed=plan.seed, attempt=attempt, calls=calls)
+            found[attempt] = await self._checked(drafted, attempt)
+        except NoWalk as reason:
+            found[attempt] = str(reason)
+        except ToolFailure as failure:
+            found[attempt] = f"a tool broke ({type(failure).__name__})"
+
+    async def _checked(self, drafted: Draft, attempt: int) -> tuple[Task, str] | str:
+        """The task with its shape, or why it is left out. What costs least is looked at first."""
+        task = drafted.task
+        if float(task.tags["realism"]) < self._plan.min_realism:
+            return f"its realism is below {self._plan.min_realism:g}"
+        if problem := self._crowded(task, drafted.shape, attempt) or self._seen_before(task):
+            return problem
+        if self._writer is not None:
+            text, reason = await reworded(self._writer, drafted.asked, seed=self._plan.seed, attempt=attempt)
+            wording = {"wording": "model"} if text else {"wording": "template", "not_reworded": reason}
+            task = task.model_copy(update={"prompt": text or task.prompt, "tags": {**task.tags, **wording}})
+        with Silent().track("", 1) as step:
+            (gold,) = await played_again(self._worlds.source, [task], step)
+        if problem := replay_problem(gold):
+            return f"its gold solution does not earn what it expects: {problem.partition(';')[0][:80]}"
+        if wording_problem(gold):
+            return "the request does not say all that it must, or says the answer"
+        return await self._tried(task, drafted.shape) if self._policy is not None else (task, drafted.shape)
+
+    async def _tried(self, task: Task, shape: str) -> tuple[Task, str] | str:
+        plan = self._plan
+        assert self._policy is not None
+        found, rollouts = await tried(
+            self._worlds.source, self._policy, task, attempts=plan.attempts, limits=plan.limits, seed=plan.seed
+        )
+        if not found.scored:
+            failure = next((rollout.failure for rollout in rollouts if rollout.failure is not None), None)
+            raise PolicyFailure(
+                f"no attempt of the policy could be scored: {failure.message if failure else 'no reason'}"
+            )
+        if found.ambiguous:
+            return "several attempts of the policy came to one other end: it may be ambiguous"
+        if plan.difficulty is not None and is_left_out(task, rollouts, plan.difficulty):
+            return f"the policy's success is outside of {plan.difficulty[0]:g} to {plan.difficulty[1]:g}"
+        return task.model_copy(update={"tags": {**task.tags, "success": f"{found.success:.2f}"}}), shape
+
+    def _crowded(self, task: Task, shape: str, attempt: int) -> str:
+        plan = self._plan
+        if self._shapes.get(shape, 0) >= max(2, math.ceil(_MOST_OF_A_SHAPE * plan.n)):
+            return "there are enough of its kind"
+        return self._enough_of(task.tags["tier"], attempt)
+
+    def _enough_of(self, tier: str, attempt: int) -> str:
+        share = math.ceil(self._plan.n / self._plan.max_calls)
+        is_full = attempt < _EVEN_ATTEMPTS_A_TASK * self._plan.n and self._tiers.get(tier, 0) >= share
+        return "there are enough of its number of calls" if is_full else ""
+
+    def _seen_before(self, task: Task) -> str:
+        return "it repeats another task" if self._seen.problem(task) else ""
+
+
+@asynccontextmanager
+async def _opened(model: ModelSource, rows: int) -> AsyncIterator[Agent | None]:
+    if model is None:
+        yield None
+        return
+    async with open_agent(None if model == EMBEDDED else model, rows=rows) as agent:
+        yield agent
+
+
+def _label(model: ModelSource) -> str | None:
+    return None if model is None else EMBEDDED if model == EMBEDDED else model_label(model)
+
+
+def _checked(plan: _Plan, policy: ModelSource) -> _Plan:
+    for name in ("n", "max_calls", "attempts", "concurrency"):
+        value = getattr(plan, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+    if not 0 <= plan.min_realism <= 1:
+        raise ConfigError(f"min_realism is {plan.min_realism!r}; it must lie between 0 and 1")
+    if plan.difficulty is not None:
+        if policy is None:
+            raise ConfigError("difficulty is measured by a policy's attempts; give `policy`, or leave difficulty out")
+        low, high = plan.difficulty
+        if not 0 <= low < high <= 1:
+            raise ConfigError(f"difficulty is {plan.difficulty}; give two shares that rise, such as (0.1, 0.9)")
+        if plan.attempts < 2:
+            raise ConfigError(f"attempts is {plan.attempts}; a difficulty takes at least 2")
+    if policy is not None and policy != EMBEDDED:
+        check_model_source(policy)
+    return plan

@@ -1,0 +1,371 @@
+"""From the trainer's thread to the event loop and back: one step's rollouts on request.
+
+The trainer is synchronous and runs in a worker thread; rollouts run in the event loop that opened the
+tools. `Collector` is the one place where the two meet.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+import anyio.abc
+import anyio.from_thread
+
+from ..alarms import Alarm, AlarmSettings, Watch
+from ..errors import ToolbakeError
+from ..evaluation.measuring import require_scores
+from ..policies.protocol import Sampling
+from ..progress import Step
+from ..records import Rollout, Task, TokenRow
+from ..rollouts.branching import Branching
+from ..rollouts.engine import RolloutEngine
+from ..rollouts.episode import Job
+from ..rollouts.stream import RolloutStream, StreamClosed, Ticket
+from ..rollouts.tree import grow_trees, parent_and_turn, sampled_turns
+from ..traces.run_folder import RunFolder
+from ..verifiers.verifier import judges_groups
+from .auditor import Audits
+from .batch import Batch, BatchStats, build_batch, build_branch_batch, build_turn_batch, with_audits
+from .config import TrainConfig
+from .curriculum import Curriculum
+from .group_jobs import group_jobs, rewards_by_prompt
+from .group_judging import GroupJudging
+from .validation import Validating
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sampling for later steps while the trainer works, and how old the weights may be that sampled.
+#
+# The trainer of step s has published version s of the weights. Rollouts of step s + k may begin then, if k is no more
+# than the bound, so no token of step s + k is older than k versions. What is off-policy by so little is corrected for
+# by GRPO's clipped ratio against the sampler's own log-probabilities (PipelineRL, arXiv 2509.19128; AReaL, 2505.24298).
+
+FIGURES = "rollouts"
+"""The stage under which `metrics.jsonl` has, for each step, how its rollouts came about."""
+BROKEN = "grpo_broken"
+"""The stage under which the run folder keeps attempts that broke and were made again."""
+
+
+class Ahead:
+    """Which tasks each step takes, chosen up to `bound` steps ahead.
+
+    The choice for step s rests on what was observed up to step s - 1 - bound, also after a resume.
+    """
+
+    def __init__(self, choose: Callable[[int], list[Task]], *, bound: int, steps: int) -> None:
+        self._choose = choose
+        self._bound = bound
+        self._steps = steps
+        self.planned: dict[int, list[Task]] = {}
+        """Steps after the present one whose tasks are chosen."""
+
+    def tasks(self, step: int) -> list[Task]:
+        """The tasks of the present step; those of the next `bound` steps are then in `planned`."""
+        for later in range(step, min(step + self._bound, self._steps - 1) + 1):
+            if later not in self.planned:
+                self.planned[later] = self._choose(later)
+        return self.planned.pop(step) if step in self.planned else self._choose(step)
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """How many versions of the weights a step's tokens were behind the step that trained them."""
+
+    tokens: int
+    total: int
+    largest: int
+
+    @classmethod
+    def of(cls, rollouts: Iterable[Rollout], step: int) -> Staleness:
+        """Over the sampled tokens of `rollouts`."""
+        ages = [step - v for rollout in rollouts for row in rollout.rows for v in row.versions if v >= 0]
+        return cls(len(ages), sum(ages), max(ages, default=0))
+
+    def figures(self) -> dict[str, Any]:
+        """For the metrics: the mean and the largest age, in versions."""
+        return {"staleness/mean": self.total / max(1, self.tokens), "staleness/max": self.largest}
+
+
+def recalled(rollouts: Iterable[Rollout]) -> list[Rollout]:
+    """Without what only training needs: tokens, messages and states would fill the memory."""
+    nothing: dict[str, Any] = {"messages": [], "calls": [], "ledger": [], "initial_state": None, "final_state": None}
+    return [rollout.model_copy(update={**nothing, "rows": [_a_token_a_turn(rollout)]}) for rollout in rollouts]
+
+
+def _a_token_a_turn(rollout: Rollout) -> TokenRow:
+    """As many sampled turns as the rollout has: signals are found turn by turn, whatever was said in them."""
+    turns = len(sampled_turns(rollout))
+    return TokenRow(
+        prompt_ids=[],
+        completion_ids=[0, 0] * turns,
+        sampled=[True, False] * turns,
+        logprobs=[0.0, 0.0] * turns,
+        versions=[-1, -1] * turns,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+STAGE = "grpo"
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+class TrainingStopped(Exception):
+    """Training was cancelled; what the last checkpoint does not have is done again by the next run."""
+
+
+Play = Callable[[int, int, Sequence[Task]], list[Rollout]]
+"""From a step, a round of it and its tasks to their rollouts, in the order of the jobs."""
+
+
+class Collector:
+    """Answers the trainer's `CollectBatch`: runs a group for each task, keeps every rollout in the folder.
+
+    With `max_staleness`, the rollouts of later steps are begun as soon as weights are there that are young enough for
+    them, and go on while the trainer works; see `Ahead`.
+    """
+
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        curriculum: Curriculum,
+        *,
+        config: TrainConfig,
+        folder: RunFolder,
+        step: Step,
+        validation: Sequence[Task] = (),
+    ) -> None:
+        self._engine = engine
+        self._curriculum = curriculum
+        self._config = config
+        self._folder = folder
+        self._progress = step
+        self._ahead = Ahead(curriculum.choose, bound=config.max_staleness, steps=config.grpo_steps)
+        self._tickets: dict[int, Ticket] = {}
+        self._stream: RolloutStream | None = None
+        self._broken = self._broken_before = self._replayed_before = 0
+        self._groups = self._judging_of_groups()
+        self._audits = Audits(engine, config=config, folder=folder) if config.audits_per_step else None
+        self.audit_figures: dict[str, Any] = {}
+        """Of the latest step; empty where there are no audits."""
+        self.validating = Validating(engine, validation, config=config, folder=folder)
+        settings = AlarmSettings(success_threshold=config.success_threshold)
+        self._watch = Watch(settings, follow=config.alarm_components) if config.alarms != "off" else None
+        self.stats = BatchStats()
+        """Of the latest step."""
+        self.rollout_seconds = 0.0
+        """How long the trainer waited for rollouts in the latest step."""
+
+    @asynccontextmanager
+    async def sampling(self) -> AsyncIterator[None]:
+        """Rollouts run while this is open. What is in flight at its end is given up, and counted in the metrics."""
+        config = self._config
+        branching = None
+        if config.branches:
+            branching = Branching(config.branches, points=config.branch_points, where=config.branch_where)
+        sampling = Sampling(temperature=config.temperature, max_tokens=self._engine.limits.max_turn_tokens)
+        groups = self._groups
+        try:
+            async with (
+                groups.open() if groups is not None else nullcontext(),
+                self._audits.open() if self._audits is not None else nullcontext(),
+                self._engine.stream(
+                    sampling=sampling,
+                    on_rollout=groups.ended if groups is not None else self._keep,
+                    on_broken=self._keep_broken,
+                    branching=branching,
+                    retries=config.retries,
+                ) as self._stream,
+            ):
+                yield
+        finally:
+            counts = self._engine.counts
+            given_up = {"given_up": counts.given_up, "not_begun": counts.not_begun}
+            given_up |= {"not_judged": groups.held} if groups is not None else {}
+            given_up |= {"audits_given_up": self._audits.given_up} if self._audits is not None else {}
+            if any(given_up.values()):
+                self._folder.append_metrics({"stage": FIGURES, **given_up})
+
+    def _keep(self, rollout: Rollout) -> None:
+        self._folder.append_rollout(STAGE, rollout)
+
+    def _judging_of_groups(self) -> GroupJudging | None:
+        """Where the verifier wants to see the rollouts of a group together."""
+        verifier, config = self._engine.verifier, self._config
+        if not judges_groups(verifier):
+            return None
+        size = None if config.branches else config.group_size  # how many branches there are is known at the end
+        return GroupJudging(verifier, size=size, timeout_s=self._engine.verifier_timeout_s, hand_on=self._keep)
+
+    def recall(self, done: int) -> None:
+        """Before a run goes on after step `done`: what the curriculum and the alarms saw, in the order they saw it."""
+        if not done or (self._watch is None and not self._curriculum.adapts):
+            return
+        known = recalled(rollout for rollout in self._folder.iter_rollouts(STAGE) if rollout.step < done)
+        if self._watch is not None:
+            self._watch.recall(known, self.validating.success)
+        if not self._curriculum.adapts:
+            return
+        # With their branches: whether a group has a signal, and so how many more a step takes, may rest on these.
+        trees = {tree.root.id: tree.leaves for tree in grow_trees(known)}
+
+        def from_folder(step: int, _round: int, tasks: Sequence[Task]) -> list[Rollout]:
+            return [rollout for job in self._jobs(step, tasks) for rollout in trees.get(job.id, [])]
+
+        for step in range(done):
+            self._collect(step, from_folder)
+
+    def __call__(self, step: int) -> Batch:
+        """The batch of a step. Raises `TrainingStopped`, and `ToolbakeError` where nothing could be scored."""
+        self.rollout_seconds = 0.0
+        self._in_loop(step, self.validating.measure, step)
+        batch, rollouts = self._collect(step, self._play)
+        if self._audits is not None:
+            batch = self._with_audits(self._audits, step, batch, rollouts)
+        self.stats = batch.stats
+        alarms = self._watch.observe(step, rollouts, self.validating.success) if self._watch is not None else []
+        self._note_figures(step, rollouts, alarms)
+        self._raise_alarms(alarms)
+        return batch
+
+    def _with_audits(self, audits: Audits, step: int, batch: Batch, rollouts: Sequence[Rollout]) -> Batch:
+        started = time.monotonic()
+        groups = self._in_loop(step, audits.play, step, rollouts)
+        self.rollout_seconds += time.monotonic() - started
+        own = audits.batch(groups)
+        self.audit_figures = audits.figures(groups, own)
+        return with_audits(batch, own)
+
+    def _collect(self, step: int, play: Play) -> tuple[Batch, list[Rollout]]:
+        tasks = self._ahead.tasks(step)
+        rollouts = play(step, 0, tasks)
+        self._observe(rollouts)
+        batch = self._batch(rollouts)
+        for round_number in range(1, self._config.resample_rounds + 1):
+            missing = self._config.prompts_per_step - batch.stats.groups_with_signal
+            taken = [rollout.task.id for rollout in rollouts]
+            tasks = self._curriculum.choose_more(step, round_number, missing, taken)
+            if not tasks:
+                break
+            more = play(step, round_number, tasks)
+            self._observe(more)
+            rollouts += more
+            batch = self._batch(rollouts)
+        return batch, rollouts
+
+    def _observe(self, rollouts: Sequence[Rollout]) -> None:
+        self._curriculum.observe(rollout for rollout in rollouts if parent_and_turn(rollout.id) is None)
+
+    def _play(self, step: int, round_number: int, tasks: Sequence[Task]) -> list[Rollout]:
+        started = time.monotonic()
+        rollouts = self._in_loop(step, self._rollouts, step, round_number, tasks)
+        if not round_number:  # a further round may be one group: what breaks there is counted, as in any group
+            require_scores(rollouts, what=f"GRPO step {step}")
+        self.rollout_seconds += time.monotonic() - started
+        return rollouts
+
+    def _in_loop(self, step: int, work: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
+        """Have the event loop do it, and wait."""
+        try:
+            return anyio.from_thread.run(work, *arguments)
+        except StreamClosed as error:
+            raise TrainingStopped(f"stopped while the rollouts of step {step} were being sampled") from error
+
+    async def _rollouts(self, step: int, round_number: int, tasks: Sequence[Task]) -> list[Rollout]:
+        """In the event loop: the rollouts of a round, once the later steps have been begun that may be."""
+        if self._stream is None:
+            raise RuntimeError("the collector is not sampling; open Collector.sampling first")
+        if round_number:
+            ticket = self._stream.submit(self._jobs(step, tasks), priority=step)
+        else:
+            for later, chosen in {step: tasks, **self._ahead.planned}.items():
+                if later not in self._tickets:
+                    self._tickets[later] = self._stream.submit(self._jobs(later, chosen), priority=later)
+            ticket = self._tickets.pop(step)
+        rollouts = await ticket.wait()
+        if self._groups is not None:
+            await self._groups.judged(rollouts)
+        return rollouts
+
+    def _jobs(self, step: int, tasks: Sequence[Task]) -> list[Job]:
+        return group_jobs(STAGE, step, tasks, config=self._config, group=f"{step}")
+
+    def _batch(self, rollouts: Sequence[Rollout]) -> Batch:
+        config = self._config
+        groups: dict[str, list[Rollout]] = {}
+        for rollout in rollouts:
+            groups.setdefault(rollout.group, []).append(rollout)
+        build: Callable[..., Batch] = partial(build_batch, baseline=config.baseline, domain=config.domain)
+        if config.branches:
+            build = partial(build_branch_batch, baseline=config.baseline)
+        elif config.advantages == "turn":
+            build = build_turn_batch
+        return build(
+            list(groups.values()),
+            scale=config.scale_advantages,
+            negative_weight=config.negative_weight,
+            mask_cut_off=config.mask_cut_off,
+            average_over_signal=config.resample_rounds > 0,
+            without_signal=config.trains_without_signal,
+        )
+
+    def _keep_broken(self, rollout: Rollout) -> None:
+        """An attempt that is made again: it is no rollout of the step, and not lost either."""
+        self._broken += 1
+        self._folder.append_rollout(BROKEN, rollout.model_copy(update={"id": f"{rollout.id}!{self._broken}"}))
+
+    def _raise_alarms(self, alarms: Sequence[Alarm]) -> None:
+        for alarm in alarms:
+            log.warning("%s: %s", self._folder.path, alarm)
+        ending = [alarm for alarm in alarms if alarm.kind == "canary" or self._config.alarms == "stop"]
+        if ending:
+            raise ToolbakeError(
+                f"training was stopped by an alarm: {ending[0]}. The rollouts are in {self._folder.path}; read them, "
+                "and mend the verifier"
+            )
+
+    def _note_figures(self, step: int, rollouts: Sequence[Rollout], alarms: Sequence[Alarm]) -> None:
+        assert self._stream is not None
+        line = {
+            "stage": FIGURES,
+            "step": step,
+            **Staleness.of(rollouts, step).figures(),
+            "branches": sum(parent_and_turn(rollout.id) is not None for rollout in rollouts),
+            "branches_replayed": self._stream.counts.branches_replayed - self._replayed_before,
+            "broken_attempts": self._broken - self._broken_before,
+            "in_flight": self._stream.in_flight,
+            "concurrency": self._stream.concurrency.limit,
+            "concurrency_lowest": self._stream.concurrency.lowest,
+            "seconds_waited": self.rollout_seconds,
+            **({"alarms": [str(alarm) for alarm in alarms]} if alarms else {}),
+            **(rewards_by_prompt(rollouts) if isinstance(self._config.tool_prompt, Mapping) else {}),
+        }
+        self._broken_before = self._broken
+        self._replayed_before = self._stream.counts.branches_replayed
+        self._folder.append_metrics(line)
+
+    def stop(self) -> None:
+        """Give up the rollouts in flight; the waiting trainer then raises `TrainingStopped`."""
+        if self._stream is not None:
+            self._stream.close()
+        if self._groups is not None:
+            self._groups.stop()
+        if self._audits is not None:
+            self._audits.stop()
+        self.validating.stop()
+
+    def finished_step(self) -> None:
+        """Called by the trainer after the optimiser's step."""
+        score = self.stats.mean_score
+        note = f"reward {score:.2f}" if score is not None else "nothing scored"
+        self._progress.advance(note=f"{note}, {self.stats.groups_with_signal}/{self.stats.groups} groups with signal")

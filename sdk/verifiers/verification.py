@@ -1,0 +1,276 @@
+"""Running a verifier safely: what it may be, what it may return, and how long it may take."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+import math
+import numbers
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+from pydantic import ValidationError
+
+from ..errors import ConfigError, VerifierError, users_frame
+from ..evidence.stored_rollout import stored_view
+from ..records import Failure, Rollout, Verdict
+from ..traces.digests import digest, is_secret_key, without_addresses
+from .verifier import GroupVerifier, Verifier, VerifierLike
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Calling a sync function without blocking the loop, and without waiting for it at exit.
+
+Given = TypeVar("Given")
+
+_MOST_AT_ONCE = 64
+"""As many as rollouts are in flight by default: the time that a verifier may take runs while it waits for a thread,
+too, and one that asks a server would be left without a verdict because of those before it."""
+_limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("verifier_threads")
+
+
+async def call_in_thread(function: Callable[[Given], Any], given: Given) -> Any:
+    """`function(given)` in a daemon thread. Raises what it raises.
+
+    anyio's own worker threads are not used: they are no daemons, and a verifier that never returns would keep the
+    process from ending. When this call is cancelled, the thread is left behind and its result is dropped.
+    """
+    try:
+        limiter = _limiter.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(_MOST_AT_ONCE)
+        _limiter.set(limiter)
+    async with limiter:
+        return await _in_daemon(function, given)
+
+
+async def _in_daemon(function: Callable[[Given], Any], given: Given) -> Any:
+    done = anyio.Event()
+    outcome: list[tuple[Any, BaseException | None]] = []
+    token = anyio.lowlevel.current_token()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            outcome.append((context.run(function, given), None))
+        except BaseException as error:  # delivered below: nothing may be lost in a thread
+            outcome.append((None, error))
+        try:
+            anyio.from_thread.run_sync(done.set, token=token)
+        except anyio.RunFinishedError:
+            return  # the loop ended before the verifier did; nobody waits for the result
+
+    threading.Thread(target=work, name="verifier", daemon=True).start()
+    await done.wait()
+    found, error = outcome[0]
+    if isinstance(error, Exception):
+        raise error
+    if error is not None:  # SystemExit and its kind must not take the caller down with them
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def judge_group(verifier: GroupVerifier, rollouts: Sequence[Rollout], timeout_s: float | None = 60) -> None:
+    """Put the verdicts of a group into its rollouts, which have ended and have been judged alone.
+
+    Those that broke or could not be judged take no part. Where the group gets no verdict, its rollouts are unscored:
+    to keep the scores that some have alone would make an average of those that needed no judge.
+    """
+    scored = [rollout for rollout in rollouts if rollout.scored]
+    if not scored:
+        return
+    try:
+        found = await _verdicts(verifier, scored, timeout_s)
+    except VerifierError as error:
+        for rollout in scored:
+            rollout.verdict = None
+            rollout.failure = Failure(boundary="verifier", kind="VerifierError", message=str(error))
+        return
+    for rollout in scored:
+        rollout.verdict = found.get(rollout.id, rollout.verdict)
+
+
+async def _verdicts(
+    verifier: GroupVerifier, scored: Sequence[Rollout], timeout_s: float | None
+) -> Mapping[str, Verdict]:
+    name = verifier_name(verifier)
+    views = [_seen(rollout) for rollout in scored]
+    found = await returned(
+        name, lambda: verifier.verify_group(views), timeout_s, about=f"the group {scored[0].group!r}"
+    )
+    if not isinstance(found, Mapping) or not set(found) <= {rollout.id for rollout in scored}:
+        raise VerifierError(f"the verifier {name} returned {repr(found)[:200]}; return verdicts by the rollouts' ids")
+    return {rollout: as_verdict(verdict, name) for rollout, verdict in found.items()}
+
+
+def _seen(rollout: Rollout) -> Rollout:
+    """The rollout's evidence, with the verdict that it has alone."""
+    view = evidence_of(rollout)
+    view.verdict = rollout.verdict.model_copy(deep=True) if rollout.verdict is not None else None
+    return view
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+_FIX = "return a finite float, a bool, or sdk.Verdict(score=..., components={...}, explanation='...')"
+
+
+async def run_verifier(verifier: VerifierLike, rollout: Rollout, timeout_s: float | None = 60) -> Verdict:
+    """The verdict of `verifier` on `rollout`.
+
+    The verifier sees the rollout's evidence: a copy made of what a run folder stores, without a verdict, so it cannot
+    alter the trace and judges the same when it runs again on the stored rollout. A sync verifier runs in a worker
+    thread; one that passes its time limit is left behind there, since Python cannot stop a thread. `timeout_s=None`:
+    no limit.
+
+    Raises `VerifierError`, which names the verifier and the fix, when it raises, returns something that is no
+    score, or takes too long.
+    """
+    return await judge_evidence(verifier, evidence_of(rollout), timeout_s)
+
+
+def evidence_of(rollout: Rollout) -> Rollout:
+    """The copy that a verifier sees. Raises `VerifierError` for a rollout that cannot be written down."""
+    try:
+        return stored_view(rollout)
+    except (TypeError, ValueError) as error:
+        raise VerifierError(f"rollout {rollout.id!r} holds what no evidence can: {error}") from error
+
+
+async def judge_evidence(verifier: VerifierLike, evidence: Rollout, timeout_s: float | None = 60) -> Verdict:
+    """`run_verifier` on a rollout that was just read from a run folder; the verifier may alter it."""
+    name = verifier_name(verifier)
+    judge = _judge(verifier)
+    about = f"rollout {evidence.id!r}"
+    found = await returned(name, lambda: _call(judge, evidence), timeout_s, about=about)
+    verdict = as_verdict(found, name)
+    if verdict.turn_rewards is not None and len(verdict.turn_rewards) != evidence.turns:
+        raise VerifierError(
+            f"the verifier {name} gave {len(verdict.turn_rewards)} turn_rewards for rollout {evidence.id!r}, which has "
+            f"{evidence.turns} assistant messages; give one for each"
+        )
+    return verdict
+
+
+async def returned(
+    name: str,
+    judge: Callable[[], Awaitable[Any]],
+    timeout_s: float | None,
+    *,
+    about: str,
+) -> Any:
+    """What the verifier called `name` returns. Raises `VerifierError` where it raises or takes longer than it may."""
+    with anyio.move_on_after(timeout_s) as scope:
+        try:
+            found = await judge()
+        except VerifierError as error:
+            raise VerifierError(f"{name}: {error}") from error
+        except Exception as error:
+            raise VerifierError(f"the verifier {name} raised {described(error)}") from error
+    if scope.cancelled_caught:
+        raise VerifierError(
+            f"the verifier {name} gave no verdict within {timeout_s} s on {about}; "
+            "make it faster or raise the time limit"
+        )
+    return found
+
+
+def check_verifier(verifier: Any) -> None:
+    """Raise `ConfigError` for what cannot be a verifier, before any rollout is run."""
+    if inspect.isclass(verifier):
+        raise ConfigError(f"the verifier is the class {verifier.__name__}; give an instance: {verifier.__name__}()")
+    if not callable(verifier) and not isinstance(verifier, Verifier):
+        raise ConfigError(
+            f"the verifier is {verifier!r} ({type(verifier).__name__}); give a function of the rollout, "
+            "or an object with a method verify(rollout)"
+        )
+    try:
+        signature = inspect.signature(_judge(verifier))
+    except (ValueError, TypeError):  # a builtin that does not tell; running it will
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ConfigError(
+            f"the verifier {verifier_name(verifier)} takes {signature} and is called with one argument, the rollout: "
+            f"{error}"
+        ) from error
+
+
+def verifier_name(verifier: Any) -> str:
+    """What messages and verdicts call a verifier: its function's name, its repr if it has its own, or its class.
+
+    A `functools.partial` is called by its parts. No memory address is in it.
+    """
+    if inspect.isroutine(verifier):
+        return str(getattr(verifier, "__name__", type(verifier).__name__))
+    if isinstance(verifier, functools.partial):
+        parts = [verifier_name(verifier.func), *map(_argument, verifier.args)]
+        parts += [f"{n}={'***' if is_secret_key(n) else _argument(a)}" for n, a in verifier.keywords.items()]
+        return f"partial({', '.join(parts)})"
+    if any("__repr__" in vars(cls) for cls in type(verifier).__mro__[:-1]):
+        return without_addresses(repr(verifier))
+    return type(verifier).__name__
+
+
+def verifier_identity(verifier: Any) -> dict[str, str]:
+    """What tells this verifier from others, the same in every process: `name`, and `digest` of its code and parts.
+
+    A function counts with its module, name, source, defaults and closure, so an edited verifier is another one. What
+    an object holds counts too; one whose attributes change while it works says what it is by a `__repr__` of its own.
+    """
+    return {"name": verifier_name(verifier), "digest": digest(verifier)}
+
+
+def _argument(value: Any) -> str:
+    return verifier_name(value) if callable(value) else without_addresses(repr(value))
+
+
+def _judge(verifier: Any) -> Callable[[Rollout], Any]:
+    judge = getattr(verifier, "verify", None)
+    return judge if callable(judge) else verifier  # type: ignore[no-any-return]
+
+
+async def _call(judge: Callable[[Rollout], Any], evidence: Rollout) -> Any:
+    is_async = inspect.iscoroutinefunction(judge) or inspect.iscoroutinefunction(getattr(judge, "__call__", None))  # noqa: B004
+    found = judge(evidence) if is_async else await call_in_thread(judge, evidence)
+    # A sync function may still hand back something to await, for example a lambda around an async function.
+    return await found if isinstance(found, Awaitable) else found
+
+
+def as_verdict(found: Any, name: str) -> Verdict:
+    """What a verifier called `name` returned, as a verdict. Raises `VerifierError` for what is no score."""
+    if isinstance(found, Verdict):
+        try:  # validated again: fields may have been set after it was built
+            return Verdict.model_validate(found.model_dump())
+        except ValidationError as error:
+            raise VerifierError(
+                f"the verifier {name} returned {found!r}: {error.errors()[0]['msg']}; {_FIX}"
+            ) from error
+    if isinstance(found, numbers.Real):  # bool and numpy's numbers among them
+        try:
+            score = float(found)
+        except OverflowError:
+            score = math.inf
+        if math.isfinite(score):
+            return Verdict(score=score)
+        raise VerifierError(f"the verifier {name} returned {found!r}; {_FIX}")
+    kind = "" if found is None else f" ({type(found).__module__}.{type(found).__qualname__})"
+    raise VerifierError(f"the verifier {name} returned {repr(found)[:200]}{kind}; {_FIX}")
+
+
+def described(error: Exception) -> str:
+    """The exception with the line of the verifier where it came from."""
+    message = str(error).strip() or "no message"
+    frame = users_frame(error)
+    if frame is None:
+        return f"{type(error).__name__}: {message}"
+    line = f": {frame.line}" if frame.line else ""
+    return f"{type(error).__name__}: {message} ({frame.filename}:{frame.lineno} in {frame.name}{line})"

@@ -1,4 +1,4 @@
-"""The tables of options name every option, with its real default and in its real order."""
+"""The tables of options name every option once, with its real default; each table has the record's order."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from sdk import Limits, TrainConfig
 from sdk.policies.vllm import VllmOptions
 
 
-def table_rows(page: str, model: str) -> list[tuple[str, str]]:
-    """Name and default in the table after the comment that names `model`."""
-    after = page.split(f"<!-- table of {model}:", 1)[1].split("-->", 1)[1].lstrip("\n")
-    rows = []
-    for line in after.splitlines()[2:]:
-        if not line.startswith("|"):
-            break
-        name, default = (cell.strip() for cell in line.strip("|").split("|")[:2])
-        rows.append((name.strip("`"), default.strip("`")))
-    return rows
+def tables(page: str, model: str) -> list[list[tuple[str, str]]]:
+    """Name and default in each row of the tables after the comments that name `model`."""
+    found = []
+    for after in page.split(f"<!-- table of {model}:")[1:]:
+        rows = []
+        for line in after.split("-->", 1)[1].lstrip("\n").splitlines()[2:]:
+            if not line.startswith("|"):
+                break
+            name, default = (cell.strip() for cell in line.strip("|").split("|")[:2])
+            rows.append((name.strip("`"), default.strip("`")))
+        found.append(rows)
+    return found
 
 
 def defaults(model: type[BaseModel]) -> list[tuple[str, str]]:
@@ -38,8 +40,11 @@ def defaults(model: type[BaseModel]) -> list[tuple[str, str]]:
     ("model", "page"),
     [(TrainConfig, "training"), (Limits, "training"), (ServerOptions, "tools"), (VllmOptions, "vllm")],
 )
-def test_the_table_of_options_is_that_of_the_record(model: type[BaseModel], page: str) -> None:
-    assert table_rows(read(Path(f"docs/{page}.md")), model.__name__) == defaults(model)
+def test_the_tables_of_options_are_those_of_the_record(model: type[BaseModel], page: str) -> None:
+    found = tables(read(Path(f"docs/{page}.md")), model.__name__)
+    expected = defaults(model)
+    assert sorted(row for table in found for row in table) == sorted(expected)
+    assert all(table == [row for row in expected if row in table] for table in found)
 
 
 def test_the_config_in_the_docs_is_named_where_training_is_explained() -> None:

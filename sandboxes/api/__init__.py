@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["ApiCall", "ApiTwin", "Refused", "Report"]
 
 _MODULES = {
-    "ApiTwin": "twin",
-    "Report": "report",
+    "ApiTwin": "api_twin",
+    "Report": "twin_report",
     "ApiCall": "rules",
     "Refused": "rules",
 }

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "Cassette": "cassette",
-    "NotRecorded": "twin",
+    "NotRecorded": "recorded_twin",
     "RecordedSession": "cassette",
-    "RecordedTwin": "twin",
+    "RecordedTwin": "recorded_twin",
     "RecordingSource": "recording",
     "SimulatedAnswers": "simulating",
     "record": "recording",

@@ -2,7 +2,7 @@
 
 from .alarm_monitor import Watch
 from .signs import Alarm, AlarmSettings, canaries_earned, repeated_answers, reward_alone
-from .step_figures import StepFigures, step_figures
+from .step_metrics import StepFigures, step_figures
 
 __all__ = [
     "Alarm",

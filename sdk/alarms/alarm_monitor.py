@@ -7,7 +7,7 @@ from itertools import groupby
 
 from ..records import Rollout
 from .signs import Alarm, AlarmSettings, canaries_earned, repeated_answers, reward_alone
-from .step_figures import StepFigures, step_figures
+from .step_metrics import StepFigures, step_figures
 
 
 class Watch:

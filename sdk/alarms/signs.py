@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..records import Rollout
-from .step_figures import StepFigures, is_canary, said
+from .step_metrics import StepFigures, is_canary, said
 
 _IDS = 5
 

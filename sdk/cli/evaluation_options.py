@@ -86,7 +86,7 @@ FaultJudgeName = Annotated[
         "--fault-judge",
         metavar="FILE.py:NAME",
         show_default="none: rules alone",
-        help="Who says what went wrong first, where rules only read words: a sdk.judging.fault_judge((url, model "
+        help="Who says what went wrong first, where rules only read words: a sdk.judging.model_faults((url, model "
         "name)), or an object with an async judge(rollout, found). Also package.module:name.",
     ),
 ]

@@ -193,7 +193,7 @@ class _Reporting:
         if self.judge is not None and not callable(getattr(self.judge, "judge", None)):
             raise ConfigError(
                 f"fault_judge is a {type(self.judge).__name__}; give an object with an async judge(rollout, found), "
-                "such as sdk.judging.fault_judge((url, model name))"
+                "such as sdk.judging.model_faults((url, model name))"
             )
         if self.embed is not None and not callable(self.embed):
             raise ConfigError(

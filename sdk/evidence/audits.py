@@ -10,7 +10,7 @@ from .canonical import numbered_lines, parse
 from .findings import Finding
 
 if TYPE_CHECKING:
-    from ..judging.audit_tasks import AuditCall
+    from ..judging.audit_examples import AuditCall
 
 AUDIT, AUDITED = "audit", "grpo"
 """The stages of the audits and of what they are about."""

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ..alarms.step_figures import is_canary
-from ..judging.audit_tasks import AuditCall, audit_call, audit_tasks
+from ..alarms.step_metrics import is_canary
+from ..judging.audit_examples import AuditCall, audit_call, audit_tasks
 from ..policies.protocol import Sampling
 from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine

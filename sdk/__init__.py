@@ -9,11 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.sources.spoiling import faults_are_put_in_by
-
-# As `import sandboxes` does, which takes longer.
-faults_are_put_in_by("sandboxes.faults.configured:faults_for")
-
 if TYPE_CHECKING:
     from .blocking import check_tasks, distill, evaluate, probe, rollout, synthesize, train
     from .distilling.distillation import DistilledData, distill_async

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import SourceError
 from ..records import LeftOut
 from ..sessions.handlers import Handlers
-from ..sources.connecting import connect
+from ..sources.connecting import FaultInjection, connect
 from ..toolsets.toolset import Toolset
 from ..world import WorldSource
 from .server import IDLE_S, MAX_WORLDS, publish
@@ -35,6 +35,7 @@ async def serve_tools(
     call_timeout_s: float = 30.0,
     connect_timeout_s: float = 20.0,
     handlers: Handlers | None = None,
+    inject_faults: FaultInjection | None = None,
     ready: Callable[[Toolset | WorldSource, Sequence[LeftOut]], None] = lambda *_: None,
 ) -> None:
     """Serve tools over standard input and output, or with `port` over streamable HTTP at `http://HOST:PORT/mcp`, until
@@ -58,6 +59,7 @@ async def serve_tools(
                 connect_timeout_s=connect_timeout_s,
                 max_result_chars=_WHOLE,
                 handlers=handlers,
+                inject_faults=inject_faults,
             )
             served = await stack.enter_async_context(connecting)
         server = publish(served, name=name, control=control, max_worlds=max_worlds, idle_s=idle_s)

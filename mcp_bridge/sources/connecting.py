@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +15,13 @@ from ..exception_groups import as_itself
 from ..sessions.handlers import Handlers
 from ..toolsets.results import positive
 from ..toolsets.toolset import Limits, Part, Toolset
+from ..world import WorldSource
 from .functions import FunctionSource
 from .identify import identify
 from .specs import FunctionSpec, OpenApiSpec, ServerSpec, Spec, WorldSourceSpec
-from .spoiling import spoiler_for
+
+FaultInjection = Callable[[Mapping[str, Any], str], Callable[[WorldSource], WorldSource]]
+"""From `faults` of an entry and its label to what wraps the entry's source. Raises `SourceError` for others."""
 
 
 @contextlib.asynccontextmanager
@@ -29,6 +32,7 @@ async def connect(
     connect_timeout_s: float = 20.0,
     max_result_chars: int = 8000,
     handlers: Handlers | None = None,
+    inject_faults: FaultInjection | None = None,
 ) -> AsyncIterator[Toolset]:
     """Connect to tools of any kind; leaving the block ends every session and every process that was started.
 
@@ -45,6 +49,9 @@ async def connect(
 
     `handlers`: who answers what servers ask during a call, and hears of progress; without it they are refused.
 
+    `inject_faults`: wraps a source whose entry in an `mcp.json` asks for `faults`, such as `sandboxes.faults.faults_for`,
+    which `sdk` passes by itself. Without it such an entry is refused.
+
     Which worlds share what is said at `mcp_bridge.sessions.server_source.ServerSource`.
 
     Raises `SourceError` where a source cannot be used. Calls raise `ToolFailure` where the infrastructure broke:
@@ -54,7 +61,7 @@ async def connect(
     positive("connect_timeout_s", connect_timeout_s)
     specs = identify(source)
     async with _owners() as group:
-        parts = await _open(specs, group, limits, connect_timeout_s, handlers)
+        parts = await _open(specs, group, limits, connect_timeout_s, handlers, inject_faults)
         toolset = Toolset(parts, limits, group)
         try:
             yield toolset
@@ -85,6 +92,7 @@ async def _open(
     limits: Limits,
     connect_timeout_s: float,
     handlers: Handlers | None,
+    inject_faults: FaultInjection | None,
 ) -> list[Part]:
     """All sources, in their order; servers start side by side. One `SourceError` tells of all that failed."""
     servers = [spec for spec in specs if not isinstance(spec, FunctionSpec | WorldSourceSpec)]
@@ -94,7 +102,7 @@ async def _open(
 
     async def start(spec: ServerSpec | OpenApiSpec) -> None:
         try:
-            started[id(spec)] = await _started(spec, group, limits, connect_timeout_s, handlers)
+            started[id(spec)] = await _started(spec, group, limits, connect_timeout_s, handlers, inject_faults)
         except SourceError as error:
             problems.append(error)
         except Exception as error:
@@ -131,14 +139,15 @@ async def _started(
     limits: Limits,
     connect_timeout_s: float,
     handlers: Handlers | None,
+    inject_faults: FaultInjection | None,
 ) -> Part:
-    spoiled = spoiler_for(spec.options.faults, spec.label)
+    with_faults = _faults_of(spec, inject_faults)
     # Loaded here: importing the SDK takes seconds, and functions and sandboxes do without.
     if isinstance(spec, OpenApiSpec):
         from ..openapi.source import open_api
 
         api = await open_api(spec, connect_timeout_s=connect_timeout_s)
-        return Part(spec.name or spec.label, spoiled(api), aclose=api.aclose, options=spec.options)
+        return Part(spec.name or spec.label, with_faults(api), aclose=api.aclose, options=spec.options)
     from ..sessions.server_source import open_server
 
     server = await open_server(
@@ -148,7 +157,19 @@ async def _started(
         call_timeout_s=limits.call_timeout_s,
         handlers=handlers,
     )
-    return Part(spec.name or spec.label, spoiled(server), aclose=server.aclose, options=spec.options)
+    return Part(spec.name or spec.label, with_faults(server), aclose=server.aclose, options=spec.options)
+
+
+def _faults_of(spec: ServerSpec | OpenApiSpec, inject_faults: FaultInjection | None) -> Callable[[Any], Any]:
+    """What wraps the source in the faults that its entry asks for; without faults it stays as it is."""
+    if spec.options.faults is None:
+        return lambda source: source
+    if inject_faults is None:
+        raise SourceError(
+            f"{spec.label} has faults, which nothing here injects; pass inject_faults=sandboxes.faults.faults_for to "
+            "connect, or remove them"
+        )
+    return inject_faults(spec.options.faults, spec.label)
 
 
 def _distinct(parts: Sequence[Part]) -> list[Part]:

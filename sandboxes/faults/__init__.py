@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .configured import faults_for
     from .faulty_source import Faulty, FaultyWorld
     from .kinds import (
         ErrorAnswer,
@@ -41,6 +42,7 @@ _MODULES = {
     "RenamedFields": "kinds",
     "StaleRead": "kinds",
     "Timeout": "kinds",
+    "faults_for": "configured",
 }
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "RenamedFields",
     "StaleRead",
     "Timeout",
+    "faults_for",
 ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -19,7 +19,7 @@ from . import kinds
 from .faulty_source import Faulty
 
 if TYPE_CHECKING:
-    from mcp_bridge.sources.spoiling import Spoiler
+    from mcp_bridge.world import WorldSource
 
 _KINDS: dict[str, type[kinds.Fault]] = {
     one.__name__: one
@@ -37,7 +37,7 @@ _KINDS: dict[str, type[kinds.Fault]] = {
 }
 
 
-def faults_for(faults: Any, place: str) -> Spoiler:
+def faults_for(faults: Any, place: str) -> Callable[[WorldSource], WorldSource]:
     """What puts these faults into a source: a `Faulty` with `tools` as its faults, its `seed` and its `same_for`.
 
     Raises `SourceError` that names `place`, the key and the choices; when it is called, for a tool that is not there.

@@ -37,7 +37,7 @@ def finished_run(
 def _identity(options: TrainConfig, tools: Any, prompts: Any, verifier: Any, model: str | Path | None) -> Any:
     import anyio
 
-    from mcp_bridge import connect
+    from ..connecting import connect
 
     from ..trainer.run_identity import train_identity
     from ..trainer.sides import choose_sides, settle

@@ -20,7 +20,7 @@ async def ask_served_model(
 
     Raises `ToolbakeError` where the endpoint or a tool broke.
     """
-    from mcp_bridge import connect
+    from ..connecting import connect
 
     from ..policies.endpoint import EndpointAgent
     from ..policies.protocol import Sampling

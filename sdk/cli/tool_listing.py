@@ -43,7 +43,7 @@ def listing_of(source: Any, handlers: Handlers | None = None, connect_timeout_s:
     """
     import anyio
 
-    from mcp_bridge import connect
+    from ..connecting import connect
 
     async def ask() -> Listing:
         async with connect(source, connect_timeout_s=connect_timeout_s, handlers=handlers) as toolset:

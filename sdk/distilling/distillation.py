@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge import Handlers, connect
+from mcp_bridge import Handlers
+from ..connecting import connect
 from mcp_bridge.extras import require_extra
 from mcp_bridge.guard.destructive import warn_of
 from mcp_bridge.records import Tool

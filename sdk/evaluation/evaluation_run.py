@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import anyio.to_thread
 
-from mcp_bridge import Handlers, Toolset, connect
+from mcp_bridge import Handlers, Toolset
+from ..connecting import connect
 from mcp_bridge.guard.destructive import warn_of
 
 from ..errors import ConfigError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mcp_bridge import Handlers, Toolset, connect
+from mcp_bridge import Handlers, Toolset
+from ..connecting import connect
 from mcp_bridge.ledger.lines import Listener
 from mcp_bridge.records import Tool
 

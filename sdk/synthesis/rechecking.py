@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mcp_bridge import connect
+from ..connecting import connect
 from mcp_bridge.records import Tool
 
 from ..errors import ConfigError

@@ -11,7 +11,8 @@ from typing import Any
 
 import anyio
 
-from mcp_bridge import Toolset, connect
+from mcp_bridge import Toolset
+from ..connecting import connect
 from mcp_bridge.errors import ToolFailure
 from mcp_bridge.world import Setup
 

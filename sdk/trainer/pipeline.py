@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from mcp_bridge import Handlers, connect
+from mcp_bridge import Handlers
+from ..connecting import connect
 from mcp_bridge.extras import require_extra
 from mcp_bridge.toolsets.toolset import Toolset
 

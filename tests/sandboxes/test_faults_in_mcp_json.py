@@ -12,9 +12,11 @@ import pytest
 
 import mcp_bridge
 from mcp_bridge import SourceError
-from sandboxes.faults import ErrorAnswer, Fault, Faulty, Latency, StaleRead
+import sdk
+from sandboxes.faults import ErrorAnswer, Fault, Faulty, Latency, StaleRead, faults_for
 from sandboxes.helpdesk import Helpdesk
 from sandboxes.recorded import serve_recorder
+from sdk.policies.scripted import ScriptedAgent
 from sdk.traces.digests import tools_identity
 
 POLICY = ("get_policy", {"topic": "returns"})
@@ -44,7 +46,7 @@ async def test_a_server_of_an_mcp_json_has_the_faults_that_python_would_give_it(
     expected = await notes_of(Faulty(Helpdesk(), given, seed=3))
     assert len(set(expected)) > 4
     faults = {"seed": 3, "tools": {"get_*": BOTH, "list_orders": {"fault": "StaleRead"}}}
-    async with mcp_bridge.connect(server(faults)) as toolset:
+    async with mcp_bridge.connect(server(faults), inject_faults=faults_for) as toolset:
         assert await notes_of(toolset) == expected
         assert (toolset.can_fork, toolset.can_setup, toolset.has_state) == (True, True, True)
         assert toolset.live_destructive == []
@@ -72,13 +74,13 @@ async def test_a_server_of_an_mcp_json_has_the_faults_that_python_would_give_it(
 )
 async def test_faults_that_cannot_be_are_refused_before_a_model_sees_the_tools(faults: Any, complaint: str) -> None:
     with pytest.raises(SourceError, match=f"desk.*{complaint}"):
-        async with mcp_bridge.connect(server(faults)):
+        async with mcp_bridge.connect(server(faults), inject_faults=faults_for):
             pass
 
 
 async def test_a_tool_that_the_server_does_not_have_is_told_with_those_it_has() -> None:
     with pytest.raises(SourceError, match=r"desk .*'get_polcy', which is no tool; the tools are find_customer"):
-        async with mcp_bridge.connect(server({"tools": {"get_polcy": {"fault": "StaleRead"}}})):
+        async with mcp_bridge.connect(server({"tools": {"get_polcy": {"fault": "StaleRead"}}}), inject_faults=faults_for):
             pass
 
 
@@ -91,17 +93,13 @@ async def main():
 anyio.run(main)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert "`import sandboxes` before you connect" in done.stderr
+    assert "pass inject_faults=sandboxes.faults.faults_for to connect" in done.stderr
 
 
-def test_the_sdk_knows_faults_by_itself() -> None:
-    code = """
-import sdk
-from mcp_bridge.sources.spoiling import spoiler_for
-spoiler_for({"tools": {"get": {"fault": "Slow"}}}, "desk")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert "it must be one of ErrorAnswer" in done.stderr
+def test_the_sdk_injects_faults_by_itself() -> None:
+    wrong = server({"tools": {"get_policy": {"fault": "Slow"}}})
+    with pytest.raises(SourceError, match="it must be one of ErrorAnswer"):
+        sdk.rollout(wrong, "What is the policy?", model=ScriptedAgent(["I do not know."]))
 
 
 async def test_a_recorder_does_not_stand_before_a_server_with_faults(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def _compared(
 ) -> DivergenceReport:
     import anyio
 
-    from mcp_bridge import connect
+    from ...connecting import connect
     from sandboxes.divergence import compare
     from sandboxes.recorded import Cassette, RecordedTwin
 

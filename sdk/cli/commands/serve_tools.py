@@ -38,6 +38,8 @@ def serve_tools(
 
         from mcp_bridge.publishing.running import serve_tools as serve
 
+        from ...connecting import inject_faults
+
         from ...errors import ConfigError
         from ..sources import load_handlers, secret_from, tool_source
 
@@ -64,6 +66,7 @@ def serve_tools(
                 idle_s=idle_s,
                 connect_timeout_s=connect_timeout,
                 handlers=answers,
+                inject_faults=inject_faults,
                 ready=say,
             )
 

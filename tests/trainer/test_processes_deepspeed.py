@@ -92,7 +92,7 @@ STEPS, CLIPPING = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT
 @pytest.mark.parametrize(
     ("environment", "options", "error"),
     [
-        ({STEPS: "4"}, {}, "gradient_accumulation_steps is 4 .* it is 1 in the warm start and 1 in GRPO; leave"),
+        ({STEPS: "4"}, {}, "gradient_accumulation_steps is 4 .* it is 1 in the warm start and 2 in GRPO; leave"),
         (
             {STEPS: "1"},
             {"micro_batches": 2},
@@ -119,7 +119,7 @@ def test_numbers_that_are_not_those_of_the_stages_are_refused_before_anything_is
     ("environment", "options"),
     [
         ({STEPS: "auto", CLIPPING: "auto"}, {"micro_batches": 4, "trl": {"max_grad_norm": 0.3}}),
-        ({STEPS: "1", CLIPPING: "1"}, {}),
+        ({STEPS: "1", CLIPPING: "1"}, {"micro_batches": 1}),
         ({CLIPPING: "0.0"}, {"warm_start_steps": 0, "trl": {"max_grad_norm": 0}}),
         ({STEPS: "2", CLIPPING: "0.5"}, {"warm_start_steps": 0, "micro_batches": 2, "trl": {"max_grad_norm": 0.5}}),
         ({CLIPPING: "1.0"}, {"grpo_steps": 0, "trl": {"max_grad_norm": 0.5}}),
@@ -137,7 +137,7 @@ def test_the_stages_have_the_numbers_that_are_checked(tmp_path: Path) -> None:
     for args, numbers in (
         (_sft_config(config, str(tmp_path)), (1, 1.0)),
         (_grpo_config(config, str(tmp_path)), (2, 0.5)),
-        (_grpo_config(TrainConfig(), str(tmp_path)), (1, 1.0)),
+        (_grpo_config(TrainConfig(), str(tmp_path)), (2, 1.0)),
     ):
         assert (args.gradient_accumulation_steps, args.max_grad_norm) == numbers
 

@@ -12,9 +12,7 @@ from mcp_bridge import Toolset, WorldSource
 
 def connect(source: Any, **options: Any) -> AbstractAsyncContextManager[Toolset]:
     """As `mcp_bridge.connect`, which has the options."""
-    connected: AbstractAsyncContextManager[Toolset] = mcp_bridge.connect(
-        source, inject_faults=inject_faults, **options
-    )
+    connected: AbstractAsyncContextManager[Toolset] = mcp_bridge.connect(source, inject_faults=inject_faults, **options)
     return connected
 
 

@@ -49,7 +49,7 @@ async def connect(
 
     `handlers`: who answers what servers ask during a call, and hears of progress; without it they are refused.
 
-    `inject_faults`: wraps a source whose entry in an `mcp.json` asks for `faults`, such as `sandboxes.faults.faults_for`,
+    `inject_faults`: wraps a source whose entry in an `mcp.json` asks for `faults`; `sandboxes.faults.faults_for` does,
     which `sdk` passes by itself. Without it such an entry is refused.
 
     Which worlds share what is said at `mcp_bridge.sessions.server_source.ServerSource`.

@@ -38,7 +38,6 @@ def _identity(options: TrainConfig, tools: Any, prompts: Any, verifier: Any, mod
     import anyio
 
     from ..connecting import connect
-
     from ..trainer.run_identity import train_identity
     from ..trainer.sides import choose_sides, settle
 

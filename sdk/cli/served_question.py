@@ -21,7 +21,6 @@ async def ask_served_model(
     Raises `ToolbakeError` where the endpoint or a tool broke.
     """
     from ..connecting import connect
-
     from ..policies.endpoint import EndpointAgent
     from ..policies.protocol import Sampling
     from ..rollouts.engine import RolloutEngine

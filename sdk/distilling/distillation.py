@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import Handlers
-from ..connecting import connect
 from mcp_bridge.extras import require_extra
 from mcp_bridge.guard.destructive import warn_of
 from mcp_bridge.records import Tool
 
+from ..connecting import connect
 from ..errors import ConfigError
 from ..policies.model_source import ModelSource, check_model_source, model_label, open_agent
 from ..policies.protocol import Sampling

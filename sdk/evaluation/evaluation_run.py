@@ -12,9 +12,9 @@ from typing import Any, Literal
 import anyio.to_thread
 
 from mcp_bridge import Handlers, Toolset
-from ..connecting import connect
 from mcp_bridge.guard.destructive import warn_of
 
+from ..connecting import connect
 from ..errors import ConfigError
 from ..policies.model_source import ModelSource, open_agent
 from ..policies.protocol import Sampling

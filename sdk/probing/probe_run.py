@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp_bridge import Handlers, Toolset
-from ..connecting import connect
 from mcp_bridge.ledger.lines import Listener
 from mcp_bridge.records import Tool
 
+from ..connecting import connect
 from ..evaluation.conditions import is_success
 from ..progress import Progress, Silent
 from ..records import Task

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..connecting import connect
 from mcp_bridge.records import Tool
 
+from ..connecting import connect
 from ..errors import ConfigError
 from ..progress import Progress, Silent
 from ..records import Task

@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 
 from mcp_bridge import Toolset
-from ..connecting import connect
 from mcp_bridge.errors import ToolFailure
 from mcp_bridge.world import Setup
 
+from ..connecting import connect
 from ..errors import ConfigError, PolicyFailure, plain_errors
 from ..policies.model_source import ModelSource, check_model_source, model_label, open_agent
 from ..policies.protocol import Agent

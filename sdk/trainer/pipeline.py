@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from mcp_bridge import Handlers
-from ..connecting import connect
 from mcp_bridge.extras import require_extra
 from mcp_bridge.toolsets.toolset import Toolset
 
+from ..connecting import connect
 from ..errors import ConfigError
 from ..evaluation.measuring import measure
 from ..evaluation.report import Report, build_report

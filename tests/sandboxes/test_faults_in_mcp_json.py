@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import mcp_bridge
-from mcp_bridge import SourceError
 import sdk
+from mcp_bridge import SourceError
 from sandboxes.faults import ErrorAnswer, Fault, Faulty, Latency, StaleRead, faults_for
 from sandboxes.helpdesk import Helpdesk
 from sandboxes.recorded import serve_recorder
@@ -80,7 +80,9 @@ async def test_faults_that_cannot_be_are_refused_before_a_model_sees_the_tools(f
 
 async def test_a_tool_that_the_server_does_not_have_is_told_with_those_it_has() -> None:
     with pytest.raises(SourceError, match=r"desk .*'get_polcy', which is no tool; the tools are find_customer"):
-        async with mcp_bridge.connect(server({"tools": {"get_polcy": {"fault": "StaleRead"}}}), inject_faults=faults_for):
+        async with mcp_bridge.connect(
+            server({"tools": {"get_polcy": {"fault": "StaleRead"}}}), inject_faults=faults_for
+        ):
             pass
 
 

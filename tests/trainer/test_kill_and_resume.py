@@ -31,7 +31,7 @@ SCENARIOS: list[tuple[str, dict[str, Any], tuple[str, int] | None]] = [
     ("between the weights of a checkpoint and its optimiser", PLAIN, (f"{TRAINER}._save_optimizer_and_scheduler", 1)),
     ("among the rollouts of a step", PLAIN, (f"{FOLDER}.append_rollout", 31)),
     ("between the last step and its checkpoint", PLAIN, ("sdk.trainer.grpo:RolloutTrainer._save_checkpoint", 2)),
-    ("while the weights are chosen", PLAIN, ("sdk.trainer.pipeline:_measure", 3)),
+    ("while the weights are chosen", PLAIN, ("sdk.trainer.checkpoint_selection:_measure", 3)),
     ("never with adapters", ADAPTERS, None),
     ("with adapters between steps", ADAPTERS, ("sdk.trainer.grpo:RolloutTrainer._prepare_inputs", 3)),
 ]

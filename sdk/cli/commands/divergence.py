@@ -68,10 +68,10 @@ def _compared(
 ) -> DivergenceReport:
     import anyio
 
-    from ...connecting import connect
     from sandboxes.divergence import compare
     from sandboxes.recorded import Cassette, RecordedTwin
 
+    from ...connecting import connect
     from ..sources import tool_source
 
     recording = Cassette.read(cassette)

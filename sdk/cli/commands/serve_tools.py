@@ -39,7 +39,6 @@ def serve_tools(
         from mcp_bridge.publishing.running import serve_tools as serve
 
         from ...connecting import inject_faults
-
         from ...errors import ConfigError
         from ..sources import load_handlers, secret_from, tool_source
 

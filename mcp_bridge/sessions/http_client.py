@@ -20,7 +20,6 @@ import anyio.abc
 import httpx2
 import mcp_types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.client._transport import TransportStreams
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from pydantic_core import from_json
@@ -64,7 +63,7 @@ class SseStreams:
         self._on_end = on_end
 
     @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[TransportStreams]:
+    async def open(self) -> AsyncIterator[Any]:
         """The two streams. Raises `httpx2.HTTPError` where the URL brings no stream of events."""
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         async with self._http.stream("GET", self._url, headers=headers) as response:

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import anyio
 import mcp_types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
 
 from ..access.redaction import redacted
@@ -51,7 +50,7 @@ class StdioStreams:
         self._fault = ""
 
     @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[TransportStreams]:
+    async def open(self) -> AsyncIterator[Any]:
         """The two streams. Leaving the block ends the process and its group, also when cancelled, within bounds."""
         to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         # Without an end: a server that reads nothing must not hold up who gives up on it.

@@ -22,6 +22,8 @@ _MESSAGES = frozenset(
 )
 _MOST_DEPTH = 4
 
+_STATUSES = frozenset(HTTPStatus)
+
 
 class Refusals:
     """Answers that refuse. Where an operation says nothing of a status, the document's usual error is used."""
@@ -107,7 +109,7 @@ class Refusals:
 
 def _said(name: str, shape: Shape, status: int, message: str) -> Any:
     """What a property of an error says: the message, or the status as a number or a word."""
-    phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else str(status)
+    phrase = HTTPStatus(status).phrase if status in _STATUSES else str(status)
     slug = "_".join(words_of(phrase))
     candidates: list[Any] = [message]
     if _is_code(name):

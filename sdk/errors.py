@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ToolbakeError(Exception):
-    """Base of all errors that a user can mend."""
+    """Base of all errors that a user can fix."""
 
 
 class ConfigError(ToolbakeError):
@@ -52,7 +52,7 @@ def plain_errors() -> Iterator[None]:
 def users_frame(error: BaseException) -> FrameSummary | None:
     """Where in the user's own code an error came from: the innermost frame of neither a library nor toolbake.
 
-    A mistyped field of a rollout is raised inside pydantic, but it is the verifier's line that is to be mended. Without
+    A mistyped field of a rollout is raised inside pydantic, but it is the verifier's line that needs the fix. Without
     such a frame the innermost of all; None where nothing was running.
     """
     import os

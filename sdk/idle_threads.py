@@ -1,4 +1,4 @@
-"""Threads that wait for a thread's next parallel work are let go where it has none for a while."""
+"""Ends OpenMP's waiting threads while the calling thread has no parallel work."""
 
 from __future__ import annotations
 

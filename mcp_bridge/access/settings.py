@@ -1,4 +1,4 @@
-"""How a server behind a URL is reached, in its entry of an `mcp.json`, beside `url` and `headers`.
+"""Reads how an entry of an `mcp.json` reaches a server behind a URL: login, TLS and proxy.
 
 | key | says |
 | --- | --- |

@@ -61,7 +61,7 @@ def told_apart(sources: Sequence[Named]) -> list[list[Tool]]:
         if name == tool.name:
             # A source that is made of others, such as a connected toolset, has its own names for their tools.
             return tool.model_copy(update={"name_at_source": ""}) if tool.name_at_source else tool
-        # Two prefixes that the user chose alike are for the user to mend; all else is told apart here.
+        # Two prefixes that the user chose alike are for the user to change; all else is told apart here.
         if taken[name] > 1 and (source.namespace is None or _ILLEGAL.search(tool.name)):
             name = _with_digest(name, prefix, tool.name)
         return tool.model_copy(update={"name": name, "name_at_source": tool.name})

@@ -97,7 +97,7 @@ def _refuse_failures(answer: Answer, operation: str, needs: str) -> None:
         fix = f'; it needs {needs}, set in "auth" or "headers"' if needs else '; check the credentials in "auth"'
         raise ToolFailure(f"{where}{fix}: {_start(answer)}", delivery="answered")
     if answer.status < 400 or answer.status in _NOT_THE_MODELS:
-        raise ToolFailure(f"{where}, which no other arguments can mend: {_start(answer)}", delivery="answered")
+        raise ToolFailure(f"{where}, which no other arguments can change: {_start(answer)}", delivery="answered")
     if answer.status >= 500:
         lost = answer.status in _LOST_BEHIND_A_GATEWAY
         raise ToolFailure(f"{where}: {_start(answer)}", delivery="unknown" if lost else "answered")

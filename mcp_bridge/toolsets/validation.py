@@ -1,4 +1,4 @@
-"""Checks a call's arguments against the tool's schema, and says what is wrong so that a model can mend it."""
+"""Checks a call's arguments against the tool's schema, and says what is wrong so that a model can correct it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ArgumentChecker:
 
 def _inapplicable(tool: Tool, why: str) -> ToolFailure:
     return ToolFailure(
-        f"the input schema of tool {tool.name!r} ({tool.source}) {why}. Mend the schema in the server, or leave the "
+        f"the input schema of tool {tool.name!r} ({tool.source}) {why}. Correct the schema in the server, or leave the "
         f'tool out: "toolbake": {{"deny": ["{tool.name_at_source or tool.name}"]}}',
         delivery="not_sent",
     )
@@ -102,7 +102,7 @@ def _compile(tool: Tool) -> Any:
     except SchemaError as error:
         raise SourceError(
             f"the input schema of tool {tool.name!r} ({tool.source}) is no valid JSON Schema: {error.message} "
-            f"at {error.json_path}. Mend the schema in the server."
+            f"at {error.json_path}. Correct the schema in the server."
         ) from error
 
 

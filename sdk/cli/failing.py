@@ -15,7 +15,7 @@ _INTERRUPTED = 130
 
 @contextmanager
 def clean_errors(debug: bool, *, interrupted: str = STOPPED) -> Iterator[None]:
-    """Errors that a user can mend become one message each and exit code 1; Ctrl-C becomes `interrupted` and 130.
+    """Errors that a user can fix become one message each and exit code 1; Ctrl-C becomes `interrupted` and 130.
 
     All others, which are faults of toolbake, keep their traceback; with `debug` everything does.
     """
@@ -55,7 +55,7 @@ def _end(error: BaseException, debug: bool) -> None:
 
 
 def _mendable(error: BaseException) -> list[str] | None:
-    """The messages of what a user can mend; None where anything else is among it."""
+    """The messages of what a user can fix; None where anything else is among it."""
     from mcp_bridge.errors import BridgeError
 
     from ..errors import ToolbakeError

@@ -32,7 +32,7 @@ Check = Annotated[
         metavar="FILE",
         show_default="none: tasks are made",
         help="Make nothing: play the tasks in this file again, as people have edited them, and name every problem with "
-        "its line and what mends it.",
+        "its line and its fix.",
     ),
 ]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many tasks.")]

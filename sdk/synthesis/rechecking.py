@@ -1,4 +1,4 @@
-"""Tasks that people wrote or edited, held against the tools: every problem with its line and what mends it."""
+"""Tasks that people wrote or edited, held against the tools: every problem with its line and its fix."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _unplayable(task: Task, tools: Sequence[Tool]) -> str:
 
 
 def _mending(problem: str) -> str:
-    """A problem of the replay with what mends it."""
+    """A problem of the replay with its fix."""
     if not problem:
         return ""
     return f"{problem}. Correct `expected`, or the calls and the last message of its demonstration"

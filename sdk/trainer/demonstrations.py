@@ -69,7 +69,7 @@ def _require_success(rollouts: Sequence[Rollout], threshold: float) -> None:
         more = f"\n  and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise ConfigError(
             f"{len(wrong)} of {len(rollouts)} demonstrations do not pass the verifier when they are played in the "
-            f"world; mend the task, the tools or the verifier, or leave the demonstration out:\n{reasons}{more}"
+            f"world; correct the task, the tools or the verifier, or leave the demonstration out:\n{reasons}{more}"
         )
 
 

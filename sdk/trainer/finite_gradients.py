@@ -1,4 +1,4 @@
-"""A gradient that is no number ends the run: after its update all weights would be none, and all that is sampled."""
+"""Stops the run at a gradient that is not finite, before an update makes every weight and every sample invalid."""
 
 from __future__ import annotations
 

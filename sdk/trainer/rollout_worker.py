@@ -331,7 +331,7 @@ class Collector:
         if ending:
             raise ToolbakeError(
                 f"training was stopped by an alarm: {ending[0]}. The rollouts are in {self._folder.path}; read them, "
-                "and mend the verifier"
+                "and correct the verifier"
             )
 
     def _note_figures(self, step: int, rollouts: Sequence[Rollout], alarms: Sequence[Alarm]) -> None:

@@ -83,7 +83,7 @@ def publish(publisher: WeightPublisher, model: Any, *, version: int, note: NoteW
 
 
 def sampler_facts(sampler: Sampler) -> dict[str, Any]:
-    """What the report says of it: what went wrong and was mended."""
+    """What the report says of it: what went wrong and was repaired."""
     if isinstance(sampler, VllmPolicy):
         return {"engine": "vLLM", **{f"vllm_{name}": count for name, count in sampler.counts().items()}}
     if isinstance(sampler, EmbeddedEngine) and sampler.restarts:

@@ -1,7 +1,7 @@
-"""Requests sample their way along logits that are there: of a row's next token, of what was guessed to come after it,
-or of a row that began with the same prompt a little earlier.
+"""Speculative decoding: a request samples from the logits of drafted tokens for as long as it agrees with the draft.
 
-Where a request samples the token that is followed in the row, it goes on to the next logits; where not, it leaves.
+The logits are those of a row's next token, of the tokens drafted after it, or of a row that began earlier with the same
+prompt. A request that samples another token than the drafted one leaves the row.
 """
 
 from __future__ import annotations

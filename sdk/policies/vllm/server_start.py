@@ -109,10 +109,10 @@ _ANSWER_S = 60.0
 
 
 def warn_of_pieces(url: str, client: httpx.Client) -> None:
-    """A warning in the log where the server says that it is on a CPU and computes long prompts in pieces.
+    """Log a warning if the server runs on a CPU with chunked prefill.
 
-    vLLM 0.32 ends there once a piece of a prompt was computed for a request with a seed, as all of ours have. It tells
-    of itself in its development mode (`VLLM_SERVER_DEV_MODE=1`), and of one that does not nothing is known.
+    There vLLM 0.32 crashes on a chunk of a prompt whose request has a seed, as all of ours have. A server reports its
+    configuration only in development mode (`VLLM_SERVER_DEV_MODE=1`); of any other nothing is known.
     """
     try:
         answer = client.get(f"{url}/server_info", params={"config_format": "json"}, timeout=_ANSWER_S)
@@ -123,7 +123,7 @@ def warn_of_pieces(url: str, client: httpx.Client) -> None:
         return
     if device == "cpu" and in_pieces is True:
         log.warning(
-            "vLLM at %s is on a CPU and computes long prompts in pieces: it ends where such a prompt has a seed, as "
+            "vLLM at %s is on a CPU with chunked prefill: it crashes on a long prompt that has a seed, as "
             "all of ours have. Start it again with --no-enable-chunked-prefill",
             url,
         )

@@ -1,4 +1,4 @@
-"""What carries the bytes of new weights to a server: vLLM's own transfer, by way of one of its backends."""
+"""Sends new weights to a vLLM server through vLLM's own transfer: shared memory, NCCL or CUDA IPC."""
 
 from __future__ import annotations
 
@@ -325,12 +325,11 @@ class DataPlane(Protocol):
     server_environment: Mapping[str, str]
 
     def take(self, state: Mapping[str, Any], mark: str) -> None:
-        """From now on these weights are sent, also after `state` has been changed. Until `let_go`, `state` is as it
-        is."""
+        """Send these weights from now on, also after `state` has changed. Do not change `state` until `let_go`."""
         ...
 
     def let_go(self) -> None:
-        """`state` may be changed."""
+        """From now on `state` may change."""
         ...
 
     def connect(self, url: str, client: httpx.Client, mark: str) -> None:

@@ -11,7 +11,7 @@ from token_server import TokenServer
 
 from sdk.policies.vllm import VllmOptions, open_vllm
 
-WARNED = "on a CPU and computes long prompts in pieces"
+WARNED = "on a CPU with chunked prefill"
 
 
 class Telling(TokenServer):

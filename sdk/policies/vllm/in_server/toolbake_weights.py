@@ -165,7 +165,7 @@ def _tensors(memory: mmap.mmap, info: SharedUpdate) -> Iterator[tuple[str, torch
 
 
 class Extension:
-    """Adds nothing to a worker: that vLLM imports this module is all it is for."""
+    """An empty worker extension. vLLM imports this module because of it, which registers the transfer engine."""
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:

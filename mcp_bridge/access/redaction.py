@@ -11,7 +11,7 @@ HIDDEN = "***"
 SHORTEST_SECRET = 6
 _SAFE_ANYWHERE = 16
 """From this length on a secret is no part of anything else by chance."""
-_WORD = re.compile(r"(?:[A-Z]?[a-z]{1,11}|[A-Z]{1,12})\d{0,4}")
+_WORD = re.compile(r"(?:[A-Z]?[a-z]{1,13}(?:_[a-z]{1,13})*|[A-Z]{1,13}(?:_[A-Z]{1,13})*)\d{0,4}|\d{1,8}")
 _BEGINS = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
 """Where a word begins, also after an escape of JSON or of a URL."""
 
@@ -83,8 +83,8 @@ def text_secrets(text: str, *, names: bool = True) -> tuple[str, ...]:
 
 
 def is_weak(secret: str) -> bool:
-    """Whether a secret is so short or so much like a word (`postgres`, `password1`) that a tool may return the same
-    without repeating it: the name of a column or of a database."""
+    """Whether a secret is so short or so much like a word (`postgres`, `order_items`, `password1`) or a number that a
+    tool may return the same without repeating it: the name of a column or of a database, a date, an id."""
     return len(secret) < SHORTEST_SECRET or _WORD.fullmatch(secret) is not None
 
 

@@ -72,7 +72,7 @@ def _adds_nothing(value: Any, message: Mapping[str, Any]) -> bool:
     """
     if isinstance(value, Mapping):
         return all(_adds_nothing(part, {}) or part == message.get(name) for name, part in value.items())
-    return value is None or value in ("", [])
+    return value is None or value is False or value in ("", [])
 
 
 def _text(content: Any, at: str) -> str:

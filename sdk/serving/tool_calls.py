@@ -8,15 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jsonschema_rs
+from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
+from mcp_bridge.toolsets.usable import schema_problem
 
 from ..policies.rendering import ParsedReply
 from ..policies.rendering.call_parsing import format_calls, readable_part
 from ..records import ToolCall
 from .api_errors import bad_request
-
-_PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
-"""A client's pattern must not keep the server busy."""
 
 
 @dataclass(frozen=True)
@@ -37,24 +35,23 @@ class StrictSchemas:
         """`schemas`: by the tools' names. Raises `ApiError` for one that is not valid JSON Schema."""
         self._validators = {}
         for name, schema in schemas.items():
-            try:
-                self._validators[name] = jsonschema_rs.validator_for(
-                    dict(schema), offline=True, pattern_options=_PATTERNS
-                )
-            except (ValueError, jsonschema_rs.ReferencingError) as error:
-                raise bad_request(
-                    f"the parameters of tool {name!r}, which is strict, are not valid JSON Schema: "
-                    f"{str(error).splitlines()[0][:200]}",
-                    "tools",
-                ) from error
+            problem = schema_problem(schema)
+            if problem is not None:
+                raise bad_request(f"tool {name!r} is strict, but {problem[:200]}", "tools")
+            self._validators[name] = compiled_schema(dict(schema))
 
     def problem(self, call: ToolCall) -> str | None:
-        """Why the arguments of a call do not hold against its tool's schema, if they do not."""
+        """Why the arguments of a call do not hold against its tool's schema, if they do not. Takes a limited time."""
         validator = self._validators.get(call.name)
-        found = None if validator is None else next(validator.iter_errors(call.arguments), None)
+        if validator is None:
+            return None
+        try:
+            found = next(iter(schema_errors(validator, call.arguments, most=1)), None)
+        except SchemaTimeout as timeout:
+            return f"the arguments could not be checked against the schema of {call.name}, which is strict: {timeout}"
         if found is None:
             return None
-        place = "".join(f".{part}" for part in found.instance_path)
+        place = "".join(f".{part}" for part in found.absolute_path)
         return f"arguments{place} do not hold against the schema of {call.name}, which is strict: {found.message[:200]}"
 
 

@@ -412,7 +412,7 @@ def test_a_forced_call_that_the_model_spoils_is_an_error_and_not_an_answer(rest)
         (
             {"tools": [{"type": "function", "function": {"name": "a", "strict": True, "parameters": {"type": "x"}}}]},
             "tools",
-            "the parameters of tool 'a', which is strict, are not valid JSON Schema",
+            "tool 'a' is strict, but its input schema is no valid JSON Schema",
         ),
         ({"messages": [{"role": "assistant", "content": "a", "refusal": "No."}]}, "messages.0.refusal", "not supp"),
         (

@@ -2,12 +2,15 @@
 
 import json
 import threading
+from typing import Any
 
 import httpx
 import pytest
 from fake_policy import RENDERER, FakePolicy, running
 
 from sdk.policies.scripted import ByteRenderer
+from sdk.records import ToolCall
+from sdk.serving.tool_calls import StrictSchemas
 
 JSON = {"content-type": "application/json"}
 
@@ -163,3 +166,14 @@ def test_with_a_key_the_name_does_not_matter():
         headers = {"host": "models.example", "authorization": "Bearer key"}
         assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
         assert httpx.get(f"{server.url}/health", headers={"host": "models.example"}).status_code == 200
+
+
+def test_a_strict_schema_that_takes_exponential_time_is_given_up() -> None:
+    definitions: dict[str, Any] = {
+        f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(24)
+    }
+    definitions["d24"] = {"type": "integer"}
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": definitions}
+    problem = StrictSchemas({"f": schema}).problem(ToolCall(id="c", name="f", arguments={"a": "x"}))
+    assert problem is not None
+    assert "could not be checked" in problem

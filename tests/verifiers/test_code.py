@@ -114,7 +114,8 @@ def test_the_kernel_keeps_the_code_from_files_processes_and_the_parent(tmp_path)
 
 WITH_ABI = """
 import sys
-from sdk.verifiers.confined import ConfinedLimits, run_confined, running
+from sdk.verifiers.confined import ConfinedLimits, run_confined
+from sdk.verifiers.confined import confined_process as running
 
 asked = "abi = _LIBC.syscall(_LANDLOCK_CREATE, None, 0, 1)"
 abi, victim = sys.argv[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -23,7 +24,6 @@ from mcp_types import Implementation
 from ..access.auth import Login
 from ..access.redaction import redacted
 from ..control import CONTROL_ENV
-from ..event_loop import on_asyncio
 from ..sources.environment import WORLD_DIR_PREFIX
 from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from .answering import Answers
@@ -272,7 +272,7 @@ class Transport:
         from .connections import Connections, uses_proxy  # loads aiohttp, which other servers do without
 
         proxy = spec.access.proxy
-        if proxy or (proxy is None and uses_proxy(spec.url)) or not on_asyncio():
+        if proxy or (proxy is None and uses_proxy(spec.url)) or not _on_asyncio():
             yield None
             return
         if self._connections is None:
@@ -364,3 +364,11 @@ async def _in_process(spec: ServerObjectSpec, options: dict[str, Any]) -> AsyncI
 def _same_place(url: httpx2.URL, other: httpx2.URL) -> bool:
     """Whether both are the server itself; a login has requests of its own."""
     return (url.scheme, url.netloc, url.path) == (other.scheme, other.netloc, other.path)
+
+
+def _on_asyncio() -> bool:
+    """Whether the current task is one of asyncio's."""
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:
+        return False

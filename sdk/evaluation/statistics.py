@@ -24,11 +24,6 @@ class Interval(BaseModel):
     low: float
     high: float
 
-    @property
-    def clear_of_zero(self) -> bool:
-        """Whether zero lies outside of the interval."""
-        return self.low > 0 or self.high < 0
-
 
 def wilson(successes: float, n: float, z: float = Z_95) -> Interval:
     """A rate with Wilson's score interval. Example: `wilson(8, 10)` is 0.8 in [0.490, 0.943].

@@ -84,9 +84,6 @@ class Facts:
         """The keys with this value."""
         return [cell for cell in self.cells() if cell.is_key and str(cell.value) == str(value)]
 
-    def column_has(self, table: str, column: str) -> bool:
-        return (table, column) in self.columns
-
     def is_unique(self, cell: Cell) -> bool:
         """Whether no other row of its table has the same value there."""
         same = [other for other in self.columns[cell.table, cell.column] if _alike(other.value, cell.value)]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx
 
@@ -144,7 +144,6 @@ class SharedWeights:
 
 # ---------------------------------------------------------------------------------------------------------------------
 
-GpuBackend = Literal["nccl", "ipc"]
 T = TypeVar("T")
 
 _LOOK_S = 0.2

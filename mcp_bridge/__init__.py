@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import BridgeError, CallTimeout, OutcomeUnknown, ServerDied, SourceError, ToolFailure
-    from .publishing.running import serve_tools
-    from .publishing.server import publish
+    from .publishing.server import publish, serve_tools
+    from .publishing.server_worlds import ServerWorlds, worlds
     from .records import ServerInfo, Tool, ToolAnnotations, ToolResult
     from .sessions.handlers import Elicitation, Handlers, LogEntry, Progress, Sampling
     from .sources.connecting import connect
@@ -34,6 +34,7 @@ __all__ = [
     "Sampling",
     "ServerDied",
     "ServerInfo",
+    "ServerWorlds",
     "SourceError",
     "Tool",
     "ToolAnnotations",
@@ -46,32 +47,21 @@ __all__ = [
     "connect",
     "publish",
     "serve_tools",
+    "worlds",
 ]
 
-_MODULES = {
-    "behaves": "sources.marking",
-    "connect": "sources.connecting",
-    "publish": "publishing.server",
-    "serve_tools": "publishing.running",
-    "Elicitation": "sessions.handlers",
-    "Handlers": "sessions.handlers",
-    "LogEntry": "sessions.handlers",
-    "Progress": "sessions.handlers",
-    "Sampling": "sessions.handlers",
-    "Toolset": "toolsets.toolset",
-    "ServerInfo": "records",
-    "Tool": "records",
-    "ToolAnnotations": "records",
-    "ToolResult": "records",
-    "World": "world",
-    "WorldSource": "world",
-    "BridgeError": "errors",
-    "CallTimeout": "errors",
-    "OutcomeUnknown": "errors",
-    "ServerDied": "errors",
-    "SourceError": "errors",
-    "ToolFailure": "errors",
+_NAMES = {
+    "errors": ("BridgeError", "CallTimeout", "OutcomeUnknown", "ServerDied", "SourceError", "ToolFailure"),
+    "publishing.server": ("publish", "serve_tools"),
+    "publishing.server_worlds": ("ServerWorlds", "worlds"),
+    "records": ("ServerInfo", "Tool", "ToolAnnotations", "ToolResult"),
+    "sessions.handlers": ("Elicitation", "Handlers", "LogEntry", "Progress", "Sampling"),
+    "sources.connecting": ("connect",),
+    "sources.marking": ("behaves",),
+    "toolsets.toolset": ("Toolset",),
+    "world": ("World", "WorldSource"),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -71,6 +71,16 @@ class WorldKind(BaseModel):
     """Whether nothing of other rollouts is there when one begins; None where nobody can tell."""
     shares: tuple[str, ...] = ()
     """The files that all are given, or were seen to use."""
+    has_folder: bool = False
+    """Whether its process has a folder of its own."""
+    can_setup: bool = False
+    """Whether a task's `setup` says how it begins."""
+    has_state: bool = False
+    """Whether verifiers see its state."""
+    tools: tuple[str, ...] = ()
+    """What the policy may call there, by the names that it is shown."""
+    live_tools: tuple[str, ...] = ()
+    """Those of them that reach something outside: their calls are real."""
 
 
 class LeftOut(BaseModel):

@@ -71,7 +71,7 @@ class WorldSource(Protocol):
     def tools(self) -> Sequence[Tool]: ...
 
     def open_world(self, world_id: str, setup: Setup | None = None) -> AbstractAsyncContextManager[World]:
-        """A fresh world. `world_id` is unique in the run; what reaches a server is in `mcp_bridge.control`."""
+        """A fresh world. `world_id` is unique in the run; what reaches a server is in `mcp_bridge.control_tools`."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What changed between two states of a sandbox.
+"""Changes between two states of a sandbox.
 
 A state is plain JSON: table -> key -> column -> value. A backend without tables names its parts so all the same.
 """

@@ -1,4 +1,4 @@
-"""What a sandbox is: tools over a state that can be reset, forked, saved and compared, and a clock that stands still.
+"""A sandbox: tools over a state that can be reset, forked, saved and compared, and a clock that only it moves.
 
 A sandbox is also a source of worlds (`mcp_bridge.world.WorldSource`): each rollout gets a fork of its own.
 What every sandbox must do is written down as tests in `tests/sandboxes/sandbox_conformance.py`.
@@ -6,11 +6,10 @@ What every sandbox must do is written down as tests in `tests/sandboxes/sandbox_
 
 from __future__ import annotations
 
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -18,6 +17,7 @@ import anyio.lowlevel
 
 from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import ErrorKind, Tool, ToolResult
+from mcp_bridge.toolsets.results import compact_json, error
 from mcp_bridge.world import Setup, World
 
 from .changes import Change, State, diff
@@ -31,6 +31,12 @@ class Refused(Exception):
     """Raised by a tool that refuses what was asked. The message is what the caller reads; nothing has changed."""
 
     kind: ErrorKind = "tool_error"
+
+
+class InvalidArguments(Refused):
+    """Arguments that the schema allows and the tool cannot take."""
+
+    kind: ErrorKind = "invalid_arguments"
 
 
 class Sandbox(ABC):
@@ -62,7 +68,7 @@ class Sandbox(ABC):
 
     @property
     def hidden_tools(self) -> Sequence[Tool]:
-        """Tools that are not shown but may be called, because a user tells of them later. None, as a rule."""
+        """Tools that are not shown but may be called, because a user names them later. Usually none."""
         return ()
 
     @property
@@ -89,7 +95,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     def _restore(self, snapshot: bytes) -> None:
-        """Raises `SetupError` for bytes that are no snapshot, and then changes nothing."""
+        """Raises `SetupError` for bytes that are not a snapshot, and then changes nothing."""
 
     @abstractmethod
     def state(self) -> State:
@@ -119,17 +125,17 @@ class Sandbox(ABC):
         self._reset(seed, scenario)
 
     def restore(self, snapshot: bytes) -> None:
-        """Go back to a snapshot. Raises `SetupError` for what is none, and then changes nothing."""
+        """Go back to a snapshot. Raises `SetupError` for anything else, and then changes nothing."""
         if not isinstance(snapshot, bytes):
             raise SetupError(
-                f"a {type(snapshot).__name__} is no snapshot of {self.name}; give the bytes that snapshot() returned"
+                f"a {type(snapshot).__name__} is not a snapshot of {self.name}; give the bytes that snapshot() returned"
             )
         self._restore(snapshot)
 
     def advance(self, by: timedelta) -> None:
         """Let time pass in the simulated world, with all that its rules make of it.
 
-        Raises `SetupError` for what is no `timedelta`, goes back, or goes beyond the year 9999.
+        Raises `SetupError` for a value that is not a `timedelta`, goes back, or goes beyond the year 9999.
         """
         if not isinstance(by, timedelta) or by < timedelta(0):
             raise SetupError(f"cannot advance by {by!r}; give a timedelta of 0 or more, such as timedelta(days=1)")
@@ -163,34 +169,35 @@ class Sandbox(ABC):
 
     def call_now(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """`call` without an event loop."""
-        from mcp_bridge.toolsets.validation import unknown_tool
-
-        names = [tool.name for tool in self.tools]
-        if name not in names and all(tool.name != name for tool in self.hidden_tools):
-            return _mistake("unknown_tool", unknown_tool(name, names))
-        if problem := self._checker.problem(name, arguments):
-            return _mistake("invalid_arguments", problem)
+        if (mistake := self._mistake(name, arguments)) is not None:
+            return mistake
         started = time.perf_counter()
         try:
             found = self._run(name, dict(arguments))
         except Refused as refusal:
-            return _mistake(refusal.kind, str(refusal))
+            return error(str(refusal), refusal.kind)
         except ToolFailure:
             raise
-        except (Exception, SystemExit) as error:  # a tool that ends the program ends its call alone
-            raise ToolFailure(
-                f"{self.name}.{name} broke: {type(error).__name__}: {error}",
-                delivery="answered",
-            ) from error
+        except (Exception, SystemExit) as failure:  # a tool that ends the program ends its call alone
+            told = f"{self.name}.{name} broke: {type(failure).__name__}: {failure}"
+            raise ToolFailure(told, delivery="answered") from failure
         if isinstance(found, ToolResult):
             return found.model_copy(update={"duration_s": time.perf_counter() - started})
-        text = (
-            found if found and isinstance(found, str) else json.dumps(found, separators=(",", ":"), ensure_ascii=False)
-        )
+        text = found if found and isinstance(found, str) else compact_json(found)
         return ToolResult(text=text, structured=found, duration_s=time.perf_counter() - started)
 
+    def _mistake(self, name: str, arguments: Mapping[str, Any]) -> ToolResult | None:
+        """What the caller reads of a tool that is not there, or of arguments that its schema does not allow."""
+        from mcp_bridge.toolsets.validation import unknown_tool
+
+        names = [tool.name for tool in self.tools]
+        if name not in names and all(tool.name != name for tool in self.hidden_tools):
+            return error(unknown_tool(name, names), "unknown_tool")
+        problem = self._checker.problem(name, arguments)
+        return error(problem, "invalid_arguments") if problem else None
+
     def prepare(self, setup: Setup | None) -> Self:
-        """A fork, reset as `setup` says (`seed`, `scenario`); without a setup, in this sandbox's present state.
+        """A fork, reset by `setup` (`seed`, `scenario`); without a setup, in this sandbox's present state.
 
         Raises `SetupError` for other keys.
         """
@@ -229,12 +236,7 @@ class SandboxWorld:
         return self.sandbox.tools
 
     async def call(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        *,
-        call_id: str | None = None,
-        timeout_s: float | None = None,
+        self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
     ) -> ToolResult:
         """See `Sandbox.call`."""
         return await self.sandbox.call(name, arguments, call_id=call_id, timeout_s=timeout_s)
@@ -254,14 +256,9 @@ class SandboxCopy:
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
 
-    @asynccontextmanager
-    async def open(self, world_id: str) -> AsyncIterator[SandboxWorld]:
+    def open(self, world_id: str) -> AbstractAsyncContextManager[World]:
         """See `WorldCopy.open`."""
-        twin = self._sandbox.fork()
-        try:
-            yield SandboxWorld(twin, world_id)
-        finally:
-            twin.close()
+        return self._sandbox.open_world(world_id)
 
     async def aclose(self) -> None:
         """See `WorldCopy.aclose`."""
@@ -271,7 +268,3 @@ class SandboxCopy:
 def _shown(names: Sequence[str], most: int = 20) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def _mistake(kind: Any, text: str) -> ToolResult:
-    return ToolResult(text=text, is_error=True, error_kind=kind)

@@ -1,4 +1,4 @@
-"""A source of worlds that stands before another one and is otherwise like it."""
+"""Wrapped sources of worlds: each changes one thing about another source."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from contextlib import asynccontextmanager
 from typing import Any, Generic, Self, TypeVar
 
 from mcp_bridge.errors import SourceError
-from mcp_bridge.records import LeftOut, ServerInfo, Tool, ToolResult
+from mcp_bridge.records import Tool, ToolResult
 from mcp_bridge.world import ForkableWorld, SaidBySource, World, WorldCopy, WorldSource
+
+_SAID: dict[str, Any] = {
+    "left_out": (),
+    "simulated": False,
+    "simulated_tools": (),
+    "live_destructive": None,
+    "info": None,
+    "revision": 0,
+}
+"""What sources say of themselves beside `SaidBySource`, and what holds of those that do not say it."""
 
 
 class WrappedSource(SaidBySource):
@@ -27,34 +37,10 @@ class WrappedSource(SaidBySource):
     def name(self) -> str:
         return str(getattr(self.source, "name", "") or type(self.source).__name__)
 
-    @property
-    def left_out(self) -> Sequence[LeftOut]:
-        return tuple(getattr(self.source, "left_out", ()))
-
-    @property
-    def simulated(self) -> bool:
-        """Whether calls change nothing real. Of connected tools that differs from one to the other, see below."""
-        return bool(getattr(self.source, "simulated", False))
-
-    @property
-    def simulated_tools(self) -> Sequence[Tool]:
-        """The tools whose calls change nothing real, as far as connected tools tell them apart."""
-        return tuple(getattr(self.source, "simulated_tools", ()))
-
-    @property
-    def live_destructive(self) -> Sequence[Tool] | None:
-        """The tools that may destroy something real, where connected tools tell; None where nobody does."""
-        return getattr(self.source, "live_destructive", None)
-
-    @property
-    def info(self) -> ServerInfo | None:
-        """The MCP server behind it, if it is one."""
-        return getattr(self.source, "info", None)
-
-    @property
-    def revision(self) -> int:
-        """How often the tools have changed."""
-        return int(getattr(self.source, "revision", 0))
+    def __getattr__(self, name: str) -> Any:
+        if name not in _SAID:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.source, name, _SAID[name])
 
 
 class WrappedWorld(ABC):

@@ -10,19 +10,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .blocking import check_tasks, distill, evaluate, probe, rollout, synthesize, train
-    from .distilling.distillation import DistilledData, distill_async
+    from .blocking import check_tasks, distill, evaluate, probe, rollout, solve, synthesize, train
+    from .distillation import DistilledData, distill_async
     from .errors import ConfigError, ModelError, RunFolderError, ToolbakeError, VerifierError
     from .evaluation.evaluation_run import evaluate_async, rollout_async
     from .evaluation.report import Report
-    from .probing.probe_report import ProbeReport
-    from .probing.probe_run import probe_async
+    from .probing.probes import ProbeReport, probe_async
     from .records import Message, Rollout, Task, ToolCall, Verdict
     from .rollouts.limits import Limits
     from .serving import serve
-    from .synthesis.rechecking import CheckedTasks, check_tasks_async
-    from .synthesis.result import SynthesizedTasks
-    from .synthesis.synthesis_run import synthesize_async
+    from .synthesis.solution import solve_async
+    from .synthesis.synthesis_run import SynthesizedTasks, synthesize_async
+    from .synthesis.task_checks import CheckedTasks, check_tasks_async
     from .trainer.config import TrainConfig
     from .trainer.pipeline import TrainResult, train_async
 
@@ -56,6 +55,8 @@ __all__ = [
     "rollout",
     "rollout_async",
     "serve",
+    "solve",
+    "solve_async",
     "synthesize",
     "synthesize_async",
     "train",
@@ -63,21 +64,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("train", "evaluate", "rollout", "distill", "probe", "synthesize", "check_tasks"), ".blocking"),
+    **dict.fromkeys(("train", "evaluate", "rollout", "distill", "probe"), ".blocking"),
+    **dict.fromkeys(("solve", "synthesize", "check_tasks"), ".blocking"),
     **dict.fromkeys(("ConfigError", "ModelError", "RunFolderError", "ToolbakeError", "VerifierError"), ".errors"),
     **dict.fromkeys(("Message", "Rollout", "Task", "ToolCall", "Verdict"), ".records"),
     **dict.fromkeys(("TrainResult", "train_async"), ".trainer.pipeline"),
     **dict.fromkeys(("evaluate_async", "rollout_async"), ".evaluation.evaluation_run"),
-    **dict.fromkeys(("DistilledData", "distill_async"), ".distilling.distillation"),
-    "ProbeReport": ".probing.probe_report",
-    "probe_async": ".probing.probe_run",
+    **dict.fromkeys(("DistilledData", "distill_async"), ".distillation"),
+    **dict.fromkeys(("ProbeReport", "probe_async"), ".probing.probes"),
     "Limits": ".rollouts.limits",
     "Report": ".evaluation.report",
     "TrainConfig": ".trainer.config",
     "serve": ".serving",
-    **dict.fromkeys(("CheckedTasks", "check_tasks_async"), ".synthesis.rechecking"),
-    "SynthesizedTasks": ".synthesis.result",
-    "synthesize_async": ".synthesis.synthesis_run",
+    **dict.fromkeys(("CheckedTasks", "check_tasks_async"), ".synthesis.task_checks"),
+    "solve_async": ".synthesis.solution",
+    **dict.fromkeys(("SynthesizedTasks", "synthesize_async"), ".synthesis.synthesis_run"),
 }
 
 

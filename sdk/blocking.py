@@ -9,12 +9,13 @@ from typing import ParamSpec, TypeVar
 
 import anyio
 
-from .distilling.distillation import distill_async
+from .distillation import distill_async
 from .errors import ConfigError
 from .evaluation.evaluation_run import evaluate_async, rollout_async
-from .probing.probe_run import probe_async
-from .synthesis.rechecking import check_tasks_async
+from .probing.probes import probe_async
+from .synthesis.solution import solve_async, solve_file_async
 from .synthesis.synthesis_run import synthesize_async
+from .synthesis.task_checks import check_tasks_async
 from .trainer.pipeline import train_async
 
 P = ParamSpec("P")
@@ -52,5 +53,7 @@ evaluate = _blocking(evaluate_async)
 rollout = _blocking(rollout_async)
 distill = _blocking(distill_async)
 probe = _blocking(probe_async)
+solve = _blocking(solve_async)
+solve_file = _blocking(solve_file_async)
 synthesize = _blocking(synthesize_async)
 check_tasks = _blocking(check_tasks_async)

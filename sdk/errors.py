@@ -31,7 +31,7 @@ class PolicyFailure(ToolbakeError):
 
 
 class VerifierError(ToolbakeError):
-    """A verifier raised or returned something that is no score. The rollout stays unscored."""
+    """A verifier raised or returned something that is not a score. The rollout stays unscored."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Progress of long work: bars on a terminal, a line now and then elsewhere, nothing where nobody asked."""
+"""Progress of long work: bars on a terminal, a line now and then elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -40,12 +40,10 @@ class Silent:
 
     @contextmanager
     def track(self, title: str, total: int, done: int = 0) -> Iterator[Step]:  # noqa: ARG002
-        yield _SilentStep()
+        yield self
 
-
-class _SilentStep:
     def advance(self, amount: int = 1, note: str = "") -> None:
-        pass
+        """A silent step, too."""
 
 
 class Console:
@@ -65,7 +63,7 @@ class Console:
         if not self._console.is_terminal:
             step = _Lines(self, title, total, done)
             yield step
-            step.finish()
+            step.say()
             return
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
@@ -101,12 +99,9 @@ class _Lines:
         self._done += amount
         self._note = note or self._note
         if time.monotonic() - self._said >= _LINE_EVERY_S and self._done < self._total:
-            self._say()
+            self.say()
 
-    def finish(self) -> None:
-        self._say()
-
-    def _say(self) -> None:
+    def say(self) -> None:
         self._said = time.monotonic()
         elapsed = self._said - self._started
         self._console.say(f"{self._title}: {self._done}/{self._total} after {elapsed:.0f} s  {self._note}".rstrip())

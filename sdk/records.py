@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from mcp_bridge.ledger.lines import LedgerLine
+from mcp_bridge.ledger import LedgerLine
 from mcp_bridge.records import Tool, ToolResult
 
 
@@ -243,8 +244,4 @@ class Rollout(BaseModel):
     @property
     def error_kinds(self) -> dict[str, int]:
         """How often each kind of the policy's own mistakes happened."""
-        kinds: dict[str, int] = {}
-        for record in self.calls:
-            if record.result.error_kind:
-                kinds[record.result.error_kind] = kinds.get(record.result.error_kind, 0) + 1
-        return kinds
+        return dict(Counter(record.result.error_kind for record in self.calls if record.result.error_kind))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# A machine that others use too may take its time over any single example.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -19,7 +26,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 LONG_FILES = (
     "policies/vllm_server/test_vllm_broken_transfers.py",
     "policies/vllm_server/test_vllm_real.py",
-    "cli/test_cli_quickstart.py",
+    "packaging/test_installed_quickstart.py",
     "trainer/test_kill_and_resume.py",
     "policies/vllm_server/test_vllm_embedded.py",
     "bridge/test_bridge_orphans.py",
@@ -64,6 +71,29 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
+
+
+unhandled: list[dict[str, Any]] = []
+"""What went wrong in tasks and callbacks that nobody awaits."""
+
+
+def watched_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _, context: unhandled.append(context))
+    return loop
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"watched": watched_loop}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    unhandled.clear()
+    result = yield
+    if unhandled:
+        raise AssertionError(f"in a task or callback: {unhandled[0]['message']}") from unhandled[0].get("exception")
+    return result
 
 
 def pytest_collection_finish() -> None:

@@ -1,5 +1,5 @@
 """Makes the virtual environments of what the tests start beside us, once: servers on older releases of the MCP SDK, and
-agents of several frameworks.
+agents and APIs of several frameworks.
 
     python tests/other_environments.py [FOLDER]
 
@@ -13,17 +13,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import venv
 from pathlib import Path
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "environments"
+CORE = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["dependencies"]
 
 REQUIREMENTS: dict[str, tuple[str, ...]] = {
     # 1.3 reads the inside of pydantic, which has changed since.
     "mcp-1.3": ("mcp==1.3.0", "pydantic==2.10.6"),
     "mcp-1.26": ("mcp==1.26.0",),
     "mcp-2.3": ("mcp==2.3.0",),
+    # A server of a user's own that imports mcp_bridge.
+    "fastmcp": ("fastmcp==4.1.2", *CORE),
+    # An API of a user's own, with the document that its framework writes.
+    "fastapi": ("fastapi==0.165.0", "uvicorn==0.54.0"),
     "frameworks": tuple((HERE / "serving" / "frameworks" / "requirements.txt").read_text().split()),
 }
 

@@ -22,8 +22,8 @@ from sandboxes.wrapping import WrappedSource, WrappedWorld
 from sdk.errors import PolicyFailure
 from sdk.policies.protocol import Completion, Sampling
 from sdk.policies.scripted import ByteRenderer
+from sdk.policies.token_agent import TokenAgent
 from sdk.records import Message
-from sdk.rollouts.forkable import ForkableAgent
 from sdk.rollouts.seeds import derive_seed
 
 Result = TypeVar("Result")
@@ -165,9 +165,9 @@ class SimulatedPolicy:
         return Completion(kept, logprobs, "stop" if len(kept) == len(ids) else "length", version)
 
 
-def simulated_agent(policy: SimulatedPolicy, name: str = "simulated") -> ForkableAgent:
+def simulated_agent(policy: SimulatedPolicy, name: str = "simulated") -> TokenAgent:
     """An agent that speaks through `policy`, one byte a token."""
-    return ForkableAgent(policy, ByteRenderer(), name=name)
+    return TokenAgent(policy, ByteRenderer(), name=name)
 
 
 class SlowTools(WrappedSource):

@@ -1,1 +1,1 @@
-"""Who may reach a server and what stays secret on the way."""
+"""Access to servers: logins, TLS and proxies, and the redaction of secrets."""

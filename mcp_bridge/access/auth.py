@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Literal
 
 import anyio
 import httpx2
-from mcp.client.auth import OAuthFlowError
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import (
     ClientCredentialsOAuthProvider,
     PrivateKeyJWTOAuthProvider,
     SignedJWTParameters,
 )
-from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken
-from mcp_types.version import LATEST_HANDSHAKE_VERSION
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import ValidationError
 
 from .redaction import public_url
 from .settings import LoginSettings
 
-_FETCH_TIMEOUT_S = 20.0
+_TIMEOUT = httpx2.Timeout(20.0).as_dict()
 _LONGEST_ERROR = 80
 
 Flow = AsyncGenerator[httpx2.Request, httpx2.Response]
@@ -39,8 +38,8 @@ class LoginFailed(httpx2.RequestError):
 class Login(httpx2.Auth):
     """Adds a token to every request of all sessions with one server.
 
-    A request that is answered 401 is sent once more with a new token: the server did not take it. `learned`: is told
-    each token, so that it is never shown.
+    A request that is answered 401 is sent once more with a new token: the server did not accept it. `learned`: called
+    with each token, so that it is never shown.
     """
 
     def __init__(self, settings: LoginSettings, server_url: str, learned: Callable[[str], object]) -> None:
@@ -73,7 +72,7 @@ class Login(httpx2.Auth):
                 try:
                     outgoing = await anext(flow)
                     while True:
-                        outgoing.extensions = {**outgoing.extensions, "timeout": _timeout()}
+                        outgoing.extensions = {**outgoing.extensions, "timeout": _TIMEOUT}
                         outgoing = await flow.asend((yield outgoing))
                 except StopAsyncIteration:
                     pass
@@ -97,7 +96,9 @@ class Login(httpx2.Auth):
         if self._settings.token_url is not None:
             response = yield await self._direct()
             await self._check(response)
-            await self._provider._handle_token_response(response)
+            context = self._provider.context
+            context.current_tokens = OAuthToken.model_validate_json(await response.aread())
+            context.update_token_expiry(context.current_tokens)
             return
         assert refused is not None
         before = self._provider.context.current_tokens
@@ -122,16 +123,25 @@ class Login(httpx2.Auth):
             await flow.aclose()
 
     async def _direct(self) -> httpx2.Request:
-        """The request for a token at the URL that the user gave, without discovery."""
-        settings, provider = self._settings, self._provider
-        if not provider._initialized:
-            await provider._initialize()
-        context = provider.context
-        context.protocol_version = LATEST_HANDSHAKE_VERSION
-        context.oauth_metadata = OAuthMetadata.model_construct(
-            issuer=settings.issuer or settings.token_url, token_endpoint=settings.token_url
-        )
-        return await provider._perform_authorization()
+        """The request for a token at the URL that the user gave, without discovery (RFC 6749, section 4.4)."""
+        settings, context = self._settings, self._provider.context
+        assert settings.token_url is not None
+        data = {"grant_type": "client_credentials", "resource": context.get_resource_url()}
+        if settings.scope is not None:
+            data["scope"] = settings.scope
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        if settings.type == "client_credentials":
+            context.client_info = OAuthClientInformationFull(
+                redirect_uris=None,
+                client_id=settings.client_id,
+                client_secret=settings.secret,
+                token_endpoint_auth_method=_auth_method(settings),
+            )
+            data, headers = context.prepare_token_auth(data, headers)
+        else:  # RFC 7523, section 2.2
+            data["client_assertion"] = await _assertions(settings)(settings.issuer or settings.token_url)
+            data["client_assertion_type"] = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+        return httpx2.Request("POST", settings.token_url, data=data, headers=headers)
 
     async def _check(self, response: httpx2.Response) -> None:
         """Raises `LoginFailed` unless the response holds a token."""
@@ -176,56 +186,49 @@ class _InMemory:
         self._client = client_info
 
 
-class _WithSecret(ClientCredentialsOAuthProvider):
-    scope: str | None = None
+class _FixedScope(OAuthClientMetadata):
+    """Keeps the user's scope: the SDK takes the server's word for which scopes to ask for, also over the user's."""
 
-    async def _perform_authorization(self) -> httpx2.Request:
-        _keep_scope(self, self.scope)
-        return await super()._perform_authorization()
-
-
-class _WithKey(PrivateKeyJWTOAuthProvider):
-    scope: str | None = None
-
-    async def _perform_authorization(self) -> httpx2.Request:
-        _keep_scope(self, self.scope)
-        return await super()._perform_authorization()
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "scope":
+            super().__setattr__(name, value)
 
 
-def _keep_scope(provider: Any, scope: str | None) -> None:
-    # The SDK takes the server's word for which scopes to ask for, also over the user's.
-    if scope is not None:
-        provider.context.client_metadata.scope = scope
-
-
-def _provider(settings: LoginSettings, server_url: str) -> _WithSecret | _WithKey:
+def _provider(settings: LoginSettings, server_url: str) -> OAuthClientProvider:
     # With a token URL there is no discovery that an issuer could be held to.
     issuer = settings.issuer if settings.token_url is None else None
-    provider: _WithSecret | _WithKey
+    provider: OAuthClientProvider
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if settings.type == "client_credentials":
-            provider = _WithSecret(
+            provider = ClientCredentialsOAuthProvider(
                 server_url,
                 _InMemory(),
                 settings.client_id,
                 settings.secret,
-                "client_secret_basic" if settings.client_auth == "basic" else "client_secret_post",
+                _auth_method(settings),
                 settings.scope,
                 issuer,
             )
         else:
-            signed = SignedJWTParameters(
-                issuer=settings.client_id,
-                subject=settings.client_id,
-                signing_key=settings.secret,
-                signing_algorithm=settings.algorithm,
+            provider = PrivateKeyJWTOAuthProvider(
+                server_url, _InMemory(), settings.client_id, _assertions(settings), settings.scope, issuer
             )
-            assertions = signed.create_assertion_provider()
-            provider = _WithKey(server_url, _InMemory(), settings.client_id, assertions, settings.scope, issuer)
-    provider.scope = settings.scope
+    if settings.scope is not None:
+        provider.context.client_metadata = _FixedScope(**provider.context.client_metadata.model_dump())
     return provider
 
 
-def _timeout() -> dict[str, float | None]:
-    return dict(httpx2.Timeout(_FETCH_TIMEOUT_S).as_dict())
+def _auth_method(settings: LoginSettings) -> Literal["client_secret_basic", "client_secret_post"]:
+    return "client_secret_basic" if settings.client_auth == "basic" else "client_secret_post"
+
+
+def _assertions(settings: LoginSettings) -> Callable[[str], Awaitable[str]]:
+    """From an audience to what proves to it who the client is."""
+    signed = SignedJWTParameters(
+        issuer=settings.client_id,
+        subject=settings.client_id,
+        signing_key=settings.secret,
+        signing_algorithm=settings.algorithm,
+    )
+    return signed.create_assertion_provider()

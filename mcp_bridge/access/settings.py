@@ -1,4 +1,4 @@
-"""Reads how an entry of an `mcp.json` reaches a server behind a URL: login, TLS and proxy.
+"""Settings of an `mcp.json` entry for reaching a server behind a URL: login, TLS and proxy.
 
 | key | says |
 | --- | --- |
@@ -17,18 +17,17 @@ from __future__ import annotations
 import base64
 import difflib
 import logging
+import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote, quote_plus, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from ..errors import SourceError
 from ..sources.environment import expanded
 from .redaction import text_secrets, url_secrets
-
-if TYPE_CHECKING:
-    from .tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +57,31 @@ class LoginSettings:
 
 
 @dataclass(frozen=True)
+class Tls:
+    """`ca`: a file of certificates that are trusted in place of the usual ones. `cert` and `key`: files of the client's
+    certificate, with its key in the first where the second is left out. `verify`: `False` trusts anybody."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = field(default=None, repr=False)
+    key_password: str | None = field(default=None, repr=False)
+    verify: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """Takes 50 ms where the usual certificates are read. Raises `OSError`, `ssl.SSLError` among them."""
+        import httpx2  # an eighth of a second: not when the module is imported
+
+        context = httpx2.create_ssl_context() if self.ca is None else ssl.create_default_context(cafile=self.ca)
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.cert is not None:
+            # Without a password OpenSSL would ask for one on the terminal, and wait.
+            context.load_cert_chain(self.cert, self.key, password=self.key_password or "")
+        return context
+
+
+@dataclass(frozen=True)
 class Access:
     """Everything beside headers. `proxy`: a URL, `False` for none, `None` for the environment's."""
 
@@ -68,8 +92,8 @@ class Access:
 
     @property
     def credentials(self) -> tuple[str, ...]:
-        """What not even a policy is shown: see `mcp_bridge.access.hiding`."""
-        login = () if self.login is None else tuple(_login_secrets(self.login))
+        """What not even a policy is shown: see `mcp_bridge.access.redaction`."""
+        login = () if self.login is None else tuple(login_secrets(self.login))
         password = self.tls.key_password if self.tls is not None else None
         return (*login, *([password] if password else []), *text_secrets(self.proxy or "", names=False))
 
@@ -81,7 +105,7 @@ def read_access(entry: Mapping[str, Any], place: str, folder: Path) -> Access:
     tls = _tls(_filled(entry, "tls", place, found), place, folder) if "tls" in entry else None
     proxy = _proxy(entry["proxy"], place, found) if "proxy" in entry else None
     if login is not None:
-        found += _login_secrets(login)
+        found += login_secrets(login)
     if tls is not None and tls.key_password:
         found.append(tls.key_password)
     return Access(login, tls, proxy, tuple(dict.fromkeys(found)))
@@ -98,7 +122,8 @@ def _filled(entry: Mapping[str, Any], key: str, place: str, found: list[str]) ->
     return {**value, **done}
 
 
-def _refuse_unknown(value: Mapping[str, Any], known: set[str], place: str) -> None:
+def refuse_unknown(value: Mapping[str, Any], known: set[str], place: str) -> None:
+    """Raises `SourceError` for a key that is none of the known ones."""
     for name in value:
         if name not in known:
             near = difflib.get_close_matches(str(name), sorted(known), n=1)
@@ -112,7 +137,7 @@ def _login(value: Mapping[str, Any], place: str, folder: Path) -> LoginSettings:
     if kind not in _KEYS:
         # Not shown: somebody may have put a token there.
         raise SourceError(f"{where}.type must be one of {', '.join(_KEYS)}; a fixed token belongs into headers")
-    _refuse_unknown(value, _COMMON | _KEYS[kind], where)
+    refuse_unknown(value, _COMMON | _KEYS[kind], where)
     for name, one in value.items():
         if not isinstance(one, str) or not one:
             raise SourceError(f"{where}.{name} must be a string that is not empty")
@@ -124,7 +149,8 @@ def _login(value: Mapping[str, Any], place: str, folder: Path) -> LoginSettings:
             "there and nowhere else"
         )
     for name in ("issuer", "token_url"):
-        _check_safe(value.get(name), f"{where}.{name}")
+        if name in value:
+            require_safe(value[name], f"{where}.{name}")
     client_auth = value.get("client_auth", "basic")
     if client_auth not in ("basic", "body"):
         raise SourceError(f'{where}.client_auth must be "basic" or "body"')
@@ -141,9 +167,8 @@ def _login(value: Mapping[str, Any], place: str, folder: Path) -> LoginSettings:
     )
 
 
-def _check_safe(url: str | None, where: str) -> None:
-    if url is None:
-        return
+def require_safe(url: str, where: str) -> None:
+    """Raises `SourceError` where credentials must not be sent to a URL: only by https, or to this machine."""
     parts = urlsplit(url)
     if not parts.hostname or (parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL)):
         raise SourceError(f"{where} must be an https:// URL; the credentials are sent there")
@@ -188,7 +213,7 @@ def signing_key(value: Mapping[str, Any], where: str, folder: Path) -> str:
     return key
 
 
-def _login_secrets(login: LoginSettings) -> Iterator[str]:
+def login_secrets(login: LoginSettings) -> Iterator[str]:
     yield login.secret
     if login.type == "client_credentials":
         yield quote(login.secret, safe="")
@@ -208,10 +233,8 @@ def key_secrets(key: str) -> list[str]:
 
 
 def _tls(value: Mapping[str, Any], place: str, folder: Path) -> Tls:
-    from .tls import Tls
-
     where = f"{place}: tls"
-    _refuse_unknown(value, _TLS_KEYS, where)
+    refuse_unknown(value, _TLS_KEYS, where)
     verify = value.get("verify", True)
     if not isinstance(verify, bool):
         raise SourceError(f"{where}.verify must be true or false")
@@ -257,3 +280,12 @@ def _proxy(value: Any, place: str, found: list[str]) -> str | Literal[False]:
     if parts.username is not None:
         found.append(base64.b64encode(f"{parts.username}:{parts.password or ''}".encode()).decode())
     return done["proxy"]
+
+
+def environment_proxy(url: str) -> str | None:
+    """The proxy that the environment names for a URL, as `httpx` would find it."""
+    parts, proxies = urlsplit(url), getproxies()
+    found = proxies.get(parts.scheme, proxies.get("all"))
+    if not found or proxy_bypass(parts.hostname or ""):
+        return None
+    return found if "://" in found else f"http://{found}"

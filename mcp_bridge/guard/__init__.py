@@ -1,1 +1,1 @@
-"""What a policy may see and call: lists of tools, names, the pace at a server, what training must not touch."""
+"""The guard: which tools a policy may see and call, their names, and the rate of calls."""

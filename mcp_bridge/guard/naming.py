@@ -1,5 +1,5 @@
-"""Names that tell tools apart and that model APIs take: where two sources have one name, both get their source's name
-before it; `files.read`, which MCP allows and those APIs do not, becomes `files_read`."""
+"""Unique names of tools that model APIs accept: where two sources have one name, both get their source's name
+as a prefix; `files.read`, which MCP allows and those APIs do not, becomes `files_read`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from ..errors import SourceError
@@ -19,14 +19,13 @@ LONGEST_NAME = 64
 """What model APIs take: `[a-zA-Z0-9_-]{1,64}`."""
 
 _LONGEST_PREFIX = 32
-_LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SUFFIX = re.compile(r"\.(py|js|mjs|cjs|ts|sh|exe)$")
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
 @dataclass(frozen=True)
 class Named:
-    """The tools of one source, before their names are told apart. `namespace`: put before all of them."""
+    """The tools of one source, before their names are made unique. `namespace`: a prefix for all of them."""
 
     label: str
     namespace: str | None
@@ -43,52 +42,37 @@ def told_apart(sources: Sequence[Named]) -> list[list[Tool]]:
         _refuse_twice(source)
     counts = Counter(tool.name for source in sources if source.namespace is None for tool in source.tools)
     prefixes = _prefixes(sources)
-
-    def is_prefixed(source: Named, tool: Tool) -> bool:
-        return source.namespace is not None or counts[tool.name] > 1
-
-    def plain_name(source: Named, prefix: str, tool: Tool) -> str:
-        return _prefixed(prefix, tool.name) if is_prefixed(source, tool) else _legal(prefix, tool.name)
-
-    taken = Counter(
-        plain_name(source, prefix, tool)
+    wanted = [
+        [
+            _legal(prefix, tool.name, is_prefixed=source.namespace is not None or counts[tool.name] > 1)
+            for tool in source.tools
+        ]
         for source, prefix in zip(sources, prefixes, strict=True)
-        for tool in source.tools
-    )
-
-    def named(source: Named, prefix: str, tool: Tool) -> Tool:
-        name = plain_name(source, prefix, tool)
-        if name == tool.name:
-            # A source that is made of others, such as a connected toolset, has its own names for their tools.
-            return tool.model_copy(update={"name_at_source": ""}) if tool.name_at_source else tool
-        # Two prefixes that the user chose alike are for the user to change; all else is told apart here.
-        if taken[name] > 1 and (source.namespace is None or _ILLEGAL.search(tool.name)):
-            name = _with_digest(name, prefix, tool.name)
-        return tool.model_copy(update={"name": name, "name_at_source": tool.name})
-
-    out = [
-        [named(source, prefix, tool) for tool in source.tools] for source, prefix in zip(sources, prefixes, strict=True)
     ]
+    taken = Counter(name for names in wanted for name in names)
+    out: list[list[Tool]] = []
+    for source, prefix, names in zip(sources, prefixes, wanted, strict=True):
+        out.append([])
+        for tool, name in zip(source.tools, names, strict=True):
+            if name == tool.name:
+                # A source that is made of others, such as a connected toolset, has its own names for their tools.
+                out[-1].append(tool.model_copy(update={"name_at_source": ""}) if tool.name_at_source else tool)
+                continue
+            # Two prefixes that the user chose alike are for the user to change; all else is told apart here.
+            if taken[name] > 1 and (source.namespace is None or _ILLEGAL.search(tool.name)):
+                name = _with_digest(name, prefix, tool.name)
+            # A namespace is the user's own choice; the rest should not go unseen.
+            level = logging.INFO if source.namespace is not None else logging.WARNING
+            logger.log(level, "tool %r of %s is called %r here", tool.name, tool.source, name)
+            out[-1].append(tool.model_copy(update={"name": name, "name_at_source": tool.name}))
     _refuse_collisions(out)
-    for source, tools in zip(sources, out, strict=True):
-        # A namespace is the user's own choice; the rest should not go unseen.
-        level = logging.INFO if source.namespace is not None else logging.WARNING
-        for tool in tools:
-            if tool.name_at_source:
-                logger.log(level, "tool %r of %s is called %r here", tool.name_at_source, tool.source, tool.name)
     return out
 
 
-def _legal(prefix: str, tool: str) -> str:
-    """The name itself where model APIs take it."""
-    if _LEGAL.fullmatch(tool):
-        return tool
+def _legal(prefix: str, tool: str, *, is_prefixed: bool) -> str:
+    """The name itself where model APIs take it and it needs no prefix."""
     name = _ILLEGAL.sub("_", tool)
-    return name if len(name) <= LONGEST_NAME else _with_digest(name, prefix, tool)
-
-
-def _prefixed(prefix: str, tool: str) -> str:
-    name = f"{prefix}__{_ILLEGAL.sub('_', tool)}"
+    name = f"{prefix}__{name}" if is_prefixed else name
     return name if len(name) <= LONGEST_NAME else _with_digest(name, prefix, tool)
 
 
@@ -103,12 +87,17 @@ def _prefixes(sources: Sequence[Named]) -> list[str]:
     out: list[str] = []
     for source in sources:
         first = source.namespace or _prefix(source.label)
-        prefix, number = first, 1
-        while source.namespace is None and prefix in out:
-            number += 1
-            prefix = f"{first}_{number}"
-        out.append(prefix)
+        out.append(numbered(first, out) if source.namespace is None else first)
     return out
+
+
+def numbered(name: str, taken: Container[str], longest: int | None = None) -> str:
+    """`name`, or where it is taken, its first `longest` letters with a number."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name[:longest]}_{number}"
+    return found
 
 
 def _prefix(label: str) -> str:

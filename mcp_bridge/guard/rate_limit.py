@@ -1,10 +1,10 @@
-"""How many calls a server gets at once and in a second, over all worlds."""
+"""The rate limit of a server: calls at once and calls in a second, over all worlds."""
 
 from __future__ import annotations
 
 import anyio
 
-from ..sources.options import ServerOptions
+from ..sources.server_options import ServerOptions
 
 
 class Turns:

@@ -1,11 +1,11 @@
-"""Which arguments a model gives for an operation, and where each of them goes."""
+"""The arguments that a model gives for an operation, and their places in the request."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from .document import Encoding, MediaType, Operation, Parameter
@@ -149,7 +149,7 @@ def _bound(body: BodyPlan | None, from_body: Sequence[_Wanted]) -> BodyPlan | No
         return None
     whole = from_body[0].name if body.whole is not None else None
     properties = {} if body.whole is not None else {one.name: one.original for one in from_body}
-    return BodyPlan(body.media_type, body.kind, body.required, properties, whole, body.encoding, body.binary)
+    return replace(body, properties=properties, whole=whole)
 
 
 def _strict_schema(operation: Operation, body: BodyPlan | None, strict: View) -> Schema | None:

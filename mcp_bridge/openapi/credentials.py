@@ -1,20 +1,26 @@
-"""An API's security schemes with the values that a user gives for them. The values are never shown."""
+"""The credentials of an API: values for its security schemes, which are never shown, and OAuth 2.0 tokens."""
 
 from __future__ import annotations
 
 import base64
+import json
 import re
-from collections.abc import Mapping, Sequence
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, quote_plus, urljoin
 
-from ..access.settings import key_secrets, signing_key
-from ..errors import SourceError
+import anyio
+import httpx
+
+from ..access.redaction import public_url
+from ..access.settings import LoginSettings, login_secrets, refuse_unknown, require_safe, signing_key
+from ..errors import SourceError, ToolFailure
 from .document import Document, Operation, SecurityScheme
 
-_LOCAL = {"localhost", "127.0.0.1", "::1"}
 _WITH_SECRET = {"client_secret", "client_auth"}
 _WITH_KEY = {"private_key", "private_key_file", "algorithm"}
 _CLIENT_KEYS = {"client_id", "token_url", "scopes"} | _WITH_SECRET | _WITH_KEY
@@ -29,20 +35,8 @@ class Fixed:
     cookies: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-@dataclass(frozen=True)
-class ClientCredentials:
-    """OAuth 2.0 client credentials. `client_auth`: how the client names itself, `basic`, `body` or `private_key_jwt`
-    (RFC 7523, section 2.2); then the secret is its key in PEM, which signs with `algorithm`."""
-
-    client_id: str
-    client_secret: str = field(repr=False)
-    token_url: str
-    scopes: tuple[str, ...] = ()
-    client_auth: str = "basic"
-    algorithm: str = "RS256"
-
-
-Credential = Fixed | ClientCredentials
+Credential = Fixed | LoginSettings
+"""What is sent as it is, or how OAuth 2.0 tokens are fetched by client credentials (RFC 6749, section 4.4)."""
 
 
 class Credentials:
@@ -134,10 +128,8 @@ def _basic(value: Any, place: str) -> str:
     raise SourceError(f'{place}: must be {{"username": "...", "password": "..."}}, with no colon in the username')
 
 
-def _client(scheme: SecurityScheme, value: Mapping[str, Any], document: Document, place: str) -> ClientCredentials:
-    unknown = sorted(set(value) - _CLIENT_KEYS)
-    if unknown:
-        raise SourceError(f"{place}: has an unknown key {unknown[0]!r}; known are {', '.join(sorted(_CLIENT_KEYS))}")
+def _client(scheme: SecurityScheme, value: Mapping[str, Any], document: Document, place: str) -> LoginSettings:
+    refuse_unknown(value, _CLIENT_KEYS, place)
     flow = scheme.flows.get("clientCredentials", {})
     token_url = value.get("token_url", flow.get("tokenUrl"))
     if not isinstance(token_url, str) or not token_url:
@@ -148,38 +140,32 @@ def _client(scheme: SecurityScheme, value: Mapping[str, Any], document: Document
         )
     if document.address is not None and "://" in document.address:
         token_url = urljoin(document.address, token_url)
-    parts = urlsplit(token_url)
-    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL):
-        raise SourceError(f"{place}: token_url must be an https:// URL; the client's secret is sent there")
+    require_safe(token_url, f"{place}: token_url")
     scopes = value.get("scopes", [])
     if not isinstance(scopes, list) or not all(isinstance(one, str) for one in scopes):
         raise SourceError(f"{place}: scopes must be a list of strings")
-    return ClientCredentials(
-        client_id=_text(value.get("client_id"), f"{place}.client_id"),
-        token_url=token_url,
-        scopes=tuple(scopes),
-        **_proof(value, place),
-    )
+    client_id, scope = _text(value.get("client_id"), f"{place}.client_id"), " ".join(scopes) or None
+    return LoginSettings(client_id=client_id, token_url=token_url, scope=scope, **_proof(value, place))
 
 
-def _proof(value: Mapping[str, Any], place: str) -> dict[str, str]:
-    """What the client shows to be itself: its secret, or what its key signs."""
+def _proof(value: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """What the client shows to be itself: its secret, or what its key signs (RFC 7523, section 2.2)."""
     by_key, by_secret = _WITH_KEY & set(value), _WITH_SECRET & set(value)
     if by_key and by_secret:
         raise SourceError(f"{place}: has both {min(by_secret)} and {min(by_key)}; a client has a secret or a key")
     if by_key:
         key = signing_key(value, place, Path())
-        return {"client_secret": key, "client_auth": "private_key_jwt", "algorithm": value.get("algorithm", "RS256")}
+        return {"type": "private_key_jwt", "secret": key, "algorithm": value.get("algorithm", "RS256")}
     client_auth = value.get("client_auth", "basic")
     if client_auth not in {"basic", "body"}:
         raise SourceError(f'{place}: client_auth must be "basic" or "body"')
-    return {"client_secret": _text(value.get("client_secret"), f"{place}.client_secret"), "client_auth": client_auth}
+    secret = _text(value.get("client_secret"), f"{place}.client_secret")
+    return {"type": "client_credentials", "secret": secret, "client_auth": client_auth}
 
 
 def _secrets(credential: Credential) -> Sequence[str]:
-    if isinstance(credential, ClientCredentials):
-        has_key = credential.client_auth == "private_key_jwt"
-        return key_secrets(credential.client_secret) if has_key else [credential.client_secret]
+    if isinstance(credential, LoginSettings):
+        return [*login_secrets(credential)]
     found: list[str] = []
     for value in (*credential.headers.values(), *credential.query.values(), *credential.cookies.values()):
         found += [value, quote(value, safe=""), *value.split()[1:]]
@@ -187,3 +173,95 @@ def _secrets(credential: Credential) -> Sequence[str]:
             decoded = base64.b64decode(value[6:]).decode()
             found += [decoded, decoded.partition(":")[2]]
     return found
+
+
+_SPARE_S = 30.0
+"""A token is renewed this long before it expires, so that it does not on its way."""
+
+_FETCH_TIMEOUT_S = 20.0
+_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+_ASSERTION_S = 300
+
+
+class Tokens(httpx.Auth):
+    """Adds a token to every request. A request that is answered with 401 is sent once more with a new one: the server
+    did not accept it. `learned`: called with each token, so that it is never shown."""
+
+    requires_response_body = False
+
+    def __init__(self, client: LoginSettings, scopes: Sequence[str], learned: Callable[[str], object]) -> None:
+        self._client = client
+        self._url = client.token_url or ""
+        self._scopes = scopes
+        self._learned = learned
+        self._lock = anyio.Lock()
+        self._token = ""
+        self._ends = 0.0
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        async with self._lock:
+            if time.monotonic() >= self._ends:
+                self._keep(await _read((yield self._token_request())))
+            token = self._token
+        request.headers["Authorization"] = f"Bearer {token}"
+        response = yield request
+        if response.status_code != 401:
+            return
+        async with self._lock:
+            # Another call may have renewed it meanwhile.
+            if self._token == token:
+                self._keep(await _read((yield self._token_request())))
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        yield request
+
+    def _token_request(self) -> httpx.Request:
+        client = self._client
+        form = {"grant_type": "client_credentials"}
+        if self._scopes:
+            form["scope"] = " ".join(self._scopes)
+        headers = {"Accept": "application/json"}
+        if client.type == "private_key_jwt":
+            form |= {"client_id": client.client_id, **self._assertion()}
+        elif client.client_auth == "basic":
+            pair = f"{quote_plus(client.client_id)}:{quote_plus(client.secret)}"
+            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+            self._learned(headers["Authorization"].removeprefix("Basic "))
+        else:
+            form |= {"client_id": client.client_id, "client_secret": client.secret}
+        timeouts = {"timeout": httpx.Timeout(_FETCH_TIMEOUT_S).as_dict()}
+        return httpx.Request("POST", self._url, data=form, headers=headers, extensions=timeouts)
+
+    def _assertion(self) -> dict[str, str]:
+        import jwt
+
+        client, now = self._client, int(time.time())
+        claims: dict[str, Any] = {"iss": client.client_id, "sub": client.client_id, "aud": self._url}
+        claims |= {"jti": str(uuid.uuid4()), "iat": now, "exp": now + _ASSERTION_S}
+        signed = jwt.encode(claims, client.secret, algorithm=client.algorithm)
+        self._learned(signed)
+        return {"client_assertion_type": _ASSERTION_TYPE, "client_assertion": signed}
+
+    def _keep(self, answer: tuple[int, Any]) -> None:
+        status, value = answer
+        where = public_url(self._url)
+        token = value.get("access_token") if isinstance(value, dict) else None
+        if status != 200 or not isinstance(token, str) or not token.isascii() or not token.isprintable():
+            told = value.get("error") if isinstance(value, dict) else None
+            raise ToolFailure(
+                f"{where} gave no token for client credentials: status {status}"
+                + (f", error {told!r:.80}" if isinstance(told, str) else ""),
+                delivery="not_sent",
+            )
+        self._learned(token)
+        lifetime = value.get("expires_in")
+        # Many servers leave `expires_in` out; a 401 then says when it is time.
+        lasts = float(lifetime) if isinstance(lifetime, int | float) and not isinstance(lifetime, bool) else 3600.0
+        self._token = token
+        self._ends = time.monotonic() + max(lasts - _SPARE_S, lasts / 2)
+
+
+async def _read(response: httpx.Response) -> tuple[int, Any]:
+    try:
+        return response.status_code, json.loads(await response.aread())
+    except ValueError:
+        return response.status_code, None

@@ -1,4 +1,4 @@
-"""An API in an `mcp.json`.
+"""Settings of an API in an `mcp.json`.
 
     {"mcpServers": {"shop": {
         "openapi": "shop.yaml",
@@ -31,10 +31,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..access.redaction import is_url
 from ..access.settings import read_access
 from ..errors import SourceError
 from ..sources.environment import expanded
-from ..sources.options import ServerOptions
+from ..sources.server_options import ServerOptions
 from ..sources.specs import OpenApiSpec
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -125,10 +126,6 @@ def _refuse_options_of_servers(options: ServerOptions, place: str) -> None:
             raise SourceError(f"{place}: {name} does nothing for a live API, {why}; remove it")
 
 
-def is_url(text: str) -> bool:
-    return text.lower().startswith(("http://", "https://"))
-
-
 def _object(entry: Mapping[str, Any], key: str, place: str) -> Mapping[str, Any]:
     value = entry.get(key, {})
     if not isinstance(value, Mapping):
@@ -145,6 +142,6 @@ def _flag(entry: Mapping[str, Any], key: str, place: str) -> bool:
 
 def _check_header(name: Any, value: Any, place: str) -> None:
     if not isinstance(name, str) or not _TOKEN.fullmatch(name) or name.lower() in _OWN_HEADERS:
-        raise SourceError(f"{place}: {name!r:.80} is no name of a header that can be set")
+        raise SourceError(f"{place}: {name!r:.80} is not a header that can be set")
     if not isinstance(value, str) or not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", value):
         raise SourceError(f"{place}: the header {name} must be one line of plain ASCII without spaces around it")

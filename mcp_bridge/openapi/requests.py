@@ -1,16 +1,291 @@
-"""From a model's arguments to the request that is sent."""
+"""A request made of a model's arguments: path, query, headers and cookies by the style of each parameter, and the body.
+
+Lists and objects inside lists and objects, for which OpenAPI has no form, are written as JSON, except under
+`deepObject`. An empty list or object, and `null`, are not sent.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+import math
+import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from .arguments import Plan
-from .bodies import Body, body_of
-from .document import Operation, Parameter
-from .styles import Unwritable, checked_path, cookie_text, header_text, path_text, query_parts
+from .arguments import BodyPlan, Plan, bare_type, is_json
+from .document import Encoding, Operation, Parameter
+
+_RESERVED = ":/?@!$'()*,;"
+"""What `allowReserved` leaves as it is; `&`, `=`, `+`, `#`, `[` and `]` would change the query around the value."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_HEADER = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?")
+_DELIMITERS = {"spaceDelimited": (" ", "%20"), "pipeDelimited": ("|", "%7C")}
+
+
+class Unwritable(ValueError):
+    """A value that cannot be sent in its place. The message is for the model."""
+
+
+def as_text(value: Any, name: str) -> str:
+    """A value as text: strings as they are, everything else as JSON. Raises `Unwritable`."""
+    if isinstance(value, str):
+        text = value
+    elif value is None:
+        raise Unwritable(f"{name}: null cannot be written here; leave it out")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise Unwritable(f"{name}: {value} is not a number that can be sent")
+    else:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Unwritable(f"{name}: holds half of a surrogate pair, which is not valid text") from None
+    return text
+
+
+def path_text(parameter: Parameter, value: Any, *, slashes: bool = False) -> str:
+    """What stands in the path for `value`. Raises `Unwritable` for whatever could change the path around it."""
+    name = parameter.name
+
+    def atom(one: Any) -> str:
+        text = as_text(one, name)
+        if _CONTROL.search(text):
+            raise Unwritable(f"{name}: must not contain line breaks or other control characters")
+        parts = re.split(r"[/\\]", text)
+        if len(parts) > 1 and (not slashes or set(parts) & {"", ".", ".."}):
+            raise Unwritable(f"{name}: {text!r:.80} must not contain '/' or '\\', it is one step of a path")
+        return quote(text, safe="")
+
+    if parameter.content_type is not None:
+        return _not_empty(atom(json_text(value, name)), name)
+    explode, label = parameter.explode, quote(name, safe="")
+    if parameter.style == "matrix":
+        return _matrix(label, value, atom, explode)
+    lead, between = (".", "." if explode else ",") if parameter.style == "label" else ("", ",")
+    return lead + _not_empty(_joined(value, atom, explode, between), name)
+
+
+def _matrix(label: str, value: Any, atom: Any, explode: bool) -> str:
+    if isinstance(value, Mapping) and explode:
+        return ";" + _not_empty(_joined(value, atom, explode, ";"), label)
+    if isinstance(value, list) and explode:
+        return ";" + _not_empty(";".join(f"{label}={atom(one)}" for one in value), label)
+    return f";{label}={_not_empty(_joined(value, atom, False), label)}"
+
+
+def _joined(value: Any, atom: Any, explode: bool, between: str = ",") -> str:
+    """A list, an object or a single value as one text."""
+    if isinstance(value, Mapping):
+        return between.join(_flattened(value, atom, explode))
+    return between.join(atom(one) for one in value) if isinstance(value, list) else str(atom(value))
+
+
+def _flattened(value: Mapping[str, Any], atom: Any, explode: bool) -> list[str]:
+    pairs = [(atom(key), atom(one)) for key, one in value.items() if one is not None]
+    return [f"{key}={one}" for key, one in pairs] if explode else [text for pair in pairs for text in pair]
+
+
+def _not_empty(text: str, name: str) -> str:
+    if not text:
+        raise Unwritable(f"{name}: must not be empty, it is a step of the path")
+    return text
+
+
+def checked_path(path: str) -> str:
+    """`path` as it is. Raises `Unwritable` where a step would be read as 'here' or 'one up'."""
+    for step in path.split("/"):
+        if unquote(step) in {".", ".."}:
+            raise Unwritable("no step of the path may be '.' or '..'")
+    return path
+
+
+def query_parts(parameter: Parameter, value: Any) -> list[str]:
+    """`name=value` pairs, percent-encoded. Raises `Unwritable`."""
+    name, label = parameter.name, quote(parameter.name, safe="")
+    safe = _RESERVED if parameter.allow_reserved else ""
+
+    def atom(one: Any) -> str:
+        return quote(as_text(one, name), safe=safe)
+
+    if value is None or value == [] or value == {}:
+        return []
+    if parameter.content_type is not None:
+        return [f"{label}={atom(json_text(value, name))}"]
+    if parameter.style == "deepObject":
+        if not isinstance(value, Mapping):
+            raise Unwritable(f"{name}: must be an object")
+        return _deep(label, value, atom)
+    if not isinstance(value, list | Mapping):
+        return [f"{label}={atom(value)}"]
+    if parameter.explode:
+        if isinstance(value, list):
+            return [f"{label}={atom(one)}" for one in value]
+        return _flattened(value, atom, True)
+    plain, written = _DELIMITERS.get(parameter.style, ("", ","))
+
+    def part(one: Any) -> str:
+        text = as_text(one, name)
+        if plain and plain in text:
+            raise Unwritable(f"{name}: {text!r:.80} must not contain {plain!r}, which separates the values")
+        return quote(text, safe=safe.replace(",", ""))
+
+    is_empty = isinstance(value, Mapping) and all(one is None for one in value.values())
+    return [] if is_empty else [f"{label}={_joined(value, part, False, written)}"]
+
+
+def _deep(label: str, value: Any, atom: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [part for key, one in value.items() for part in _deep(f"{label}%5B{atom(key)}%5D", one, atom)]
+    if isinstance(value, list):
+        return [f"{label}={atom(one)}" for one in value]
+    return [] if value is None else [f"{label}={atom(value)}"]
+
+
+def header_text(parameter: Parameter, value: Any) -> str | None:
+    """The value of a header, `None` where there is nothing to send. Raises `Unwritable`."""
+    name = parameter.name
+    if value is None or value == [] or value == {}:
+        return None
+
+    def atom(one: Any) -> str:
+        text = as_text(one, name)
+        if re.search(r"[,=]" if isinstance(value, Mapping) else ",", text):
+            raise Unwritable(f"{name}: {text!r:.80} must not contain ',', which separates the values of a header")
+        return text
+
+    if parameter.content_type is not None:
+        text = json.dumps(value, ensure_ascii=True)
+    else:
+        text = _joined(value, atom, parameter.explode) if isinstance(value, list | Mapping) else as_text(value, name)
+    if text and not _HEADER.fullmatch(text):
+        raise Unwritable(
+            f"{name}: a header holds plain ASCII on one line, without spaces around it, and not {text!r:.80}"
+        )
+    return text
+
+
+def cookie_text(parameter: Parameter, value: Any) -> str | None:
+    """The percent-encoded value of a cookie, `None` where there is nothing to send. Lists and objects have commas
+    between, since cookies of one name replace each other. Raises `Unwritable`."""
+    if value is None or value == [] or value == {}:
+        return None
+
+    def atom(one: Any) -> str:
+        return quote(as_text(one, parameter.name), safe="")
+
+    if parameter.content_type is not None:
+        return atom(json_text(value, parameter.name))
+    return _joined(value, atom, False)
+
+
+def json_text(value: Any, name: str) -> str:
+    """`value` as JSON. Raises `Unwritable` for what has no JSON form."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text.encode()
+    except (ValueError, TypeError) as error:
+        raise Unwritable(f"{name}: has no JSON form ({error})") from None
+    return text
+
+
+_DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?;base64,(?P<data>[A-Za-z0-9+/=\s]*)")
+
+Part = tuple[str, tuple[str | None, bytes, str | None]]
+"""A part of a multipart body: its name, then file name, content and media type."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """What is sent: `content` with its `content_type`, or `parts`, from which the HTTP client makes both."""
+
+    content: bytes | None = None
+    content_type: str | None = None
+    parts: list[Part] = field(default_factory=list)
+
+
+def body_of(plan: BodyPlan, arguments: Mapping[str, Any]) -> tuple[Body, Any] | None:
+    """The body made of `arguments`, and its value before it was written; `None` where none is to be sent.
+
+    Raises `Unwritable`.
+    """
+    if plan.whole is not None:
+        if plan.whole not in arguments:
+            return None
+        value = arguments[plan.whole]
+    else:
+        value = {name: arguments[argument] for argument, name in plan.properties.items() if argument in arguments}
+        if not value and not plan.required:
+            return None
+    return _written(plan, value), value
+
+
+def _written(plan: BodyPlan, value: Any) -> Body:
+    if plan.kind == "json":
+        media_type = plan.media_type if "*" not in plan.media_type else "application/json"
+        return Body(json_text(value, "the body").encode(), media_type)
+    if plan.kind == "raw":
+        content, found = _content(as_text(value, "body"))
+        media_type = plan.media_type if "*" not in plan.media_type else found or "application/octet-stream"
+        return Body(content, media_type)
+    if not isinstance(value, Mapping):
+        raise Unwritable("the body must be an object")
+    if plan.kind == "form":
+        pairs = [pair for name, one in value.items() for pair in _form_pairs(name, one, plan.encoding.get(name))]
+        return Body("&".join(pairs).encode("ascii"), "application/x-www-form-urlencoded")
+    parts = [
+        part
+        for name, one in value.items()
+        for part in _multipart(name, one, plan.encoding.get(name), is_file=name in plan.binary)
+    ]
+    return Body(parts=parts)
+
+
+def _form_pairs(name: str, value: Any, encoding: Encoding | None) -> list[str]:
+    has_style = encoding is not None and (encoding.style is not None or encoding.explode is not None)
+    if isinstance(value, Mapping) and not has_style:
+        value = json_text(value, name)
+    style = (encoding.style if encoding is not None else None) or "form"
+    explode = (
+        encoding.explode if encoding is not None and encoding.explode is not None else style in {"form", "deepObject"}
+    )
+    reserved = encoding is not None and encoding.allow_reserved
+    return query_parts(
+        Parameter(name, "query", required=False, schema=True, style=style, explode=explode, allow_reserved=reserved),
+        value,
+    )
+
+
+def _multipart(name: str, value: Any, encoding: Encoding | None, *, is_file: bool) -> list[Part]:
+    if value is None:
+        return []
+    wanted = encoding.content_type if encoding is not None else None
+    # Several may be allowed, with commas between: the first will do.
+    wanted = wanted.partition(",")[0].strip() if wanted and "*" not in wanted else None
+    if isinstance(value, list):
+        return [part for one in value for part in _multipart(name, one, encoding, is_file=is_file)]
+    if isinstance(value, Mapping) or (wanted is not None and is_json(bare_type(wanted)) and not is_file):
+        return [(name, (None, json_text(value, name).encode(), wanted or "application/json"))]
+    text = as_text(value, name)
+    if not is_file and wanted is None:
+        return [(name, (None, text.encode(), None))]
+    content, found = _content(text)
+    return [(name, (name, content, wanted or found or "application/octet-stream"))]
+
+
+def _content(text: str) -> tuple[bytes, str | None]:
+    """The bytes behind text that a model wrote, and their media type where it said one."""
+    match = _DATA_URL.fullmatch(text)
+    if match is None:
+        return text.encode(), None
+    try:
+        return base64.b64decode("".join(match["data"].split()), validate=True), match["type"]
+    except binascii.Error as error:
+        raise Unwritable(f"what follows 'base64,' is not valid base64: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -63,14 +338,9 @@ def prepare(
         raise Unwritable(f"{missing[0]}: is part of the path and must be given")
     made = None if plan.body is None else body_of(plan.body, arguments)
     body, value = made if made is not None else (None, None)
-    return Prepared(
-        operation.method.upper(), _encoded(checked_path(path)), "&".join(query), headers, cookies, body, value
-    )
-
-
-def _encoded(path: str) -> str:
-    """The document's own part of a path may hold letters that a URL does not."""
-    return quote(path, safe="/%:@!$&'()*+,;=~")
+    # The document's own part of a path may hold letters that a URL does not.
+    encoded = quote(checked_path(path), safe="/%:@!$&'()*+,;=~")
+    return Prepared(operation.method.upper(), encoded, "&".join(query), headers, cookies, body, value)
 
 
 def _refuse_taken(parameter: Parameter, value: Any, names: Collection[str]) -> None:

@@ -1,8 +1,7 @@
-"""From an answer over HTTP to what the policy reads, or to the failure that it is."""
+"""Results of answers over HTTP: what the policy reads, or the failure to raise."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from ..errors import ToolFailure
 from ..records import ToolResult
 from ..toolsets.results import compact_json, error
 from .arguments import bare_type, is_json
+from .references import strict_json
 
 _TEXTS = ("application/xml", "application/yaml", "application/javascript", "application/x-www-form-urlencoded")
 
@@ -67,7 +67,7 @@ def to_result(
     `declared`: the document has this status. `prune`: takes out what the policy must not see. `tells_401`: the policy
     reads that the caller is not known, in place of a failure: a simulated caller has no credentials on purpose.
 
-    Raises `ToolFailure` for what is no mistake of the policy: missing credentials, an overloaded or broken server,
+    Raises `ToolFailure` for what the policy did not cause: missing credentials, an overloaded or broken server,
     an answer that is not what it says.
     """
     if 200 <= answer.status < 300 or (300 <= answer.status < 400 and declared):
@@ -122,12 +122,13 @@ def _content(answer: Answer, operation: str, *, is_error: bool = False) -> tuple
     bare = bare_type(kind)
     if is_json(bare) or not bare:
         try:
-            value = json.loads(answer.content, parse_constant=_no_constant)
+            value = strict_json(answer.content)
             return value, compact_json(value)
         except (ValueError, RecursionError) as problem:
             if bare and not is_error:
                 raise ToolFailure(
-                    f"{operation} answered {answer.line} as {bare}, but that is no JSON ({problem}): {_start(answer)}",
+                    f"{operation} answered {answer.line} as {bare}, but that is not valid JSON ({problem}): "
+                    f"{_start(answer)}",
                     delivery="answered",
                 ) from None
     if not bare or bare.startswith("text/") or bare.endswith("+xml") or bare in _TEXTS or is_json(bare):
@@ -143,7 +144,3 @@ def _decoded(content: bytes, kind: str) -> str | None:
         return content.decode(charset)
     except (UnicodeDecodeError, LookupError):
         return None
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON value")

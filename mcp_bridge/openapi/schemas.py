@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import SourceError
-from ..toolsets.subschemas import MANY, NAMED, ONE
+from ..guard.naming import numbered
+from ..toolsets.schema_checks import MANY, NAMED, ONE, replaced
 from .references import NotFollowed, Place, References
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class SchemaReader:
         self.definitions[name], self.broken[name] = True, why
 
     def read(self, node: Any, place: Place) -> Schema | bool:
-        """The schema at `place` in normal form. Raises `SourceError` where it is none."""
+        """The schema at `place` in normal form. Raises `SourceError` where it is not a schema."""
         if isinstance(node, bool):
             return node
         if not isinstance(node, Mapping):
@@ -122,11 +123,7 @@ class SchemaReader:
         steps = [step for step in where.steps if step not in {"components", "schemas", "definitions", "$defs"}]
         stem = where.document.rpartition("/")[2].partition(".")[0] or "schema"
         base = re.sub(r"[^A-Za-z0-9._-]+", "_", "_".join(steps[-3:]) or stem).strip("_") or "schema"
-        taken, name, number = set(self._names.values()), base, 1
-        while name in taken:
-            number += 1
-            name = f"{base}_{number}"
-        return name
+        return numbered(base, set(self._names.values()))
 
 
 def _examples(schema: Schema, node: Mapping[str, Any]) -> None:
@@ -194,25 +191,6 @@ def subschemas(schema: Schema) -> Iterator[Schema]:
         elif key in NAMED:
             found = list(value.values())
         yield from (one for one in found if isinstance(one, dict))
-
-
-def replaced(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
-    """A copy of `schema` in which `change` was made to each schema that stands directly in it."""
-
-    def one(value: Any) -> Any:
-        return change(value) if isinstance(value, dict) else value
-
-    copy: Schema = {}
-    for key, value in schema.items():
-        if key in ONE:
-            copy[key] = one(value)
-        elif key in MANY:
-            copy[key] = [one(inner) for inner in value]
-        elif key in NAMED:
-            copy[key] = {name: one(inner) for name, inner in value.items()}
-        else:
-            copy[key] = value
-    return copy
 
 
 def referred(schema: Schema) -> Iterator[str]:

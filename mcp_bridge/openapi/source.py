@@ -19,11 +19,10 @@ from ..records import Tool, ToolResult, WorldKind
 from ..sources.specs import OpenApiSpec, more_time
 from ..toolsets.results import error
 from ..world import Setup
-from .calling import Caller
+from .api_client import Caller
 from .credentials import Credentials
-from .document import Document, Operation
-from .loading import origin
-from .operations import read_document
+from .document import Document, Operation, read_document
+from .references import origin
 from .tools import OperationTool, ToolMaker
 
 logger = logging.getLogger(__name__)
@@ -165,7 +164,8 @@ def _base_url(spec: OpenApiSpec, document: Document) -> str:
         given = f"base_url is {public_url(base)!r}" if spec.base_url is not None else said
         raise SourceError(
             f'{spec.label}: {given}; give where the API is in mcp.json: {{"openapi": "...", '
-            '"base_url": "https://host/path"}, without query and fragment'
+            '"base_url": "https://host/path"}, without query and fragment. For training take its twin, which needs no '
+            "server: toolbake init --openapi, or sandboxes.api.ApiTwin"
         )
     if parts.username or parts.password:
         raise SourceError(f'{spec.label}: base_url must not hold a user or a password; give them in "auth"')

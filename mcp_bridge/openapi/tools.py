@@ -1,4 +1,4 @@
-"""One tool for each operation of an API."""
+"""The tools of an API: one for each operation."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..guard.naming import LONGEST_NAME, numbered
 from ..records import LeftOut, Tool, ToolAnnotations
+from ..toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 from .arguments import Plan, bare_type, is_json, plan_of
 from .document import Document, MediaType, Operation, Response
+from .requests import Prepared, Unwritable
 from .schemas import Schema
-from .views import View
-
-LONGEST_NAME = 64
-"""What model APIs take: `[a-zA-Z0-9_-]{1,64}`."""
+from .views import NOTHING, View
 
 LONGEST_DESCRIPTION = 1024
 """In characters. Some documents put whole manuals there, and every prompt would pay for them."""
@@ -58,6 +58,7 @@ class ToolMaker:
         self._strict = View(document, "readOnly", is_strict=True)
         self._answer = View(document, "writeOnly")
         self._reaches: dict[int, bool] = {}
+        self._compiled: dict[str, Any] = {}
 
     def make(self, refuse: Callable[[Operation], str | None]) -> tuple[list[OperationTool], list[LeftOut]]:
         """The tools, and what was left out, operations that the document gets wrong included. `refuse`: why an
@@ -68,7 +69,7 @@ class ToolMaker:
         ]
         names: set[str] = set()
         for operation in self._document.operations:
-            name = _free(legal_name(operation.operation_id), names)
+            name = numbered(legal_name(operation.operation_id), names, LONGEST_NAME - 4)
             names.add(name)
             reason = refuse(operation) or self._document.problem(operation)
             if self._tags and not self._tags & set(operation.tags):
@@ -89,6 +90,25 @@ class ToolMaker:
         if key not in self._reaches:
             self._reaches[key] = self._answer.reaches_mark(media.schema)
         return self._answer.pruned(value, media.schema) if self._reaches[key] else value
+
+    def refuse_read_only(self, tool: OperationTool, prepared: Prepared) -> None:
+        """Raises `Unwritable` where a body holds what only the server sets. Below the arguments themselves, the schema
+        that the model sees may allow names that it does not list."""
+        if tool.plan.strict_schema is None or prepared.body is None:
+            return
+        name = tool.tool.name
+        if name not in self._compiled:
+            self._compiled[name] = compiled_schema(tool.plan.strict_schema, is_known_valid=True)
+        try:
+            problems = schema_errors(self._compiled[name], prepared.value)
+        except SchemaTimeout as timeout:
+            raise Unwritable(f"the body could not be checked in time, and so is not accepted: {timeout}") from timeout
+        while problems:
+            problem = problems.pop()
+            problems += problem.context or ()
+            if problem.schema == NOTHING:
+                place = problem.json_path.removeprefix("$").removeprefix(".")
+                raise Unwritable(f"{place}: only the server sets this; leave it out")
 
     def _tool(self, name: str, operation: Operation, plan: Plan) -> Tool:
         kind = "get" if operation.method in _AS_GET else operation.method
@@ -118,7 +138,7 @@ class ToolMaker:
 
 
 def answer_of(operation: Operation, status: int) -> Response | None:
-    """What the document says of answers with this status; `None` where it says nothing."""
+    """The document's answer for this status; `None` where it has none."""
     for key in (str(status), f"{status // 100}XX", f"{status // 100}xx", "default"):
         if key in operation.responses:
             return operation.responses[key]
@@ -140,14 +160,6 @@ def legal_name(text: str) -> str:
         return name
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return f"{name[: LONGEST_NAME - 9]}_{digest}"
-
-
-def _free(name: str, taken: Collection[str]) -> str:
-    free, number = name, 1
-    while free in taken:
-        number += 1
-        free = f"{name[: LONGEST_NAME - 4]}_{number}"
-    return free
 
 
 def _description(operation: Operation) -> str:

@@ -1,4 +1,10 @@
-"""The schemas of an API as its callers need them: what may be sent, and what comes back."""
+"""The schemas of an API as its callers need them: what may be sent, and what comes back.
+
+By the letter, a value must fit exactly one schema of `oneOf`, and schemas that leave other properties open often fit
+one another's values: `{"kind": "Dog"}` is a Cat too. OpenAPI means the choice that the discriminating property names
+(Discriminator Object, OpenAPI 3.0.3 and 3.1.0). So each choice gets the values that are its own, and one that fits is
+enough.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ..toolsets.patterns import is_readable
-from .choices import told_apart
+from ..toolsets.schema_checks import is_readable, replaced
 from .document import Document
-from .schemas import ANNOTATIONS, PREFIX, Schema, closed, replaced, subschemas
+from .schemas import ANNOTATIONS, PREFIX, Schema, closed, subschemas
 
 Mark = Literal["readOnly", "writeOnly"]
 
@@ -21,7 +26,7 @@ _NOT_FLAT = frozenset(
 _DEEPEST = 8
 
 NOTHING: Schema = {"not": {}}
-"""The schema of no value; unlike with `false`, errors of `jsonschema` say where it stood."""
+"""The schema of no value; unlike with `false`, errors of `jsonschema` name its place."""
 
 
 class View:
@@ -40,7 +45,7 @@ class View:
 
     def of(self, schema: Schema) -> Schema:
         """`schema` in this view, with references as they were."""
-        copy = told_apart(replaced(schema, self.of), schema.get("discriminator"), self._resolved, self.hidden)
+        copy = self._told_apart(replaced(schema, self.of), schema.get("discriminator"))
         if "properties" in copy:
             copy["properties"] = {name: without_echo(name, one) for name, one in copy["properties"].items()}
         hidden = self.hidden(schema)
@@ -105,6 +110,38 @@ class View:
             return [self.pruned(inner, schema["items"]) for inner in value]
         return value
 
+    def _told_apart(self, schema: Schema, discriminator: Any) -> Schema:
+        """`schema`, whose `oneOf` has the discriminator, with its values in each choice."""
+        choices = schema.get("oneOf")
+        name = discriminator.get("propertyName") if isinstance(discriminator, Mapping) else None
+        if not choices or not isinstance(name, str) or "anyOf" in schema:
+            return schema
+        # The values of each schema, by the last step of its reference. A mapping may name a schema without a path.
+        named: dict[str, list[str]] = {}
+        mapping = discriminator.get("mapping")
+        for value, target in (mapping if isinstance(mapping, Mapping) else {}).items():
+            named.setdefault(str(target).rpartition("/")[2], []).append(str(value))
+        rest = {key: value for key, value in schema.items() if key != "oneOf"}
+        return {**rest, "anyOf": [self._with_values(one, name, named) for one in choices]}
+
+    def _with_values(self, choice: Any, name: str, named: Mapping[str, list[str]]) -> Any:
+        reference = choice.get("$ref") if isinstance(choice, dict) else None
+        # A property that nobody sends gets no values.
+        if reference is None or name in self.hidden(choice) or self._says_values(choice, name, _DEEPEST):
+            return choice
+        target = reference.removeprefix(PREFIX)
+        return {"allOf": [choice, {"properties": {name: {"enum": named.get(target, [target])}}, "required": [name]}]}
+
+    def _says_values(self, schema: Any, name: str, depth: int) -> bool:
+        """Whether the schema itself limits the property to some values."""
+        schema = self._resolved(schema)
+        if not isinstance(schema, dict) or depth == 0:
+            return False
+        own = self._resolved(schema.get("properties", {}).get(name))
+        if isinstance(own, dict) and {"const", "enum"} & set(own):
+            return True
+        return any(self._says_values(part, name, depth - 1) for part in schema.get("allOf", ()))
+
     def _is_marked(self, schema: Any) -> bool:
         if isinstance(schema, dict) and schema.get(self._mark) is True:
             return True
@@ -131,7 +168,7 @@ def _letters(text: Any) -> str:
 
 
 def _readable_patterns(schema: Schema) -> None:
-    """Patterns are in JavaScript's dialect. One that Python cannot read is told in words and not checked."""
+    """Patterns are in JavaScript's dialect. One that Python cannot read moves into the description, unchecked."""
     pattern = schema.get("pattern")
     if pattern is not None and not is_readable(pattern):
         del schema["pattern"]
@@ -159,7 +196,7 @@ def _not_required(schema: Schema, hidden: set[str]) -> None:
 def flat_object(
     schema: Schema | bool, definitions: Mapping[str, Schema | bool], depth: int = 0
 ) -> tuple[dict[str, Any], list[str]] | None:
-    """The properties of an object and which are required, where that is all that the schema says; else `None`."""
+    """The properties of an object and which are required, where the schema has nothing else; else `None`."""
     if not isinstance(schema, dict) or depth > _DEEPEST or _NOT_FLAT & set(schema):
         return None
     if schema.get("type", "object") != "object" or schema.get("additionalProperties", False) is not False:

@@ -4,7 +4,7 @@ Whose world a call meets:
 
 | client | world |
 | --- | --- |
-| that opens worlds with the control tools (`mcp_bridge.control`) | the one that it names |
+| that opens worlds with the control tools (`mcp_bridge.control_tools`) | the one that it names |
 | in a session (revisions up to 2025-11-25, over stdio or HTTP) | its session's own |
 | without sessions (2026-07-28), alone with its server: over stdio or in process | its own |
 | without sessions over HTTP | one for all such clients |
@@ -15,15 +15,21 @@ A world is opened by the first call that needs it and closed when its session en
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from ..control import CONTROL_ENV, DEFAULT_WORLD, FORK_WORLD, OPEN_WORLD, WORLD_META, WORLD_STATE
+from ..control_tools import CONTROL_ENV, DEFAULT_WORLD, FORK_WORLD, OPEN_WORLD, WORLD_META, WORLD_STATE
 from ..errors import BridgeError, SourceError
-from ..records import Tool, ToolResult
+from ..records import LeftOut, Tool, ToolResult
+from ..sessions.handlers import Handlers
+from ..sources.connecting import FaultInjection, connect
 from ..toolsets.results import positive
+from ..toolsets.toolset import Toolset
 from ..world import WorldSource
+from .listener import serve_app, serve_stdio
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -127,8 +133,10 @@ class _Publication:
         named = (context.meta or {}).get(WORLD_META)
         if named is not None and self.control:
             return desk.find(named)
-        connection = context.session._connection
         if _has_session(context):
+            connection = getattr(context.session, "_connection", None)
+            if connection is None:  # nothing tells of a session's end then
+                return await desk.of(_session_id(context), idles=context.request is not None)
             key: Hashable = connection.state.get(_KEY)
             if key is None:
                 key = connection.state[_KEY] = object()
@@ -169,8 +177,66 @@ def _has_session(context: Any) -> bool:
     if context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
         return False
     # An HTTP request outside a session is a connection of its own.
-    return context.request is None or context.session._connection.session_id is not None
+    return context.request is None or _session_id(context) is not None
+
+
+def _session_id(context: Any) -> str | None:
+    """Of a session over HTTP; None over streams, of which each has a desk of its own."""
+    return context.request.headers.get("mcp-session-id") if context.request is not None else None
 
 
 def _is_default(world: str) -> bool:
     return world == DEFAULT_WORLD or world.endswith(f"/{DEFAULT_WORLD}")
+
+
+_WHOLE = 100_000_000
+"""Characters of a result's text: what a model may read is for the client to say."""
+
+
+async def serve_tools(
+    source: Any,
+    *,
+    port: int | None = None,
+    host: str = "127.0.0.1",
+    key: str | None = None,
+    name: str = "toolbake",
+    control: bool | None = None,
+    max_worlds: int = MAX_WORLDS,
+    idle_s: float = IDLE_S,
+    call_timeout_s: float = 30.0,
+    connect_timeout_s: float = 20.0,
+    handlers: Handlers | None = None,
+    inject_faults: FaultInjection | None = None,
+    ready: Callable[[Toolset | WorldSource, Sequence[LeftOut]], None] = lambda *_: None,
+) -> None:
+    """Serve tools over standard input and output, or with `port` over streamable HTTP at `http://HOST:PORT/mcp`, until
+    the client hangs up or it is cancelled.
+
+    `source`: whatever `connect` takes, or a connected toolset. `host`: an address that other machines reach needs a
+    `key`, which clients send as `Authorization: Bearer KEY`. A session without requests for `idle_s` seconds ends, and
+    its world with it. `ready`: hears what is served and what is left out, once clients may connect. The rest is as for
+    `publish` and `connect`; texts of results are not cut.
+
+    Raises `SourceError` where the source cannot be used, the key is missing or the port is taken.
+    """
+    if port is None and (key is not None or host != "127.0.0.1"):
+        raise SourceError("host and key do nothing over standard input and output; give a port as well")
+    async with AsyncExitStack() as stack:
+        served = source
+        if not isinstance(source, Toolset):
+            connecting = connect(
+                source,
+                call_timeout_s=call_timeout_s,
+                connect_timeout_s=connect_timeout_s,
+                max_result_chars=_WHOLE,
+                handlers=handlers,
+                inject_faults=inject_faults,
+            )
+            served = await stack.enter_async_context(connecting)
+        server = publish(served, name=name, control=control, max_worlds=max_worlds, idle_s=idle_s)
+        told = functools.partial(ready, served, served.left_out)
+        if port is None:
+            await serve_stdio(server, told)
+        else:
+            app = server.streamable_http_app(host=host, session_idle_timeout=idle_s, max_sessions=max_worlds)
+            await serve_app(app, port=port, host=host, key=key, listening=told)

@@ -1,4 +1,4 @@
-"""Tools, results and failures in the form in which MCP sends them."""
+"""Translation of tools, results and failures between our records and MCP's types."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from ..control import CLOSE_WORLD, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_STATE
+from ..control_tools import CLOSE_WORLD, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_STATE
 from ..errors import BridgeError, SourceError
-from ..records import Tool, ToolResult
+from ..records import Tool, ToolAnnotations, ToolResult
 
 _WORLD = {"type": "string", "minLength": 1}
 
@@ -28,7 +28,7 @@ CONTROL_TOOLS = {
     CLOSE_WORLD: _control_tool(CLOSE_WORLD, "Close a world."),
     FORK_WORLD: _control_tool(FORK_WORLD, "A new world that goes on from where this one is.", into=_WORLD),
 }
-"""By verb; see `mcp_bridge.control`."""
+"""By verb; see `mcp_bridge.control_tools`."""
 
 
 def control_tools_as_mcp(*, can_fork: bool) -> list[types.Tool]:
@@ -60,8 +60,25 @@ def tool_as_mcp(tool: Tool, *, protocol: str | None = None, meta: dict[str, Any]
     )
 
 
+def tool_from_mcp(tool: types.Tool, source: str = "") -> Tool:
+    hints = tool.annotations or types.ToolAnnotations()
+    return Tool(
+        name=tool.name,
+        description=tool.description or "",
+        input_schema=tool.input_schema,
+        output_schema=tool.output_schema,
+        annotations=ToolAnnotations(
+            read_only=hints.read_only_hint,
+            destructive=hints.destructive_hint,
+            idempotent=hints.idempotent_hint,
+            open_world=hints.open_world_hint,
+        ),
+        source=source,
+    )
+
+
 def result_as_mcp(result: ToolResult, *, protocol: str | None = None) -> types.CallToolResult:
-    """Where the client takes only objects as structured content, the text says all the same."""
+    """Where the client takes only objects as structured content, the text holds everything."""
     keeps = isinstance(result.structured, dict) or (result.structured is not None and _takes_any_output(protocol))
     content: list[types.ContentBlock] = [types.TextContent(text=result.text)]
     structured = result.structured if keeps else None

@@ -1,24 +1,81 @@
-"""The worlds that one published server holds, each opened and closed in a task of its own."""
+"""The registry of a published server's worlds, each opened and closed in its own task, with their repeated calls."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import anyio
 import anyio.abc
 
-from ..control import CALL_META, CLOSE_WORLD, IDEMPOTENCY_META
+from ..control_tools import CALL_META, CLOSE_WORLD, IDEMPOTENCY_META
 from ..errors import SourceError
 from ..records import ToolResult
 from ..world import ForkableWorld, World, WorldSource
-from .repeats import Repeats
 
 logger = logging.getLogger(__name__)
+
+MOST_KEPT = 256
+"""Answers of one world. A call is repeated right after its answer was lost, not hundreds of calls later."""
+
+
+class _Call:
+    def __init__(self, name: str, arguments: Mapping[str, Any]) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.result: ToolResult | None = None
+        self.ended: anyio.Event | None = None
+        """Made by whoever waits for it: most calls are never repeated."""
+
+
+class Repeats:
+    """The answers of one world, by the key that came in the call's `_meta` (`IDEMPOTENCY_META`)."""
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[str, _Call] = OrderedDict()
+
+    async def once(
+        self, key: object, name: str, arguments: Mapping[str, Any], call: Callable[[], Awaitable[ToolResult]]
+    ) -> ToolResult:
+        """What `call` gives, or what it gave before under this key. A repeat waits for the call that is under way.
+
+        A call that raised has no answer: a repeat of it is made. Without a key (a string) every call is made. Raises
+        `SourceError` where the key was another call's.
+        """
+        if not isinstance(key, str):
+            return await call()
+        while (known := self._calls.get(key)) is not None:
+            if (known.name, known.arguments) != (name, arguments):
+                raise SourceError(
+                    f"the idempotency key of this call of {name!r} was that of another call, of {known.name!r}; every "
+                    "call needs a key of its own"
+                )
+            if known.result is None:
+                known.ended = known.ended or anyio.Event()
+                await known.ended.wait()
+            if known.result is not None:
+                logger.info("a repeated call of %r is answered from memory", name)
+                return known.result
+        return await self._make(key, _Call(name, arguments), call)
+
+    async def _make(self, key: str, made: _Call, call: Callable[[], Awaitable[ToolResult]]) -> ToolResult:
+        self._calls[key] = made
+        try:
+            made.result = await call()
+        finally:
+            if made.result is None:
+                del self._calls[key]
+            if made.ended is not None:
+                made.ended.set()
+        while len(self._calls) > MOST_KEPT and next(iter(self._calls.values())).result is not None:
+            self._calls.popitem(last=False)
+        return made.result
+
 
 _CLOSE_S = 15.0
 """How long all worlds together may take to close when the server ends."""
@@ -29,7 +86,7 @@ _Opening = Callable[[str], contextlib.AbstractAsyncContextManager[World]]
 
 
 class HeldWorld:
-    """One open world. It closes when it is told to, and when nothing was asked of it for `idle_s` seconds."""
+    """One open world. It closes on request, and when it was not used for `idle_s` seconds."""
 
     def __init__(self, world: World, idle_s: float) -> None:
         self.world = world
@@ -68,6 +125,7 @@ class Desk:
         self._held: dict[Hashable, HeldWorld] = {}
         self._first_asked: dict[Hashable, anyio.Lock] = {}
         self._opening: set[Hashable] = set()
+        self._idled: set[Hashable] = set()
         self._group: anyio.abc.TaskGroup | None = None
         self._opened = 0
 
@@ -106,12 +164,16 @@ class Desk:
         if name in self._held or name in self._opening:
             raise SourceError(f"world {name!r} is open already; every rollout needs an id of its own")
 
-    async def of(self, key: Hashable) -> HeldWorld:
-        """The world of that connection, opened when it is first asked for. It stays as long as the connection does."""
+    async def of(self, key: Hashable, *, idles: bool = False) -> HeldWorld:
+        """The world of that connection, opened when it is first asked for. It stays as long as the connection does, or
+        where it `idles` until nobody has used it for a while: then `SourceError` is raised."""
         lock = self._first_asked.setdefault(key, anyio.Lock())
         async with lock:
             held = self._held.get(key)
-            return held if held is not None else await self._open(key, self._source.open_world, idle_s=math.inf)
+            if held is None and key in self._idled:
+                raise SourceError(f"this world was idle for more than {self._idle_s:g} s and is closed; connect again")
+            idle_s = self._idle_s if idles else math.inf
+            return held if held is not None else await self._open(key, self._source.open_world, idle_s=idle_s)
 
     def find(self, name: str) -> HeldWorld:
         """Raises `SourceError` where no world of that name is open."""
@@ -162,6 +224,8 @@ class Desk:
                 task_status.started(held)
                 with held.scope:
                     await held.told.wait()
+                if held.scope.cancelled_caught and key in self._first_asked:
+                    self._idled.add(key)
                 held.told.set()
         except Exception:
             if held is None:

@@ -40,10 +40,7 @@ class Answers:
         self._secrets = secrets
         self._failure: ToolFailure | None = None
         self._heard: deque[tuple[str, Any, Progress | LogEntry]] = deque()
-        self._telling: anyio.Lock | None = None
-        self._is_telling = False
-        self.has_heard = False
-        """Whether the server ever asked or told something: else there is nothing to tell and nothing failed."""
+        self._telling = anyio.Lock()
 
     def client_options(self) -> dict[str, Any]:
         """What the SDK's `Client` needs to tell the server of the handlers that there are."""
@@ -103,29 +100,19 @@ class Answers:
             told = Progress(self._label, tool, call_id, progress, total, message)
             logger.debug("%s: %s is at %s of %s %s", self._label, tool, progress, total, message or "")
             if handler is not None:
-                self.has_heard = True
                 self._heard.append(("progress", handler, told))
                 await self.tell()
 
         return report
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether handlers have not heard all yet."""
-        return bool(self._heard) or self._is_telling
-
     async def tell(self) -> None:
         """Let the handlers hear all that came so far, in its order."""
-        if self._telling is None:
-            self._telling = anyio.Lock()
+        if not self._heard and not self._telling.locked():
+            return
         async with self._telling:
-            self._is_telling = True
-            try:
-                while self._heard:
-                    name, handler, told = self._heard.popleft()
-                    await self._run(name, handler, told)
-            finally:
-                self._is_telling = False
+            while self._heard:
+                name, handler, told = self._heard.popleft()
+                await self._run(name, handler, told)
 
     def raise_failure(self) -> None:
         """Raises `ToolFailure` where a handler has raised since the last time."""
@@ -151,12 +138,10 @@ class Answers:
         self, _context: ClientRequestContext, parameters: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
         form = isinstance(parameters, types.ElicitRequestFormParams)
-        question = Elicitation(
-            server=self._label,
-            message=parameters.message,
-            schema=parameters.requested_schema if isinstance(parameters, types.ElicitRequestFormParams) else None,
-            url=None if isinstance(parameters, types.ElicitRequestFormParams) else parameters.url,
-        )
+        if isinstance(parameters, types.ElicitRequestFormParams):
+            question = Elicitation(self._label, parameters.message, schema=parameters.requested_schema)
+        else:
+            question = Elicitation(self._label, parameters.message, url=parameters.url)
 
         def result(value: Any) -> types.ElicitResult:
             if value is None:
@@ -201,7 +186,6 @@ class Answers:
         logger.debug("%s logs (%s): %s", self._label, entry.level, shown)
         if self._handlers.log is not None:
             told = LogEntry(self._label, entry.level, entry.data, entry.logger)
-            self.has_heard = True
             self._heard.append(("log", self._handlers.log, told))
             await self.tell()
 
@@ -233,7 +217,6 @@ class Answers:
             )
             failure.__cause__ = error
             self._failure = failure
-            self.has_heard = True
             return None, True
 
 

@@ -14,8 +14,7 @@ import socket
 import ssl
 import weakref
 from collections.abc import AsyncIterator, Iterator
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
+from dataclasses import dataclass
 
 import aiohttp
 import anyio
@@ -29,6 +28,9 @@ _KEEP_ALIVE_S = 4.0
 
 _TURNS_TO_CLOSE = 100
 """Turns of the event loop in which a socket that was shut down is closed; it takes about four."""
+
+_ENDING_S = 1.0
+"""How long a server may take to end a stream of events after its last one."""
 
 _OWN_HEADERS = frozenset({"User-Agent", "Accept", "Accept-Encoding", "Content-Type"})
 
@@ -78,9 +80,9 @@ class Connections:
         self._sockets.add(sock)
         return sock
 
-    def transport(self) -> httpx2.AsyncBaseTransport:
+    def transport(self) -> AiohttpTransport:
         """A transport over these connections, for an `httpx2.AsyncClient`; closing it leaves them open."""
-        return _Transport(self)
+        return AiohttpTransport(self)
 
     @property
     def session(self) -> aiohttp.ClientSession:
@@ -98,58 +100,145 @@ class Connections:
         return self._session
 
 
-def uses_proxy(url: str) -> bool:
-    """Whether the environment names a proxy for `url`: that is left to httpx2's own connections."""
-    split = urlsplit(url)
-    proxies = getproxies()
-    return bool(proxies.get(split.scheme) or proxies.get("all")) and not proxy_bypass(split.hostname or "")
+class AiohttpTransport(httpx2.AsyncBaseTransport):
+    """The transport of one client. A request may be sent ahead of the client that makes it: see `post_ahead`."""
 
-
-class _Transport(httpx2.AsyncBaseTransport):
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
+        self._outcomes: dict[str, Outcome] = {}
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        body = await request.aread()
-        headers = CIMultiDict([(name.decode("ascii"), value.decode("latin-1")) for name, value in request.headers.raw])
+        outcome = self._outcomes.pop(request.headers.pop(_AHEAD, ""), None)
+        if outcome is not None:
+            return outcome.response(request)
         limits = request.extensions.get("timeout", {})
         with _as_httpx_errors(request):
             response = await self._connections.session.request(
                 request.method,
                 URL(str(request.url), encoded=True),
-                data=body or None,
-                headers=headers,
+                data=await request.aread() or None,
+                headers=headers_of(request),
                 allow_redirects=False,
                 timeout=_timeout(limits.get("connect"), limits.get("read")),
             )
         return _as_httpx(response, request)
 
+    async def post_ahead(
+        self, url: URL, headers: CIMultiDict[str], body: bytes, *, connect_timeout_s: float | None, most_bytes: int
+    ) -> Outcome:
+        """What comes of a request: its answer with what has been read of it, which is all of a JSON text of at most
+        `most_bytes`, and the first bytes of a stream of events."""
+        try:
+            response = await self._connections.session.post(
+                url, data=body, headers=headers, allow_redirects=False, timeout=_timeout(connect_timeout_s, None)
+            )
+        except _NETWORK_ERRORS as error:
+            return Outcome(error=error)
+        try:
+            return Outcome(response, await _begin(response, most_bytes))
+        except _NETWORK_ERRORS as error:
+            return Outcome(error=error)
+        except BaseException:
+            response.close()
+            raise
 
-def _as_httpx(response: aiohttp.ClientResponse, request: httpx2.Request) -> httpx2.Response:
+    def keep(self, outcome: Outcome, name: str) -> dict[str, str]:
+        """The headers of a request that has this outcome and is not sent again. `name`: no other one's of this client
+        now."""
+        self._outcomes[name] = outcome
+        return {_AHEAD: name}
+
+    def drop_kept(self) -> None:
+        """Close what no request asked for."""
+        while self._outcomes:
+            _, outcome = self._outcomes.popitem()
+            if outcome.answer is not None:
+                outcome.answer.close()
+
+
+_AHEAD = "toolbake-sent-ahead"
+"""A header between the client and its transport; it is never sent."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a request that was sent ahead."""
+
+    answer: aiohttp.ClientResponse | None = None
+    begin: bytes = b""
+    """What has been read of it."""
+    error: BaseException | None = None
+
+    def response(self, request: httpx2.Request) -> httpx2.Response:
+        """As the transport gives it back. Raises httpx2's errors."""
+        if self.error is not None or self.answer is None:
+            with _as_httpx_errors(request):
+                raise self.error or aiohttp.ServerDisconnectedError
+        return _as_httpx(self.answer, request, self.begin)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all of an answer has come: its connection then serves other requests already."""
+        return self.answer is not None and self.answer.content.at_eof()
+
+    async def give_back(self) -> None:
+        """Wait for the end of an answer of which nothing more is wanted, so that its connection serves again."""
+        response = self.answer
+        assert response is not None
+        try:
+            with anyio.move_on_after(_ENDING_S), contextlib.suppress(*_NETWORK_ERRORS):
+                while await response.content.readany():
+                    pass
+        finally:
+            _leave(response)
+
+
+async def _begin(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    if response.status == 200 and "Set-Cookie" not in response.headers:
+        size = response.content_length
+        if response.content_type == "text/event-stream":
+            return await response.content.readany()
+        if response.content_type == "application/json" and size is not None and size <= most_bytes:
+            return await response.read()
+    return b""
+
+
+def _leave(response: aiohttp.ClientResponse) -> None:
+    if response.content.at_eof():
+        response.release()
+    else:
+        response.close()
+
+
+def headers_of(request: httpx2.Request) -> CIMultiDict[str]:
+    return CIMultiDict([(name.decode("ascii"), value.decode("latin-1")) for name, value in request.headers.raw])
+
+
+def _as_httpx(response: aiohttp.ClientResponse, request: httpx2.Request, begin: bytes = b"") -> httpx2.Response:
     return httpx2.Response(
         response.status,
         headers=list(response.raw_headers),
-        stream=_Body(response, request),
+        stream=_Body(response, request, begin),
         extensions={"reason_phrase": (response.reason or "").encode("latin-1"), "http_version": b"HTTP/1.1"},
         request=request,
     )
 
 
 class _Body(httpx2.AsyncByteStream):
-    def __init__(self, response: aiohttp.ClientResponse, request: httpx2.Request) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, request: httpx2.Request, begin: bytes) -> None:
         self._response = response
         self._request = request
+        self._begin = begin
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._begin:
+            yield self._begin
         with _as_httpx_errors(self._request):
             async for chunk in self._response.content.iter_any():
                 yield chunk
 
     async def aclose(self) -> None:
-        if self._response.content.at_eof():
-            self._response.release()
-        else:
-            self._response.close()
+        _leave(self._response)
 
 
 @functools.lru_cache(maxsize=64)

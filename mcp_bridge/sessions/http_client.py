@@ -25,10 +25,8 @@ from mcp.shared.message import SessionMessage
 from pydantic_core import from_json
 
 from ..access.auth import LoginFailed
-from ..access.redaction import redacted
 from ..errors import Delivery
-from .listed_tools import readable_body
-from .messages import Fault, fault_of, instead_of, message_in, too_large, written
+from .messages import CLOSED, Fault, fault_of, message_or_fault, readable_body, too_large, written
 
 # ---------------------------------------------------------------------------------------------------------------------
 # MCP over HTTP as it was until 2025-03-26: one stream of events from the server, and a POST for each message to it.
@@ -37,8 +35,6 @@ from .messages import Fault, fault_of, instead_of, message_in, too_large, writte
 # an event above 1 MB.
 
 logger = logging.getLogger(__name__)
-
-_SHOWN = 200
 
 
 class SseStreams:
@@ -94,14 +90,16 @@ class SseStreams:
                     known = True
                     task_status.started(self._endpoint(event.data))
                 elif event.event == "message" and event.data:
-                    message = self._message(event.data)
+                    message = message_or_fault(
+                        event.data, label=self._label, told="sent an event", secrets=self._secrets
+                    )
                     if message is not None:
                         await to_client.send(message)
         except (httpx2.HTTPError, httpx2.SSEError) as error:
             if not known:
                 raise
             why = f"the server's stream of events broke off ({type(error).__name__}: {error})"
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+        except CLOSED:
             return
         if not known:
             raise httpx2.RemoteProtocolError("the stream of events ended before it named an endpoint for messages")
@@ -115,14 +113,6 @@ class SseStreams:
             # Another host would get this one's headers.
             raise httpx2.RemoteProtocolError("the server names an endpoint for messages on another host")
         return endpoint
-
-    def _message(self, data: str) -> SessionMessage | None:
-        message = message_in(data)
-        if message is None:
-            shown = redacted(data[:_SHOWN], self._secrets)
-            logger.warning("%s sent an event that is no MCP message: %s", self._label, shown)
-            return instead_of(data.encode(errors="replace"))
-        return message
 
     async def _write(
         self,
@@ -140,7 +130,7 @@ class SseStreams:
         body = written(message)
         if not isinstance(body, str):
             if body is not None:
-                with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                with contextlib.suppress(*CLOSED):
                     await to_client.send(body)
             return
         try:
@@ -153,9 +143,8 @@ class SseStreams:
         if not isinstance(message.message, mcp_types.JSONRPCRequest):
             logger.warning("%s did not take a notification: %s", self._label, fault.message)
             return
-        answer = mcp_types.JSONRPCError(jsonrpc="2.0", id=message.message.id, error=fault.as_error())
-        with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-            await to_client.send(SessionMessage(answer))
+        with contextlib.suppress(*CLOSED):
+            await to_client.send(fault.answer_to(message.message.id))
 
 
 def _refusal(status: int) -> Fault | None:
@@ -244,6 +233,8 @@ class ContainedClient(httpx2.AsyncClient):
                 return await self._refusal(response)
             if _is_stream(response):
                 return self._bounded(response)
+            if response.next_request is not None:  # the SDK's client follows it, or says why not
+                return response
             return await self._whole(response)
         except BaseException:
             await response.aclose()

@@ -9,7 +9,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
@@ -20,16 +20,16 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 from pydantic_core import from_json
 
-from ..control import CALL_META
+from ..control_tools import CALL_META
 from ..errors import ToolFailure
 from ..records import ToolResult
-from ..sources.options import ServerOptions
-from ..toolsets.result_checks import ResultCheck, result_check
-from ..toolsets.results import EMPTY, EMPTY_ERROR, compact_json, error
+from ..sources.server_options import ServerOptions
+from ..toolsets.results import EMPTY, EMPTY_ERROR, compact_json
 from ..toolsets.results import error as error_result
-from .messages import unwritable
+from ..toolsets.schema_checks import result_check
+from .messages import CLOSED, unwritable
 from .protocol_version import is_handshake
-from .tasks import TaskCalls, takes_tasks, wants_task
+from .tasks import TaskCalls, wants_task
 
 if TYPE_CHECKING:
     from mcp_types import BlobResourceContents, CallToolResult, ContentBlock, ResourceLink, TextResourceContents
@@ -56,9 +56,7 @@ class NotOffered(Exception):
     """The user wants a server's resources or prompts as tools, and it has none. The message is complete."""
 
 
-class _Named(Protocol):
-    name: str
-    description: str | None
+_Handler = Callable[[dict[str, Any], Any], Awaitable[str]]
 
 
 class ReadingTools:
@@ -71,30 +69,24 @@ class ReadingTools:
         for wanted, there, option in ((resources, has.resources, "resources"), (prompts, has.prompts, "prompts")):
             if wanted and there is None:
                 raise NotOffered(f"`{option}` is true for it, but it offers no {option}; take that option out")
-        self._wanted = [
-            *([_LIST_RESOURCES, _READ_RESOURCE] if resources else []),
-            *([_LIST_PROMPTS, _GET_PROMPT] if prompts else []),
-        ]
-        self._handlers: dict[str, Callable[[dict[str, Any], Any], Awaitable[str]]] = {}
+        self._wanted: list[tuple[types.Tool, _Handler]] = []
+        if resources:
+            self._wanted += [(_LIST_RESOURCES, self._list_resources), (_READ_RESOURCE, self._read_resource)]
+        if prompts:
+            self._wanted += [(_LIST_PROMPTS, self._list_prompts), (_GET_PROMPT, self._get_prompt)]
+        self._handlers: dict[str, _Handler] = {}
         self.reader: str | None = None
         """The name of the tool that reads a resource, where there is one."""
 
     def tools(self, *, taken: Iterable[str]) -> list[types.Tool]:
         """The tools under names that are not `taken`: with `mcp_` before them where the server has the same."""
-        names = set(taken)
-        handlers = {
-            _LIST_RESOURCES.name: self._list_resources,
-            _READ_RESOURCE.name: self._read_resource,
-            _LIST_PROMPTS.name: self._list_prompts,
-            _GET_PROMPT.name: self._get_prompt,
-        }
-        tools = []
+        names, tools = set(taken), []
         self._handlers = {}
-        for tool in self._wanted:
+        for tool, handler in self._wanted:
             name = tool.name
             while name in names:
                 name = f"mcp_{name}"
-            self._handlers[name] = handlers[tool.name]
+            self._handlers[name] = handler
             if tool is _READ_RESOURCE:
                 self.reader = name
             tools.append(tool.model_copy(update={"name": name}))
@@ -106,7 +98,7 @@ class ReadingTools:
             return ToolResult(text=await self._handlers[name](arguments, meta) or EMPTY)
         except MCPError as problem:
             if problem.code in (INVALID_PARAMS, _RESOURCE_NOT_FOUND) or problem.code not in _OWN_CODES:
-                return error(problem.message or "The server refused without a message.", "tool_error")
+                return error_result(problem.message or "The server refused without a message.", "tool_error")
             raise
 
     async def _list_resources(self, arguments: dict[str, Any], meta: Any) -> str:
@@ -156,7 +148,7 @@ def _line(uri: str, one: Any, kind: str | None) -> str:
     return f"{uri}: {one.name} ({told}){_about(one)}"
 
 
-def _about(one: _Named) -> str:
+def _about(one: Any) -> str:
     return f": {one.description}" if one.description else ""
 
 
@@ -212,7 +204,6 @@ _GET_PROMPT = types.Tool(
 
 _TEXTUAL = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/javascript")
 _MOST_LEAVES = 500
-_JSON_BEGINS = frozenset('{["-0123456789tfn \n\r\t')
 _WORD = re.compile(r"[\w.+-]+")
 
 
@@ -222,14 +213,11 @@ def from_mcp(result: CallToolResult, *, reader: str | None = None) -> ToolResult
     `reader`: the tool that reads linked resources, where there is one; links then say so. Structured content follows
     the text as JSON, unless the text tells all of its values already.
     """
-    content, structured = result.content, result.structured_content
-    # Most results are one text: it takes no walk through the parts.
-    plain = content[0].text if len(content) == 1 and content[0].type == "text" else None
-    text = text_of(content, reader=reader) if plain is None else plain
-    if structured is not None and not _tells(_own_text(content) if plain is None else plain, structured):
+    structured, text = result.structured_content, text_of(result.content, reader=reader)
+    if structured is not None and not _tells(_own_text(result.content), structured):
         text = "\n".join(part for part in (text, compact_json(structured)) if part)
     if result.is_error:
-        return error(text or EMPTY_ERROR, "tool_error", structured=structured)
+        return error_result(text or EMPTY_ERROR, "tool_error", structured=structured)
     return ToolResult(text=text or EMPTY, structured=structured)
 
 
@@ -293,11 +281,10 @@ def _tells(text: str, structured: Any) -> bool:
     bare = structured.get("result") if isinstance(structured, dict) and list(structured) == ["result"] else structured
     if bare is not structured and isinstance(bare, str):
         return bare in text
-    if text[0] in _JSON_BEGINS:
-        told = _read(text)
-        # Python holds 1 and True to be equal; JSON does not.
-        if told == structured or (told == bare and isinstance(told, bool) == isinstance(bare, bool)):
-            return True
+    told = _read(text)
+    # Python holds 1 and True to be equal; JSON does not.
+    if told == structured or (told == bare and isinstance(told, bool) == isinstance(bare, bool)):
+        return True
     words = {word.strip(".") for word in _WORD.findall(text)}
     leaves = list(_leaves(bare, _MOST_LEAVES + 1))
     # A short value may be in a text by chance, as a part of another.
@@ -346,7 +333,6 @@ def _leaves(value: Any, most: int) -> Iterator[str]:
 
 logger = logging.getLogger(__name__)
 
-_CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 _MOST_PAGES = 1000
 _CONFIRM_S = 5.0
 _FIRST_PAUSE_S = 0.2
@@ -408,7 +394,7 @@ async def _follow(client: Client, notices: Notices, *, task_status: anyio.abc.Ta
                 is_first, pause = False, _FIRST_PAUSE_S
                 async for _ in events:
                     notices.changes += 1
-        except (MCPError, SubscriptionLost, *_CLOSED) as error:
+        except (MCPError, SubscriptionLost, *CLOSED) as error:
             logger.debug("the subscription to changes of tools ended: %s", error)
             if is_first:
                 task_status.started()
@@ -431,18 +417,13 @@ class Catalogue:
         self._reading: frozenset[str] = frozenset()
         self._tasks = TaskCalls(client, label)
         self._as_tasks: frozenset[str] = frozenset()
-        self._relisting: anyio.Lock | None = None
+        self._relisting = anyio.Lock()
         self._vanished: frozenset[str] = frozenset()
         self._seen = 0
         self.tools: list[types.Tool] = []
-        self._result_checks: dict[str, ResultCheck] = {}
+        self._result_checks: dict[str, Callable[[Any], str | None] | None] = {}
         # The SDK's own matches the patterns of an output schema without a time limit.
         client.session.validate_tool_result = self._check_result  # type: ignore[method-assign]
-
-    @property
-    def takes_tasks(self) -> bool:
-        """Whether the server takes calls as tasks."""
-        return takes_tasks(self.client)
 
     async def load(self) -> None:
         """List the tools. Raises the SDK's errors, and `NotOffered` for an option that the server has nothing for."""
@@ -459,18 +440,15 @@ class Catalogue:
 
     async def _check_result(self, name: str, result: types.CallToolResult) -> None:
         """As `ClientSession.validate_tool_result`, in a limited time."""
-        check = self._result_checks.get(name)
-        if check is None:
+        if name not in self._result_checks:
             schema = next((tool.output_schema for tool in self.tools if tool.name == name), None)
-            if schema is None:
-                return
-            try:
-                check = self._result_checks[name] = result_check(name, json.dumps(schema))
-            except ValueError as error:
-                raise RuntimeError(str(error)) from error
+            self._result_checks[name] = None if schema is None else result_check(name, json.dumps(schema))
+        check = self._result_checks[name]
+        if check is None:
+            return
         if result.structured_content is None and "structured_content" not in result.model_fields_set:
             raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
-        if problem := check.problem(result.structured_content):
+        if problem := check(result.structured_content):
             raise RuntimeError(problem)
 
     @property
@@ -482,8 +460,6 @@ class Catalogue:
         """List the tools again where the server said that they changed. Whether it had."""
         if not self.is_outdated:
             return False
-        if self._relisting is None:
-            self._relisting = anyio.Lock()
         async with self._relisting:
             if self.is_outdated:
                 await self.load()
@@ -516,10 +492,8 @@ class Catalogue:
                 raise
             if result.is_error and name in result.text and any(words in result.text.lower() for words in _NO_SUCH):
                 await self._raise_if_gone(name)
-        if answers.has_heard:
-            if answers.is_behind:
-                await answers.tell()
-            answers.raise_failure()
+        await answers.tell()
+        answers.raise_failure()
         return result
 
     async def _raise_if_gone(self, name: str) -> None:

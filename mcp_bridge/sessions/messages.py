@@ -1,13 +1,15 @@
-"""From a line of standard output, or an event, to a message of MCP."""
+"""From a line of standard output, or an event, to a message of MCP; and what is wrong where it is none."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import anyio
 import mcp_types
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
@@ -20,15 +22,23 @@ from mcp_types import (
     UNSUPPORTED_PROTOCOL_VERSION,
     ErrorData,
 )
+from pydantic import ValidationError
+from pydantic_core import from_json
 
-from ..control import FAILURE_META
+from ..access.redaction import redacted
+from ..control_tools import FAILURE_META
 from ..errors import Delivery
-from .listed_tools import make_readable
+
+logger = logging.getLogger(__name__)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Bytes into lines, with a limit on what one line may hold in memory.
 
+CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError)
+"""What a stream of messages raises where nobody is at its other end any more."""
+
 _KEPT = 4096
+_SHOWN = 200
 _COUNTED_TIMES = 16
 """A line is read and counted up to so many times the limit; after that it is taken not to end."""
 
@@ -128,6 +138,10 @@ class Fault:
     def as_error(self) -> ErrorData:
         return ErrorData(code=INTERNAL_ERROR, message=self.message, data=self)
 
+    def answer_to(self, request: int | str) -> SessionMessage:
+        """The error in place of the answer to a request."""
+        return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=request, error=self.as_error()))
+
 
 def is_closed(error: BaseException) -> bool:
     """Whether the SDK says that the connection is gone. A server may send -32000 too, with a text of its own."""
@@ -169,19 +183,20 @@ def too_large(size: str, limit: int) -> Fault:
 
 # ---------------------------------------------------------------------------------------------------------------------
 
-_ENDS = 4096
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
 def message_in(text: str) -> SessionMessage | None:
     """The message; None where there is none.
 
-    Halves of surrogate pairs are no reason to lose one: servers cut texts between them.
+    Halves of surrogate pairs are no reason to lose one: servers cut texts between them. Nor is one tool that is nested
+    too deeply a reason to lose a listing.
     """
     try:
         message = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError:
         try:
+            text = shallow_listing(text) or text
             whole = _HALVES.sub("\ufffd", json.dumps(json.loads(text), ensure_ascii=False))
             message = mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)
         except (ValueError, RecursionError):
@@ -212,10 +227,128 @@ def unwritable(method: str) -> str:
     )
 
 
-def instead_of(line: bytes) -> SessionMessage | None:
-    """An error for the request that an unreadable line answers, which would otherwise wait for its time limit."""
-    answers = LongLine(len(line), ended=True, head=line[:_ENDS], tail=line[-_ENDS:]).answers()
+def message_or_fault(text: str, *, label: str, told: str, secrets: Sequence[str]) -> SessionMessage | None:
+    """The message. Where there is none, a warning, and an error for the request that the text answers, which would
+    otherwise wait for its time limit. `told`: how it came, for the warning: "sent an event"."""
+    message = message_in(text)
+    if message is not None:
+        return message
+    logger.warning("%s %s that is no MCP message: %s", label, told, redacted(text[:_SHOWN], secrets))
+    line = text.encode(errors="replace")
+    answers = LongLine(len(line), ended=True, head=line[:_KEPT], tail=line[-_KEPT:]).answers()
     if answers is None:
         return None
-    fault = Fault("unusable", "answered", "the answer is no message of MCP")
-    return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=answers, error=fault.as_error()))
+    return Fault("unusable", "answered", "the answer is no message of MCP").answer_to(answers)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Listings of tools made readable: the SDK's client refuses a whole list for one entry that is not as MCP wants it.
+
+UNUSABLE_META = "toolbake/unusable"
+"""Key in the `_meta` of a tool that was listed in a form that cannot be used; the value says why."""
+
+_NOTHING_KNOWN = {"type": "object"}
+_DEEPEST = 190
+"""Levels of a message; the SDK's client reads 200."""
+_TOO_DEEP = "toolbake/too_deep"
+_STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+
+
+def make_readable(result: Any) -> bool:
+    """Change what a server listed so that each entry can be read. Whether anything had to be changed."""
+    tools = result.get("tools") if isinstance(result, dict) else None
+    if not isinstance(tools, list):
+        return False
+    readable = [_readable(tool) for tool in tools]
+    changed = any(new is not old for new, old in zip(readable, tools, strict=True))
+    if changed:
+        result["tools"] = [tool for tool in readable if tool is not None]
+    return changed
+
+
+def readable_body(body: bytes) -> bytes:
+    """The same for a message of JSON-RPC as it is on the wire."""
+    if b'"tools"' not in body:
+        return body
+    try:
+        from_json(body)
+    except ValueError:
+        body = (shallow_listing(body.decode(errors="replace")) or "").encode() or body
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    changed = isinstance(message, dict) and make_readable(message.get("result"))
+    return json.dumps(message).encode() if changed else body
+
+
+def shallow_listing(text: str) -> str | None:
+    """A listing of tools, a message of JSON-RPC, without the tools that are nested too deeply to be read: in their
+    places stands why they cannot be used. None where the text is something else."""
+    shallow = _cut(text) if '"tools"' in text else text
+    if shallow == text:
+        return None
+    try:
+        message = json.loads(shallow)
+    except (ValueError, RecursionError):
+        return None
+    result = message.get("result") if isinstance(message, dict) else None
+    tools = result.get("tools") if isinstance(result, dict) else None
+    if not isinstance(result, dict) or not isinstance(tools, list):
+        return None
+    reason = f"its server lists it with a schema of more than {_DEEPEST} levels, which cannot be read"
+    result["tools"] = [_unusable(tool, reason) if _is_cut(tool) else tool for tool in tools]
+    return json.dumps(message)
+
+
+def _cut(text: str) -> str:
+    """JSON with a sign in the place of each value that is nested too deeply. Without recursion."""
+    parts, level, kept = [], 0, 0
+    for found in _STRING_OR_BRACKET.finditer(text):
+        if found[0] in "[{":
+            level += 1
+            if level == _DEEPEST + 1:
+                parts += [text[kept : found.start()], json.dumps(_TOO_DEEP)]
+        elif found[0] in "]}":
+            if level == _DEEPEST + 1:
+                kept = found.end()
+            level -= 1
+    return "".join([*parts, text[kept:]])
+
+
+def _is_cut(tool: Any) -> bool:
+    return isinstance(tool, dict) and isinstance(tool.get("name"), str) and f'"{_TOO_DEEP}"' in json.dumps(tool)
+
+
+def _readable(tool: Any) -> Any:
+    """The entry itself where nothing is wrong with it; None where it does not even have a name."""
+    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+        logger.warning("a tool is left out, because its server lists it without a name: %.200s", json.dumps(tool))
+        return None
+    schema = tool.get("inputSchema")
+    if schema is None or (isinstance(schema, dict) and schema.get("type") is None):
+        # Arguments are always an object, whether a server says so or not.
+        tool = {**tool, "inputSchema": {**(schema or {}), **_NOTHING_KNOWN}}
+    elif not isinstance(schema, dict):
+        return _unusable(tool, f"its input schema is {schema!r:.80}, and must be an object")
+    elif schema["type"] != "object":
+        return _unusable(tool, f'its input schema has the type {schema["type"]!r:.80}, and must have "object"')
+    output = tool.get("outputSchema")
+    if output is not None and not isinstance(output, dict):
+        logger.warning(
+            "tool %r: its output schema is %.80r, and must be an object; its results are not checked",
+            tool["name"],
+            output,
+        )
+        tool = {key: value for key, value in tool.items() if key != "outputSchema"}
+    try:
+        mcp_types.Tool.model_validate(tool, by_name=False)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        return _unusable(tool, f"its server lists it in a form that MCP does not have: {where}: {problem['msg']}")
+    return tool
+
+
+def _unusable(tool: dict[str, Any], reason: str) -> dict[str, Any]:
+    return {"name": tool["name"], "inputSchema": _NOTHING_KNOWN, "_meta": {UNUSABLE_META: reason}}

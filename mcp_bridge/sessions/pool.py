@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import anyio
 import anyio.abc
@@ -17,8 +16,6 @@ from .session import Session
 # Whether a session that waits for a world would still answer.
 
 
-LOOK_EVERY_S = 30.0
-"""How often a waiting session is asked. One whose process or connection ends is noticed at once."""
 FRESH_S = 5.0
 """An answer is taken to hold for so long."""
 ANSWER_S = 3.0
@@ -34,13 +31,9 @@ class Spare:
         self._watch = anyio.CancelScope()
 
     async def watch(self) -> bool:
-        """Returns when the session no longer answers (True) or when it was taken (False)."""
+        """Returns when the session has ended (True) or when it was taken (False)."""
         with self._watch:
-            while not self.session.dead:
-                with anyio.move_on_after(LOOK_EVERY_S):
-                    await self.session.wait_dead()
-                if not await self._answers():
-                    return True
+            await self.session.wait_dead()
             return True
         return False
 
@@ -78,22 +71,8 @@ Opening = Callable[[], Awaitable[Session]]
 """A new session; raises `ToolFailure` where there is none to be had."""
 
 
-class Sessions(Protocol):
-    """Where a world gets its session from."""
-
-    async def lease(self) -> Session:
-        """A session that answers. Raises `ToolFailure` where none can be opened."""
-        ...
-
-    async def give_back(self, session: Session) -> None:
-        """The world is over. Bounded; shield it."""
-        ...
-
-    async def aclose(self) -> None: ...
-
-
 class SharedSession:
-    """One session for all worlds; a dead one is replaced by the next lease."""
+    """One session for all worlds; a dead one is replaced by the next lease. Leased and given back as of a pool."""
 
     def __init__(self, opening: Opening, first: Session) -> None:
         self._opening = opening
@@ -152,6 +131,7 @@ class SessionPool:
         self._keep(first)
 
     async def lease(self) -> Session:
+        """A session that answers. Raises `ToolFailure` where none can be opened."""
         self._leases += 1
         while self._spares:
             spare = self._spares.popleft()
@@ -171,7 +151,7 @@ class SessionPool:
         return await self._next()
 
     async def give_back(self, session: Session) -> None:
-        """End the session: it has served a world, and what it holds is that world's."""
+        """End the session: it has served a world, and what it holds is that world's. Bounded; shield it."""
         await session.close()
         self._count -= 1
         self._fill()

@@ -1,4 +1,5 @@
-"""An MCP server as a source of worlds: who gets a session of its own, and who shares one."""
+"""An MCP server as a source of worlds: who gets a session of its own, what is said to the server for each world, and
+which worlds outlive their session."""
 
 from __future__ import annotations
 
@@ -7,29 +8,40 @@ import logging
 import math
 import operator
 import secrets
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
 
-from ..access.hiding import Hiding
-from ..access.redaction import redacted
-from ..control import CLOSE_WORLD, CONTROL_META, CONTROL_VERBS, FORK_WORLD, OPEN_WORLD, WORLD_STATE
-from ..errors import ServerDied, SourceError, ToolFailure
-from ..guard.allow_list import with_users_word
-from ..records import LeftOut, ServerInfo, Tool, ToolAnnotations, WorldKind
+from ..access.redaction import Hiding, redacted
+from ..control_tools import (
+    CALL_META,
+    CLOSE_WORLD,
+    CONTROL_META,
+    CONTROL_VERBS,
+    DEFAULT_WORLD,
+    FORK_WORLD,
+    OPEN_WORLD,
+    WORLD_META,
+    WORLD_STATE,
+)
+from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure
+from ..guard.permissions import dangerous, with_users_word
+from ..ledger import current_call_meta
+from ..publishing.translation import tool_from_mcp
+from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind
 from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from ..world import Setup
 from .handlers import Handlers
-from .listed_tools import UNUSABLE_META
-from .opening import open_session
-from .pool import SessionPool, Sessions, SharedSession
-from .session import CannotOpen, Session
+from .messages import UNUSABLE_META
+from .pool import SessionPool, SharedSession
+from .session import CannotOpen, Session, open_session
 from .shared_files import SharedFiles
-from .tasks import wants_task
+from .state_tables import state_tables
+from .tasks import takes_tasks, wants_task
 from .transports import Transport
-from .worlds import ServerWorld
 
 if TYPE_CHECKING:
     import mcp_types
@@ -48,13 +60,13 @@ class ServerSource:
     """One MCP server. Made by `open_server`; its sessions live in the task group given there.
 
     One session serves all worlds where the server keeps worlds apart itself (control tools, see
-    `mcp_bridge.control`), where every tool says that it only reads, or where `isolation` is `shared`.
+    `mcp_bridge.control_tools`), where every tool says that it only reads, or where `isolation` is `shared`.
     Otherwise each world gets a session of its own: over stdio that is a process of its own, which costs
     0.5 to 1.5 s to start and 60 to 80 MB; an in-process server object stays shared between its sessions,
     unless a factory makes one for each.
 
     The session that listed the tools is given to the first world. How many wait for the next ones, and how many there
-    may be, is in `mcp_bridge.sessions.pool`; which worlds outlive their session is in `mcp_bridge.sessions.worlds`.
+    may be, is in `mcp_bridge.sessions.pool`.
     """
 
     def __init__(
@@ -65,14 +77,17 @@ class ServerSource:
         self._transport = transport
         self._group = group
         self.verb_timeout_s = verb_timeout_s
-        is_ours = isinstance(transport.spec, ServerObjectSpec)
-        self.hiding = None if is_ours else Hiding(lambda: transport.spec.credentials, transport.spec.label)
-        """Keeps the server's credentials out of its results. None for an object of this process, which has none."""
+        self.hiding = Hiding(lambda: transport.spec.credentials, transport.spec.label)
+        """Keeps the server's credentials out of its results."""
         self.control = _control_tools(first.listed, self.spec.label)
         self._listed = first.listed
-        self._takes_tasks = first.takes_tasks
-        self._info = ServerInfo(label=self.label, protocol=first.protocol_version, **first.names)
+        self._takes_tasks = takes_tasks(first.catalogue.client)
+        named = first.catalogue.client.server_info
+        told = {"name": named.name, "version": named.version} if named is not None else {}
+        self.info = ServerInfo(label=self.label, protocol=first.protocol_version, **told)
+        """The server, as the session that came first heard it."""
         self.tools = self._tools_of(first)
+        self.state_tool = self._state_tool()
         self.revision = 0
         """Counts how often `tools` has changed."""
         only_reads = all(tool.annotations.read_only for tool in self.tools)
@@ -81,7 +96,7 @@ class ServerSource:
         is_apart = isinstance(self.spec, StdioSpec) and not self.is_shared and not self.control
         self.shared_files = SharedFiles(self.spec) if is_apart and isinstance(self.spec, StdioSpec) else None
         """What the processes of the worlds have in common; None where worlds are not kept apart by processes."""
-        self.sessions: Sessions = self._shared(first) if self.is_shared else self._pool(first)
+        self.sessions: SessionPool | SharedSession = self._shared(first) if self.is_shared else self._pool(first)
         # A server may have other clients that choose the same ids: a second run, or the one that was killed
         # before this one was resumed.
         self._nonce = secrets.token_hex(8)
@@ -100,8 +115,32 @@ class ServerSource:
 
     def _tools_of(self, session: Session) -> list[Tool]:
         listed = [tool for tool in session.listed if not _is_control(tool) and self._reason_against(tool) is None]
-        tools = [with_users_word(_as_tool(tool, self.spec.label), self.spec.options) for tool in listed]
-        return tools if self.hiding is None else [self.hiding.tool(tool) for tool in tools]
+        tools = [with_users_word(tool_from_mcp(tool, self.spec.label), self.spec.options) for tool in listed]
+        return [self.hiding.tool(tool) for tool in tools]
+
+    def _state_tool(self) -> str | None:
+        """The tool that the user named to read the state. Raises `SourceError` where it cannot be that."""
+        name = self.spec.options.world.state if self.spec.options.world is not None else None
+        if name is None:
+            return None
+        place = f"{self.label}: toolbake.world.state is {name!r}"
+        tool = next((tool for tool in self.tools if tool.name == name), None)
+        if tool is None:
+            raise SourceError(f"{place}, which is none of its tools: {', '.join(one.name for one in self.tools)}")
+        if WORLD_STATE in self.control:
+            raise SourceError(
+                f"{place}, but its control tool {self.control[WORLD_STATE]!r} tells it; remove the option"
+            )
+        if not tool.annotations.read_only:
+            raise SourceError(
+                f"{place}, and nothing marks that tool as read-only. If it changes nothing, add "
+                f'"read_only": ["{name}"] beside world'
+            )
+        if wanted := tool.input_schema.get("required"):
+            raise SourceError(
+                f"{place}, which needs the arguments {', '.join(map(str, wanted))}; name a tool that needs none"
+            )
+        return name
 
     def _shared(self, first: Session) -> SharedSession:
         for option in ("warm", "max_sessions"):
@@ -127,13 +166,8 @@ class ServerSource:
         return self.spec.label
 
     @property
-    def info(self) -> ServerInfo:
-        """The server, as the session that came first heard it."""
-        return self._info
-
-    @property
     def has_state(self) -> bool:
-        return WORLD_STATE in self.control
+        return WORLD_STATE in self.control or self.state_tool is not None
 
     @property
     def can_setup(self) -> bool:
@@ -160,7 +194,7 @@ class ServerSource:
         is_fresh: bool | None = only_reads or (has_own and not shares) or None
         if self.shared_files.was_written:
             is_fresh = False
-        return WorldKind(source=self.label, kind="process", is_fresh=is_fresh, shares=shares)
+        return WorldKind(source=self.label, kind="process", is_fresh=is_fresh, shares=shares, has_folder=has_own)
 
     @property
     def check_timeout_s(self) -> float:
@@ -170,8 +204,25 @@ class ServerSource:
 
     @property
     def simulated(self) -> bool:
-        """Whether the server keeps a world for each rollout: then no call reaches anything outside it."""
-        return bool(self.control)
+        """Whether no call reaches anything outside its world."""
+        return len(self.simulated_tools) == len(self.tools)
+
+    @property
+    def simulated_tools(self) -> list[Tool]:
+        """All tools of a server that keeps a world for each rollout. Of one whose processes each work on a copy of the
+        user's folder, those that do not say that they reach an open world; none once a process was seen to write
+        outside it."""
+        if self.control:
+            return self.tools
+        has_copy = isinstance(self.spec, StdioSpec) and self.spec.seed_folder is not None
+        has_copy = has_copy and not (self.shared_files is not None and self.shared_files.was_written)
+        return [tool for tool in self.tools if has_copy and not tool.annotations.open_world]
+
+    @property
+    def live_destructive(self) -> list[Tool]:
+        """The tools that may destroy something real."""
+        simulated = {tool.name for tool in self.simulated_tools}
+        return dangerous([tool for tool in self.tools if tool.name not in simulated], self.spec.options)
 
     def wire_id(self, world_id: str) -> str:
         """What the server is told as the world's id: no other client of it uses the same."""
@@ -271,6 +322,252 @@ class ServerSource:
         return session
 
 
+class ServerWorld:
+    """One world. Made by `ServerSource.open_world`.
+
+    When its session ends, the world goes on in a new one wherever nothing is lost by that: the session is shared, or
+    the server keeps nothing for it, or only reading tools have been called, or the server has control tools and still
+    knows the world. Otherwise the world is lost, and every further call says so.
+    """
+
+    def __init__(
+        self, source: ServerSource, session: Session, world_id: str, *, origin: ServerWorld | None = None
+    ) -> None:
+        """`origin`: the world that it goes on from; None: it begins with a setup."""
+        self._source = source
+        self._origin = origin
+        self._copies = 0
+        self.session = session
+        self.world_id = world_id
+        self._wire_id = source.wire_id(world_id)
+        self._is_named = bool(source.control) or world_id != DEFAULT_WORLD
+        self._tools = tuple(source.tools)
+        self._reads = {tool.name for tool in self._tools if tool.annotations.read_only}
+        self._moving = anyio.Lock()
+        self._setup: Setup = {}
+        self._touches = 0
+        """How many calls may have changed something."""
+        self._is_unsure = False
+        """Whether the server, which has control tools, may have forgotten the world."""
+        self._lost: str | None = None
+        self._shown: set[str] | None = None
+        """The names of the tools that this world shows; None where it shows all of them."""
+        self.begun = False
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        if self._shown is None:
+            return self._tools
+        return [tool for tool in self._tools if tool.name in self._shown]
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        call_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> ToolResult:
+        """`timeout_s` is kept by the toolset. Half of it at most goes into finding out whether the session lives."""
+        session = self.session
+        if session.doubtful or self._is_unsure or session.dead:
+            session = await self._usable(math.inf if timeout_s is None else timeout_s / 2)
+        touches = name not in self._reads
+        self._touches += touches
+        given = arguments if type(arguments) is dict else dict(arguments)
+        shared = self._source.shared_files if touches else None
+        files = None if shared is None else shared.before(session.process_id)
+        try:
+            result = await session.call(name, given, self._meta(call_id))
+            if files is not None and shared is not None and session.process_id is not None:
+                shared.after(session.process_id, files, name)
+            return self._source.hiding.result(result)
+        except ToolFailure as error:
+            self._touches -= touches and error.delivery in ("not_sent", "refused")
+            if isinstance(error, ServerDied) or error.delivery == "refused":
+                self._is_unsure = bool(self._source.control)
+            error.world_lost = session.dead and not self._can_move(session)
+            raise
+
+    def _meta(self, call_id: str | None) -> dict[str, Any]:
+        # Every other world is named also where the server cannot keep worlds apart, so that it can refuse.
+        meta: dict[str, Any] = {WORLD_META: self._wire_id} if self._is_named else {}
+        if (call := current_call_meta()) is not None:
+            meta.update(call)
+        elif call_id is not None:
+            meta[CALL_META] = call_id
+        return meta
+
+    async def state(self) -> dict[str, Any] | None:
+        """What the control tool `world_state` tells, or the tool that the user named for it; `None` without either."""
+        if not self._source.has_state:
+            return None
+        await self._usable()
+        return await (self._state() if WORLD_STATE in self._source.control else self._read_state())
+
+    async def begin(self, setup: Setup) -> None:
+        """Open the world in a server with control tools.
+
+        Raises `SourceError` where it refuses the setup, `ToolFailure` where it does not fork the world's origin.
+        """
+        self._setup = setup
+        # From here on the server may hold the world, whatever becomes of the answer.
+        self.begun = True
+        try:
+            if self._origin is not None:
+                await self._go_on_from(self._origin)
+                return
+            result = await self._verb(OPEN_WORLD, {"setup": dict(setup)})
+        except ToolFailure as error:
+            # A world of this id that it holds all the same is somebody else's, and not ours to close.
+            self.begun = error.delivery == "unknown"
+            raise
+        if result.is_error:
+            self.begun = False
+            raise SourceError(f"{self._source.label} refused the setup {dict(setup)!r}: {result.text[:500]}")
+        told = result.structured.get("tools") if isinstance(result.structured, dict) else None
+        self._shown = {str(name) for name in told} if isinstance(told, list) else None
+
+    async def _go_on_from(self, origin: ServerWorld) -> None:
+        self._shown = origin._shown
+        result = await self._verb(FORK_WORLD, {"world": origin._wire_id, "into": self._wire_id})
+        if result.is_error:
+            raise ToolFailure(
+                f"{self._source.label} did not fork world {origin.world_id!r}: {result.text[:300]}", delivery="answered"
+            )
+
+    async def fork(self) -> ServerCopy:
+        """See `ForkableWorld.fork`; a world of its own in the server, which nobody calls."""
+        await self._usable()
+        self._copies += 1
+        async with AsyncExitStack() as stack:
+            opened = self._source.open_copy(f"{self.world_id}/copy-{self._copies}", self)
+            return ServerCopy(self._source, await stack.enter_async_context(opened), stack.pop_all())
+
+    async def end(self) -> None:
+        result = await self._verb(CLOSE_WORLD, {})
+        if result.is_error:
+            raise ToolFailure(result.text[:300])
+
+    async def move(self) -> None:
+        """Go on in another session; the world is not looked for there."""
+        left, self.session = self.session, await self._source.sessions.lease()
+        await self._source.sessions.give_back(left)
+
+    async def _usable(self, most_s: float = math.inf) -> Session:
+        """The session to call in; asking it takes `most_s` at most.
+
+        Raises `ServerDied` where the world is lost or no session is to be had.
+        """
+        if not (self.session.dead or self.session.doubtful or self._is_unsure):
+            return self.session
+        async with self._moving:
+            if self._lost is not None:
+                raise ServerDied(self._lost, delivery="not_sent", world_lost=True)
+            if self.session.doubtful and not self.session.dead:
+                # Raises where a server behind a URL is still away; what is dead after it is left.
+                try:
+                    await self.session.check(min(most_s, self._source.check_timeout_s))
+                except ServerDied:
+                    if not self.session.dead:
+                        raise
+            moves = self.session.dead
+            if moves:
+                await self._leave_dead()
+            if self._source.control and (moves or self._is_unsure):
+                await self._find(moved=moves)
+            return self.session
+
+    async def _leave_dead(self) -> None:
+        if not self._can_move(self.session):
+            raise self._is_lost("its session ended, and what the server held for it with it")
+        logger.warning("world %r goes on in a new session: the last one to %s ended", self.world_id, self._source.label)
+        await self.move()
+
+    def _can_move(self, session: Session) -> bool:
+        return bool(self._source.control) or self._source.is_shared or not session.keeps_state or self._touches == 0
+
+    async def _find(self, *, moved: bool) -> None:
+        """Make sure that a server with control tools still has the world; open it again where nothing had happened."""
+        self._is_unsure = True
+        found = not moved
+        if WORLD_STATE in self._source.control:
+            try:
+                found = await self._state() is not None
+            except ServerDied:
+                raise
+            except ToolFailure as error:
+                found = False
+                logger.warning("world %r is not found: %s", self.world_id, error)
+        if not found:
+            if self._touches:
+                raise self._is_lost("the server does not know it any more")
+            try:
+                await self.begin(self._setup)
+            except ServerDied:
+                raise
+            except (ToolFailure, SourceError) as error:
+                raise self._is_lost(f"it cannot be opened again: {error}") from error
+        self._is_unsure = False
+
+    def _is_lost(self, why: str) -> ServerDied:
+        self._lost = f"world {self.world_id!r} in {self._source.label} is lost: {why}"
+        if self.session.dead:
+            self._lost += f" ({self.session.epitaph})"
+        return ServerDied(self._lost, delivery="not_sent", world_lost=True)
+
+    async def _state(self) -> dict[str, Any]:
+        result = await self._verb(WORLD_STATE, {})
+        if result.is_error:
+            raise ToolFailure(f"{self._source.label} did not tell the state of {self.world_id!r}: {result.text[:300]}")
+        if not isinstance(result.structured, dict):
+            raise ToolFailure(
+                f"{self._source.label}: its control tool {self._source.control[WORLD_STATE]!r} answered without "
+                "structured content, so the state cannot be read. Annotate its return as dict[str, Any]: with a bare "
+                f"dict, or without an annotation, a server sends text alone. It answered {result.text[:200]!r}"
+            )
+        return dict(self._source.hiding.result(result).structured)
+
+    async def _read_state(self) -> dict[str, Any]:
+        tool = self._source.state_tool
+        assert tool is not None
+        result = await self._asked(tool, {}, self._meta(None))
+        if result.is_error:
+            raise ToolFailure(f"{self._source.label}: {tool!r} did not tell the state: {result.text[:300]}")
+        return state_tables(self._source.hiding.result(result))
+
+    async def _verb(self, verb: str, arguments: dict[str, Any]) -> ToolResult:
+        arguments = {"world": self._wire_id, **arguments}
+        return await self._asked(self._source.control[verb], arguments, {WORLD_META: self._wire_id})
+
+    async def _asked(self, tool: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult:
+        limit_s = self._source.verb_timeout_s
+        try:
+            with anyio.fail_after(limit_s):
+                return await self.session.call(tool, arguments, meta)
+        except TimeoutError:
+            raise CallTimeout(
+                f"{self._source.label} did not answer {tool!r} for world {self.world_id!r} within {limit_s:g} s"
+            ) from None
+
+
+class ServerCopy:
+    """A world in the server that nobody calls, from which others begin."""
+
+    def __init__(self, source: ServerSource, world: ServerWorld, held: AsyncExitStack) -> None:
+        self._source = source
+        self._world = world
+        self._held = held
+
+    def open(self, world_id: str) -> AbstractAsyncContextManager[ServerWorld]:
+        """See `WorldCopy.open`."""
+        return self._source.open_copy(world_id, self._world)
+
+    async def aclose(self) -> None:
+        """See `WorldCopy.aclose`."""
+        await self._held.aclose()
+
+
 async def open_server(
     spec: ServerSpec,
     group: anyio.abc.TaskGroup,
@@ -331,25 +628,3 @@ def _control_tools(listed: Sequence[mcp_types.Tool], label: str) -> dict[str, st
     if control and missing:
         raise SourceError(f"{label} offers the control tools {sorted(control)} but not {sorted(missing)}")
     return control
-
-
-def _as_tool(tool: mcp_types.Tool, label: str) -> Tool:
-    hints = tool.annotations
-    annotations = (
-        ToolAnnotations()
-        if hints is None
-        else ToolAnnotations(
-            read_only=hints.read_only_hint,
-            destructive=hints.destructive_hint,
-            idempotent=hints.idempotent_hint,
-            open_world=hints.open_world_hint,
-        )
-    )
-    return Tool(
-        name=tool.name,
-        description=tool.description or "",
-        input_schema=tool.input_schema,
-        output_schema=tool.output_schema,
-        annotations=annotations,
-        source=label,
-    )

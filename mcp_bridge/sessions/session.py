@@ -18,7 +18,7 @@ import pydantic
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 
-from ..control import CONTROL_META
+from ..control_tools import CONTROL_META
 from ..errors import Delivery, ServerDied, ToolFailure
 from ..records import ErrorKind, ToolResult
 from ..sources.environment import WORLD_DIR
@@ -26,10 +26,10 @@ from ..sources.specs import HttpSpec, ServerObjectSpec, StdioSpec, more_time
 from ..toolsets.results import error as error_result
 from .answering import is_refusal
 from .listing import NotOffered
-from .messages import Fault, is_answer, is_closed, is_made_by_the_client
+from .messages import CLOSED, Fault, is_answer, is_closed, is_made_by_the_client
 from .protocol_version import Era, WrongProtocol
 from .tasks import TaskInterrupted
-from .transports import Ending, Notes, Transport
+from .transports import Notes, Transport
 
 if TYPE_CHECKING:
     import mcp_types
@@ -108,7 +108,6 @@ def innermost(error: BaseException | None) -> BaseException | None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 
-_CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 _REAP_S = 10.0
 """Longer than the SDK takes to stop a process: closing stdin, SIGTERM and SIGKILL, two seconds each."""
 _GOODBYE_S = 2.0
@@ -122,17 +121,16 @@ class Session:
 
     def __init__(self, transport: Transport, era: Era, deadline: float) -> None:
         self._transport = transport
-        self._era = era
+        self.era = era
         self._deadline = deadline
-        self._notes = Notes(transport.secrets)
+        self.notes = Notes(transport.secrets)
         self._catalogue: Catalogue | None = None
         self._failure: Exception | None = None
         # None until the session is started.
         self._scope: anyio.CancelScope | None = None
-        self._settled = Ending()
-        self._gone = self._notes.gone
-        self._ended = Ending()
-        self._checking: anyio.Lock | None = None
+        self._settled = anyio.Event()
+        self._ended = anyio.Event()
+        self._checking = anyio.Lock()
         self._answers = 0
         self.doubtful = False
 
@@ -142,14 +140,15 @@ class Session:
         return self._catalogue.tools if self._catalogue else []
 
     @property
-    def era(self) -> Era:
-        return self._era
+    def catalogue(self) -> Catalogue:
+        """What the server offers, and the client behind it. Once opened, also of a session that is over."""
+        assert self._catalogue is not None
+        return self._catalogue
 
     @property
     def protocol_version(self) -> str:
-        """The revision of MCP that is spoken. Open sessions only."""
-        assert self._catalogue is not None
-        return self._catalogue.client.protocol_version
+        """The revision of MCP that is spoken. Once opened."""
+        return self.catalogue.client.protocol_version
 
     @property
     def client(self) -> Client:
@@ -157,43 +156,25 @@ class Session:
         return self._alive().client
 
     @property
-    def names(self) -> dict[str, str]:
-        """The server's name and version, where it says them. Open sessions only."""
-        assert self._catalogue is not None
-        info = self._catalogue.client.server_info
-        return {"name": info.name, "version": info.version} if info is not None else {}
-
-    @property
-    def takes_tasks(self) -> bool:
-        """Whether tools that want to be called as tasks can be. Open sessions only."""
-        assert self._catalogue is not None
-        return self._catalogue.takes_tasks
-
-    @property
-    def http_status(self) -> int | None:
-        """The last HTTP status that was an error while the session opened."""
-        return self._notes.http_status
-
-    @property
     def process_id(self) -> int | None:
         """Of the process that was started for it, if one was."""
-        return None if self._notes.process is None else self._notes.process.pid
+        return None if self.notes.process is None else self.notes.process.pid
 
     def has_computed(self) -> bool:
         """Whether its process has computed since this was last asked, as far as anybody knows."""
-        return self._notes.process is not None and self._notes.process.has_computed()
+        return self.notes.process is not None and self.notes.process.has_computed()
 
     @property
     def dead(self) -> bool:
         """True once the connection is known to be gone or the session was closed."""
-        return self._gone.is_set or self._ended.is_set
+        return self.notes.gone.is_set() or self._ended.is_set()
 
     @property
     def keeps_state(self) -> bool:
         """Whether the server may hold something for this session alone, which a new session would not find."""
         spec = self._transport.spec
         if isinstance(spec, HttpSpec):
-            return self._notes.has_session_id
+            return self.notes.session_id is not None
         return not (isinstance(spec, ServerObjectSpec) and spec.factory is None)
 
     @property
@@ -202,7 +183,7 @@ class Session:
         return str(self._died("the session is over", "not_sent"))
 
     async def wait_dead(self) -> None:
-        await self._notes.gone.wait()
+        await self.notes.gone.wait()
 
     async def start(self, group: anyio.abc.TaskGroup) -> None:
         """Open the session; its owner task runs in `group`. Raises `CannotOpen`."""
@@ -214,11 +195,11 @@ class Session:
             self._scope.cancel()
             raise
         if self._catalogue is None:
-            raise cannot_open(self._transport, self._failure, self._notes)
+            raise cannot_open(self._transport, self._failure, self.notes)
 
     async def close(self) -> None:
         """End the session and wait until its process, if it has one, is gone. Bounded, also when shielded."""
-        self._notes.gone.set()
+        self.notes.gone.set()
         if self._scope is None:
             return
         with anyio.move_on_after(_REAP_S if isinstance(self._transport.spec, StdioSpec) else _GOODBYE_S):
@@ -235,8 +216,6 @@ class Session:
         """
         # By tools/list, because the protocol's newest revision has no ping.
         answers = self._answers
-        if self._checking is None:
-            self._checking = anyio.Lock()
         async with self._checking:
             if self._answers > answers:
                 return  # asked by another meanwhile
@@ -251,18 +230,18 @@ class Session:
                         self.doubtful = False
                         self._answers += 1
                         return
-                    except (MCPError, RuntimeError, pydantic.ValidationError, *_CLOSED) as error:
-                        failure, fault = error, self._notes.faults.of(error)
+                    except (MCPError, RuntimeError, pydantic.ValidationError, *CLOSED) as error:
+                        failure, fault = error, self.notes.faults.of(error)
                 reachable = fault is None or fault.kind != "connection"
                 if reachable or anyio.current_time() + pause >= deadline:
                     break
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
-            told = fault.message if fault else self._notes.redact(f"{type(failure).__name__}: {failure}")
+            told = fault.message if fault else self.notes.redact(f"{type(failure).__name__}: {failure}")
             if not isinstance(self._transport.spec, HttpSpec) or (fault and fault.kind == "no_session"):
-                self._notes.note_end(f"asked for its tools, it did not answer: {told}")
+                self.notes.note_end(f"asked for its tools, it did not answer: {told}")
             raise ServerDied(
-                f"{self._transport.spec.label} does not answer ({told}).{self._notes.explain()}", delivery="not_sent"
+                f"{self._transport.spec.label} does not answer ({told}).{self.notes.explain()}", delivery="not_sent"
             )
 
     async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> ToolResult:
@@ -272,15 +251,13 @@ class Session:
         size is the policy's to read about, too: it asked for too much. Raises `ServerDied` where the connection ended
         and `ToolFailure` where the server broke the protocol; `delivery` says what is known of the request.
         """
-        catalogue = self._catalogue
-        if catalogue is None or self._gone.is_set or self._ended.is_set:
-            raise self._died("the session is over", "not_sent")
+        catalogue = self._alive()
         if catalogue.is_outdated:
             await self.load_changes()
         try:
             result = await catalogue.call(name, arguments, meta)
         except MCPError as error:
-            fault = self._notes.faults.of(error)
+            fault = self.notes.faults.of(error)
             if fault is not None:
                 return self._instead_of_answer(name, fault)
             answer = self.answer_in(error)
@@ -288,7 +265,7 @@ class Session:
                 raise await self._broken(name, error) from error
             return answer
         # RuntimeError: the result violates the server's own output schema (as the SDK reports it).
-        except (RuntimeError, pydantic.ValidationError, *_CLOSED) as error:
+        except (RuntimeError, pydantic.ValidationError, *CLOSED) as error:
             raise await self._broken(name, error) from error
         except TaskInterrupted as cut:
             return await self._of_task(name, cut)
@@ -302,7 +279,7 @@ class Session:
         """List the tools again where the server said that they changed. Raises `ToolFailure` as a call does."""
         try:
             await self._alive().load_changes()
-        except (MCPError, RuntimeError, pydantic.ValidationError, *_CLOSED) as error:
+        except (MCPError, RuntimeError, pydantic.ValidationError, *CLOSED) as error:
             raise await self._broken("tools/list", error) from error
 
     def _alive(self) -> Catalogue:
@@ -314,13 +291,13 @@ class Session:
         try:
             with scope:
                 with anyio.CancelScope(deadline=self._deadline) as limit:
-                    async with self._transport.open(self._era, self._notes) as catalogue:
+                    async with self._transport.open(self.era, self.notes) as catalogue:
                         await catalogue.load()
                         limit.deadline = math.inf
-                        self._notes.is_open = True
+                        self.notes.is_open = True
                         self._catalogue = catalogue
                         self._settled.set()
-                        await self._notes.gone.wait()
+                        await self.notes.gone.wait()
                 if limit.cancelled_caught:
                     self._failure = TimeoutError()
         except Exception as error:
@@ -328,18 +305,18 @@ class Session:
             self._failure = error
         finally:
             self._ended.set()
-            self._notes.gone.set()
+            self.notes.gone.set()
             self._settled.set()
 
     def _instead_of_answer(self, name: str, fault: Fault) -> ToolResult:
         label = self._transport.spec.label
         if fault.kind == "too_large":
             return error_result(fault.message[:1].upper() + fault.message[1:], "tool_error")
-        told = self._notes.redact(fault.message)
+        told = self.notes.redact(fault.message)
         if fault.kind in ("status", "login", "unusable"):
             raise ToolFailure(f"{label} failed on {name!r}: {told}", delivery=fault.delivery)
         if fault.kind == "no_session":
-            self._notes.note_end("")
+            self.notes.note_end("")
             raise ServerDied(f"{label} no longer knows the session, during {name!r}: {told}", delivery=fault.delivery)
         self.doubtful = True
         raise ServerDied(f"the connection to {label} ended, during {name!r}: {told}", delivery=fault.delivery)
@@ -347,7 +324,7 @@ class Session:
     async def _of_task(self, name: str, cut: TaskInterrupted) -> ToolResult:
         """Like any failed call, but that the server had taken it: nothing that it says now means that it did not."""
         error = cut.cause
-        fault = self._notes.faults.of(error)
+        fault = self.notes.faults.of(error)
         try:
             if fault is not None:
                 return self._instead_of_answer(name, fault)
@@ -360,10 +337,10 @@ class Session:
     async def _broken(self, name: str, error: Exception) -> ToolFailure:
         """The failure to raise for `error`; a session whose connection ended is closed first."""
         label = self._transport.spec.label
-        if is_closed(error) or isinstance(error, _CLOSED) or self.dead:
+        if is_closed(error) or isinstance(error, CLOSED) or self.dead:
             await self.close()
             return self._died(f"during {name!r}", "unknown")
-        told = self._notes.redact(str(error))
+        told = self.notes.redact(str(error))
         code = error.code if isinstance(error, MCPError) else None
         if code == CONNECTION_CLOSED:
             self.doubtful = True
@@ -375,7 +352,7 @@ class Session:
 
     def answer_in(self, error: MCPError) -> ToolResult | None:
         """What a policy reads of an error that a call raised; None where the server did not answer the call with it."""
-        if self._notes.faults.of(error) is not None:
+        if self.notes.faults.of(error) is not None:
             return None
         if not is_refusal(error) and (not is_answer(error) or self._does_not_know_the_world(error)):
             return None
@@ -393,8 +370,136 @@ class Session:
 
     def _died(self, when: str, delivery: Delivery) -> ServerDied:
         failure = innermost(self._failure)
-        why = f" ({self._notes.redact(f'{type(failure).__name__}: {failure}')})" if failure is not None else ""
+        why = f" ({self.notes.redact(f'{type(failure).__name__}: {failure}')})" if failure is not None else ""
         return ServerDied(
-            f"the connection to {self._transport.spec.label} ended, {when}{why}.{self._notes.explain()}",
+            f"the connection to {self._transport.spec.label} ended, {when}{why}.{self.notes.explain()}",
             delivery=delivery,
         )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A session is opened in the way that the server understands, and which that is is remembered.
+#
+# Servers on mcp 1.0 to 1.8 stop at the first question of the newest revision: over stdio they neither answer nor end,
+# so silence is all that is heard of it. A second process is then started beside the first and greeted in the old way.
+# Both start from the same command, so one that answers first although it was started later has not stopped, and the
+# other has. A process that computes is still starting, and silent for that: a second one would only take the processor
+# from it.
+
+_SILENCE_S = 1.0
+"""After this long without an answer, the old way is tried beside the new one."""
+_LOOK_S = 0.2
+"""How often it is looked at whether the silent process computes."""
+_LONGEST_START_S = 10.0
+"""One that computes for longer may be doing something else."""
+_GRACE_S = 0.3
+"""What the one that was asked first may be later than the one that was greeted in the old way."""
+_NO_SUCH_POST = frozenset({400, 404, 405})
+"""How a server of the old HTTP transport answers a POST to its stream of events."""
+
+
+async def open_session(transport: Transport, group: anyio.abc.TaskGroup) -> Session:
+    """A started session; all attempts share one time limit. Raises `CannotOpen`."""
+    spec = transport.spec
+    async with transport.starts:
+        deadline = anyio.current_time() + transport.connect_timeout_s
+        try:
+            if isinstance(spec, StdioSpec) and spec.options.protocol is None and not transport.is_settled:
+                session = await _Race(transport, group, deadline).run()
+            elif isinstance(spec, HttpSpec) and spec.transport is None and not transport.is_settled:
+                session = await _by_url(transport, group, deadline)
+            else:
+                session = Session(transport, transport.era, deadline)
+                await session.start(group)
+        except CannotOpen:
+            # It may be another server by now.
+            transport.forget()
+            raise
+        transport.remember(session.era, session.protocol_version)
+        return session
+
+
+async def _by_url(transport: Transport, group: anyio.abc.TaskGroup, deadline: float) -> Session:
+    session = Session(transport, transport.era, deadline)
+    try:
+        await session.start(group)
+    except CannotOpen as first:
+        if session.notes.http_status not in _NO_SUCH_POST:
+            raise
+        session = Session(transport, "sse", deadline)
+        try:
+            await session.start(group)
+        except CannotOpen:
+            raise CannotOpen(f"{first} The old transport over SSE was tried as well.", died=False) from None
+    return session
+
+
+class _Race:
+    """One start of a command whose era is not known yet."""
+
+    def __init__(self, transport: Transport, group: anyio.abc.TaskGroup, deadline: float) -> None:
+        self._group = group
+        self._deadline = deadline
+        self._new = Session(transport, "auto", deadline)
+        self._old = Session(transport, "legacy", deadline)
+        self._started: list[Session] = []
+        self._new_ended = anyio.Event()
+        self._winner: Session | None = None
+        self._failure: CannotOpen | None = None
+
+    async def run(self) -> Session:
+        try:
+            async with anyio.create_task_group() as both:
+                both.start_soon(self._ask, both.cancel_scope)
+                both.start_soon(self._greet, both.cancel_scope)
+        finally:
+            for session in self._started:
+                if session is not self._winner:
+                    # Not waited for: stopping a process may take seconds.
+                    self._group.start_soon(session.close)
+        if self._winner is None:
+            assert self._failure is not None
+            raise self._failure
+        return self._winner
+
+    async def _ask(self, race: anyio.CancelScope) -> None:
+        try:
+            await self._start(self._new)
+        except CannotOpen as failure:
+            self._failure = failure
+            if not failure.died:
+                race.cancel()
+        else:
+            self._winner = self._new
+            race.cancel()
+        finally:
+            self._new_ended.set()
+
+    async def _greet(self, race: anyio.CancelScope) -> None:
+        await self._silence()
+        try:
+            await self._start(self._old)
+        except CannotOpen as failure:
+            # The newer one may still answer; where it ended, this is what there is to say.
+            if self._failure is not None:
+                self._failure = failure
+            return
+        with anyio.move_on_after(_GRACE_S):
+            await self._new_ended.wait()
+        self._winner = self._old
+        race.cancel()
+
+    async def _silence(self) -> None:
+        """Until the one that was asked first has ended, or has neither answered nor computed for a while."""
+        with anyio.move_on_after(_SILENCE_S):
+            await self._new_ended.wait()
+        # The old way needs most of the time that there is, where it is what the server speaks.
+        longest_s = min(_LONGEST_START_S, (self._deadline - anyio.current_time()) / 3)
+        with anyio.move_on_after(longest_s - _SILENCE_S):
+            while not self._new_ended.is_set() and self._new.has_computed():
+                with anyio.move_on_after(_LOOK_S):
+                    await self._new_ended.wait()
+
+    async def _start(self, session: Session) -> None:
+        self._started.append(session)
+        await session.start(self._group)

@@ -16,7 +16,7 @@ from pathlib import Path
 from ..access.redaction import redacted
 from ..sources.environment import WORLD_DIR, WORLD_DIR_PREFIX
 from ..sources.specs import StdioSpec
-from .processes import group_members
+from .stdio import group_members
 
 logger = logging.getLogger(__name__)
 

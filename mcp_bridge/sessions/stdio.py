@@ -1,4 +1,5 @@
-"""Messages over a process's standard input and output, one a line.
+"""Messages over a server process's standard input and output, one a line. The process and all that it starts are one
+process group, which is ended as a whole. POSIX.
 
 In place of the SDK's transport, which takes 19 s for a line of 20 MB, keeps lines of any length, leaves what a wrapper
 started where the wrapper itself ends in time, and lets a server that reads nothing hold up who calls it.
@@ -7,23 +8,237 @@ started where the wrapper itself ends in time, and lets a server that reads noth
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
 
 import anyio
-import mcp_types
+import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
-from ..access.redaction import redacted
-from .messages import LineSplitter, LongLine, instead_of, message_in, too_large, written
-from .processes import EOF_GRACE_S, ServerProcess
+from .messages import CLOSED, LineSplitter, LongLine, message_or_fault, too_large, written
+from .watchdog import watchdog
 
-logger = logging.getLogger(__name__)
+# ---------------------------------------------------------------------------------------------------------------------
+# The last lines that a server's process wrote to stderr, kept without ever growing.
+
+_KEPT_BYTES = 16_384
+_STDERR_CHUNK = 65_536
+
+
+class StderrTail:
+    """A pipe whose write end a child gets as its stderr. `follow` reads it; only the end is kept."""
+
+    def __init__(self) -> None:
+        self._read_fd, write_fd = os.pipe()
+        os.set_blocking(self._read_fd, False)
+        self._write: TextIO = os.fdopen(write_fd, "w")
+        self._kept = b""
+
+    @property
+    def file(self) -> TextIO:
+        """What to hand to the child as its stderr."""
+        return self._write
+
+    async def follow(self) -> None:
+        """Read until every holder of the write end is gone. Run it beside the session, and cancel it."""
+        while True:
+            await anyio.wait_readable(self._read_fd)
+            if self._read_once() == 0:
+                return
+
+    def close_write_end(self) -> None:
+        """Drop this process's copy once the child has its own."""
+        self._write.close()
+
+    def close(self) -> None:
+        """Keep what is still in the pipe and give the file descriptors back."""
+        self._write.close()
+        if self._read_fd >= 0:
+            while self._read_once():
+                continue
+            os.close(self._read_fd)
+            self._read_fd = -1
+
+    def text(self, *, lines: int = 15) -> str:
+        """The last lines; bytes that are no UTF-8 are shown as replacement characters."""
+        return "\n".join(self._kept.decode("utf-8", errors="replace").rstrip().splitlines()[-lines:])
+
+    def _read_once(self) -> int | None:
+        """How many bytes came; 0 at the end of the pipe, `None` where nothing is there yet."""
+        try:
+            chunk = os.read(self._read_fd, _STDERR_CHUNK)
+        except BlockingIOError:
+            return None
+        self._kept = (self._kept + chunk)[-_KEPT_BYTES:]
+        return len(chunk)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+EOF_GRACE_S = 2.0
+"""How long a server may take to end after its standard input was closed, before SIGTERM."""
+TERM_GRACE_S = 2.0
+"""From SIGTERM to SIGKILL."""
+_REAP_S = 2.0
+_POLL_S = 0.01
+_LONGEST_POLL_S = 0.1
+_CHUNK = 262_144
+_MUCH = 16_384
+_WANTS_A_PROCESSOR = "RD"
+"""States of proc(5): running or waiting for a processor, waiting for a disk."""
+
+
+class ServerProcess:
+    """A running server. `read` and `write` belong to one task each."""
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, stderr: TextIO) -> None:
+        """Raises `OSError` where it cannot be started."""
+        self._popen = subprocess.Popen(
+            list(command),
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+        )
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        self._stdin, self._stdout = self._popen.stdin, self._popen.stdout
+        for pipe in (self._stdin, self._stdout):
+            os.set_blocking(pipe.fileno(), False)
+        watchdog.watch(self.pid)
+        self._ticks = 0
+        """Of processor time, of all members, when it was last looked at."""
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started, and of its group."""
+        return self._popen.pid
+
+    def has_computed(self) -> bool:
+        """Whether a member of the group wants a processor, or has had one since this was last asked. Also False where
+        the system does not tell."""
+        before, self._ticks, wants = self._ticks, 0, False
+        for fields in _members(self.pid).values():
+            wants = wants or fields[0] in _WANTS_A_PROCESSOR
+            self._ticks += int(fields[11]) + int(fields[12])
+        return wants or self._ticks - before > 1
+
+    async def read(self) -> bytes:
+        """What came on standard output; empty at its end."""
+        while True:
+            try:
+                chunk = os.read(self._stdout.fileno(), _CHUNK)
+            except BlockingIOError:
+                await anyio.wait_readable(self._stdout.fileno())
+            else:
+                if len(chunk) >= _MUCH:
+                    # A server that writes without a pause must not stop everything else.
+                    await anyio.lowlevel.checkpoint()
+                return chunk
+
+    async def write(self, data: bytes) -> None:
+        """All of `data` to standard input. Raises `OSError` where nobody reads any more."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._stdin.fileno(), left) :]
+            except BlockingIOError:
+                await anyio.wait_writable(self._stdin.fileno())
+
+    async def stop(self, *, grace_s: float = EOF_GRACE_S) -> None:
+        """Close standard input, wait, then end the whole group: SIGTERM, and SIGKILL where that is not heard.
+
+        Bounded; shield it. `read` must go on meanwhile: a server that cannot write cannot end.
+        """
+        self._stdin.close()
+        await self._ended(grace_s)
+        # Also where the server ended by itself: what it started may not have.
+        if self._signal(signal.SIGTERM) and not await self._group_gone(TERM_GRACE_S):
+            self._signal(signal.SIGKILL)
+            await self._group_gone(_REAP_S)
+        watchdog.forget(self.pid)
+
+    def release(self) -> None:
+        """Give the pipes back, when no task uses them any more."""
+        for pipe in (self._stdin, self._stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+    async def _ended(self, limit_s: float) -> bool:
+        with anyio.move_on_after(limit_s):
+            while self._popen.poll() is None:  # noqa: ASYNC110 - no event tells of it on every system
+                await anyio.sleep(_POLL_S)
+            return True
+        return False
+
+    async def _group_gone(self, limit_s: float) -> bool:
+        pause = _POLL_S
+        with anyio.move_on_after(limit_s):
+            while self._popen.poll() is None or _lives(self.pid):
+                await anyio.sleep(pause)
+                # A look reads a file for each process of the machine: not a hundred times a second.
+                pause = min(2 * pause, _LONGEST_POLL_S)
+            return True
+        return False
+
+    def _signal(self, number: int) -> bool:
+        """Whether the group had a member to signal."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            # Zombies on macOS, or members of another user: wait for them as for the others.
+            return True
+        return True
+
+
+def _lives(group: int) -> bool:
+    """Whether the group has a member that is more than a zombie."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not _is_listed() or any(fields[0] != "Z" for fields in _members(group).values())
+
+
+def group_members(group: int) -> list[int]:
+    """The processes of the group, where the system shows them as files."""
+    return list(_members(group))
+
+
+def _is_listed() -> bool:
+    """Whether the system shows its processes as files."""
+    return Path("/proc/self/stat").exists()
+
+
+def _members(group: int) -> dict[int, list[str]]:
+    """Of each member of the group the fields of its `stat`, from the state on (proc(5))."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name of the program, in brackets, may hold anything.
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if len(fields) > 12 and int(fields[2]) == group:
+            found[int(stat.parent.name)] = fields
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 _FLUSH_S = 0.5
-_SHOWN = 200
 
 Reading = MemoryObjectSendStream[SessionMessage | Exception]
 
@@ -81,7 +296,7 @@ class StdioStreams:
         lines = LineSplitter(self._limit)
         with contextlib.suppress(OSError):
             try:
-                with to_client, contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                with to_client, contextlib.suppress(*CLOSED):
                     while not self._fault and (chunk := await self._process.read()):
                         self._has_spoken = True
                         for line in lines.feed(chunk):
@@ -101,7 +316,7 @@ class StdioStreams:
                     await self._process.write(text.encode() + b"\n")
                     continue
                 if text is not None:
-                    with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                    with contextlib.suppress(*CLOSED):
                         await to_client.send(text)
         except OSError:
             # It may still be alive, but hears nothing more: the calls in flight must not wait for it.
@@ -115,12 +330,8 @@ class StdioStreams:
         if not line.strip():
             return None
         # Not strict: one broken letter in a text is no reason to lose an answer.
-        message = message_in(line.decode(errors="replace"))
-        if message is None:
-            shown = redacted(line[:_SHOWN].decode(errors="replace"), self._secrets)
-            logger.warning("%s wrote a line to stdout that is no MCP message: %s", self._label, shown)
-            return instead_of(line)
-        return message
+        text, told = line.decode(errors="replace"), "wrote a line to stdout"
+        return message_or_fault(text, label=self._label, told=told, secrets=self._secrets)
 
     def _instead_of(self, line: LongLine) -> SessionMessage | None:
         """An error for the request that the line answers. The whole session ends where that cannot be told."""
@@ -134,4 +345,4 @@ class StdioStreams:
             )
         if answers is None:
             return None
-        return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=answers, error=fault.as_error()))
+        return fault.answer_to(answers)

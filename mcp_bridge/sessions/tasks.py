@@ -13,12 +13,12 @@ import anyio
 import anyio.abc
 import mcp_types as types
 from mcp import Client
-from mcp.shared.dispatcher import CallOptions, ProgressFnT
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from ..exception_groups import ungrouped
-from ..ledger.identity import current_call
+from ..errors import ungrouped
+from ..ledger import current_call
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,9 @@ _CANCEL_S = 1.0
 """How long a server may take to hear that a task is no longer wanted: the call's time limit has passed by then."""
 _KEPT_MS = 24 * 60 * 60 * 1000
 """How long a server is asked to keep a result: longer than any call waits for it."""
+_TAKEN_OR_ANSWERED = TypeAdapter[types.CreateTaskResult | types.CallToolResult](
+    types.CreateTaskResult | types.CallToolResult
+)
 _MOST_REFUSALS = 2
 """How often the result of a task that has ended is asked for: the first answer may have been lost."""
 
@@ -94,17 +97,15 @@ class TaskCalls:
     ) -> types.CreateTaskResult | types.CallToolResult:
         wanted: Any = {"name": name, "arguments": arguments, "task": {"ttl": _KEPT_MS}, "_meta": meta or None}
         request = types.CallToolRequest(params=types.CallToolRequestParams.model_validate(wanted))
-        data = request.model_dump(by_alias=True, mode="json", exclude_none=True)
-        options: CallOptions = {}
-        # Under `send_request`, which takes the answer for a tool's result and nothing else.
-        session = self._client.session
-        session._stamp(data, options)
-        if progress is not None:
-            options["on_progress"] = progress
-        raw = await session._dispatcher.send_raw_request(data["method"], data["params"], options)
-        if "task" in raw:
-            return types.CreateTaskResult.model_validate(raw, by_name=False)
-        return types.CallToolResult.model_validate(raw, by_name=False)
+        try:
+            return await self._client.session.send_request(request, _TAKEN_OR_ANSWERED, progress_callback=progress)
+        except ValidationError as error:
+            # The SDK takes nothing but a tool's result for an answer, and its error holds what came.
+            came = [one["input"] for one in error.errors(include_url=False)]
+            created = next((one for one in came if isinstance(one, dict) and "task" in one), None)
+            if created is None:
+                raise
+        return types.CreateTaskResult.model_validate(created, by_name=False)
 
     async def _followed(self, task: types.Task, progress: ProgressFnT | None) -> types.CallToolResult:
         if progress is None:

@@ -11,6 +11,7 @@ import ssl
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +24,17 @@ from mcp_types import Implementation
 
 from ..access.auth import Login
 from ..access.redaction import redacted
-from ..control import CONTROL_ENV
+from ..access.settings import environment_proxy
+from ..control_tools import CONTROL_ENV
+from ..errors import SourceError
 from ..sources.environment import WORLD_DIR_PREFIX
 from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from .answering import Answers
 from .handlers import Handlers
 from .http_client import ContainedClient, HttpFaults, SseStreams
 from .listing import Catalogue, Notices, watched
-from .processes import ServerProcess, StderrTail
 from .protocol_version import Era, agree, client_mode, is_handshake
-from .stdio import StdioStreams
+from .stdio import ServerProcess, StderrTail, StdioStreams
 
 if TYPE_CHECKING:
     from .connections import Connections
@@ -40,29 +42,6 @@ if TYPE_CHECKING:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What one session, or one attempt at it, left behind: for the message when it fails, and to tell how it failed.
-
-
-class Ending:
-    """An event that is asked about before every call: an attribute in place of anyio's two calls. Most are never
-    waited for, and take no event of anyio's then."""
-
-    __slots__ = ("_event", "is_set")
-
-    def __init__(self) -> None:
-        self.is_set = False
-        self._event: anyio.Event | None = None
-
-    def set(self) -> None:
-        self.is_set = True
-        if self._event is not None:
-            self._event.set()
-
-    async def wait(self) -> None:
-        if self._event is None:
-            self._event = anyio.Event()
-            if self.is_set:
-                self._event.set()
-        await self._event.wait()
 
 
 class Notes:
@@ -77,9 +56,9 @@ class Notes:
         self.faults = HttpFaults()
         self.is_open = False
         """Set once the session is open: from there on a failed request is no failure to connect."""
-        self.has_session_id = False
-        """Whether the server keeps something for this session: it gave it an id over HTTP."""
-        self.gone = Ending()
+        self.session_id: str | None = None
+        """That the server gave this session over HTTP: it may keep something for it."""
+        self.gone = anyio.Event()
         """Set where the connection has ended, also while nobody calls."""
         self.why_gone = ""
 
@@ -168,24 +147,6 @@ class Transport:
         return (spec.cwd or "", spec.command, *spec.args) if isinstance(spec, StdioSpec) else ()
 
     @contextlib.asynccontextmanager
-    async def client(self, era: Era, notes: Notes) -> AsyncIterator[Client]:
-        """The client of `open` alone."""
-        async with self.open(era, notes) as catalogue:
-            yield catalogue.client
-
-    def _answering(self, era: Era, notices: Notices) -> tuple[Answers, dict[str, Any]]:
-        """The answers of a new session, and the options of its client."""
-        spec = self.spec
-        answers = Answers(self._handlers, label=spec.label, secrets=spec.secrets)
-        return answers, {
-            "mode": client_mode(era, spec.options.protocol),
-            "client_info": _CLIENT_INFO,
-            "message_handler": notices.hear,
-            "cache": None,  # every listing is the server's present one
-            **answers.client_options(),
-        }
-
-    @contextlib.asynccontextmanager
     async def open(self, era: Era, notes: Notes) -> AsyncIterator[Catalogue]:
         """What the server offers, not yet listed, through an entered client. Enter and leave it in one task.
 
@@ -193,13 +154,21 @@ class Transport:
         """
         spec, asked = self.spec, self.spec.options.protocol
         own = Notices()
-        answers, options = self._answering(era, own)
+        answers = Answers(self._handlers, label=spec.label, secrets=spec.secrets)
+        options = {
+            "mode": client_mode(era, asked),
+            "client_info": _CLIENT_INFO,
+            "message_handler": own.hear,
+            "cache": None,  # every listing is the server's present one
+            **answers.client_options(),
+        }
+        opened: AbstractAsyncContextManager[Client]
         if isinstance(spec, StdioSpec):
             opened = _stdio(spec, options, notes)
         elif isinstance(spec, HttpSpec):
             opened = self._http(spec, era, options, notes)
         else:
-            opened = _in_process(spec, options)
+            opened = Client(spec.factory() if spec.factory is not None else spec.server, **options)
         async with opened as client:
             answers.install(client)
             await agree(client, asked, answers.capabilities())
@@ -227,7 +196,8 @@ class Transport:
             # One status says little of a session that goes on: later ones come with their call.
             if response.status_code >= 400 and not notes.is_open and _same_place(response.request.url, where):
                 notes.http_status = response.status_code
-            notes.has_session_id = notes.has_session_id or "mcp-session-id" in response.headers
+            if not notes.is_open:
+                notes.session_id = response.headers.get("mcp-session-id", notes.session_id)
 
         # No read limit here: a call's own time limit is the bridge's.
         timeout = httpx2.Timeout(self.connect_timeout_s, read=None)
@@ -242,7 +212,7 @@ class Transport:
         }
         most = spec.options.max_answer_bytes
         if era == "sse":
-            notes.has_session_id = True
+            notes.session_id = "of the stream"
             async with httpx2.AsyncClient(**settings) as http:
                 streams = SseStreams(
                     spec.url,
@@ -256,23 +226,35 @@ class Transport:
                     yield client
             return
         async with self._connected(spec) as connections, contextlib.AsyncExitStack() as stack:
-            if connections is not None:
-                settings["transport"] = connections.transport()
+            transport = None if connections is None else connections.transport()
+            settings["transport"] = transport
             contained = ContainedClient(
                 faults=notes.faults, max_answer_bytes=most, is_open=lambda: notes.is_open, **settings
             )
             http = await stack.enter_async_context(contained)
             # The size of events is bounded by `ContainedClient`, whose fault costs one call and not the session.
             streamable = streamable_http_client(spec.url, http_client=http, max_sse_event_size=None)
+            if transport is not None:
+                from .direct_calls import DirectCalls
+
+                streamable = DirectCalls(
+                    streamable,
+                    http,
+                    transport,
+                    spec.url,
+                    most_bytes=most,
+                    session_id=lambda: notes.session_id,
+                    is_open=lambda: notes.is_open,
+                ).open()
             yield await stack.enter_async_context(Client(streamable, **options))
 
     @contextlib.asynccontextmanager
     async def _connected(self, spec: HttpSpec) -> AsyncIterator[Connections | None]:
         """The connections of all sessions, or None where each session makes its own: through a proxy, and in trio."""
-        from .connections import Connections, uses_proxy  # loads aiohttp, which other servers do without
+        from .connections import Connections  # loads aiohttp, which other servers do without
 
         proxy = spec.access.proxy
-        if proxy or (proxy is None and uses_proxy(spec.url)) or not _on_asyncio():
+        if proxy or (proxy is None and environment_proxy(spec.url)) or not _on_asyncio():
             yield None
             return
         if self._connections is None:
@@ -288,17 +270,14 @@ async def _stdio(spec: StdioSpec, options: dict[str, Any], notes: Notes) -> Asyn
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(tail.follow)
-            async with Client(_streams(spec, tail, notes), **options) as client:
+            async with (
+                _with_world_dir(spec) as own,
+                Client(_started(own, tail, notes), **options) as client,
+            ):
                 yield client
             group.cancel_scope.cancel()
     finally:
         tail.close()
-
-
-@contextlib.asynccontextmanager
-async def _streams(spec: StdioSpec, tail: StderrTail, notes: Notes) -> AsyncIterator[Any]:
-    async with _with_world_dir(spec) as own, _started(own, tail, notes) as streams:
-        yield streams
 
 
 @contextlib.asynccontextmanager
@@ -307,7 +286,7 @@ async def _with_world_dir(spec: StdioSpec) -> AsyncIterator[StdioSpec]:
     if not spec.has_world_dir:
         yield spec
         return
-    folder = await anyio.to_thread.run_sync(_new_world_dir, spec.options.world_template)
+    folder = await anyio.to_thread.run_sync(_new_world_dir, spec.seed_folder)
     try:
         yield spec.with_world_dir(folder)
     finally:
@@ -318,15 +297,30 @@ async def _with_world_dir(spec: StdioSpec) -> AsyncIterator[StdioSpec]:
                 logger.warning("the folder of a world of %s cannot be removed: %s", spec.label, error)
 
 
-def _new_world_dir(template: str | None) -> str:
+def _new_world_dir(seed: str | None) -> str:
     folder = tempfile.mkdtemp(prefix=WORLD_DIR_PREFIX)
     try:
-        if template is not None:
-            shutil.copytree(template, folder, symlinks=True, dirs_exist_ok=True)
+        if seed is not None:
+            shutil.copytree(seed, folder, symlinks=True, dirs_exist_ok=True)
+            _refuse_links_outside(folder, seed)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder
+
+
+def _refuse_links_outside(folder: str, seed: str) -> None:
+    """A link that leaves the copy would let one world write what all others, and the user, see."""
+    inside = os.path.realpath(folder)
+    for here, folders, files in os.walk(folder):
+        for name in [*folders, *files]:
+            path = os.path.join(here, name)
+            if os.path.islink(path) and os.path.commonpath((inside, os.path.realpath(path))) != inside:
+                found = os.path.join(seed, os.path.relpath(path, folder))
+                raise SourceError(
+                    f"world.folder: {found!r} is a link to {os.readlink(path)!r}, which leaves the folder, so a world "
+                    "could change what is there; put a copy in its place, or a relative link inside the folder"
+                )
 
 
 @contextlib.asynccontextmanager
@@ -352,13 +346,6 @@ async def _started(spec: StdioSpec, tail: StderrTail, notes: Notes) -> AsyncIter
     )
     async with stdio.open() as streams:
         yield streams
-
-
-@contextlib.asynccontextmanager
-async def _in_process(spec: ServerObjectSpec, options: dict[str, Any]) -> AsyncIterator[Client]:
-    server = spec.factory() if spec.factory is not None else spec.server
-    async with Client(server, **options) as client:
-        yield client
 
 
 def _same_place(url: httpx2.URL, other: httpx2.URL) -> bool:

@@ -1,7 +1,7 @@
 """Servers' processes end also where this process is killed and can end nothing itself.
 
-One small process of ours watches. It is started with the first server, holds a pipe that breaks when we die, and
-then ends every process group that it was told of.
+One small process of ours, which runs this file, watches. It is started with the first server, holds a pipe that breaks
+when we die, and then ends every process group that it was told of. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import atexit
 import contextlib
 import logging
 import os
+import select
+import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
+import time
 
 logger = logging.getLogger(__name__)
 
-_SCRIPT = Path(__file__).with_name("watchdog_process.py")
 _END_S = 3.0
 
 
@@ -62,7 +63,7 @@ class Watchdog:
             return
         # Unbuffered; a session of its own, so that Ctrl-C at the terminal does not reach it.
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_SCRIPT)],
+            [sys.executable, "-I", "-S", __file__],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -86,5 +87,56 @@ class Watchdog:
         self._process = None
 
 
-watchdog = Watchdog()
-atexit.register(watchdog.end)
+# ---------------------------------------------------------------------------------------------------------------------
+# The watching process
+
+_LOOK_S = 2.0
+"""How often to look for the parent: a fork of it may hold the pipe open."""
+_GRACE_S = 1.0
+
+
+def watch() -> None:
+    """Run by the watching process. Standard input says which groups there are, one a line: `+123` or `-123`."""
+    parent, groups, rest = os.getppid(), set[int](), b""
+    while True:
+        has_parent = os.getppid() == parent
+        # What a parent said last is read also where it has died by now.
+        if not select.select([0], [], [], _LOOK_S if has_parent else 0)[0]:
+            if has_parent:
+                continue
+            break
+        chunk = os.read(0, 65_536)
+        if not chunk:
+            break
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
+    end(groups)
+
+
+def end(groups: set[int]) -> None:
+    """SIGTERM, a second, SIGKILL."""
+    left = {group for group in groups if signalled(group, signal.SIGTERM)}
+    deadline = time.monotonic() + _GRACE_S
+    while left and time.monotonic() < deadline:
+        time.sleep(0.02)
+        left = {group for group in left if signalled(group, 0)}
+    for group in left:
+        signalled(group, signal.SIGKILL)
+
+
+def signalled(group: int, number: int) -> bool:
+    """Whether there was somebody to signal."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    watch()
+else:
+    watchdog = Watchdog()
+    atexit.register(watchdog.end)

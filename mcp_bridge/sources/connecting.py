@@ -10,8 +10,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from ..errors import SourceError
-from ..exception_groups import as_itself
+from ..errors import SourceError, as_itself
 from ..sessions.handlers import Handlers
 from ..toolsets.results import positive
 from ..toolsets.toolset import Limits, Part, Toolset
@@ -62,7 +61,7 @@ async def connect(
     specs = identify(source)
     async with _owners() as group:
         parts = await _open(specs, group, limits, connect_timeout_s, handlers, inject_faults)
-        toolset = Toolset(parts, limits, group)
+        toolset = Toolset(parts, limits, group, specs)
         try:
             yield toolset
         finally:

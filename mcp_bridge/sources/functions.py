@@ -19,7 +19,6 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure
 from ..records import Tool, ToolResult, WorldKind
-from ..toolsets.plain import NotPlain, plain_copy
 from ..toolsets.results import EMPTY, compact_json, error
 from ..world import Setup
 from .marking import behaviour_of
@@ -61,7 +60,7 @@ class FunctionTool:
         the function is given is its own: what it changes there, or keeps, is not what the policy is said to have given.
         """
         try:
-            own = _copied(arguments)
+            own = copy.deepcopy(dict(arguments))
         except RecursionError:
             return error(f"{self.tool.name}: the arguments are nested too deeply", "invalid_arguments")
         converted = self.convert(own)
@@ -116,15 +115,6 @@ class FunctionTool:
                 "return a string, numbers, lists, dicts, a dataclass or a pydantic model",
                 delivery="answered",
             ) from problem
-
-
-def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    given = dict(arguments)
-    try:
-        copied: dict[str, Any] = plain_copy(given)
-    except NotPlain:
-        return copy.deepcopy(given)
-    return copied
 
 
 class FunctionSource:

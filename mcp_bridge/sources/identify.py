@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..access.redaction import shown_arguments, shown_text, url_secrets
+from ..access.redaction import is_url, shown_arguments, shown_text, url_secrets
 from ..errors import SourceError
 from ..world import WorldSource
 from .functions import function_name
@@ -56,7 +56,7 @@ def identify(source: Any) -> list[Spec]:
 
 
 def _from_text(source: str) -> list[Spec]:
-    if _is_url(source):
+    if is_url(source):
         check_url(source, "the source")
         if _names_document(source):
             return [OpenApiSpec("", source, secrets=url_secrets(source))]
@@ -88,7 +88,7 @@ def _from_list(source: list[Any]) -> list[Spec]:
     if not source:
         raise SourceError(f"the source is an empty list. {ACCEPTED}")
     if all(isinstance(part, str) for part in source) and not all(
-        _is_url(part) or part.endswith((".json", *_YAML)) for part in source
+        is_url(part) or part.endswith((".json", *_YAML)) for part in source
     ):
         command, *args = source
         if not command:
@@ -97,10 +97,6 @@ def _from_list(source: list[Any]) -> list[Spec]:
             )
         return [StdioSpec("", os.path.expanduser(command), tuple(args))]
     return [spec for part in source for spec in identify(part)]
-
-
-def _is_url(text: str) -> bool:
-    return text.lower().startswith(("http://", "https://"))
 
 
 def _from_object(source: Any) -> Spec:

@@ -7,7 +7,7 @@
 
 `"type": "sse"` is for a server of HTTP's old transport; without a type, a URL that takes no POST is asked in that way
 too. An entry with `openapi` is an API (`mcp_bridge.openapi.openapi_settings`). What may stand in `toolbake` is in
-`mcp_bridge.sources.options`.
+`mcp_bridge.sources.server_options`.
 
 Beside `headers`, an entry with `url` may have `auth`, `tls` and `proxy`: see `mcp_bridge.access.settings`.
 
@@ -33,7 +33,7 @@ from ..access.redaction import shown_arguments, shown_text, url_secrets
 from ..access.settings import read_access
 from ..errors import SourceError
 from .environment import WORLD_DIR, expanded, secret_variables
-from .options import ServerOptions, read_options
+from .server_options import ServerOptions, read_options
 from .specs import HttpSpec, OpenApiSpec, ServerSpec, StdioSpec, UrlTransport
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,10 @@ def read_openapi_entry(name: str, entry: Mapping[str, Any], place: str, folder: 
 
     _refuse_unknown_keys(entry, place)
     options = read_options(entry.get("toolbake", {}), place)
-    _refuse_template(options, place)
+    if options.world is not None:
+        raise SourceError(
+            f"{place}: world does nothing here: an API has no worlds. Put a twin before it, sandboxes.api.ApiTwin"
+        )
     return read_entry(name, entry, place, folder, options)
 
 
@@ -125,8 +128,11 @@ def _refuse_unknown_keys(entry: Mapping[str, Any], place: str) -> None:
     known = (_OPENAPI_KEYS if "openapi" in entry else _STDIO_KEYS | _HTTP_KEYS) | _COMMON_KEYS
     for key in entry:
         if key not in known | _FOREIGN_KEYS:
-            near = difflib.get_close_matches(str(key), sorted(known), n=1)
+            near = difflib.get_close_matches(str(key), [*sorted(known), *ServerOptions.model_fields], n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
+            if near and near[0] in ServerOptions.model_fields:
+                value = shown_text(json.dumps(entry[key], default=repr)) if key == near[0] else "..."
+                hint = f' It belongs in the entry\'s object "toolbake": {{"{near[0]}": {value}}}.'
             raise SourceError(f"{place} has an unknown key {key!r}.{hint} Known: {', '.join(sorted(known))}")
 
 
@@ -144,7 +150,7 @@ def _read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path) -
         raise SourceError(f"{place} has {mixed[0]!r}, which does nothing beside {_transport(entry)!r}; remove it")
     options = _with_places(read_options(entry.get("toolbake", {}), place), folder)
     if "url" in entry:
-        _refuse_template(options, place)
+        _refuse_folder(options, place)
     read = _stdio if "command" in entry else _http
     return read(name, entry, place, folder, options)
 
@@ -154,15 +160,16 @@ def _with_places(options: ServerOptions, folder: Path) -> ServerOptions:
     update: dict[str, Any] = {}
     if options.roots is not None:
         update["roots"] = tuple(one if "://" in one else str(folder / Path(one).expanduser()) for one in options.roots)
-    if options.world_template is not None:
-        update["world_template"] = str(folder / Path(options.world_template).expanduser())
+    if options.world is not None and options.world.folder is not None:
+        seed = str(folder / Path(options.world.folder).expanduser())
+        update["world"] = options.world.model_copy(update={"folder": seed})
     return options.model_copy(update=update)
 
 
-def _refuse_template(options: ServerOptions, place: str) -> None:
-    if options.world_template is not None:
+def _refuse_folder(options: ServerOptions, place: str) -> None:
+    if options.world is not None and options.world.folder is not None:
         raise SourceError(
-            f'{place}: world_template does nothing here; it is for a "command" that uses {WORLD_DIR} in its command, '
+            f'{place}: world.folder does nothing here; it is for a "command" that uses {WORLD_DIR} in its command, '
             "args, env or cwd"
         )
 
@@ -174,7 +181,7 @@ def _transport(entry: Mapping[str, Any]) -> str:
 def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, options: ServerOptions) -> StdioSpec:
     command = entry["command"]
     if not isinstance(command, str) or not command:
-        raise SourceError(f"{place}: command is {command!r}; it must be the name or path of a program")
+        raise SourceError(f"{place}: command is {_shown(command)}; it must be the name or path of a program")
     args = entry.get("args", [])
     if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
         raise SourceError(f"{place}: args is {_shown(args)}; it must be a list of strings")
@@ -198,18 +205,22 @@ def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, option
         secrets=(*secrets, *command_secrets, *args_secrets),
         credentials=secret_variables([entry["command"], *args, *_strings(entry, "env", place).values()]),
     )
-    template = options.world_template
-    if template is not None and not spec.has_world_dir:
-        _refuse_template(options, place)
-    if template is not None and not os.path.isdir(template):
-        raise SourceError(f"{place}: world_template {template!r} is no folder; give one that is copied for each world")
+    seed = spec.seed_folder
+    if seed is not None and not spec.has_world_dir:
+        _refuse_folder(options, place)
+    if seed is not None and options.isolation == "shared":
+        raise SourceError(
+            f'{place}: isolation "shared" gives all worlds one process, so one folder; remove it, or world.folder'
+        )
+    if seed is not None and not os.path.isdir(seed):
+        raise SourceError(f"{place}: world.folder {seed!r} is no folder; give one that is copied for each world")
     return spec
 
 
 def _http(name: str, entry: Mapping[str, Any], place: str, folder: Path, options: ServerOptions) -> HttpSpec:
     headers, header_secrets = expanded(_strings(entry, "headers", place), "headers", place)
     if not isinstance(entry["url"], str):
-        raise SourceError(f"{place}: url is {entry['url']!r}; it must be a string")
+        raise SourceError(f"{place}: url is {_shown(entry['url'])}; it must be a string")
     url, url_values = expanded({"url": entry["url"]}, "", place)
     check_url(url["url"], place)
     if options.isolation == "process":

@@ -6,13 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ..access.hiding import environment_credentials, header_credentials
-from ..access.redaction import argument_secrets, environment_secrets, public_url, shown_arguments, text_secrets
+from ..access.redaction import (
+    argument_secrets,
+    environment_credentials,
+    environment_secrets,
+    header_credentials,
+    public_url,
+    shown_arguments,
+    text_secrets,
+)
 from ..access.redaction import redacted as redacted
 from ..access.settings import Access
 from ..world import WorldSource
 from .environment import WORLD_DIR
-from .options import ServerOptions
+from .server_options import ServerOptions
 
 _LONGEST_LABEL = 200
 
@@ -33,7 +40,7 @@ class StdioSpec:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """What else is never shown; the secrets in the arguments and every value of `env` are added to it."""
     credentials: tuple[str, ...] = field(default=(), repr=False)
-    """What is not shown to the policy either (see `mcp_bridge.access.hiding`); those in the arguments and the
+    """What is not shown to the policy either (see `mcp_bridge.access.redaction`); those in the arguments and the
     environment are added to it."""
 
     def __post_init__(self) -> None:
@@ -58,6 +65,11 @@ class StdioSpec:
     def has_world_dir(self) -> bool:
         """Whether each process is given a folder of its own."""
         return any(WORLD_DIR in text for text in (self.command, *self.args, *self.env.values(), self.cwd or ""))
+
+    @property
+    def seed_folder(self) -> str | None:
+        """What is copied into the folder of each process; None: it is empty."""
+        return self.options.world.folder if self.options.world is not None else None
 
     def with_world_dir(self, folder: str) -> StdioSpec:
         """As it is started for one world, whose folder is `folder`."""

@@ -1,4 +1,4 @@
-"""Checks of values against JSON Schemas that always come to an end.
+"""JSON Schemas: which of them can be used, and checks of values against them that always come to an end.
 
 `jsonschema` matches patterns with Python's `re`, which some patterns hold for ever, and goes through `anyOf` and `$ref`
 as often as a schema leads it there, which thirty short definitions can make a thousand million times. Both run on the
@@ -9,21 +9,168 @@ a whole check has one too. A value that could not be checked in time is not vali
 from __future__ import annotations
 
 import functools
+import graphlib
 import itertools
 import json
+import logging
+import math
+import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from fractions import Fraction
 from typing import Any
 
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.exceptions import SchemaError, best_match
 from jsonschema.validators import extend, validator_for
-from referencing import Registry
+from referencing import Registry, Resource
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
-from .multiples import multiple_of
-from .patterns import compiled_pattern, with_readable_patterns
-from .subschemas import NAMED
+from ..records import LeftOut, Tool
+
+logger = logging.getLogger(__name__)
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Keywords that hold other schemas
+
+ONE = frozenset(
+    {"additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "then"}
+    | {"propertyNames", "unevaluatedItems", "unevaluatedProperties"}
+)
+"""Keywords whose value is a schema."""
+MANY = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+"""Keywords whose value is a list of schemas."""
+NAMED = frozenset({"dependentSchemas", "patternProperties", "properties"})
+"""Keywords whose value is an object of schemas."""
+
+# Those of older drafts, too.
+_ALL_MANY = MANY | {"items"}
+_ALL_NAMED = NAMED | {"$defs", "definitions", "dependencies"}
+_SAME_VALUE = ("allOf", "anyOf", "dependentSchemas", "else", "if", "not", "oneOf", "then")
+"""Keywords whose schemas are applied to the very value that theirs is applied to."""
+_DESCRIBING = frozenset(
+    {"$comment", "$recursiveAnchor", "default", "deprecated", "description", "examples", "readOnly", "title"}
+    | {"writeOnly"}
+)
+"""Keywords that say nothing of which values are valid; what stands under them may be anything."""
+
+
+def replaced(schema: dict[str, Any], change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """A copy of `schema` in which `change` was made to each schema that stands directly in it."""
+
+    def one(value: Any) -> Any:
+        return change(value) if isinstance(value, dict) else value
+
+    copy: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _ALL_NAMED and isinstance(value, dict):
+            copy[key] = {name: one(inner) for name, inner in value.items()}
+        elif key in _ALL_MANY and isinstance(value, list):
+            copy[key] = [one(inner) for inner in value]
+        else:
+            copy[key] = one(value) if key in ONE else value
+    return copy
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Patterns of JSON Schema are in JavaScript's dialect of regular expressions. What Python cannot read of it (`\p{L}`,
+# `(?<year>...)`) makes a schema no worse for a model, and is not checked here.
+
+# To `regex` a brace may begin a fuzzy match; to JavaScript and `re` one that holds no count is a letter.
+_BRACE = re.compile(r"(\\.)|\{(?!\d+\}|\d*,\d*\})", re.DOTALL)
+_MOST_PARTS = 100_000
+"""Of one pattern, and twice that of all patterns of a schema: `regex` needs a tenth of a second to compile so many, and
+about 400 bytes for each."""
+_ITEM = re.compile(
+    r"(?P<open>\()|(?P<close>\))|\{(?P<least>\d{1,9})(?:,\d*)?\}|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|\\.|.", re.DOTALL
+)
+_IGNORES_CASE = re.compile(r"\(\?[a-zA-Z]*i")
+_PARTS_OF_A_RANGE = 2000
+"""Of characters whose case is ignored: `re` goes through all of them."""
+
+
+def parts_of(pattern: str) -> int:
+    """About how many parts a pattern is compiled into; no more than is counted up to. What must come `n` times is
+    written out `n` times and once more, and so a hundred letters can become more than any memory holds."""
+    of_a_range = _PARTS_OF_A_RANGE if _IGNORES_CASE.search(pattern) else 1
+    sizes, last = [0], 0
+    for item in _ITEM.finditer(pattern):
+        if item["open"]:
+            sizes.append(0)
+            continue
+        if item["close"] and len(sizes) > 1:
+            last = sizes.pop() + 1
+        elif item["least"]:
+            more = last * int(item["least"]) if int(item["least"]) > 1 else 0
+            sizes[-1] += more
+            last += more
+            continue
+        else:
+            last = 1 + of_a_range * item["set"].count("-") if item["set"] else 1
+        sizes[-1] += last
+        if sizes[-1] > 2 * _MOST_PARTS:
+            break
+    return sum(sizes)
+
+
+@functools.lru_cache(maxsize=4096)
+def compiled_pattern(pattern: str) -> Any:
+    """A pattern of `regex`, whose `search` takes a time limit; None where Python cannot read it as `re` does, or would
+    take too long to compile it."""
+    import regex
+
+    if parts_of(pattern) > _MOST_PARTS:
+        return None
+    try:
+        re.compile(pattern)
+        return regex.compile(_BRACE.sub(lambda found: found[1] or r"\{", pattern))
+    except (re.error, regex.error, OverflowError, RecursionError):
+        return None
+
+
+def is_readable(pattern: Any) -> bool:
+    """Whether Python can read a pattern, in time."""
+    return isinstance(pattern, str) and compiled_pattern(pattern) is not None
+
+
+def with_readable_patterns(schema: Any, leave_out: Callable[[str], None]) -> Any:
+    """`schema` without the patterns that Python cannot read, or not in time, and itself where it has none. `leave_out`:
+    is told each.
+
+    Where a name may fit a pattern that was left out, further names are let through.
+    """
+    left = 2 * _MOST_PARTS
+
+    def reads(pattern: Any) -> bool:
+        nonlocal left
+        if not isinstance(pattern, str) or (parts := parts_of(pattern)) > min(left, _MOST_PARTS):
+            return False
+        left -= parts
+        return compiled_pattern(pattern) is not None
+
+    def readable(one: dict[str, Any]) -> dict[str, Any]:
+        made = replaced(one, readable)
+        pattern, named = made.get("pattern"), made.get("patternProperties")
+        if isinstance(pattern, str) and not reads(pattern):
+            leave_out(pattern)
+            del made["pattern"]
+        if isinstance(named, dict) and (left_out := [name for name in named if not reads(name)]):
+            for name in left_out:
+                leave_out(name)
+            made["patternProperties"] = {name: inner for name, inner in named.items() if name not in left_out}
+            for key in ("additionalProperties", "unevaluatedProperties"):
+                made.pop(key, None)
+        return made
+
+    found = readable(schema) if isinstance(schema, dict) else schema
+    return schema if found == schema else found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks in a limited time
 
 PATTERN_S = 0.25
 """The most processor time of one pattern on one text."""
@@ -32,12 +179,6 @@ _CHECK_S_PER_MILLION_CHARS = 2.0
 """What a large value may take on top: a plain check of a million characters takes half a second."""
 _MOST_COUNTED = 20_000_000
 _SHOWN = 60
-_DESCRIBING = frozenset(
-    {"$comment", "$recursiveAnchor", "default", "deprecated", "description", "examples", "readOnly", "title"}
-    | {"writeOnly"}
-)
-"""Keywords that say nothing of which values are valid; what stands under them may be anything."""
-_NAMED = NAMED | {"$defs", "definitions", "dependencies"}
 
 
 class SchemaTimeout(Exception):
@@ -57,7 +198,7 @@ def compiled_schema(
     kind = validator_for(readable, default=Draft202012Validator)
     text = _text(readable)
     if not is_known_valid:
-        _require_valid(kind, readable, text)
+        _check_schema(kind, readable) if text is None else _check_schema_text(kind, text)
     has_both = text is None or ('"patternProperties"' in text and '"unevaluatedProperties"' in text)
     if has_both:
         left_out("unevaluatedProperties beside patternProperties")
@@ -121,22 +262,14 @@ def _text(schema: Any) -> str | None:
         return None
 
 
-def _require_valid(kind: Any, schema: Any, text: str | None) -> None:
-    """Raises `SchemaError`. Takes milliseconds, so it is done once for each text: the same tools come again with every
-    session and every sandbox."""
-    if text is None:
-        _check_schema(kind, schema)
-    else:
-        _check_schema_text(kind, text)
-
-
 @functools.lru_cache(maxsize=2048)
 def _check_schema_text(kind: Any, text: str) -> None:
+    """Takes milliseconds, so it is done once: the same tools come again with every session and every sandbox."""
     _check_schema(kind, json.loads(text))
 
 
 def _check_schema(kind: Any, schema: Any) -> None:
-    """As `check_schema` of jsonschema, but for keywords that only describe."""
+    """As `check_schema` of jsonschema, but for keywords that only describe. Raises `SchemaError`."""
     checker = validator_for(kind.META_SCHEMA, default=Draft202012Validator)(kind.META_SCHEMA)
     problems = [one for one in checker.iter_errors(schema) if not _only_describes(one)]
     if problems:
@@ -145,7 +278,7 @@ def _check_schema(kind: Any, schema: Any) -> None:
 
 def _only_describes(problem: ValidationError) -> bool:
     steps = list(problem.absolute_path)
-    return bool(steps) and steps[-1] in _DESCRIBING and not (len(steps) > 1 and steps[-2] in _NAMED)
+    return bool(steps) and steps[-1] in _DESCRIBING and not (len(steps) > 1 and steps[-2] in _ALL_NAMED)
 
 
 @functools.cache
@@ -153,13 +286,13 @@ def _bounded(kind: Any, checks_unevaluated: bool) -> Any:
     """`kind`, a class of validators, with keywords that keep to the time of the check."""
     ours = {
         "additionalProperties": _additional_properties(kind.VALIDATORS.get("additionalProperties")),
-        "multipleOf": multiple_of,
+        "multipleOf": _multiple_of,
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "uniqueItems": _unique_items,
     }
     if not checks_unevaluated:
-        ours["unevaluatedProperties"] = _allow
+        ours["unevaluatedProperties"] = lambda *_: None
     bounded = extend(kind, {name: _timed(ours.get(name, keyword)) for name, keyword in kind.VALIDATORS.items()})
     evolve = bounded.evolve
 
@@ -184,11 +317,7 @@ def _timed(keyword: Any) -> Any:
     return timed
 
 
-def _allow(*_: Any) -> None:
-    return None
-
-
-def _found(pattern: str, text: str) -> bool:
+def pattern_found(pattern: str, text: str) -> bool:
     """Whether `text` holds what `pattern` asks for; also where Python cannot read the pattern."""
     compiled = compiled_pattern(pattern)
     try:
@@ -201,7 +330,7 @@ def _found(pattern: str, text: str) -> bool:
 
 
 def _pattern(validator: Any, pattern: str, value: Any, _: Any) -> Iterator[ValidationError]:
-    if validator.is_type(value, "string") and not _found(pattern, value):
+    if validator.is_type(value, "string") and not pattern_found(pattern, value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
@@ -209,7 +338,7 @@ def _pattern_properties(validator: Any, patterns: Mapping[str, Any], value: Any,
     if validator.is_type(value, "object"):
         for pattern, schema in patterns.items():
             for name, inner in value.items():
-                if compiled_pattern(pattern) is not None and _found(pattern, name):
+                if compiled_pattern(pattern) is not None and pattern_found(pattern, name):
                     yield from validator.descend(inner, schema, path=name, schema_path=pattern)
 
 
@@ -219,7 +348,7 @@ def _additional_properties(keyword: Any) -> Any:
     def additional_properties(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
         patterns = schema.get("patternProperties")
         if patterns and validator.is_type(value, "object"):
-            value = {name: one for name, one in value.items() if not any(_found(each, name) for each in patterns)}
+            value = {name: one for name, one in value.items() if not any(pattern_found(each, name) for each in patterns)}
             schema = {key: one for key, one in schema.items() if key != "patternProperties"}
         return keyword(validator, wanted, value, schema)
 
@@ -239,3 +368,128 @@ def _identity(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "array", tuple(map(_identity, value))
     return (type(value).__name__, value) if isinstance(value, bool) else value
+
+
+def exact_multiple(step: int | float, times: int) -> int | float:
+    """`times * step` as it is written: 57 times 0.01 is 0.57, and not 0.5700000000000001."""
+    return step * times if isinstance(step, int) else float(_written(step) * times)
+
+
+def _multiple_of(validator: Any, step: Any, value: Any, _: Any) -> Iterator[ValidationError]:
+    """The keyword, as `jsonschema` calls it, by the numbers as they are written: divided as floats, 19.99 is not a
+    multiple of 0.01."""
+    if validator.is_type(value, "number") and not is_multiple(value, step):
+        yield ValidationError(f"{value!r} is not a multiple of {step}")
+
+
+def is_multiple(value: int | float, step: int | float) -> bool:
+    """Whether the value, as it is written, is `step` times a whole number."""
+    if isinstance(step, int):
+        return not value % step
+    is_number = isinstance(value, int) or math.isfinite(value)
+    return is_number and (_written(value) / _written(step)).denominator == 1
+
+
+def _written(number: int | float) -> Fraction:
+    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Schemas of tools
+
+
+def split_usable(tools: list[Tool], label: str) -> tuple[list[Tool], list[LeftOut]]:
+    """The tools whose arguments can be checked, and the others with the reason.
+
+    An output schema that cannot be used costs no tool: it is dropped, with a warning that the results are not checked.
+    """
+    usable, left_out = [], []
+    for tool in tools:
+        name, source = tool.name_at_source or tool.name, tool.source or label
+        if (problem := schema_problem(tool.input_schema)) is not None:
+            left_out.append(LeftOut(tool=name, source=source, reason=f"its input schema {problem}"))
+            continue
+        if tool.output_schema is not None and (problem := schema_problem(tool.output_schema)) is not None:
+            logger.warning("tool %r of %s: its output schema %s; its results are not checked", name, source, problem)
+            tool = tool.model_copy(update={"output_schema": None})
+        usable.append(tool)
+    return usable, left_out
+
+
+def schema_problem(schema: Mapping[str, Any]) -> str | None:
+    """Why a schema of a tool cannot be used, to be read after "its schema"; None where it can."""
+    try:
+        compiled_schema(schema)
+        return _reference_problem(with_readable_patterns(schema, lambda _: None))
+    except SchemaError as error:
+        return f"is no valid JSON Schema: {error.message} at {error.json_path}"
+    except RecursionError:
+        return "is nested too deeply"
+
+
+def _reference_problem(schema: Mapping[str, Any]) -> str | None:
+    """What is wrong with the first reference that cannot be followed inside the schema, or that leads back to itself
+    for the same value, which would be checked for ever. Nothing is ever fetched."""
+    root = Resource.from_contents(schema, default_specification=DRAFT202012)
+    uri = root.id() or ""
+    pending = deque([(root, Registry().with_resource(uri, root).resolver(uri))])
+    applied: dict[int, list[int]] = {}
+    references: dict[int, str] = {}
+    while pending:
+        one, resolver = pending.popleft()
+        here = id(one.contents)
+        if here in applied or not isinstance(one.contents, Mapping):
+            continue
+        applied[here] = [id(inner) for inner in _on_the_same_value(one.contents)]
+        reference = one.contents.get("$ref")
+        if isinstance(reference, str):
+            try:
+                found = resolver.lookup(reference)
+            except Unresolvable:
+                return f"has a reference that leads nowhere: {reference!r}"
+            references[here] = reference
+            applied[here].append(id(found.contents))
+            target = Resource.from_contents(found.contents, default_specification=DRAFT202012)
+            pending.append((target, found.resolver))
+        pending += [(inner, resolver.in_subresource(inner)) for inner in one.subresources()]
+    try:
+        graphlib.TopologicalSorter(applied).prepare()
+    except graphlib.CycleError as circle:
+        back = next(references[place] for place in circle.args[1] if place in references)
+        return f"has a reference that leads back to itself: {back!r}"
+    return None
+
+
+def _on_the_same_value(schema: Mapping[str, Any]) -> Iterator[Any]:
+    for keyword in _SAME_VALUE:
+        inner = schema.get(keyword)
+        if keyword == "dependentSchemas" and isinstance(inner, Mapping):
+            yield from inner.values()
+        else:
+            yield from inner if isinstance(inner, list) else [inner]
+
+
+@functools.lru_cache(maxsize=1024)
+def result_check(tool: str, schema: str) -> Callable[[Any], str | None] | None:
+    """From a result's structured content to what is wrong with it, in the words of the SDK's client, or None.
+
+    `schema`: the tool's output schema as JSON; the sessions with a server share its check. None for one that cannot be
+    used.
+    """
+    document = json.loads(schema)
+    if schema_problem(document) is not None:
+        return None
+
+    def left_out(part: str) -> None:
+        logger.warning("results of %r are not checked against %r, which cannot be checked here", tool, part)
+
+    validator = compiled_schema(document, left_out, is_known_valid=True)
+
+    def problem(structured: Any) -> str | None:
+        try:
+            error = best_match(schema_errors(validator, structured))
+        except SchemaTimeout as timeout:
+            return f"Structured content returned by tool {tool} could not be checked in time: {timeout}"
+        return None if error is None else f"Invalid structured content returned by tool {tool}: {error}"
+
+    return problem

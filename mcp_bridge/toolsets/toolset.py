@@ -10,26 +10,26 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 import anyio.abc
 
-from ..control import DEFAULT_WORLD
-from ..errors import CallTimeout, SourceError, ToolFailure
-from ..exception_groups import raise_as_itself, ungrouped
-from ..guard.destructive import refuse_in_training, require_known
+from ..control_tools import DEFAULT_WORLD
+from ..errors import CallTimeout, SourceError, ToolFailure, as_itself, raise_as_itself, ungrouped
+from ..guard.naming import Named, told_apart
+from ..guard.permissions import choose, dangerous, refuse_in_training, require_known
 from ..guard.rate_limit import Turns
-from ..ledger.lines import Entry, Ledger, LedgerLine
-from ..ledger.once import call_once
+from ..ledger import Entry, Ledger, LedgerLine, call_once
 from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind
-from ..world import Setup, World
-from .copies import ToolsetCopy, copy_all, opened_together
-from .parts import Limits as Limits
-from .parts import Offer, offers_of
-from .parts import Part as Part
+from ..sources.server_options import ServerOptions
+from ..sources.specs import Spec
+from ..world import ForkableWorld, SaidBySource, Setup, World, WorldCopy, WorldSource
 from .results import capped, error, positive
+from .schema_checks import split_usable
 from .validation import ArgumentChecker, unknown_tool
 
 logger = logging.getLogger(__name__)
@@ -38,15 +38,103 @@ _DEFAULT_WORLDS_LINES = 20_000
 """The default world lives as long as the toolset, so only the latest lines of its ledger are kept."""
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What every call is held to."""
+
+    call_timeout_s: float
+    max_result_chars: int
+
+
+@dataclass(frozen=True)
+class Part(SaidBySource):
+    """One source among those of a toolset."""
+
+    label: str
+    source: WorldSource
+    aclose: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """Ends what `connect` started; `None` for what the user brought running."""
+    options: ServerOptions = field(default_factory=ServerOptions)
+
+    @functools.cached_property
+    def turns(self) -> Turns | None:
+        """Turns at the source, over all worlds; None where there is no limit."""
+        return Turns.of(self.options)
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether calls change nothing outside their world. Only sources that say so (`simulated`) count."""
+        return bool(getattr(self.source, "simulated", False))
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the policy is offered of one part."""
+
+    part: Part
+    tools: list[Tool]
+    left_out: list[LeftOut]
+
+    @property
+    def simulated(self) -> list[Tool]:
+        """The tools whose calls change nothing outside their world."""
+        return self.tools if self.part.is_simulated else self._named(getattr(self.part.source, "simulated_tools", ()))
+
+    @property
+    def live_destructive(self) -> list[Tool]:
+        if self.part.is_simulated:
+            return []
+        told = getattr(self.part.source, "live_destructive", None)
+        # Connected tools behind it know the options of their servers.
+        return dangerous(self.tools, self.part.options) if told is None else self._named(told)
+
+    def _named(self, at_source: Iterable[Tool]) -> list[Tool]:
+        """Those of the tools that the source gave, under the names that they have here."""
+        names = {tool.name for tool in at_source}
+        return [tool for tool in self.tools if (tool.name_at_source or tool.name) in names]
+
+
+def offers_of(parts: Sequence[Part]) -> list[Offer]:
+    """The tools of all parts under names of their own. Raises `SourceError` where there is none, or two have one name.
+
+    What a source itself left out, and says so in an attribute `left_out`, is kept with the rest. So are tools whose
+    schema cannot be used.
+    """
+    chosen = [_chosen(part) for part in parts]
+    named = told_apart(
+        [Named(part.label, part.options.namespace, kept) for part, (kept, _) in zip(parts, chosen, strict=True)]
+    )
+    offers = [
+        Offer(part, tools, [*getattr(part.source, "left_out", ()), *left_out])
+        for part, tools, (_, left_out) in zip(parts, named, chosen, strict=True)
+    ]
+    if not any(offer.tools for offer in offers):
+        labels = ", ".join(part.label for part in parts)
+        dropped = [f"{one.tool!r} ({one.reason})" for offer in offers for one in offer.left_out]
+        if dropped:
+            raise SourceError(f"{labels}: no tool is left. Left out are {', '.join(dropped)}")
+        raise SourceError(f"{labels}: no tools at all; give a source that has some")
+    return offers
+
+
+def _chosen(part: Part) -> tuple[list[Tool], list[LeftOut]]:
+    kept, left_out = choose(part.source.tools, part.options, part.label)
+    usable, unusable = split_usable(kept, part.label)
+    return usable, [*left_out, *unusable]
+
+
 class Toolset:
     """Connected tools. Made by `connect`; it is itself a `WorldSource`."""
 
-    def __init__(self, parts: Sequence[Part], limits: Limits, group: anyio.abc.TaskGroup) -> None:
+    def __init__(
+        self, parts: Sequence[Part], limits: Limits, group: anyio.abc.TaskGroup, specs: Sequence[Spec]
+    ) -> None:
         """Raises `SourceError` where a source has two tools of one name, there is none, or a schema is invalid."""
+        self.specs = tuple(specs)
+        """The servers, functions and sandboxes that `connect` read from its source, in their order."""
         self._parts = list(parts)
         self._limits = limits
         self._group = group
-        self._turns = [Turns.of(part.options) for part in self._parts]
         self._told: set[LeftOut] = set()
         self._allowed_in_training: tuple[str, ...] | None = None
         self._look()
@@ -67,7 +155,6 @@ class Toolset:
             refuse_in_training(_live_destructive(offers), self._allowed_in_training)
         # Only now: tools that cannot be used must not be taken over by the next world either.
         self._revisions, self._offers, self._tools, self._checker = revisions, offers, tools, checker
-        self._routes = [_Route(*one, self._limits) for one in zip(self._offers, self._turns, strict=True)]
         for one in self.left_out:
             if one not in self._told:
                 self._told.add(one)
@@ -91,15 +178,7 @@ class Toolset:
     @property
     def worlds(self) -> list[WorldKind]:
         """What each rollout gets of each source."""
-        return [
-            part.world_kind
-            or WorldKind(
-                source=part.label,
-                kind="copy" if part.is_simulated else "unknown",
-                is_fresh=True if part.is_simulated else None,
-            )
-            for part in self._parts
-        ]
+        return [_world_kind(offer) for offer in self._offers]
 
     @property
     def left_out(self) -> list[LeftOut]:
@@ -125,6 +204,18 @@ class Toolset:
     def simulated_tools(self) -> list[Tool]:
         """The tools whose calls change nothing outside their world."""
         return [tool for offer in self._offers for tool in offer.simulated]
+
+    @property
+    def shared_tools(self) -> list[Tool]:
+        """The tools whose calls other worlds may see, as far as is known: those that do not say that they only read, of
+        sources that give no world of its own to each rollout."""
+        return [
+            tool
+            for offer in self._offers
+            if not offer.part.is_simulated and not _is_own(offer.part.world_kind)
+            for tool in offer.tools
+            if tool not in offer.simulated and not tool.annotations.read_only
+        ]
 
     @property
     def ledger(self) -> Ledger | None:
@@ -175,9 +266,9 @@ class Toolset:
         def make(inner: Sequence[tuple[Part, World]]) -> CheckedWorld:
             if self._revisions != self._sources_revisions():
                 self._look_again()
-            return CheckedWorld(world_id, self._shown(inner), inner, self._routes, self._checker)
+            return CheckedWorld(world_id, self._shown(inner), inner, self._offers, self._limits, self._checker)
 
-        async with opened_together(opened, make) as world:
+        async with _opened_together(opened, make) as world:
             yield world
 
     def _look_again(self) -> None:
@@ -250,20 +341,32 @@ class Toolset:
                         closing.start_soon(part.aclose)
 
 
+def _world_kind(offer: Offer) -> WorldKind:
+    part = offer.part
+    said = part.world_kind or WorldKind(
+        source=part.label,
+        kind="copy" if part.is_simulated else "unknown",
+        is_fresh=True if part.is_simulated else None,
+    )
+    simulated = {tool.name for tool in offer.simulated}
+    names = [tool.name for tool in offer.tools]
+    return said.model_copy(
+        update={
+            "can_setup": part.can_setup,
+            "has_state": part.has_state,
+            "tools": tuple(names),
+            "live_tools": tuple(name for name in names if name not in simulated),
+        }
+    )
+
+
 def _live_destructive(offers: Sequence[Offer]) -> list[Tool]:
     return [tool for offer in offers for tool in offer.live_destructive]
 
 
-class _Route:
-    """How calls reach the tools of one part; the same in all worlds."""
-
-    def __init__(self, offer: Offer, turns: Turns | None, limits: Limits) -> None:
-        options = offer.part.options
-        self.tools = {tool.name: tool for tool in offer.tools}
-        self.retries = options.retries
-        self.turns = turns
-        self.call_timeout_s = limits.call_timeout_s
-        self.max_result_chars = min(limits.max_result_chars, options.max_result_chars or limits.max_result_chars)
+def _is_own(kind: WorldKind | None) -> bool:
+    """Whether a rollout's world is known to be its own. A process may keep its state elsewhere, behind an API."""
+    return kind is not None and bool(kind.is_fresh)
 
 
 class CheckedWorld:
@@ -274,7 +377,8 @@ class CheckedWorld:
         world_id: str,
         tools: Sequence[Tool],
         inner: Sequence[tuple[Part, World]],
-        routes: Sequence[_Route],
+        offers: Sequence[Offer],
+        limits: Limits,
         checker: ArgumentChecker,
         *,
         past: Sequence[LedgerLine] = (),
@@ -283,9 +387,12 @@ class CheckedWorld:
         self._world_id = world_id
         self._tools = list(tools)
         self._inner = list(inner)
-        self._routes = routes
+        self._offers = offers
+        self._limits = limits
         self._by_name = {
-            name: (route, world) for route, (_, world) in zip(routes, inner, strict=True) for name in route.tools
+            tool.name: (part, tool, world)
+            for offer, (part, world) in zip(offers, inner, strict=True)
+            for tool in offer.tools
         }
         self._checker = checker
         most_lines = _DEFAULT_WORLDS_LINES if world_id == DEFAULT_WORLD else None
@@ -310,22 +417,21 @@ class CheckedWorld:
         found = self._by_name.get(name) if isinstance(name, str) else None
         if found is None:
             return self._refused(entry, error(unknown_tool(name, [tool.name for tool in self._tools]), "unknown_tool"))
-        problem = self._checker.problem(name, arguments, known_plain=entry.has_plain_arguments)
+        problem = self._checker.problem(name, arguments)
         if problem is not None:
             return self._refused(entry, error(problem, "invalid_arguments"))
-        route, world = found
-        tool = route.tools[name]
+        part, tool, world = found
         return await call_once(
             entry,
-            functools.partial(self._send, entry, route, world, tool.name_at_source or name, arguments),
+            functools.partial(self._send, entry, part, world, tool.name_at_source or name, arguments),
             tool=tool,
-            retries=route.retries,
-            limit_s=route.call_timeout_s if limit_s is None else limit_s,
-            turns=route.turns,
+            retries=part.options.retries,
+            limit_s=self._limits.call_timeout_s if limit_s is None else limit_s,
+            turns=part.turns,
         )
 
     async def _send(
-        self, entry: Entry, route: _Route, world: World, name: str, arguments: Mapping[str, Any], left_s: float
+        self, entry: Entry, part: Part, world: World, name: str, arguments: Mapping[str, Any], left_s: float
     ) -> ToolResult:
         """One attempt. `name`: what the source calls the tool. Raises `CallTimeout` after `left_s`."""
         began = time.perf_counter()
@@ -334,7 +440,9 @@ class CheckedWorld:
                 result = await world.call(name, arguments, call_id=entry.call, timeout_s=left_s)
                 # A source that says how long it took knows better: a delay may only be simulated.
                 took_s = result.duration_s or time.perf_counter() - began
-                return capped(result, route.max_result_chars, duration_s=took_s)
+                most = self._limits.max_result_chars
+                most = min(most, part.options.max_result_chars or most)
+                return capped(result, most, duration_s=took_s)
         except BaseExceptionGroup as group:
             raise_as_itself(group)
         raise CallTimeout(
@@ -359,7 +467,7 @@ class CheckedWorld:
             return None
         return told if stateful > 1 else next(iter(told.values()))
 
-    async def fork(self) -> ToolsetCopy[CheckedWorld]:
+    async def fork(self) -> ToolsetCopy:
         """The world as it is now, for others to go on from; their ledgers begin with the lines of this one.
 
         None of its calls may be under way. Raises `SourceError` where a source's worlds cannot be forked (see
@@ -369,10 +477,74 @@ class CheckedWorld:
         past = self.ledger.lines
 
         def make(world_id: str, inner: Sequence[tuple[Part, World]]) -> CheckedWorld:
-            return CheckedWorld(world_id, self._tools, inner, self._routes, self._checker, past=past)
+            return CheckedWorld(world_id, self._tools, inner, self._offers, self._limits, self._checker, past=past)
 
-        return await copy_all(self._inner, make)
+        copies: list[tuple[Part, WorldCopy]] = []
+        async with contextlib.AsyncExitStack() as stack:
+            for part, world in self._inner:
+                if not (part.can_fork and isinstance(world, ForkableWorld)):
+                    raise SourceError(
+                        f"a world of {part.label} cannot be forked; sandboxes can, and servers with the control tool "
+                        "fork_world"
+                    )
+                copy = await world.fork()
+                stack.push_async_callback(_closed, copy)
+                copies.append((part, copy))
+            return ToolsetCopy(copies, make, stack.pop_all())
 
     def _require_open(self) -> None:
         if self.closed:
             raise ToolFailure(f"world {self._world_id!r} is closed; open another with `open_world`")
+
+
+class ToolsetCopy:
+    """A world over all sources as it was at one moment; satisfies `WorldCopy`. Made by `CheckedWorld.fork`."""
+
+    def __init__(
+        self,
+        parts: Sequence[tuple[Part, WorldCopy]],
+        make: Callable[[str, Sequence[tuple[Part, World]]], CheckedWorld],
+        held: contextlib.AsyncExitStack,
+    ) -> None:
+        self._parts = parts
+        self._make = make
+        self._held = held
+
+    def open(self, world_id: str) -> AbstractAsyncContextManager[CheckedWorld]:
+        """See `WorldCopy.open`."""
+        parts = [(part, copy.open(world_id)) for part, copy in self._parts]
+        return _opened_together(parts, lambda inner: self._make(world_id, inner))
+
+    async def aclose(self) -> None:
+        """See `WorldCopy.aclose`."""
+        await self._held.aclose()
+
+
+@contextlib.asynccontextmanager
+async def _opened_together(
+    parts: Sequence[tuple[Part, AbstractAsyncContextManager[World]]],
+    make: Callable[[Sequence[tuple[Part, World]]], CheckedWorld],
+) -> AsyncIterator[CheckedWorld]:
+    """The world that `make` makes of one world of each part, closed with them at the end."""
+    raised: BaseException | None = None
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            world = make([(part, await stack.enter_async_context(one)) for part, one in parts])
+            try:
+                yield world
+            except BaseException as error:
+                raised = error
+                raise
+            finally:
+                world.closed = True
+    except BaseExceptionGroup as group:
+        # A source may hold a task group while its world is open.
+        plain = as_itself(group, raised)
+        if plain is group:
+            raise
+        raise plain from plain.__cause__
+
+
+async def _closed(copy: WorldCopy) -> None:
+    with anyio.CancelScope(shield=True):
+        await copy.aclose()

@@ -14,8 +14,6 @@ from referencing.exceptions import Unresolvable
 
 from ..errors import SourceError, ToolFailure
 from ..records import Tool
-from .acceptance import compile_acceptance
-from .plain import is_plain
 from .schema_checks import SchemaTimeout, compiled_schema, schema_errors
 
 logger = logging.getLogger(__name__)
@@ -32,27 +30,19 @@ class ArgumentChecker:
     def __init__(self, tools: Iterable[Tool]) -> None:
         """Raises `SourceError` where a tool's input schema is no valid JSON Schema."""
         self._tools = {tool.name: tool for tool in tools}
-        self._validators = {name: _compile(tool) for name, tool in self._tools.items()}
-        self._accept = {name: compile_acceptance(tool.input_schema) for name, tool in self._tools.items()}
+        self._checks = {name: _compile(tool) for name, tool in self._tools.items()}
 
-    def problem(self, name: str, arguments: object, *, known_plain: bool = False) -> str | None:
-        """What is wrong with `arguments` for the tool `name`, or `None`. `known_plain`: they are a dict of plain JSON.
+    def problem(self, name: str, arguments: object) -> str | None:
+        """What is wrong with `arguments` for the tool `name`, or `None`.
 
-        Raises `ToolFailure` where the schema itself cannot be applied (a `$ref` that leads nowhere, or to itself).
+        Raises `ToolFailure` where the schema itself cannot be applied: a `$ref` leads nowhere.
         """
-        accepts = self._accept[name]
-        if accepts is not None:
-            if known_plain:
-                if accepts.of_plain(arguments):
-                    return None
-            elif type(arguments) is dict and accepts(arguments):
-                return None
         tool = self._tools[name]
         if not isinstance(arguments, Mapping):
             lines = [f"- the arguments must be one JSON object, not {_show(arguments)}"]
             return _report(tool, lines, dropped=0)
         try:
-            errors = sorted(schema_errors(self._validators[name], dict(arguments)), key=_order)
+            errors = sorted(schema_errors(self._checks[name], dict(arguments)), key=_order)
             lines = [f"- {_explain(error)}" for error in errors[:_MOST_PROBLEMS]]
         except SchemaTimeout as timeout:
             logger.warning("a call of tool %r (%s) was refused: %s", tool.name, tool.source, timeout)
@@ -60,22 +50,15 @@ class ArgumentChecker:
                 tool, [f"- they could not be checked in time, and so are not accepted: {timeout}"], dropped=0
             )
         except Unresolvable as error:
-            raise _inapplicable(tool, f"has a reference that leads nowhere: {error}") from error
-        except (OverflowError, RecursionError, ValueError) as error:
-            if not is_plain(dict(arguments)):
-                return _report(tool, [_UNCHECKABLE], dropped=0)
-            if isinstance(error, RecursionError):
-                raise _inapplicable(tool, "has a reference that leads back to itself") from error
-            raise
+            raise ToolFailure(
+                f"the input schema of tool {tool.name!r} ({tool.source}) has a reference that leads nowhere: {error}. "
+                "Correct the schema in the server, or leave the tool out: "
+                f'"toolbake": {{"deny": ["{tool.name_at_source or tool.name}"]}}',
+                delivery="not_sent",
+            ) from error
+        except (OverflowError, RecursionError, ValueError):
+            return _report(tool, [_UNCHECKABLE], dropped=0)
         return _report(tool, lines, dropped=len(errors) - len(lines)) if errors else None
-
-
-def _inapplicable(tool: Tool, why: str) -> ToolFailure:
-    return ToolFailure(
-        f"the input schema of tool {tool.name!r} ({tool.source}) {why}. Correct the schema in the server, or leave the "
-        f'tool out: "toolbake": {{"deny": ["{tool.name_at_source or tool.name}"]}}',
-        delivery="not_sent",
-    )
 
 
 def unknown_tool(name: object, tools: Iterable[str]) -> str:

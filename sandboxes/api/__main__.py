@@ -1,4 +1,4 @@
-"""`python -m sandboxes.api openapi.yaml`: what a twin makes of a document, or the twin as a server."""
+"""`python -m sandboxes.api openapi.yaml`: the report of a twin, or the twin as a server."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from collections.abc import Sequence
 import anyio
 
 from mcp_bridge.errors import SourceError
+
+from ..serving import serve_http, serve_stdio
+from .api_twin import ApiTwin
+from .http import serve
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -23,10 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     how.add_argument("--mcp", type=int, metavar="PORT", help="serve its tools over MCP at http://127.0.0.1:PORT/mcp")
     how.add_argument("--stdio", action="store_true", help="serve its tools over MCP to the one who started it")
     chosen = parser.parse_args(arguments)
-    from ..serving import serve_http, serve_stdio
-    from .api_twin import ApiTwin
-    from .http import serve
-
     try:
         twin = ApiTwin(chosen.document, seed=chosen.seed, scenario=chosen.scenario, rows=chosen.rows)
         if chosen.http is not None:

@@ -1,17 +1,15 @@
-"""Who calls an API twin: which of the document's security schemes the caller has, and with which scopes."""
+"""The caller of an API twin: the security schemes it has credentials for, with their scopes."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mcp_bridge.errors import SourceError
+from mcp_bridge.openapi.document import Document, Operation, SecurityScheme
 
-from .answering.requests import Problem
-
-if TYPE_CHECKING:
-    from mcp_bridge.openapi.document import Document, Operation, SecurityScheme
+from .backend.requests import Problem
 
 SIGNED_OUT = "signed_out"
 """The scenario in which the caller has no credential."""
@@ -31,7 +29,7 @@ def asks_for_credentials(document: Document) -> bool:
 def held_credentials(
     document: Document, given: Mapping[str, Collection[str] | None] | None, *, name: str
 ) -> dict[str, frozenset[str] | None]:
-    """What the caller has, from what the user says; everything where None. Raises `SourceError` for another scheme."""
+    """The caller's credentials, as the user gives them; all where None. Raises `SourceError` for another scheme."""
     known = document.security_schemes
     if given is None:
         return dict.fromkeys(known)
@@ -48,8 +46,8 @@ def held_credentials(
     return {scheme: None if scopes is None else frozenset(scopes) for scheme, scopes in given.items()}
 
 
-def problem(operation: Operation, held: Held) -> Problem | None:
-    """Why the caller may not do that: 401 without a credential, 403 without its scopes; None where it may."""
+def require_access(operation: Operation, held: Held) -> None:
+    """Raises `Problem` where the caller may not do that: 401 without a credential, 403 without its scopes."""
     lacking: list[str] | None = None
     for alternative in operation.security:
         if any(scheme not in held for scheme in alternative):
@@ -62,13 +60,12 @@ def problem(operation: Operation, held: Held) -> Problem | None:
             if scope not in own
         ]
         if not missing:
-            return None
+            return
         lacking = lacking or missing
-    if not operation.security:
-        return None
     if lacking is not None:
-        return Problem(_NOT_ALLOWED, f"The credential lacks the scope {', '.join(lacking)}.")
-    return Problem(_UNKNOWN_CALLER, f"This needs a credential: {needs(operation)}.")
+        raise Problem(_NOT_ALLOWED, f"The credential lacks the scope {', '.join(lacking)}.")
+    if operation.security:
+        raise Problem(_UNKNOWN_CALLER, f"This needs a credential: {needs(operation)}.")
 
 
 def needs(operation: Operation) -> str:

@@ -3,52 +3,115 @@
 from __future__ import annotations
 
 import copy
+import difflib
+import functools
 import hashlib
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from mcp_bridge.errors import SourceError
 from mcp_bridge.extras import require_extra
-from mcp_bridge.records import ErrorKind, LeftOut, Tool, ToolResult
-from mcp_bridge.toolsets.schema_checks import SchemaTimeout
+from mcp_bridge.openapi.document import Document, Operation, read_document
+from mcp_bridge.openapi.requests import Unwritable, prepare
+from mcp_bridge.openapi.responses import Answer, to_result
+from mcp_bridge.openapi.tools import OF_OTHER_TAGS, OperationTool, ToolMaker, legal_name
+from mcp_bridge.records import LeftOut, Tool, ToolResult
+from mcp_bridge.toolsets.schema_checks import split_usable
 
 from ..changes import State
-from ..sandbox import Refused as SandboxRefused
-from ..sandbox import Sandbox, SetupError
-from .access import SIGNED_OUT, Held, asks_for_credentials, held_credentials
-from .access import problem as access_problem
-from .answering.answering import EVENTS, Answerer
-from .answering.requests import Problem, Reply, Request
-from .blueprint import EMPTY, Blueprint
+from ..sandbox import InvalidArguments, Sandbox, SetupError
+from .access import SIGNED_OUT, Held, asks_for_credentials, held_credentials, require_access
+from .backend.answerer import EVENTS, Answerer
+from .backend.requests import Problem, Refusals, Reply, Request
+from .backend.seeding import Seeds, beginning
+from .backend.store import Store
+from .inference.model import LINK, holds_link
 from .inference.paths import names_of
+from .inference.planner import infer
+from .maker import NOTHING
 from .round_trips import round_trips
 from .rules import Refused, RowStore, Rule, Rules, When
+from .shapes import Shapes
 from .twin_report import Report, report_of
-from .values.fitting import LINK, holds_link
-from .values.making import NOTHING
-from .world.seeding import beginning
-from .world.store import Store, copied
 
-if TYPE_CHECKING:
-    from mcp_bridge.openapi.document import Document
-    from mcp_bridge.openapi.tools import OperationTool
+logger = logging.getLogger(__name__)
 
-log = logging.getLogger(__name__)
+DEFAULT, EMPTY = "default", "empty"
+
+
+class Blueprint:
+    """What all worlds of an API twin share: document, tools, inferred backend, and the rows of each seed.
+
+    Read once, and never written to apart from what is made on demand.
+    """
+
+    def __init__(
+        self,
+        document: str | Path | Mapping[str, Any] | Document,
+        *,
+        name: str | None,
+        rows: int,
+        tags: Collection[str],
+        follow_urls: bool,
+    ) -> None:
+        self.document = document if isinstance(document, Document) else read_document(document, follow_urls=follow_urls)
+        self.name = legal_name(name or self.document.title or "api")
+        self._rows = rows
+        self.shapes = Shapes(self.document)
+        self.backend = infer(self.document, self.shapes)
+        self.refusals = Refusals(self.document, self.shapes)
+        # Keys of the API are the configuration's business, in a twin as on the live API.
+        keys = {
+            (scheme.location, scheme.parameter.lower())
+            for scheme in self.document.security_schemes.values()
+            if scheme.kind == "apiKey"
+        }
+        self.maker = ToolMaker(self.document, source=self.name, tags=tags, fixed=keys)
+        made, left_out = self.maker.make(lambda _: None)
+        usable, unusable = split_usable([one.tool for one in made], self.name)
+        left_out += unusable
+        if not usable:
+            reasons = "; ".join(dict.fromkeys(one.reason for one in left_out)) or "it has none"
+            raise SourceError(f"{self.name}: no operation is left: {reasons}")
+        names = {tool.name for tool in usable}
+        self.tools: dict[str, OperationTool] = {one.tool.name: one for one in made if one.tool.name in names}
+        self.left_out = [one for one in left_out if not one.reason.startswith(OF_OTHER_TAGS)]
+        if self.left_out:
+            told = "; ".join(f"{one.tool} ({one.reason})" for one in self.left_out)
+            logger.warning("%s: operations that cannot be used are left out: %s", self.name, told)
+        self._seeds = functools.lru_cache(maxsize=64)(self._made_seeds)
+        # Resources are tried in a world of few rows, whatever the size of the user's.
+        self.few_rows = Seeds(self.backend.tables, self.shapes, name=self.document.title, seed=0, rows=2)
+
+    def seeds(self, seed: int, scenario: str) -> Seeds:
+        """The rows that a world of this seed and scenario begins with."""
+        return self._seeds(seed, self.data_of(scenario))
+
+    def _made_seeds(self, seed: int, scenario: str) -> Seeds:
+        rows = 0 if scenario == EMPTY else self._rows
+        name = f"{self.document.title}/{scenario}"
+        return Seeds(self.backend.tables, self.shapes, name=name, seed=seed, rows=rows)
+
+    @staticmethod
+    def data_of(scenario: str) -> str:
+        """The scenario whose rows a scenario has: who calls changes none of them."""
+        return DEFAULT if scenario == SIGNED_OUT else scenario
+
+    def fingerprint(self) -> str:
+        """Of what a snapshot hangs on: which tables there are, and how many rows they begin with."""
+        tables = {table.name: [table.path, table.parent] for table in self.backend.tables.values()}
+        said = json.dumps([self.document.title, self.document.version, tables, self._rows])
+        return hashlib.sha256(said.encode()).hexdigest()
+
 
 CLOCK = "@clock"
 _MAGIC = b"api-twin 1 "
 _MOST_WARNED = 3
 _DIGEST = hashlib.sha256().digest_size
-
-
-class _Unfit(SandboxRefused):
-    """Arguments that have no form in a request."""
-
-    kind: ErrorKind = "invalid_arguments"
 
 
 class ApiTwin(Sandbox):
@@ -113,17 +176,13 @@ class ApiTwin(Sandbox):
         return self._store.now
 
     def _reset(self, seed: int, scenario: str) -> None:
-        self._own(
-            seed,
-            scenario,
-            Store(self.blueprint.seeds(seed, scenario), beginning(seed)),
-        )
+        self._own(seed, scenario, Store(self.blueprint.seeds(seed, scenario), beginning(seed)))
 
     def _own(self, seed: int, scenario: str, store: Store) -> None:
         self._beginning = (seed, scenario)
         self._store = store
         world = f"{self.blueprint.document.title}/{self.blueprint.data_of(scenario)}/{seed}"
-        self._answerer = Answerer(self.blueprint.backend, self.blueprint.shapes, store, world)
+        self._answerer = Answerer(self.blueprint.shapes, store, world)
 
     def _advance(self, by: timedelta) -> None:
         self._store.now += by
@@ -135,12 +194,7 @@ class ApiTwin(Sandbox):
 
     def snapshot(self) -> bytes:
         seed, scenario = self._beginning
-        saved = {
-            "api": self.blueprint.fingerprint(),
-            "seed": seed,
-            "scenario": scenario,
-            **self._store.saved(),
-        }
+        saved = {"api": self.blueprint.fingerprint(), "seed": seed, "scenario": scenario, **self._store.saved()}
         content = json.dumps(saved, separators=(",", ":")).encode()
         return _MAGIC + hashlib.sha256(content).digest() + content
 
@@ -148,7 +202,7 @@ class ApiTwin(Sandbox):
         place = len(_MAGIC) + _DIGEST
         content = snapshot[place:]
         if snapshot[:place] != _MAGIC + hashlib.sha256(content).digest():
-            raise SetupError(f"this is no snapshot of {self.name}, or a damaged one; give what snapshot() returned")
+            raise SetupError(f"this is not a snapshot of {self.name}, or a damaged one; give what snapshot() returned")
         saved = json.loads(content)
         if saved["api"] != self.blueprint.fingerprint():
             raise SetupError(f"this snapshot is of another API, or of another version of it, than {self.name}")
@@ -159,14 +213,12 @@ class ApiTwin(Sandbox):
     def state(self) -> State:
         state: State = {CLOCK: {"world": {"now": self.now.isoformat()}}}
         for table in (*self.blueprint.backend.tables, EVENTS):
-            state[table] = {key: copied(row) for key, row in self._store.items(table)}
+            state[table] = {key: _copied(row) for key, row in self._store.items(table)}
         return state
 
     def _run(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        from mcp_bridge.openapi.responses import Answer, to_result
-
         tool = self.blueprint.tools[name]
-        reply = self.perform(self._request(tool, arguments))
+        reply = self._perform(self._request(tool, arguments), self._held)
         content = reply.text.encode() if reply.body is NOTHING else json.dumps(reply.body).encode()
         operation = tool.operation
         return to_result(
@@ -180,31 +232,16 @@ class ApiTwin(Sandbox):
 
     def _request(self, tool: OperationTool, arguments: Mapping[str, Any]) -> Request:
         """The request that the live source would send."""
-        from mcp_bridge.openapi.requests import prepare
-        from mcp_bridge.openapi.styles import Unwritable
-
         operation = tool.operation
         try:
             prepared = prepare(operation, tool.plan, arguments)
+            self.blueprint.maker.refuse_read_only(tool, prepared)
+            if prepared.body is not None and holds_link(prepared.value):
+                raise Unwritable(f"an object whose only property is {LINK!r} is a reference here; send another name")
         except Unwritable as problem:
-            raise _Unfit(f"Invalid arguments for {tool.tool.name}; nothing was called.\n- {problem}") from problem
-        try:
-            place = None if prepared.body is None else self.blueprint.only_the_server_sets(tool, prepared.value)
-        except SchemaTimeout as timeout:
-            text = f"- they could not be checked in time, and so are not accepted: {timeout}"
-            raise _Unfit(f"Invalid arguments for {tool.tool.name}; nothing was called.\n{text}") from timeout
-        if place is not None:
-            text = f"- {place}: only the server sets this; leave it out"
-            raise _Unfit(f"Invalid arguments for {tool.tool.name}; nothing was called.\n{text}")
-        if prepared.body is not None and holds_link(prepared.value):
-            text = f"- an object whose only property is {LINK!r} stands for another row here; send another name"
-            raise _Unfit(f"Invalid arguments for {tool.tool.name}; nothing was called.\n{text}")
-        given: dict[str, dict[str, Any]] = {
-            "path": {},
-            "query": {},
-            "header": {},
-            "cookie": {},
-        }
+            text = f"Invalid arguments for {tool.tool.name}; nothing was called.\n- {problem}"
+            raise InvalidArguments(text) from problem
+        given: dict[str, dict[str, Any]] = {"path": {}, "query": {}, "header": {}, "cookie": {}}
         for argument, parameter in tool.plan.parameters.items():
             if argument in arguments:
                 given[parameter.location][parameter.name] = arguments[argument]
@@ -212,70 +249,52 @@ class ApiTwin(Sandbox):
             self.blueprint.backend.plans[operation.operation_id],
             {name: given["path"][name] for name in names_of(operation.path)},
             given["query"],
-            given["header"],
             NOTHING if prepared.body is None else prepared.value,
         )
 
     # -- requests and rules -------------------------------------------------------------------------------------------
 
     def perform_tool(
-        self,
-        tool: OperationTool,
-        arguments: Mapping[str, Any],
-        invalid: tuple[int, ...],
-        brought: Held | None = None,
+        self, tool: OperationTool, arguments: Mapping[str, Any], invalid: tuple[int, ...], brought: Held | None = None
     ) -> Reply:
         """Answer a call as the API itself would: what is invalid is refused with one of the statuses `invalid`.
 
         `brought`: the credentials that came with the request, beside those that the caller has anyway.
         """
-        held = {**(brought or {}), **self._held}
-        refusal = access_problem(tool.operation, held)
-        if refusal is not None:
-            return self.refuse(tool, refusal)
-        problem = self._checker.problem(tool.tool.name, arguments)
-        if problem is not None:
-            return self.refuse(tool, Problem(invalid, problem))
+        operation, held = tool.operation, {**(brought or {}), **self._held}
         try:
+            require_access(operation, held)
+            if problem := self._checker.problem(tool.tool.name, arguments):
+                raise Problem(invalid, problem, _place(tool, arguments))
             request = self._request(tool, arguments)
-        except _Unfit as unfit:
-            return self.refuse(tool, Problem(invalid, str(unfit)))
-        return self._perform(request)
+        except Problem as refusal:
+            return self.refuse(operation, refusal)
+        except InvalidArguments as unfit:
+            return self.refuse(operation, Problem(invalid, str(unfit)))
+        return self._perform(request, held)
 
     @property
     def _held(self) -> Held:
         return {} if self._beginning[1] == SIGNED_OUT else self._credentials
 
-    def refuse(self, tool: OperationTool, problem: Problem) -> Reply:
+    def refuse(self, operation: Operation, problem: Problem) -> Reply:
         """The refusal of an operation, in the shape that the document gives it."""
-        return self.blueprint.refusals.reply(tool.operation, problem, self.now)
+        return self.blueprint.refusals.reply(operation, problem, self.now)
 
-    def perform(self, request: Request) -> Reply:
+    def _perform(self, request: Request, held: Held) -> Reply:
         """Answer a request with its rules. A refusal has changed nothing. Raises `ToolFailure` where a rule breaks."""
-        refusal = access_problem(request.plan.operation, self._held)
-        if refusal is not None:
-            return self.blueprint.refusals.reply(request.plan.operation, refusal, self.now)
-        return self._perform(request)
-
-    def _perform(self, request: Request) -> Reply:
         store, operation = self._store, request.plan.operation
-        store.begin()
         try:
-            rows = RowStore(store, self.blueprint.backend.tables)
-            if self._rules.has(operation.operation_id):
-                self._answerer.check_path(request)
-            reply = self._rules.apply(request, rows, self.now, lambda: self._answerer.answer(request))
+            require_access(operation, held)
+            with store.all_or_nothing():
+                if self._rules.has(operation.operation_id):
+                    self._answerer.check_path(request)
+                answer = functools.partial(self._answerer.answer, request)
+                return self._rules.apply(request, RowStore(store), self.now, answer)
         except Problem as problem:
-            store.undo()
-            return self.blueprint.refusals.reply(operation, problem, self.now)
+            return self.refuse(operation, problem)
         except Refused as refusal:
-            store.undo()
-            return self.blueprint.refusals.reply(operation, Problem((refusal.status,), str(refusal)), self.now)
-        except BaseException:
-            store.undo()
-            raise
-        store.commit()
-        return reply
+            return self.refuse(operation, Problem((refusal.status,), str(refusal)))
 
     def rule(self, operation: str, when: When = "after") -> Callable[[Rule], Rule]:
         """Adds a rule to an operation, by its id or its tool's name; use it as a decorator.
@@ -289,8 +308,6 @@ class ApiTwin(Sandbox):
         by_name = {name: one.operation.operation_id for name, one in self.blueprint.tools.items()}
         wanted = by_name.get(operation, operation)
         if wanted not in self.blueprint.backend.plans:
-            import difflib
-
             near = difflib.get_close_matches(operation, list(by_name), n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise SourceError(f"{self.name} has no operation {operation!r}{hint}")
@@ -315,7 +332,7 @@ class ApiTwin(Sandbox):
         broken = [one for one in self.round_trips if one.problem]
         if broken:
             more = f"; and {len(broken) - _MOST_WARNED} more" if len(broken) > _MOST_WARNED else ""
-            log.warning(
+            logger.warning(
                 "%s: %d of %d resources do not hold what is created, changed or deleted in this twin: %s%s. report() "
                 "names them all; leave their tools out, or add rules",
                 self.name,
@@ -328,3 +345,34 @@ class ApiTwin(Sandbox):
     def report(self) -> Report:
         """What was inferred, operation by operation, what could not be, and which resources do not hold."""
         return report_of(self.name, self.blueprint.backend, self._rules, self.blueprint.shapes, self.round_trips)
+
+
+def _place(tool: OperationTool, arguments: Mapping[str, Any]) -> tuple[str | int, ...]:
+    """What of a request does not fit: where it is sent, its name there, and the way into it."""
+    from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
+
+    try:
+        found = schema_errors(compiled_schema(tool.tool.input_schema, is_known_valid=True), dict(arguments), most=1)
+    except SchemaTimeout:
+        return ()
+    if not found:
+        return ()
+    way = list(found[0].absolute_path)
+    if found[0].validator == "required":
+        way += [name for name in found[0].validator_value if name not in found[0].instance][:1]
+    if not way:
+        return ()
+    first = str(way[0])
+    parameter, body = tool.plan.parameters.get(first), tool.plan.body
+    if parameter is not None:
+        return (parameter.location, parameter.name, *way[1:])
+    if body is None or first == body.whole:
+        return ("body", *way[1:])
+    return ("body", body.properties.get(first, first), *way[1:])
+
+
+def _copied(value: Any) -> Any:
+    # `copy.deepcopy` looks for more than JSON can hold, and takes ten times as long for the state of a large world.
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value

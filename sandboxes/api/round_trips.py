@@ -1,4 +1,4 @@
-"""Does each resource hold what is put into it? It is created, read, listed, changed and deleted by the twin's tools."""
+"""Round trips of resources: each is created, read, listed, changed and deleted by the twin's tools."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import ToolFailure
+from mcp_bridge.openapi.document import Parameter
+from mcp_bridge.records import ToolResult
 
-from .answering.rows import Rows
-from .inference.model import Item, Plan, Role, Table
-from .inference.paths import names_of, steps_of
+from .backend.store import Store
+from .inference.model import LINK, Item, Plan, Role, Table
+from .inference.paths import Steps, names_of, steps_of
+from .maker import NOTHING, Maker
+from .realistic import words_of
 from .shapes import Shape, Shapes
-from .values.fitting import LINK
-from .values.making import NOTHING, Maker
-from .values.realistic import Realistic, words_of
-from .world.row_keys import column_value
 
 if TYPE_CHECKING:
-    from mcp_bridge.openapi.document import Parameter
-    from mcp_bridge.records import ToolResult
-
-    from .api_twin import ApiTwin
-    from .blueprint import Blueprint
-    from .inference.pathways import Steps
-    from .world.store import Store
+    from .api_twin import ApiTwin, Blueprint
 
 _TRIES = 4
 _MOST_FIELDS = 3
@@ -111,7 +105,6 @@ class _Trip:
         self._create, self._tools, self._world, self._store = create, api.tools, world, store
         self._blueprint = world.blueprint
         self._tables = world.blueprint.backend.tables
-        self._rows = Rows(store, self._tables)
         self.untried = ""
         steps = steps_of(create.operation.path)
         self._own = api.at.get((*steps, "{}"), [])
@@ -131,16 +124,16 @@ class _Trip:
         key = next((key for key, _ in self._store.items(table.name) if key not in before), None)
         if key is None:
             raise _Broken(f"{create.operation.operation_id} makes no {table.singular}")
-        read = self._of("read")
-        if read is None:
-            self._check_list(table, key, made)
-            self._refuse_events(self._own)
-            return
-        path = self._path(read, key, made)
-        self._check_sent(read, self._found(read, path), sent)
+        if (read := self._of("read")) is not None:
+            path = self._path(read, key, made)
+            row = self._found(read, path)
+            for name, value in sent.items():
+                if row.get(name) != value:
+                    raise _Broken(f"{read.operation.operation_id} gives {name} {row.get(name)!r}; {value!r} was sent")
         self._check_list(table, key, made)
-        self._check_change(read, path, table)
-        self._check_delete(read, key, made, path)
+        if read is not None:
+            self._check_change(read, path, table)
+            self._check_delete(read, key, made, path)
         self._refuse_events(self._own)
 
     def _refuse_events(self, plans: list[Plan]) -> None:
@@ -155,7 +148,7 @@ class _Trip:
         above = None if create.context is None else next(iter(self._store.items(create.context.table)), None)
         if create.context is not None and above is None:
             raise _Untried(f"there is no {self._tables[create.context.table].singular} that it could be made in")
-        values = self._values(create.context, above[0]) if create.context is not None and above is not None else []
+        values = self._values(create.context, above[0]) if above is not None else []
         for attempt in range(_TRIES):
             fields = self._plain_fields(create, table)
             more = list(fields.items())[:_MOST_FIELDS] if attempt < _TRIES - 2 else []
@@ -174,24 +167,19 @@ class _Trip:
             raise _Broken(f"{read.operation.operation_id} does not find it by {path[-1]!r}: {_short(result)}")
         return self._row(read, result)
 
-    def _check_sent(self, read: Plan, row: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
-        for name, value in sent.items():
-            if row.get(name) != value:
-                raise _Broken(f"{read.operation.operation_id} gives {name} {row.get(name)!r}; {value!r} was sent")
-
     def _check_list(self, table: Table, key: str, made: Mapping[str, Any]) -> None:
         plan = self._list
         if plan is None or plan.table != table.name:
             return
         row = self._store.get(table.name, key) or {}
-        above = self._above(plan.context, table, row) if plan.context is not None else None
-        values = self._values(plan.context, above) if plan.context is not None and above is not None else []
+        above = self._above(plan.context, table, row)
+        values = self._values(plan.context, above) if above is not None else []
         arguments = self._arguments(plan, values, 0)
         tool = self._tools[plan.operation.operation_id]
         columns = {one.parameter: one.column for one in plan.query.filters}
         for argument, parameter in tool.plan.parameters.items():
             if argument in arguments and parameter.location == "query" and parameter.name in columns:
-                value = column_value(self._store, self._tables, row.get(columns[parameter.name]))
+                value = self._store.value(row.get(columns[parameter.name]))
                 if not isinstance(value, str | int | float):
                     self.untried = f"{plan.operation.operation_id} asks for {parameter.name}, which the row has not"
                     return
@@ -202,9 +190,7 @@ class _Trip:
             return
         if result.is_error:
             raise _Broken(f"{plan.operation.operation_id} refuses: {_short(result)}")
-        shown: Any = result.structured
-        for step in plan.envelope.path if plan.envelope is not None else ():
-            shown = shown.get(step) if isinstance(shown, dict) else None
+        shown = self._inside(plan, result)
         name = next((one for one in (*_IDS, table.key.column) if made.get(one) is not None), None)
         items = [one for one in shown if isinstance(one, dict)] if isinstance(shown, list) else []
         if name is not None and (not items or name in items[0]) and all(one.get(name) != made[name] for one in items):
@@ -265,17 +251,21 @@ class _Trip:
     def _call(self, plan: Plan, arguments: Mapping[str, Any]) -> ToolResult:
         return self._world.call_now(self._tools[plan.operation.operation_id].tool.name, arguments)
 
-    def _row(self, plan: Plan, result: ToolResult) -> Mapping[str, Any]:
+    def _inside(self, plan: Plan, result: ToolResult) -> Any:
+        """What an answer's envelope holds."""
         found: Any = result.structured
         for step in plan.envelope.path if plan.envelope is not None else ():
             found = found.get(step) if isinstance(found, dict) else None
+        return found
+
+    def _row(self, plan: Plan, result: ToolResult) -> Mapping[str, Any]:
+        found = self._inside(plan, result)
         return found if isinstance(found, dict) else {}
 
     def _maker(self, plan: Plan, attempt: int) -> Maker:
         tool = self._tools[plan.operation.operation_id].tool
         document = replace(self._blueprint.document, schemas=tool.input_schema.get("$defs", {}))
-        chance = Random(f"{tool.name}/{attempt}")
-        return Maker(Shapes(document), Realistic(chance, self._world.now), rich=attempt % 2 == 1)
+        return Maker(Shapes(document), Random(f"{tool.name}/{attempt}"), self._world.now, rich=attempt % 2 == 1)
 
     def _arguments(
         self, plan: Plan, path: list[Any], attempt: int, given: Mapping[str, Any] | None = None
@@ -318,7 +308,7 @@ class _Trip:
             key = next((key for key, _ in self._store.items(link.table)), None)
             if key is None:
                 continue
-            value = column_value(self._store, self._tables, {LINK: [link.table, key]})
+            value = self._store.value({LINK: [link.table, key]})
             held = values[name]
             if isinstance(held, dict):
                 held[self._tables[link.table].key.column] = value
@@ -354,9 +344,9 @@ class _Trip:
             return []
         table = self._tables[item.table]
         row = self._store.get(item.table, key) or {}
-        above = self._above(item.context, table, row) if item.context is not None else None
+        above = self._above(item.context, table, row)
         values = self._values(item.context, above) if above is not None else []
-        own = [column_value(self._store, self._tables, row.get(column)) for _, column in item.lookups]
+        own = [self._store.value(row.get(column)) for _, column in item.lookups]
         unknown = len(names_of(item.path)) - len(values) - len(own)
         return [*values, *[None] * unknown, *own]
 
@@ -364,7 +354,7 @@ class _Trip:
         if context is None:
             return None
         rows = (key for key, _ in self._store.items(context.table))
-        return next((key for key in rows if self._rows.belongs(table, dict(row), context.table, key)), None)
+        return next((key for key in rows if self._store.belongs(table, dict(row), context.table, key)), None)
 
     def _path(self, plan: Plan, key: str, made: Mapping[str, Any]) -> list[Any]:
         """The path to the new row, by what the answer calls it."""

@@ -1,4 +1,4 @@
-"""Rules in Python: what an API does beyond what its document says."""
+"""Rules in Python, for what an API does beyond its document."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ..sandbox import Refused as SandboxRefused
-from .answering.requests import Reply, Request
+from .backend.requests import Reply, Request, status_of
+from .backend.store import Store, free_key, row_key
 from .inference.model import Table
-from .values.making import NOTHING
-from .world.row_keys import free_key, row_key
-from .world.store import Store
+from .maker import NOTHING
 
 When = Literal["before", "after", "instead"]
 
@@ -33,9 +32,9 @@ class Refused(SandboxRefused):
 class RowStore:
     """The rows of the world that a rule is called in. Rows are copies: `change` writes."""
 
-    def __init__(self, store: Store, tables: Mapping[str, Table]) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._tables = tables
+        self._tables = store.tables
 
     def rows(self, table: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Keys and rows, the oldest first."""
@@ -64,11 +63,7 @@ class RowStore:
         column = known.key.column
         if column not in row:
             raise KeyError(f"a row of {table} needs its key, {column!r}")
-        key = free_key(
-            self._store,
-            table,
-            row_key(row.get("@in"), [row[part.column] for part in known.parts]),
-        )
+        key = free_key(self._store, table, row_key(row.get("@in"), [row[part.column] for part in known.parts]))
         self._store.put(table, key, dict(row))
         return key
 
@@ -125,14 +120,10 @@ class Rules:
         for rule in self.of(name, "before"):
             rule(call)
         instead = self.of(name, "instead")
-        reply = answer() if not instead else Reply(int(_success(request)), instead[-1](call))
+        reply = answer() if not instead else Reply(status_of(request.plan.success), instead[-1](call))
         for rule in self.of(name, "after"):
             call.reply = None if reply.body is NOTHING else reply.body
             changed = rule(call)
             if changed is not None:
                 reply = Reply(reply.status, changed)
         return reply
-
-
-def _success(request: Request) -> str:
-    return request.plan.success if request.plan.success.isdigit() else "200"

@@ -1,56 +1,29 @@
-"""Schemas as they are used here: references followed and `allOf` merged, one record for each."""
+"""Shapes: schemas with references followed and `allOf` merged, one record for each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jsonschema_rs
+from jsonschema.exceptions import best_match
+
+from mcp_bridge.openapi.document import Document
 from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
-
-if TYPE_CHECKING:
-    from jsonschema import ValidationError
-
-    from mcp_bridge.openapi.document import Document
 
 Schema = dict[str, Any]
 
 _PREFIX = "#/$defs/"
 _MOST_REFERENCES = 50
-_USES_BEFORE_CODE = 32
-"""Compiling a schema copies all that it refers to; most schemas of a large document are used a few times."""
-_TIGHTEST_LOW = (
-    "minimum",
-    "exclusiveMinimum",
-    "minLength",
-    "minItems",
-    "minProperties",
-)
-_TIGHTEST_HIGH = (
-    "maximum",
-    "exclusiveMaximum",
-    "maxLength",
-    "maxItems",
-    "maxProperties",
-)
+_TIGHTEST_LOW = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+_TIGHTEST_HIGH = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _STRUCTURE = frozenset({"$ref", "allOf", "anyOf", "oneOf", "properties", "required", "type", "enum"})
 _IMPLIED = {
-    "object": (
-        "properties",
-        "additionalProperties",
-        "required",
-        "minProperties",
-        "maxProperties",
-    ),
+    "object": ("properties", "additionalProperties", "required", "minProperties", "maxProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
     "string": ("minLength", "maxLength", "pattern", "format"),
-    "number": (
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-    ),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
 _ALL_KINDS = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
 
@@ -59,7 +32,8 @@ _ALL_KINDS = frozenset({"object", "array", "string", "integer", "number", "boole
 class Shape:
     """A schema, flat. `kinds`: the JSON types it allows. `choices`: groups of which one branch each must hold.
 
-    `name`: of the definition that the schema is, where it is one. `says`: the remaining keywords.
+    `name`: of the definition that the schema is, also where it is one beside null or in an `allOf` of one. `says`: the
+    remaining keywords.
     """
 
     name: str | None = None
@@ -74,7 +48,7 @@ class Shape:
 
     @property
     def nullable(self) -> bool:
-        """Whether null itself is allowed, as far as the schema says so in words."""
+        """Whether the schema names null as a type."""
         return self.typed and "null" in self.kinds and (self.enum is None or None in self.enum)
 
     @property
@@ -87,11 +61,7 @@ class Shape:
 
     @property
     def _words(self) -> set[str]:
-        return {
-            *self.says,
-            *(["properties"] if self.properties else []),
-            *(["required"] if self.required else []),
-        }
+        return {*self.says, *(["properties"] if self.properties else []), *(["required"] if self.required else [])}
 
     @property
     def items(self) -> Any:
@@ -119,11 +89,9 @@ class Shapes:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._compiled_code: dict[int, tuple[Any, Any]] = {}
-        self._uses: dict[int, int] = {}
         self._definitions: Mapping[str, Any] = document.schemas
         self._shapes: dict[int, tuple[Any, Shape]] = {}
-        self._validators: dict[int, tuple[Any, Any]] = {}
+        self._checks: dict[int, tuple[Any, Callable[[Any], bool]]] = {}
 
     def of(self, schema: Any) -> Shape:
         """The shape of `schema`, which must belong to the document or live as long as it."""
@@ -135,10 +103,6 @@ class Shapes:
     def with_branch(self, shape: Shape, branch: Any, depth: int = 0) -> Shape:
         """`shape`, in which `branch` must hold as well."""
         return _merged(shape, self._flat(branch, depth + 1))
-
-    def name_of(self, schema: Any) -> str | None:
-        """The definition that `schema` is, also where it is one beside null or in an `allOf` of one."""
-        return self.of(schema).name
 
     def _flat(self, schema: Any, depth: int) -> Shape:
         if schema is False:
@@ -182,57 +146,37 @@ class Shapes:
         return merged
 
     def valid(self, schema: Any, value: Any) -> bool:
-        """Whether `value` is valid under `schema`, formats of time, e-mail and the like left aside."""
-        return bool(self._fast(schema)(value))
-
-    def _fast(self, schema: Any) -> Any:
-        """What says whether a value is valid, in compiled code where that can be; every answer passes it."""
-        known = self._compiled_code.get(id(schema))
+        """Whether `value` is valid under `schema`, formats of time, e-mail and the like left aside. Every answer passes
+        here, so the check is compiled, and once for each schema."""
+        known = self._checks.get(id(schema))
         if known is None:
-            uses = self._uses[id(schema)] = self._uses.get(id(schema), 0) + 1
-            if uses < _USES_BEFORE_CODE:
-                return lambda one: self._is_slowly_valid(schema, one)
-            import jsonschema_rs
+            known = self._checks[id(schema)] = (schema, self._compiled(schema))
+        return known[1](value)
 
-            try:
-                # An engine that takes no more steps than the text has letters.
-                linear = jsonschema_rs.RegexOptions()
-                closed = self._document.closed(schema)
-                compiled: Any = jsonschema_rs.Draft202012Validator(closed, pattern_options=linear)
-            except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError):
-                # It knows no pattern that looks ahead or back, for example.
-                known = (schema, lambda one: self._is_slowly_valid(schema, one))
-            else:
-                known = (schema, compiled.is_valid)
-            self._compiled_code[id(schema)] = known
-        return known[1]
-
-    def _is_slowly_valid(self, schema: Any, value: Any) -> bool:
+    def _compiled(self, schema: Any) -> Callable[[Any], bool]:
         try:
-            return not self._errors(schema, value, most=1)
-        except SchemaTimeout:
-            return False
+            # An engine that takes no more steps than the text has letters.
+            linear = jsonschema_rs.RegexOptions()
+            return jsonschema_rs.Draft202012Validator(self._document.closed(schema), pattern_options=linear).is_valid
+        except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError):
+            # It knows no pattern that looks ahead or back, for example.
+            slow = compiled_schema(self._document.closed(schema), is_known_valid=True)
+            return lambda value: _problem(slow, value) is None
 
     def problem(self, schema: Any, value: Any) -> str | None:
         """What is wrong with `value` under `schema`, in a few words, or `None`."""
-        from jsonschema.exceptions import best_match
+        return _problem(compiled_schema(self._document.closed(schema), is_known_valid=True), value)
 
-        try:
-            error = best_match(self._errors(schema, value))
-        except SchemaTimeout as timeout:
-            return f"it could not be checked in time: {timeout}"
-        if error is None:
-            return None
-        where = error.json_path.removeprefix("$").removeprefix(".")
-        return f"{where}: {error.message[:200]}" if where else error.message[:200]
 
-    def _errors(self, schema: Any, value: Any, most: int | None = None) -> list[ValidationError]:
-        """By a validator that is compiled once for each schema. Raises `SchemaTimeout`."""
-        known = self._validators.get(id(schema))
-        if known is None:
-            compiled = compiled_schema(self._document.closed(schema), is_known_valid=True)
-            known = self._validators[id(schema)] = (schema, compiled)
-        return schema_errors(known[1], value, most)
+def _problem(validator: Any, value: Any) -> str | None:
+    try:
+        error = best_match(schema_errors(validator, value))
+    except SchemaTimeout as timeout:
+        return f"it could not be checked in time: {timeout}"
+    if error is None:
+        return None
+    where = error.json_path.removeprefix("$").removeprefix(".")
+    return f"{where}: {error.message[:200]}" if where else error.message[:200]
 
 
 def _own(schema: Mapping[str, Any]) -> Shape:

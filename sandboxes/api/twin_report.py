@@ -1,20 +1,17 @@
-"""What was inferred of an API, operation by operation, and what could not be."""
+"""The report of a twin: what was inferred of an API, operation by operation, and what could not be."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .access import needs
-from .answering.requests import INVALID, MISSING, status_for
+from .backend.requests import INVALID, MISSING, status_for
 from .inference.model import STATEFUL, Backend, Plan, Role
-from .inference.uniqueness import unique_properties
-
-if TYPE_CHECKING:
-    from .round_trips import RoundTrip
-    from .rules import Rules
-    from .shapes import Shapes
+from .inference.tables import unique_properties
+from .round_trips import RoundTrip
+from .rules import Rules
+from .shapes import Shapes
 
 
 @dataclass(frozen=True)
@@ -103,37 +100,37 @@ class Report:
         if puts["replace"] or puts["update"]:
             replacing = f"{puts['replace']} replace the row, as the document says"
             lines.append(f"  PUT: {replacing}; {puts['update']} change only what they are sent")
-        broken, untried = self.broken, [one for one in self.round_trips if one.untried]
         if self.round_trips:
-            held = (
-                f"{len(self.round_trips) - len(broken)} of {len(self.round_trips)} resources that can be created hold"
+            held = f"{len(self.round_trips) - len(self.broken)} of {len(self.round_trips)}"
+            lines.append(
+                f"  {held} resources that can be created hold: created, read, listed, changed and deleted, as far "
+                "as the API has that"
             )
-            lines.append(f"  {held}: created, read, listed, changed and deleted, as far as the API has that")
-        lines += ["", "Resources that do not hold:"] if broken else []
-        lines += [f"  {one.create} ({one.path}): {one.problem}" for one in broken]
-        lines += ["", "Resources that could not be tried:"] if untried else []
-        lines += [f"  {one.create} ({one.path}): {one.untried}" for one in untried]
-        for title, ones in (
-            ("Events", self.events),
-            ("Answered by schema", self.answers),
-        ):
-            lines += ["", f"{title}:"] if ones else []
-            lines += [f"  {one.method.upper()} {one.path} ({one.operation}): {one.because}" for one in ones]
-        guessed = [one for one in self.tables if one.guessed]
-        lines += ["", "Keys that were guessed:"] if guessed else []
-        lines += [f"  {one.table}: {one.key}" for one in guessed]
-        ignored = [one for one in self.operations if one.ignored]
-        lines += ["", "Query parameters that do nothing:"] if ignored else []
-        lines += [f"  {one.operation}: {', '.join(one.ignored)}" for one in ignored]
+        untried = [one for one in self.round_trips if one.untried]
+        lines += _section(
+            "Resources that do not hold:", [f"{one.create} ({one.path}): {one.problem}" for one in self.broken]
+        )
+        lines += _section(
+            "Resources that could not be tried:", [f"{one.create} ({one.path}): {one.untried}" for one in untried]
+        )
+        for title, ones in (("Events:", self.events), ("Answered by schema:", self.answers)):
+            told = [f"{one.method.upper()} {one.path} ({one.operation}): {one.because}" for one in ones]
+            lines += _section(title, told)
+        lines += _section("Keys that were guessed:", [f"{one.table}: {one.key}" for one in self.tables if one.guessed])
+        lines += _section("Query parameters that do nothing:", self._each("ignored"))
         secured = sum(bool(one.needs) for one in self.operations)
         lines += ["", f"{secured} operations need a credential (scenario signed_out: 401)"] if secured else []
-        unique = [one for one in self.operations if one.unique]
-        lines += ["", "Refused where another row has the same:"] if unique else []
-        lines += [f"  {one.operation}: {', '.join(one.unique)}" for one in unique]
-        undeclared = [one for one in self.operations if one.undeclared]
-        lines += ["", "Statuses that the document does not have:"] if undeclared else []
-        lines += [f"  {one.operation}: {', '.join(map(str, one.undeclared))}" for one in undeclared]
+        lines += _section("Refused where another row has the same:", self._each("unique"))
+        lines += _section("Statuses that the document does not have:", self._each("undeclared"))
         return "\n".join(lines)
+
+    def _each(self, field: str) -> list[str]:
+        found = [(one.operation, getattr(one, field)) for one in self.operations]
+        return [f"{operation}: {', '.join(map(str, values))}" for operation, values in found if values]
+
+
+def _section(title: str, rows: list[str]) -> list[str]:
+    return ["", title, *(f"  {row}" for row in rows)] if rows else []
 
 
 def report_of(api: str, backend: Backend, rules: Rules, shapes: Shapes, round_trips: tuple[RoundTrip, ...]) -> Report:

@@ -1,4 +1,4 @@
-"""Where two JSON values differ, path by path."""
+"""Differences between two JSON values, path by path."""
 
 from __future__ import annotations
 
@@ -48,35 +48,22 @@ def differences(
     `True` are not."""
     if ignore is not None and ignore.matches(path):
         return
+    if isinstance(recorded, list) and isinstance(twin, list):
+        recorded, twin = dict(enumerate(recorded)), dict(enumerate(twin))
     if isinstance(recorded, dict) and isinstance(twin, dict):
-        for key in [*recorded, *(key for key in twin if key not in recorded)]:
-            yield from _inside(recorded, twin, key, (*path, key), key in recorded, key in twin, ignore, same)
-    elif isinstance(recorded, list) and isinstance(twin, list):
-        for number in range(max(len(recorded), len(twin))):
-            here = (*path, number)
-            yield from _inside(recorded, twin, number, here, number < len(recorded), number < len(twin), ignore, same)
+        for key in {**recorded, **twin}:
+            here = (*path, key)
+            if key in recorded and key in twin:
+                yield from differences(recorded[key], twin[key], here, ignore=ignore, same=same)
+            elif ignore is not None and ignore.matches(here):
+                continue
+            elif key in recorded:
+                yield Difference(path=dotted(here), kind="missing", recorded=recorded[key])
+            else:
+                yield Difference(path=dotted(here), kind="extra", twin=twin[key])
     elif not _equal(recorded, twin) and not (same is not None and same(path, recorded, twin)):
         kind: Kind = "changed" if _type(recorded) == _type(twin) else "type"
         yield Difference(path=dotted(path), kind=kind, recorded=recorded, twin=twin)
-
-
-def _inside(
-    recorded: Any,
-    twin: Any,
-    key: Any,
-    path: tuple[Step, ...],
-    in_recorded: bool,
-    in_twin: bool,
-    ignore: Ignored | None,
-    same: Same | None,
-) -> Iterator[Difference]:
-    if in_recorded and in_twin:
-        yield from differences(recorded[key], twin[key], path, ignore=ignore, same=same)
-    elif ignore is None or not ignore.matches(path):
-        if in_recorded:
-            yield Difference(path=dotted(path), kind="missing", recorded=recorded[key])
-        else:
-            yield Difference(path=dotted(path), kind="extra", twin=twin[key])
 
 
 class Ignored:

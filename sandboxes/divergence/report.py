@@ -1,4 +1,4 @@
-"""What a comparison found, to read and to compute with."""
+"""The report of a comparison, to read and to compute with."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class DivergenceReport(BaseModel):
         if self.extra_tools:
             lines += ["", f"Only the twin has: {', '.join(map(_cell, self.extra_tools))}."]
         if self.mapped_identifiers:
-            lines += ["", f"{self.mapped_identifiers} identifiers stand for others in the twin."]
+            lines += ["", f"{self.mapped_identifiers} identifiers have counterparts in the twin."]
         broken = sum(tool.without_answer for tool in self.tools)
         if broken:
             lines += ["", f"{broken} recorded calls have no answer to compare with: the real tool broke."]

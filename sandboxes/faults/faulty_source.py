@@ -1,23 +1,27 @@
-"""A source of worlds whose tools fail as they are told to."""
+"""A source of worlds whose tools fail as configured, the log of the faults that it injected, and the corruption of
+answers: a part left out, keys renamed, instructions inserted. Text and structured content agree."""
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import logging
+import math
 import random
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Literal, Self
 
 import anyio
 
 from mcp_bridge.errors import CallTimeout, ServerDied, SourceError
 from mcp_bridge.records import Tool, ToolResult
-from mcp_bridge.toolsets.results import error
+from mcp_bridge.toolsets.results import compact_json, error
 from mcp_bridge.world import Setup, World, WorldSource
 
-from ..recorded.lines import canonical
+from ..recorded.cassette import canonical, json_in
 from ..wrapping import WrappedSource, WrappedWorld
 from .kinds import (
     ErrorAnswer,
@@ -31,13 +35,72 @@ from .kinds import (
     StaleRead,
     Timeout,
 )
-from .log import FaultLog, InjectedFault
-from .spoiling import part_of, renamed, with_instruction
+
+logger = logging.getLogger(__name__)
+
+_MOST_KEPT = 10_000
+
+
+@dataclass(frozen=True)
+class InjectedFault:
+    """One fault in one call. `scored`: whether it is part of the task; otherwise the rollout is left unscored."""
+
+    world_id: str
+    tool: str
+    arguments: dict[str, Any]
+    fault: str
+    detail: str
+    scored: bool
+    call_id: str | None = None
+
+    def __str__(self) -> str:
+        return f"fault {self.fault}: {self.detail}"
+
+
+class FaultLog:
+    """The faults of all worlds of one source; safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._unscored = 0
+        self._calls: Counter[str] = Counter()
+        self._kept: deque[InjectedFault] = deque(maxlen=_MOST_KEPT)
+
+    def called(self, tool: str) -> None:
+        with self._lock:
+            self._calls[tool] += 1
+
+    def add(self, fault: InjectedFault) -> None:
+        with self._lock:
+            self._counts[fault.tool, fault.fault] += 1
+            self._unscored += not fault.scored
+            self._kept.append(fault)
+        logger.info("world %s, %s: %s", fault.world_id, fault.tool, fault)
+
+    @property
+    def kept(self) -> list[InjectedFault]:
+        with self._lock:
+            return list(self._kept)
+
+    def as_json(self) -> dict[str, Any]:
+        """`{"calls": 9, "faults": 2, "unscored": 1, "tools": {"get": {"calls": 9, "ErrorAnswer": 2}}}`."""
+        with self._lock:
+            tools: dict[str, dict[str, int]] = {tool: {"calls": n} for tool, n in sorted(self._calls.items())}
+            for (tool, fault), number in sorted(self._counts.items()):
+                tools.setdefault(tool, {"calls": 0})[fault] = number
+            return {
+                "calls": sum(self._calls.values()),
+                "faults": sum(self._counts.values()),
+                "unscored": self._unscored,
+                "tools": tools,
+            }
+
 
 SameFor = Literal["world", "setup"]
 
 _BEFORE = (RateLimit, ErrorAnswer, StaleRead, Timeout, Outage)
-"""These answer in place of the tool. The others spoil its answer."""
+"""These answer in place of the tool. The others change its answer."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +194,7 @@ class FaultyWorld(WrappedWorld):
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
     ) -> ToolResult:
-        """Call a tool. Raises `CallTimeout` and `ServerDied` where a fault says so, beside what the tool raises."""
+        """Call a tool. Raises `CallTimeout` and `ServerDied` where a fault does, and what the tool raises."""
         plan = self._plan.get(name, ()) if isinstance(name, str) and _is_json(arguments) else ()
         if name not in self._reading:
             self._changes += 1
@@ -179,36 +242,26 @@ class FaultyWorld(WrappedWorld):
         return turn >= fault.calls
 
 
+@dataclass(frozen=True)
 class _Call:
     """One call on its way through the faults."""
 
-    def __init__(
-        self,
-        world: FaultyWorld,
-        tool: str,
-        arguments: dict[str, Any],
-        call_id: str | None,
-        timeout_s: float | None,
-        luck: str,
-    ) -> None:
-        self._world = world
-        self._tool = tool
-        self._arguments = arguments
-        self._call_id = call_id
-        self.timeout_s = timeout_s
-        self._luck = luck
+    world: FaultyWorld
+    tool: str
+    arguments: dict[str, Any]
+    call_id: str | None
+    timeout_s: float | None
+    luck: str
 
     def chance(self, given: _Given) -> random.Random:
         """The fault's own dice for this call: others that are drawn before or beside it change nothing."""
-        return random.Random(f"{self._luck}/{given.number}")
+        return random.Random(f"{self.luck}/{given.number}")
 
     async def really(self) -> ToolResult:
-        return await self._world.world.call(
-            self._tool, self._arguments, call_id=self._call_id, timeout_s=self.timeout_s
-        )
+        return await self.world.world.call(self.tool, self.arguments, call_id=self.call_id, timeout_s=self.timeout_s)
 
     def note(self, given: _Given, detail: str, result: ToolResult) -> ToolResult:
-        """The result, which says of itself that a fault is in it."""
+        """The result with the fault in its notes."""
         fault = self.log(given, detail, scored=True)
         return result.model_copy(update={"notes": (*result.notes, str(fault))})
 
@@ -217,21 +270,21 @@ class _Call:
 
     def log(self, given: _Given, detail: str, *, scored: bool) -> InjectedFault:
         fault = InjectedFault(
-            world_id=self._world.world_id,
-            tool=self._tool,
-            arguments=self._arguments,
+            world_id=self.world.world_id,
+            tool=self.tool,
+            arguments=self.arguments,
             fault=given.fault.name,
             detail=detail,
             scored=scored,
-            call_id=self._call_id,
+            call_id=self.call_id,
         )
-        self._world.faults.append(fault)
-        self._world._log.add(fault)
+        self.world.faults.append(fault)
+        self.world._log.add(fault)
         return fault
 
 
 async def _lost(given: _Given, fault: Timeout | Outage, call: _Call, chance: random.Random) -> ToolResult:
-    """The answer to a call whose answer is lost. Raises `CallTimeout` or `ServerDied` unless it is told."""
+    """The answer to a call whose answer is lost. Raises `CallTimeout` or `ServerDied` unless `answered`."""
     took_effect = chance.random() < fault.took_effect
     if took_effect:
         await call.really()
@@ -279,7 +332,7 @@ async def _late(given: _Given, fault: Latency, call: _Call, result: ToolResult, 
 
 
 def _is_json(arguments: Any) -> bool:
-    """Whether these may be the arguments of a call; of what else is given the tool itself says what is wrong."""
+    """Whether these may be the arguments of a call; the tool itself reports what is wrong with others."""
     try:
         return isinstance(arguments, Mapping) and bool(canonical(dict(arguments)))
     except (TypeError, ValueError, RecursionError):
@@ -292,7 +345,7 @@ def _given(faults: Mapping[str, Fault | Sequence[Fault]]) -> list[_Given]:
         several = [one] if isinstance(one, Fault) else list(one)
         for fault in several:
             if not isinstance(fault, Fault) or type(fault) is Fault:
-                raise SourceError(f"{pattern!r} is given {fault!r}, which is no fault; see sandboxes.faults.kinds")
+                raise SourceError(f"{pattern!r} is given {fault!r}, which is not a fault; see sandboxes.faults.kinds")
             found.append(_Given(fault, pattern, len(found)))
     return found
 
@@ -309,4 +362,95 @@ def _fits_nothing(given: _Given, tools: Sequence[Tool]) -> str:
         reading = [tool.name for tool in tools if tool.annotations.read_only]
         told = ", ".join(reading) or "none does"
         return f"StaleRead is for tools that say that they only read ({told}), not for {given.pattern!r}"
-    return f"faults are given to {given.pattern!r}, which is no tool; the tools are {', '.join(names)}"
+    return f"faults are given to {given.pattern!r}, which is not a tool; the tools are {', '.join(names)}"
+
+
+def part_of(result: ToolResult, keep: float) -> tuple[ToolResult, str] | None:
+    """The first `keep` of every list in the result, or of its text, and what was left out; None where nothing was."""
+    dropped = [0]
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: cut(one) for key, one in value.items()}
+        if isinstance(value, list):
+            kept = math.ceil(len(value) * keep)
+            dropped[0] += len(value) - kept
+            return [cut(one) for one in value[:kept]]
+        return value
+
+    changed = _rewritten(result, cut)
+    if changed is not None and dropped[0]:
+        return changed, f"{dropped[0]} entries of lists left out"
+    if isinstance(json_in(result.text), dict | list):
+        return None  # half of a JSON text would be an error that gives itself away
+    kept_chars = math.ceil(len(result.text) * keep)
+    if kept_chars == len(result.text):
+        return None
+    cut_text = result.text[:kept_chars] or "(empty result)"
+    return result.model_copy(update={"text": cut_text}), f"{len(result.text) - kept_chars} characters left out"
+
+
+def renamed(result: ToolResult, fields: Mapping[str, str]) -> tuple[ToolResult, str] | None:
+    """The result with other keys, and which; None where it has none of them."""
+    found: dict[str, str] = {}
+
+    def rename(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            found.update({key: fields[key] for key in value if key in fields})
+            return {fields.get(key, key): rename(one) for key, one in value.items()}
+        return [rename(one) for one in value] if isinstance(value, list) else value
+
+    changed = _rewritten(result, rename)
+    if changed is None or not found:
+        return None
+    return changed, ", ".join(f"{old} is called {new}" for old, new in sorted(found.items()))
+
+
+def with_instruction(result: ToolResult, text: str) -> ToolResult:
+    """The result with a text in it: at the end of the longest text among its fields, or at its own end."""
+    whole = result.structured if result.structured is not None else json_in(result.text)
+    longest = max(_texts(whole), key=lambda found: len(found[1]), default=None)
+    if longest is not None:
+        changed = _rewritten(result, lambda value: _appended(value, longest[0], text))
+        if changed is not None:
+            return changed
+    return result.model_copy(update={"text": f"{result.text}\n{text}"})
+
+
+def _rewritten(result: ToolResult, change: Callable[[Any], Any]) -> ToolResult | None:
+    """The result with its JSON changed, in the text too where that is the same JSON; None where it holds none."""
+    told = json_in(result.text)
+    if result.structured is None:
+        if not isinstance(told, dict | list):
+            return None
+        return result.model_copy(update={"text": compact_json(change(told))})
+    changed = change(result.structured)
+    if told == result.structured:
+        return result.model_copy(update={"structured": changed, "text": compact_json(changed)})
+    if isinstance(told, dict | list):
+        return result.model_copy(update={"structured": changed, "text": compact_json(change(told))})
+    # Words of their own beside the structured content: they are changed where they repeat one of its texts.
+    text = result.text
+    for (_, old), (_, new) in zip(_texts(result.structured), _texts(changed), strict=False):
+        text = text.replace(old, new) if old != new and old in text else text
+    return result.model_copy(update={"structured": changed, "text": text})
+
+
+def _texts(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], str]]:
+    """Every text inside a JSON object or list, with its path."""
+    if isinstance(value, Mapping):
+        return [found for key, one in value.items() for found in _texts(one, (*path, key))]
+    if isinstance(value, list):
+        return [found for number, one in enumerate(value) for found in _texts(one, (*path, number))]
+    return [(path, value)] if isinstance(value, str) and path else []
+
+
+def _appended(value: Any, path: tuple[str | int, ...], text: str) -> Any:
+    if not path:
+        return f"{value} {text}" if isinstance(value, str) else value
+    step, *rest = path
+    if isinstance(value, Mapping) and step in value:
+        return {**value, step: _appended(value[step], tuple(rest), text)}
+    if isinstance(value, list) and isinstance(step, int) and step < len(value):
+        return [*value[:step], _appended(value[step], tuple(rest), text), *value[step + 1 :]]
+    return value

@@ -1,4 +1,4 @@
-"""The faults there are, and what each of them is to a rollout.
+"""The kinds of faults, and what each does to a rollout.
 
 | fault | the tool is called | what comes back | the rollout |
 | --- | --- | --- | --- |

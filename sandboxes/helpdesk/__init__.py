@@ -1,6 +1,5 @@
 """The helpdesk: an order desk to learn on, with nine tools, business rules and generated tasks."""
 
-from .desk import Helpdesk
-from .task_file import tasks
+from .desk import Helpdesk, tasks
 
 __all__ = ["Helpdesk", "tasks"]

@@ -1,20 +1,175 @@
-"""The helpdesk: an order desk of nine tools over SQLite."""
+"""The helpdesk: an order desk of nine tools over SQLite, and the tasks for it."""
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from importlib.resources import files
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from mcp_bridge.records import Tool, ToolAnnotations
 
-from ..sql import SqlSandbox, SqlTool
-from . import acting, reading
-from . import seed_data as seeding
-from .names import BRANCHES
+from ..sandbox import Refused
+from ..sql import SqlSandbox, SqlTool, read_clock
+from . import seed_data
+
+_MOST_MATCHES = 4
+_MOST_ORDERS = 4
+
+
+def find_customer(database: sqlite3.Connection, query: str) -> Any:
+    """One customer as an object; several whose name holds `query` as a list."""
+    wanted = query.strip().lower()
+    if not wanted:
+        raise Refused("query is empty; give an e-mail, a name or a customer id.")
+    exact = "SELECT id, name, email, city FROM customers WHERE lower(id) = ? OR lower(email) = ? OR lower(name) = ?"
+    rows = database.execute(exact, (wanted, wanted, wanted)).fetchall()
+    if not rows:
+        part = "SELECT id, name, email, city FROM customers WHERE instr(lower(name), ?) > 0 ORDER BY id"
+        rows = database.execute(part, (wanted,)).fetchall()
+    if not rows:
+        raise Refused(f"No customer matches {query!r}.")
+    if len(rows) > _MOST_MATCHES:
+        raise Refused(f"{len(rows)} customers match {query!r}; give the full name or the e-mail.")
+    found = [{"id": row[0], "name": row[1], "email": row[2], "city": row[3]} for row in rows]
+    return found[0] if len(found) == 1 else found
+
+
+def list_orders(database: sqlite3.Connection, customer_id: str) -> list[dict[str, Any]]:
+    """A customer's newest orders, newest first, at most four."""
+    check_customer(database, customer_id)
+    select = "SELECT id, product, status FROM orders WHERE customer = ? ORDER BY CAST(id AS INTEGER) DESC LIMIT ?"
+    rows = database.execute(select, (customer_id, _MOST_ORDERS)).fetchall()
+    return [{"id": row[0], "product": row[1], "status": row[2]} for row in rows]
+
+
+def get_order(database: sqlite3.Connection, order_id: str) -> dict[str, Any]:
+    """An order; the days since delivery and the refund only where there are any."""
+    order = read_order(database, order_id)
+    found = {key: order[key] for key in ("customer", "product", "quantity", "total", "status", "address")}
+    if order["delivered"]:
+        found["delivered_days_ago"] = days_since_delivery(database, order)
+    if order["refunded"]:
+        found["refunded"] = order["refunded"]
+    return found
+
+
+def get_stock(database: sqlite3.Connection, product: str) -> dict[str, Any]:
+    """How many are in stock, and the price of one."""
+    row = read_product(database, product)
+    return {"stock": row["stock"], "price": row["price"]}
+
+
+def get_policy(database: sqlite3.Connection, topic: str) -> dict[str, Any]:
+    """The rule of a topic: a number of days or the most that is refunded."""
+    row = database.execute("SELECT days, max_refund FROM policies WHERE topic = ?", (topic.strip().lower(),)).fetchone()
+    if row is None:
+        topics = [name for (name,) in database.execute("SELECT topic FROM policies ORDER BY topic")]
+        raise Refused(f"No policy {topic!r}. Topics: {', '.join(topics)}.")
+    return {"days": row[0]} if row[0] is not None else {"max_refund": row[1]}
+
+
+def check_customer(database: sqlite3.Connection, customer_id: str) -> None:
+    """Refuses an id that no customer has."""
+    if database.execute("SELECT 1 FROM customers WHERE id = ?", (customer_id,)).fetchone() is None:
+        raise Refused(f"No customer {customer_id!r}.")
+
+
+def read_order(database: sqlite3.Connection, order_id: str) -> dict[str, Any]:
+    """All columns of an order. Refuses an id that no order has."""
+    return _row(database.execute("SELECT * FROM orders WHERE id = ?", (order_id,)), f"No order {order_id!r}.")
+
+
+def read_product(database: sqlite3.Connection, product: str) -> dict[str, Any]:
+    """All columns of a product. Refuses a name that no product has."""
+    cursor = database.execute("SELECT * FROM products WHERE name = ?", (product.strip().lower(),))
+    return _row(cursor, f"No product {product!r}.")
+
+
+def days_since_delivery(database: sqlite3.Connection, order: dict[str, Any]) -> int:
+    """Whole days from the delivery to the world's present day."""
+    # SQLite's julianday() on two plain dates: their difference is a whole number.
+    row = database.execute(
+        "SELECT CAST(julianday(?) - julianday(?) AS INTEGER)",
+        (read_clock(database).date().isoformat(), order["delivered"]),
+    ).fetchone()
+    return int(row[0])
+
+
+def _row(cursor: sqlite3.Cursor, missing: str) -> dict[str, Any]:
+    row = cursor.fetchone()
+    if row is None:
+        raise Refused(missing)
+    return dict(zip([column[0] for column in cursor.description], row, strict=True))
+
+
+def place_order(database: sqlite3.Connection, customer_id: str, product: str, quantity: int) -> dict[str, Any]:
+    """A new order, sent to where the customer's newest order went, or else to the customer's city."""
+    check_customer(database, customer_id)
+    goods = read_product(database, product)
+    if quantity > goods["stock"]:
+        raise Refused(f"Only {goods['stock']} in stock.")
+    # Numbers go up in steps of three, so that a branch never issues one of the other's.
+    order_id = database.execute("SELECT CAST(max(CAST(id AS INTEGER)) + 3 AS TEXT) FROM orders").fetchone()[0]
+    address = database.execute(
+        "SELECT coalesce((SELECT address FROM orders WHERE customer = :id ORDER BY CAST(id AS INTEGER) DESC LIMIT 1),"
+        " (SELECT city FROM customers WHERE id = :id))",
+        {"id": customer_id},
+    ).fetchone()[0]
+    total = quantity * goods["price"]
+    today = read_clock(database).date().isoformat()
+    database.execute(
+        "INSERT INTO orders VALUES (?, ?, ?, ?, ?, 'processing', ?, ?, NULL, 0)",
+        (order_id, customer_id, goods["name"], quantity, total, address, today),
+    )
+    database.execute("UPDATE products SET stock = stock - ? WHERE name = ?", (quantity, goods["name"]))
+    return {"id": order_id}
+
+
+def cancel_order(database: sqlite3.Connection, order_id: str) -> dict[str, Any]:
+    """Only while the order is processing. The goods go back into stock."""
+    order = read_order(database, order_id)
+    if order["status"] != "processing":
+        raise Refused(f"Order {order_id} is {order['status']}; only processing orders can be cancelled.")
+    database.execute("UPDATE orders SET status = 'cancelled' WHERE id = ?", (order_id,))
+    database.execute("UPDATE products SET stock = stock + ? WHERE name = ?", (order["quantity"], order["product"]))
+    return {"status": "cancelled", "paid_back": order["total"]}
+
+
+def refund_order(database: sqlite3.Connection, order_id: str, amount: int) -> dict[str, Any]:
+    """Only a delivered order, once, within the days for returns, and no more than its total."""
+    order = read_order(database, order_id)
+    if order["status"] != "delivered":
+        raise Refused(f"Order {order_id} is {order['status']}; only delivered orders can be refunded.")
+    if order["refunded"]:
+        raise Refused(f"Order {order_id} was already refunded {order['refunded']}.")
+    if amount > order["total"]:
+        raise Refused(f"{amount} is more than the total {order['total']}.")
+    limit = database.execute("SELECT days FROM policies WHERE topic = 'returns'").fetchone()[0]
+    age = days_since_delivery(database, order)
+    if age > limit:
+        raise Refused(f"Order {order_id} was delivered {age} days ago; refunds end after {limit} days.")
+    database.execute("UPDATE orders SET refunded = ? WHERE id = ?", (amount, order_id))
+    return {"refunded": amount}
+
+
+def change_address(database: sqlite3.Connection, order_id: str, address: str) -> dict[str, Any]:
+    """Only before the order is shipped."""
+    order = read_order(database, order_id)
+    if order["status"] != "processing":
+        raise Refused(f"Order {order_id} is {order['status']}; only processing orders can change address.")
+    if not address.strip():
+        raise Refused("address is empty.")
+    database.execute("UPDATE orders SET address = ? WHERE id = ?", (address.strip(), order_id))
+    return {"address": address.strip()}
+
+
+FILE = Path(__file__).with_name("tasks.jsonl")
+_TIERS = ("1", "2", "3", "4", "5")
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 1_000_000}
@@ -27,12 +182,7 @@ _SETS = ToolAnnotations(read_only=False, destructive=True, idempotent=True, open
 
 
 def _tool(run: Callable[..., Any], says: str, behaviour: ToolAnnotations, **arguments: Any) -> SqlTool:
-    schema = {
-        "type": "object",
-        "properties": arguments,
-        "required": list(arguments),
-        "additionalProperties": False,
-    }
+    schema = {"type": "object", "properties": arguments, "required": list(arguments), "additionalProperties": False}
     tool = Tool(name=run.__name__, description=says, input_schema=schema, annotations=behaviour, source=Helpdesk.name)
     return SqlTool(tool, run)
 
@@ -44,7 +194,7 @@ class Helpdesk(SqlSandbox):
     """
 
     name = "helpdesk"
-    scenarios = tuple(BRANCHES)
+    scenarios = tuple(seed_data.BRANCHES)
     schema = files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
     reads: ClassVar[Mapping[str, str]] = {
         "customers": "SELECT id AS key, * FROM customers",
@@ -55,18 +205,35 @@ class Helpdesk(SqlSandbox):
 
     def populate(self, database: sqlite3.Connection, chance: random.Random, scenario: str) -> datetime:
         """See `SqlSandbox.populate`."""
-        return seeding.populate(database, chance, scenario)
+        return seed_data.populate(database, chance, scenario)
 
 
 # Every word of a description is read by the model in every rollout: one short sentence each.
 Helpdesk.sql_tools = (
-    _tool(reading.find_customer, "Find a customer by e-mail, name or id.", _READS, query=_TEXT),
-    _tool(reading.list_orders, "List a customer's last 4 orders.", _READS, customer_id=_TEXT),
-    _tool(reading.get_order, "Read an order.", _READS, order_id=_TEXT),
-    _tool(reading.get_stock, "Stock and price of a product.", _READS, product=_TEXT),
-    _tool(reading.get_policy, "Read the policy on a topic.", _READS, topic=_TEXT),
-    _tool(acting.cancel_order, "Cancel an order.", _ACTS, order_id=_TEXT),
-    _tool(acting.refund_order, "Refund an order.", _ACTS, order_id=_TEXT, amount=_COUNT),
-    _tool(acting.change_address, "Change an order's address.", _SETS, order_id=_TEXT, address=_TEXT),
-    _tool(acting.place_order, "Place a new order.", _ADDS, customer_id=_TEXT, product=_TEXT, quantity=_COUNT),
+    _tool(find_customer, "Find a customer by e-mail, name or id.", _READS, query=_TEXT),
+    _tool(list_orders, "List a customer's last 4 orders.", _READS, customer_id=_TEXT),
+    _tool(get_order, "Read an order.", _READS, order_id=_TEXT),
+    _tool(get_stock, "Stock and price of a product.", _READS, product=_TEXT),
+    _tool(get_policy, "Read the policy on a topic.", _READS, topic=_TEXT),
+    _tool(cancel_order, "Cancel an order.", _ACTS, order_id=_TEXT),
+    _tool(refund_order, "Refund an order.", _ACTS, order_id=_TEXT, amount=_COUNT),
+    _tool(change_address, "Change an order's address.", _SETS, order_id=_TEXT, address=_TEXT),
+    _tool(place_order, "Place a new order.", _ADDS, customer_id=_TEXT, product=_TEXT, quantity=_COUNT),
 )
+
+
+def tasks(
+    tiers: Collection[str] = ("1", "2"), split: Literal["train", "heldout"] | None = None
+) -> list[dict[str, Any]]:
+    """The tasks of these tiers, as dicts in the shape of `sdk.records.Task`; both sides of the split for `None`.
+
+    The tier is the number of calls of the right solution.
+    """
+    if isinstance(tiers, str) or (unknown := sorted({*tiers} - {*_TIERS})):
+        wrong = repr(tiers) if isinstance(tiers, str) else ", ".join(map(repr, unknown))
+        raise ValueError(f"tiers has {wrong}; give a list of some of {', '.join(_TIERS)} as strings")
+    if split not in (None, "train", "heldout"):
+        raise ValueError(f"split is {split!r}; choose 'train', 'heldout' or None for both")
+    with FILE.open(encoding="utf-8") as lines:
+        every = map(json.loads, lines)
+        return [task for task in every if task["tags"]["tier"] in tiers and split in (None, task["tags"]["split"])]

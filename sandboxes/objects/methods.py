@@ -1,19 +1,17 @@
-"""The methods of a class as tools."""
+"""The methods of a class as tools, and the values that all objects of a class share."""
 
 from __future__ import annotations
 
 import copy
 import dis
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_bridge.errors import SourceError
+from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import Tool, ToolAnnotations, ToolResult
 from mcp_bridge.sources.functions import FunctionTool
-
-from .leaks import mutable_defaults
 
 _NEVER_DELIBERATE = (AssertionError, NotImplementedError)
 
@@ -73,16 +71,12 @@ def public_methods(kind: type) -> list[str]:
     names: dict[str, None] = {}
     for base in reversed(kind.__mro__[:-1]):
         for name, member in vars(base).items():
-            if not name.startswith("_") and isinstance(inspect.unwrap(_plain(member)), _FUNCTIONS):
+            if not name.startswith("_") and isinstance(inspect.unwrap(getattr(member, "__func__", member)), _FUNCTIONS):
                 names[name] = None
     return [name for name in names if callable(getattr(kind, name, None))]
 
 
 _FUNCTIONS = (type(lambda: None), type(len), type(str.join))
-
-
-def _plain(member: Any) -> Any:
-    return member.__func__ if isinstance(member, staticmethod | classmethod) else member
 
 
 def _cannot(owner: str, name: str, why: str) -> SourceError:
@@ -95,7 +89,7 @@ def _cannot(owner: str, name: str, why: str) -> SourceError:
 def is_deliberate(error: BaseException, kind: type) -> bool:
     """True where the error was raised by a `raise` in a package of the class, and not by an operation that failed.
 
-    `raise LookupError("no such order")` says something to the caller; `self.orders[17]` that fails with the same
+    `raise LookupError("no such order")` is a message to the caller; `self.orders[17]` that fails with the same
     class is a bug of the tool, or an argument that it forgot to check.
     """
     if isinstance(error, _NEVER_DELIBERATE):
@@ -109,3 +103,42 @@ def is_deliberate(error: BaseException, kind: type) -> bool:
     module = str(trace.tb_frame.f_globals.get("__name__", ""))
     instruction = dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]]
     return module.partition(".")[0] in packages and instruction == "RAISE_VARARGS"
+
+
+_CONTAINERS = (list, dict, set, bytearray)
+
+
+def mutable_defaults(method: Callable[..., Any]) -> dict[str, Any]:
+    """Parameter -> default, of those that a method could change for every later call: `def post(tags=[])`."""
+    defaults = {}
+    for parameter in inspect.signature(method).parameters.values():
+        if parameter.default is not parameter.empty:
+            twin = copy.deepcopy(parameter.default)
+            if twin is not parameter.default:
+                defaults[parameter.name] = twin
+    return defaults
+
+
+class ClassAttributes:
+    """The containers that a class and its bases hold for all of their objects."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+        self._pristine = {
+            (base, name): copy.deepcopy(value)
+            for base in kind.__mro__
+            for name, value in vars(base).items()
+            if isinstance(value, _CONTAINERS) and not (name.startswith("__") and name.endswith("__"))
+        }
+
+    def require_unchanged(self) -> None:
+        """Raises `ToolFailure` where a call has changed one, and puts it back as it was."""
+        changed = [place for place, value in self._pristine.items() if vars(place[0]).get(place[1]) != value]
+        for base, name in changed:
+            setattr(base, name, copy.deepcopy(self._pristine[base, name]))
+        if changed:
+            names = ", ".join(f"{base.__name__}.{name}" for base, name in changed)
+            raise ToolFailure(
+                f"{self._kind.__name__} changed {names}, which all worlds share; set it in `__init__` instead",
+                delivery="answered",
+            )

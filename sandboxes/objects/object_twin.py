@@ -1,8 +1,10 @@
-"""A sandbox over Python objects."""
+"""A sandbox over Python objects, with their copies and snapshots."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self
@@ -11,18 +13,60 @@ from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import Tool, ToolResult
 
 from ..changes import State
-from ..sandbox import Refused, Sandbox
-from .forms import NoForm, as_json, public_attributes
-from .keeping import copied, from_bytes, to_bytes
-from .leaks import ClassAttributes
-from .methods import Method, is_deliberate, methods_of
+from ..sandbox import InvalidArguments, Refused, Sandbox, SetupError
+from .json_form import NoForm, as_json, public_attributes
+from .methods import ClassAttributes, Method, is_deliberate, methods_of
+
+_MAGIC = b"toolbake objects 1\n"
+_DIGEST_BYTES = 32
+
+
+def copied(world: dict[str, Any], shared: Collection[str]) -> dict[str, Any]:
+    """A deep copy of all objects at once, so that what they share among themselves they share in the copy too.
+
+    Attributes named in `shared` are the same objects in the copy.
+    """
+    memo = {id(value): value for one in world.values() for name in shared if (value := getattr(one, name, None))}
+    try:
+        return copy.deepcopy(world, memo)
+    except TypeError as error:  # a connection, a lock, a file
+        raise TypeError(
+            f"{error}, so that no rollout can have one of its own; give ObjectTwin(..., copy=...), which copies it, or "
+            "name attributes that nobody changes in shared="
+        ) from error
+
+
+def to_bytes(name: str, now: datetime, world: dict[str, Any]) -> bytes:
+    """Raises `SetupError` for objects that cannot be pickled."""
+    try:
+        body = pickle.dumps((name, now, world))
+    except Exception as error:
+        raise SetupError(
+            f"the objects of {name} cannot be pickled ({error}); give the class a `__getstate__` without what cannot"
+        ) from error
+    return _MAGIC + hashlib.sha256(body).digest() + body
+
+
+def from_bytes(name: str, snapshot: bytes) -> tuple[datetime, dict[str, Any]]:
+    """What `to_bytes` was given. Raises `SetupError` for anything else.
+
+    The digest tells damage, not malice: pickled bytes can run code, so restore only snapshots of your own.
+    """
+    start = len(_MAGIC) + _DIGEST_BYTES
+    body = snapshot[start:]
+    if not snapshot.startswith(_MAGIC) or snapshot[len(_MAGIC) : start] != hashlib.sha256(body).digest():
+        raise SetupError(f"this is not a snapshot of {name}; give what snapshot() returned")
+    try:
+        of, now, world = pickle.loads(body)
+    except Exception as error:
+        raise SetupError(f"this snapshot of {name} cannot be read ({error}); was its class renamed?") from error
+    if of != name:
+        raise SetupError(f"this is a snapshot of {of}, not of {name}")
+    return now, world
+
 
 _START = datetime(2026, 1, 1)
 _CLOCK = "clock"
-
-
-class _NotConvertible(Refused):
-    kind = "invalid_arguments"
 
 
 class ObjectTwin(Sandbox):
@@ -94,7 +138,7 @@ class ObjectTwin(Sandbox):
         return self._makers
 
     def hidden(self, scenario: str) -> Collection[str]:  # noqa: ARG002
-        """Tools of a scenario that are not listed but may be called, because a user tells of them later: none."""
+        """Tools of a scenario that are not listed but may be called, because a user names them later: none."""
         return ()
 
     def jsonable(self, value: Any) -> Any:
@@ -171,7 +215,7 @@ class ObjectTwin(Sandbox):
         method = self._methods[name]
         ready = method.arguments(arguments)
         if isinstance(ready, ToolResult):
-            raise _NotConvertible(ready.text)
+            raise InvalidArguments(ready.text)
         if name in self._reads:
             return self._answer(method, self._world, ready)
         if not self._undo and not self._is_shared:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .cassette import Cassette, RecordedSession
     from .proxy import serve_recorder
-    from .recorded_twin import NotRecorded, RecordedTwin
+    from .recorded_twin import NotRecorded, RecordedTwin, serve_replay
     from .recording import RecordingSource, record
-    from .replaying import serve_replay
-    from .simulating import SimulatedAnswers
+    from .simulation import SimulatedAnswers
 
 _MODULES = {
     "Cassette": "cassette",
@@ -24,10 +23,10 @@ _MODULES = {
     "RecordedSession": "cassette",
     "RecordedTwin": "recorded_twin",
     "RecordingSource": "recording",
-    "SimulatedAnswers": "simulating",
+    "SimulatedAnswers": "simulation",
     "record": "recording",
     "serve_recorder": "proxy",
-    "serve_replay": "replaying",
+    "serve_replay": "recorded_twin",
 }
 
 __all__ = [

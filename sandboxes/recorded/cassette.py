@@ -1,20 +1,171 @@
-"""Reading a cassette: what was recorded, session by session."""
+"""A cassette: a JSON Lines file with the recorded calls of tools, session by session, and its writer.
+
+Each line is one JSON object; its `kind` is `header`, `session` or `call`:
+
+{"kind": "header", "format": "toolbake cassette", "version": 1, "tools": [...], ...}
+{"kind": "session", "session": "3f9c01ab", "setup": {}, "began_at": "2026-01-05T10:00:00+00:00"}
+{"kind": "call", "session": "3f9c01ab", "order": 0, "tool": "read_file", "arguments": {...}, "result": {...}, ...}
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import hashlib
 import json
+import logging
 import os
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from mcp_bridge.errors import SourceError
-from mcp_bridge.records import Tool
+from mcp_bridge.records import ErrorKind, Tool, ToolResult
 
-from .lines import FORMAT, VERSION, CallLine, Header, SessionLine, canonical
+from .scrubber import Scrubber
+
+FORMAT: Literal["toolbake cassette"] = "toolbake cassette"
+VERSION: Literal[1] = 1
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def as_text(self) -> str:
+        """The line without its end."""
+        always = {name: getattr(self, name) for name in ("kind", "format", "version") if hasattr(self, name)}
+        found = {**always, **self.model_dump(exclude_defaults=True)}
+        text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # half a surrogate pair, which some tools return and UTF-8 cannot hold
+            return json.dumps(found, separators=(",", ":"))
+        return text
+
+
+class Header(_Line):
+    """The first line: what was recorded. Again where more tools were offered than before: the last one counts."""
+
+    kind: Literal["header"] = "header"
+    format: Literal["toolbake cassette"] = FORMAT
+    version: Literal[1] = VERSION
+    recorded_at: str
+    """When the cassette was begun: ISO 8601, with a zone."""
+    source: str
+    """The command, URL or object that was recorded, without secrets."""
+    server: dict[str, Any] = Field(default_factory=dict)
+    """`name` and `version`, where a server gave them."""
+    tools: list[Tool]
+
+    @field_validator("recorded_at")
+    @classmethod
+    def _is_a_time(cls, value: str) -> str:
+        datetime.fromisoformat(value)
+        return value
+
+    @field_validator("tools")
+    @classmethod
+    def _have_names_of_their_own(cls, value: list[Tool]) -> list[Tool]:
+        names = [tool.name for tool in value]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"there are two tools {twice!r}")
+        return value
+
+
+class SessionLine(_Line):
+    """A session, or a world, has begun. Its calls name it."""
+
+    kind: Literal["session"] = "session"
+    session: str
+    setup: dict[str, Any] = Field(default_factory=dict)
+    began_at: str = ""
+
+
+class RecordedResult(BaseModel):
+    """What a call returned: see `mcp_bridge.ToolResult`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: str
+    structured: Any = None
+    is_error: bool = False
+    error_kind: ErrorKind | None = None
+    truncated_chars: int = 0
+
+    @classmethod
+    def of(cls, result: ToolResult) -> RecordedResult:
+        return cls.model_validate({name: getattr(result, name) for name in cls.model_fields})
+
+    def as_tool_result(self, notes: tuple[str, ...] = ()) -> ToolResult:
+        # A copy: what a caller does to a result must not change the recording.
+        return ToolResult(**copy.deepcopy(dict(self)), notes=notes)
+
+
+class RecordedFailure(BaseModel):
+    """Why a call has no result: the infrastructure broke, so whether it took effect is unknown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: str
+    text: str
+
+
+class CallLine(_Line):
+    """One call with its result or its failure."""
+
+    kind: Literal["call"] = "call"
+    session: str
+    order: int = Field(ge=0)
+    """The place among the session's calls by when they were made, from 0. Lines stand in the order of the answers."""
+    tool: str
+    arguments: dict[str, Any]
+    result: RecordedResult | None = None
+    failure: RecordedFailure | None = None
+    duration_s: float = 0.0
+    simulated: bool = False
+    """A model made this answer up; no real tool gave it."""
+    place: str | None = None
+    """Of a simulated answer: the place in the twin at which it was given."""
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def canonical(value: Any) -> str:
+    """One text for equal JSON: keys sorted, and `2.0` written as `2`, which models do not tell apart."""
+    return _ENCODER.encode(_plain(value))
+
+
+def json_in(text: str) -> Any:
+    """The JSON value that a text is; None where it is not valid JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def digest(*parts: str) -> str:
+    """A short name for a sequence of texts."""
+    hashed = hashlib.blake2b(digest_size=12)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        hashed.update(len(data).to_bytes(8, "big") + data)
+    return hashed.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value
 
 
 @dataclass(frozen=True)
@@ -43,7 +194,7 @@ class Cassette:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Cassette:
-        """The cassette in a file. Raises `SourceError` that names the line where it is none."""
+        """The cassette in a file. Raises `SourceError` with the line that is not valid."""
         where = Path(path)
         try:
             text = where.read_text(encoding="utf-8")
@@ -93,7 +244,11 @@ def _by_session(
     assert isinstance(header, Header)
     for line in lines[1:]:
         if isinstance(line, Header):
-            _require_more_tools(header, line, where)
+            # One in the middle may only name tools that were offered later, or to other clients.
+            if not only_adds(header.tools, line.tools):
+                raise SourceError(
+                    f"the cassette {str(where)!r} has a second header of other tools; it must be one recording"
+                )
             header = line
             continue
         if isinstance(line, SessionLine):
@@ -111,13 +266,167 @@ def _by_session(
     return sessions, simulated
 
 
-def _require_more_tools(before: Header, after: Header, where: Path) -> None:
-    """A header in the middle may only name tools that were offered later, or to other clients."""
-    if not only_adds(before.tools, after.tools):
-        raise SourceError(f"the cassette {str(where)!r} has a second header of other tools; it must be one recording")
-
-
 def only_adds(before: Sequence[Tool], after: Sequence[Tool]) -> bool:
     """Whether all tools of `before` are among those of `after`, as they were."""
     later = {tool.name: canonical(tool.model_dump()) for tool in after}
     return all(later.get(tool.name) == canonical(tool.model_dump()) for tool in before)
+
+
+logger = logging.getLogger(__name__)
+
+
+class CassetteWriter:
+    """Adds sessions and calls to a cassette. Several processes may write to one file: each line is written under a
+    lock, at once and as a whole, so that a killed writer leaves every earlier line readable."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        tools: Sequence[Tool],
+        *,
+        source: str,
+        server: Mapping[str, Any] | None = None,
+        scrubber: Scrubber | None = None,
+    ) -> None:
+        """Begins the file, or goes on in one that has the same tools, or some of the same.
+
+        Raises `SourceError` where the file is not a cassette, is one of other tools, or cannot be written.
+        """
+        self.path = Path(path)
+        self.scrubber = scrubber or Scrubber()
+        self.calls = 0
+        self._header = Header(
+            recorded_at=_now(),
+            source=self.scrubber.text(source),
+            server=self.scrubber.value(dict(server or {})),
+            tools=[self._clean_tool(tool) for tool in tools],
+        )
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self._locked() as file:
+                self._begin(file)
+        except OSError as error:
+            raise SourceError(f"the cassette {str(self.path)!r} cannot be written: {error}") from error
+
+    def learn(self, tools: Sequence[Tool]) -> None:
+        """Tools that are offered now. Those that are new are added to what was recorded; one that is known stays as it
+        was first."""
+        cleaned = [self._clean_tool(tool) for tool in tools]
+        known = {tool.name for tool in self._header.tools}
+        new = [tool for tool in cleaned if tool.name not in known]
+        if not new:
+            return
+        self._header = self._header.model_copy(update={"tools": [*self._header.tools, *new]})
+        with self._locked() as file:
+            self._begin(file)
+
+    def begin_session(self, setup: Mapping[str, Any] | None = None) -> str:
+        """A new session's name; it is unique among all writers of the file."""
+        name = secrets.token_hex(4)
+        self._append(SessionLine(session=name, setup=self.scrubber.value(dict(setup or {})), began_at=_now()))
+        return name
+
+    def add_call(
+        self,
+        session: str,
+        order: int,
+        tool: str,
+        arguments: Mapping[str, Any],
+        outcome: ToolResult | BaseException,
+        duration_s: float,
+    ) -> CallLine:
+        """A call with its result, or with what was raised in its place; returns the line that was written."""
+        result, failure = None, None
+        if isinstance(outcome, ToolResult):
+            recorded = RecordedResult.of(outcome)
+            cleaned = {
+                "text": self.scrubber.text(recorded.text),
+                "structured": self.scrubber.value(recorded.structured),
+            }
+            result = recorded.model_copy(update=cleaned)
+        else:
+            failure = RecordedFailure(type=type(outcome).__name__, text=self.scrubber.text(str(outcome)))
+        line = CallLine(
+            session=session,
+            order=order,
+            tool=self.scrubber.text(tool),
+            arguments=self.scrubber.value(dict(arguments)),
+            result=result,
+            failure=failure,
+            duration_s=round(duration_s, 6),
+        )
+        self.append_call(line)
+        return line
+
+    def append_call(self, line: CallLine) -> None:
+        """A line that holds no secret, as it is."""
+        self._append(line)
+        self.calls += 1
+
+    def _append(self, line: SessionLine | CallLine) -> None:
+        with self._locked() as file:
+            _write_all(file, line.as_text() + "\n")
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int]:
+        import fcntl  # which Windows has not; cassettes can be read there
+
+        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+        finally:
+            os.close(file)
+
+    def _begin(self, file: int) -> None:
+        size = os.fstat(file).st_size
+        if size == 0:
+            _write_all(file, self._header.as_text() + "\n")
+            return
+        found = Cassette.read(self.path)
+        kept, ours = found.header.tools, self._header.tools
+        adds = only_adds(kept, ours)
+        if not (adds or only_adds(ours, kept)):
+            raise SourceError(
+                f"the cassette {str(self.path)!r} holds a recording of other tools ({found.header.source}); "
+                "record into another file"
+            )
+        if found.torn:
+            whole = self.path.read_bytes()
+            end = whole.rfind(b"\n") + 1
+            logger.warning("%s: the last line was cut off (%d bytes); leaving it out", self.path, len(whole) - end)
+            os.ftruncate(file, end)
+        if adds and len(ours) > len(kept):
+            _write_all(file, self._header.as_text() + "\n")
+
+    def _clean_tool(self, tool: Tool) -> Tool:
+        # The label of a source may name folders of this machine; a twin has a source of its own.
+        cleaned = {"description": self.scrubber.words(tool.description), "name_at_source": ""}
+        schemas = {"input_schema": _clean(tool.input_schema, self.scrubber)}
+        if tool.output_schema is not None:
+            schemas["output_schema"] = _clean(tool.output_schema, self.scrubber)
+        return tool.model_copy(update={**cleaned, **schemas, "source": ""})
+
+
+def _clean(schema: dict[str, Any], scrubber: Scrubber) -> dict[str, Any]:
+    """A schema with its texts scrubbed. The names in it are words, not secrets: `{"token": {"type": "string"}}`."""
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: walk(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [walk(one) for one in value]
+        return scrubber.words(value) if isinstance(value, str) else value
+
+    found: dict[str, Any] = walk(schema)
+    return found
+
+
+def _write_all(file: int, text: str) -> None:
+    data = memoryview(text.encode("utf-8", "surrogatepass"))
+    while data:
+        data = data[os.write(file, data) :]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -8,29 +8,284 @@ recorder waits for them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import anyio
 import anyio.abc
+import mcp_types as types
+from mcp import Client
+from mcp.client import ClientRequestContext, InputRequiredRoundsExceededError
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from pydantic import TypeAdapter
 
-from mcp_bridge.control import CONTROL_ENV, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_META
-from mcp_bridge.errors import BridgeError
-from mcp_bridge.exception_groups import ungrouped
-from mcp_bridge.records import ToolResult
+from mcp_bridge.control_tools import CONTROL_ENV, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_META
+from mcp_bridge.errors import BridgeError, SourceError, ungrouped
+from mcp_bridge.publishing.listener import serve_app
+from mcp_bridge.publishing.translation import tool_from_mcp
+from mcp_bridge.records import Tool, ToolResult
+from mcp_bridge.sessions.handlers import Handlers
+from mcp_bridge.sessions.listing import from_mcp
+from mcp_bridge.sessions.protocol_version import is_handshake
+from mcp_bridge.sessions.session import CannotOpen, Session, open_session
+from mcp_bridge.sessions.tasks import TaskCalls, TaskInterrupted, wants_task
+from mcp_bridge.sessions.transports import Transport
+from mcp_bridge.sources.identify import identify
+from mcp_bridge.sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 
-from .asking import answered_by
-from .cassette_writer import CassetteWriter
-from .passing_on import call_tool, speak_as, without_discovery
-from .scrubbing import Scrubber
-from .upstream import Upstream, Upstreams, as_tools, only_server
+from .cassette import CassetteWriter
+from .scrubber import Scrubber
 
-if TYPE_CHECKING:
-    import mcp_types as types
-    from mcp import Client
-    from mcp.server.lowlevel import Server
+_ASK_AGAIN_S = 0.25
+ASKED = ("elicitation", "sampling", "roots")
+"""What a server may ask for, as the capabilities of clients name it."""
+
+
+def answered_by(ctx: Any) -> frozenset[str]:
+    """Which of `ASKED` the client of a request answers, by its capabilities."""
+    told = ctx.session.client_capabilities
+    return frozenset(name for name in ASKED if told is not None and getattr(told, name) is not None)
+
+
+class Upstream:
+    """A session with the real server, whose questions go to the client whose call is under way in it."""
+
+    def __init__(self, session: Session, answered: frozenset[str] | None) -> None:
+        self.session = session
+        self.answered = answered
+        """What its client answers of what the server asks; None before a client has said so."""
+        self.learned: Sequence[types.Tool] | None = None
+        """The tools, as they were when the cassette heard of them."""
+        self._calls: list[Any] = []
+        session.client.session.dispatch_input_request = self._answer  # type: ignore[method-assign,assignment]
+
+    @contextlib.contextmanager
+    def during(self, ctx: Any) -> Iterator[None]:
+        """While a request of the client is worked on, it can be asked."""
+        self._calls.append(ctx)
+        try:
+            yield
+        finally:
+            self._calls.remove(ctx)
+
+    async def _answer(self, _: Any, request: Any) -> Any:
+        if not self._calls:
+            return types.ErrorData(code=types.INVALID_REQUEST, message="no call is under way that could be asked for")
+        # Nothing says to which of several calls a question belongs; they are all of one client.
+        ctx = self._calls[-1]
+        if isinstance(request, types.ElicitRequest):
+            result: Any = types.ElicitResult
+        elif isinstance(request, types.ListRootsRequest):
+            result = types.ListRootsResult
+        else:
+            result = types.CreateMessageResultWithTools if request.params.tools else types.CreateMessageResult
+        try:
+            return await ctx.session.send_request(
+                request, result, metadata=ServerMessageMetadata(related_request_id=ctx.request_id)
+            )
+        except MCPError as error:
+            return error.error
+
+
+def speak_as(server: Server[Any], protocol: str) -> None:
+    """Make clients shake hands with `server` where the real server does, whose questions come in the middle of a call.
+
+    That holds over HTTP; `without_discovery` does it for a pair of streams. Clients that speak the newest revision
+    without looking first are served all the same.
+    """
+
+    async def unknown(_: Any, __: Any) -> Any:
+        raise MCPError(types.METHOD_NOT_FOUND, f"the recorded server speaks revision {protocol}")
+
+    if is_handshake(protocol):
+        server.add_request_handler("server/discover", types.RequestParams, unknown)
+
+
+@contextlib.asynccontextmanager
+async def without_discovery(read: Any, write: Any, protocol: str) -> AsyncIterator[Any]:
+    """The stream `read` without the question for the newest revision, which is answered on `write`, where the real
+    server shakes hands: what a client asks first decides how the SDK's server serves it from then on."""
+    if not is_handshake(protocol):
+        yield read
+        return
+    send, receive = anyio.create_memory_object_stream[Any]()
+
+    async def relay() -> None:
+        async with send:
+            async for item in read:
+                asked = getattr(item, "message", None)
+                if isinstance(asked, types.JSONRPCRequest) and asked.method == "server/discover":
+                    told = types.ErrorData(
+                        code=types.METHOD_NOT_FOUND, message=f"the recorded server speaks revision {protocol}"
+                    )
+                    refused = types.JSONRPCError(jsonrpc="2.0", id=asked.id, error=told)
+                    await write.send(SessionMessage(refused))
+                else:
+                    await send.send(item)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(relay)
+        yield receive
+        group.cancel_scope.cancel()
+
+
+async def call_tool(session: Session, params: types.CallToolRequestParams, ctx: Any) -> Any:
+    """What the server answers: a result, or for clients that understand it, what it has to know first.
+
+    Raises `MCPError`.
+    """
+    client = session.client
+    if any(tool.name == params.name and wants_task(tool) for tool in session.listed):
+        try:
+            return await TaskCalls(client, "the server").call(
+                params.name, params.arguments or {}, _progress(ctx), dict(params.meta or {})
+            )
+        except TaskInterrupted as cut:
+            raise MCPError(types.INTERNAL_ERROR, str(cut), {FAILURE_META: True}) from cut
+    found = await _send(client, params, ctx)
+    if isinstance(found, types.InputRequiredResult) and is_handshake(ctx.protocol_version):
+        return await _driven(client, params, found, ctx)
+    return found
+
+
+async def _send(client: Client, params: types.CallToolRequestParams, ctx: Any) -> Any:
+    return await client.session.send_request(
+        types.CallToolRequest(params=params),
+        TypeAdapter[Any](types.CallToolResult | types.InputRequiredResult),
+        progress_callback=_progress(ctx),
+    )
+
+
+async def _driven(client: Client, params: types.CallToolRequestParams, asked: Any, ctx: Any) -> Any:
+    """Ask the client what the server wants to know, in the way of the older revisions, and call again with that, until
+    there is a result."""
+    for _ in range(client.input_required_max_rounds):
+        answers: dict[str, Any] = {}
+        for key, question in (asked.input_requests or {}).items():
+            meta = question.params.meta if question.params else None
+            context = ClientRequestContext(session=client.session, request_id=key, meta=meta)
+            answer = await client.session.dispatch_input_request(context, question)
+            if isinstance(answer, types.ErrorData):
+                raise MCPError.from_error_data(answer)
+            answers[key] = answer
+        if not answers:
+            await anyio.sleep(_ASK_AGAIN_S)  # the server only wants to be asked later
+        more = {"input_responses": answers or None, "request_state": asked.request_state}
+        asked = await _send(client, params.model_copy(update=more), ctx)
+        if not isinstance(asked, types.InputRequiredResult):
+            return asked
+    raise InputRequiredRoundsExceededError(client.input_required_max_rounds)
+
+
+def _progress(ctx: Any) -> Any:
+    meta = ctx.meta or {}
+    if "progressToken" not in meta and "progress_token" not in meta:
+        return None
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        await ctx.session.report_progress(progress, total, message)
+
+    return report
+
+
+MOST_SESSIONS = 256
+"""At once: over stdio each is a process."""
+
+
+def only_server(source: Any, server: str | None) -> ServerSpec:
+    """The one server behind `source`. Raises `SourceError` where there are several and `server` names none of them."""
+    specs = identify(source)
+    servers = [spec for spec in specs if isinstance(spec, StdioSpec | HttpSpec | ServerObjectSpec)]
+    if len(servers) < len(specs):
+        raise SourceError(
+            "only an MCP server can be recorded from outside; for functions, OpenAPI files and sandboxes use "
+            "sandboxes.recorded.record(toolset, path) in Python"
+        )
+    names = ", ".join(repr(spec.name) for spec in servers)
+    if server is not None:
+        servers = [spec for spec in servers if spec.name == server]
+        if not servers:
+            raise SourceError(f"there is no server {server!r}; the servers are {names}")
+    if len(servers) != 1:
+        raise SourceError(f"a recorder stands before one server; choose with --server: {names}")
+    if servers[0].options.faults is not None:
+        raise SourceError(
+            f"{servers[0].label} has faults, and a recorder writes what the real server says; remove them"
+        )
+    return servers[0]
+
+
+class Upstreams:
+    """Open sessions with the real server, by the key of whoever they are for."""
+
+    def __init__(self, spec: ServerSpec, group: anyio.abc.TaskGroup, *, connect_timeout_s: float) -> None:
+        self._spec = spec
+        self._connect_timeout_s = connect_timeout_s
+        self._transports: dict[frozenset[str], Transport] = {}
+        self._group = group
+        self._lock = anyio.Lock()
+        self._open: dict[str, Upstream] = {}
+
+    async def get(self, key: str, answered: frozenset[str] | None = None) -> Upstream:
+        """The session of a key, opened when it is first asked for. Raises `SourceError` where that fails.
+
+        `answered`: what the client answers of what the server asks; None where nobody knows it yet. The session that
+        was opened without knowing it is replaced where the client answers anything.
+        """
+        async with self._lock:
+            found = self._open.get(key)
+            if found is not None and found.answered is None and answered:
+                del self._open[key]
+                await found.session.close()
+                found = None
+            if found is None:
+                if len(self._open) >= MOST_SESSIONS:
+                    raise SourceError(f"{MOST_SESSIONS} sessions are open; end some, or start another recorder")
+                found = self._open[key] = await self._opened(answered)
+            elif found.answered is None:
+                found.answered = answered
+            return found
+
+    async def _opened(self, answered: frozenset[str] | None) -> Upstream:
+        known = answered or frozenset()
+        if known not in self._transports:
+            # That these are answered is what the server is told; `Upstream` answers, not these functions.
+            handlers = Handlers(**dict.fromkeys(known, _answered_elsewhere))
+            self._transports[known] = Transport(
+                self._spec, connect_timeout_s=self._connect_timeout_s, handlers=handlers
+            )
+        try:
+            session = await open_session(self._transports[known], self._group)
+        except CannotOpen as error:
+            raise SourceError(str(error)) from error
+        return Upstream(session, answered)
+
+    async def close(self, key: str) -> None:
+        """End the session of a key, if there is one."""
+        found = self._open.pop(key, None)
+        if found is not None:
+            await found.session.close()
+
+    async def aclose(self) -> None:
+        """End all sessions."""
+        for key in list(self._open):
+            await self.close(key)
+
+
+def _answered_elsewhere(*_: Any) -> Any:
+    raise AssertionError("answered by the recorder's client")
+
+
+def as_tools(listed: Sequence[types.Tool]) -> list[Tool]:
+    """The server's tools as records, control tools left out."""
+    return [tool_from_mcp(tool) for tool in listed if CONTROL_META not in (tool.meta or {})]
+
 
 _SESSION_HEADER = "mcp-session-id"
 
@@ -72,7 +327,7 @@ async def serve_recorder(
             where = f" at http://127.0.0.1:{port}/mcp" if port is not None else ""
             begun = f"recording {writer.scrubber.text(spec.label)} to {writer.path}{where}"
             try:
-                await _serve(app, recorder, port, session.protocol_version, lambda: say(begun))
+                await _serve(app, upstreams, port, session.protocol_version, lambda: say(begun))
             finally:
                 say(f"recorded {writer.calls} calls; secrets were replaced in {writer.scrubber.count} places")
                 with anyio.CancelScope(shield=True):
@@ -84,17 +339,14 @@ _FIRST = ""
 
 
 async def _serve(
-    app: Server[Any], recorder: _Recorder, port: int | None, protocol: str, begun: Callable[[], None]
+    app: Server[Any], upstreams: Upstreams, port: int | None, protocol: str, begun: Callable[[], None]
 ) -> None:
     if port is None:
-        from mcp.server.stdio import stdio_server
-
         begun()
         async with stdio_server() as (read, write):
             async with without_discovery(read, write, protocol) as asked:
                 await app.run(asked, write, app.create_initialization_options())
         return
-    from ..serving import serve_app
 
     web = app.streamable_http_app(host="127.0.0.1")
 
@@ -103,7 +355,7 @@ async def _serve(
         if scope["type"] == "http" and scope["method"] == "DELETE":
             ended = dict(scope["headers"]).get(_SESSION_HEADER.encode())
             if ended:
-                await recorder.end(ended.decode("latin-1"))
+                await upstreams.close(ended.decode("latin-1"))
 
     await serve_app(watched, port=port, listening=begun)
 
@@ -124,9 +376,6 @@ class _Recorder:
 
     def make_server(self, first: Client) -> Server[Any]:
         """A server that shows itself as the real one does."""
-        import mcp_types as types
-        from mcp.server.lowlevel import Server
-
         has = first.server_capabilities
         told = first.server_info
         on: dict[str, Any] = {}
@@ -152,10 +401,6 @@ class _Recorder:
         speak_as(server, first.protocol_version)
         return server
 
-    async def end(self, http_session: str) -> None:
-        """A client over HTTP has ended its session."""
-        await self._upstreams.close(http_session)
-
     async def _list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
         client = (await self._upstream(ctx)).session.client
         page = await client.list_tools(cursor=params.cursor if params is not None else None, cache_mode="refresh")
@@ -167,17 +412,12 @@ class _Recorder:
     def _forward(self, request: Any, result: Any) -> Callable[[Any, Any], Awaitable[Any]]:
         async def handle(ctx: Any, params: Any) -> Any:
             upstream = await self._upstream(ctx)
-            with upstream.questions.during(ctx):
+            with upstream.during(ctx):
                 return await upstream.session.client.session.send_request(request(params=_passed_on(params)), result)
 
         return handle
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
-        import mcp_types as types
-        from mcp.shared.exceptions import MCPError
-
-        from mcp_bridge.sessions.listing import from_mcp
-
         world = str((ctx.meta or {}).get(WORLD_META, ""))
         verb = self._verbs.get(params.name)
         if verb == OPEN_WORLD:
@@ -196,8 +436,8 @@ class _Recorder:
         upstream: Upstream | None = None
         try:
             upstream = await self._upstream(ctx)
-            began = time.perf_counter()  # opening a session is no part of the call
-            with upstream.questions.during(ctx):
+            began = time.perf_counter()  # opening a session is not a part of the call
+            with upstream.during(ctx):
                 found = await call_tool(upstream.session, _passed_on(params), ctx)
         except MCPError as error:
             answer = None if upstream is None else upstream.session.answer_in(error)
@@ -218,9 +458,6 @@ class _Recorder:
 
     async def _upstream(self, ctx: Any) -> Upstream:
         """The session for a request. Raises `MCPError` where the server cannot be reached any more."""
-        import mcp_types as types
-        from mcp.shared.exceptions import MCPError
-
         try:
             upstream = await self._upstreams.get(self._key(ctx), answered_by(ctx))
             if upstream.learned is not upstream.session.listed:
@@ -263,7 +500,7 @@ def _control_verbs(listed: Sequence[types.Tool]) -> dict[str, str]:
 
 
 def _passed_on(params: Any) -> Any:
-    """The parameters of a request for another connection: what `_meta` says of this one is left out."""
+    """The parameters of a request for another connection: the fields of `_meta` about this one are left out."""
     if params is None or params.meta is None:
         return params
     own = {"progressToken", "progress_token"}

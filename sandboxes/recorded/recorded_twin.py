@@ -1,32 +1,177 @@
-"""A cassette as a sandbox: what was recorded once can be replayed, forked and reset as often as needed."""
+"""A cassette as a sandbox: what was recorded once can be replayed, forked, reset and served as often as needed."""
 
 from __future__ import annotations
 
 import copy
+import json
+import logging
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import anyio
 import anyio.lowlevel
 
 from mcp_bridge.errors import SourceError, ToolFailure
-from mcp_bridge.records import ErrorKind, Tool, ToolResult
+from mcp_bridge.records import Tool, ToolResult
 from mcp_bridge.world import Setup
 
 from ..changes import State
 from ..sandbox import Refused, Sandbox, SetupError
-from .cassette import Cassette
-from .lines import RecordedResult, canonical
-from .nearness import nearest
-from .places import Effects, Entry, Index, Key
-from .progress import Progress
-from .tally import How, Tally, Unusual
+from .call_index import Effects, Entry, Index, Key, nearest
+from .cassette import Cassette, RecordedResult, canonical
 
 if TYPE_CHECKING:
-    from .simulating import SimulatedAnswers
+    from .simulation import SimulatedAnswers
+
+
+logger = logging.getLogger(__name__)
+
+How = Literal["recorded", "repeated", "other_session", "nearest", "simulated", "kept", "mistake", "not_recorded"]
+"""How a call was answered:
+
+| word | the answer |
+| --- | --- |
+| `recorded` | was recorded at this place |
+| `repeated` | is the last one recorded here, given again: the call was made more often than in the recording |
+| `other_session` | was recorded at this place in another session than the answers before it |
+| `nearest` | was recorded for the nearest call |
+| `simulated` | is a model's |
+| `kept` | is a model's from before, kept in memory or in the cassette |
+| `mistake` | says that there is no such tool or that the arguments do not fit its schema |
+| `not_recorded` | there is none: `NotRecorded` was raised |
+"""
+
+_MOST_KEPT = 1000
+
+
+@dataclass(frozen=True)
+class Unusual:
+    """A call that was not answered by its own recording."""
+
+    tool: str
+    arguments: dict[str, Any]
+    how: How
+    detail: str = ""
+    """For a nearest answer, the recorded arguments and how near they are; for others, what was missing."""
+
+
+class Tally:
+    """Counts shared by a twin and all its forks; safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts: Counter[tuple[str, How]] = Counter()
+        self._unusual: deque[Unusual] = deque(maxlen=_MOST_KEPT)
+
+    def add(self, tool: str, how: How, arguments: dict[str, Any] | None = None, detail: str = "") -> None:
+        with self._lock:
+            self._counts[tool, how] += 1
+            if arguments is not None:
+                self._unusual.append(Unusual(tool, arguments, how, detail))
+        if arguments is not None:
+            logger.info("%s answered %s%s", tool, how, f" ({detail})" if detail else "")
+
+    @property
+    def unusual(self) -> list[Unusual]:
+        """The latest calls that were not answered by their own recording, at most 1000."""
+        with self._lock:
+            return list(self._unusual)
+
+    def as_json(self) -> dict[str, Any]:
+        """`{"calls": 7, "answers": {"recorded": 6, "nearest": 1}, "tools": {"get": {"recorded": 6, ...}}}`."""
+        with self._lock:
+            counts = dict(self._counts)
+        answers: Counter[str] = Counter()
+        tools: dict[str, dict[str, int]] = {}
+        for (tool, how), number in sorted(counts.items()):
+            answers[how] += number
+            tools.setdefault(tool, {})[how] = number
+        return {"calls": sum(answers.values()), "answers": dict(answers), "tools": tools}
+
+
+_FORM = "toolbake recorded twin 2"
+
+
+@dataclass
+class Progress:
+    """What calls and the clock have changed in a world since it began. `place`: see `call_index`."""
+
+    seed: int
+    scenario: str
+    setup: str
+    """Canonical JSON of the recorded setup whose sessions are replayed."""
+    place: str
+    now: datetime
+    sessions: list[str]
+    """All sessions in the order in which this world looks for answers; the first is the one it follows."""
+    given: dict[Key, int] = field(default_factory=dict)
+    """How often a call was answered at a place."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """All calls with their answers; `changed` says which of them may have changed something."""
+
+    def copy(self) -> Progress:
+        # What is in the lists is never changed.
+        return replace(self, sessions=list(self.sessions), given=dict(self.given), history=list(self.history))
+
+    @property
+    def changes(self) -> list[dict[str, Any]]:
+        """The calls that may have changed something, with the texts of their answers."""
+        shown = ("tool", "arguments", "answer", "text")
+        return [{name: copy.deepcopy(call[name]) for name in shown} for call in self.history if call["changed"]]
+
+    def next_answer(self, key: Key, answers: Mapping[str, Sequence[Entry]]) -> tuple[Entry, How]:
+        """The next answer to a call that was recorded here: of the session that this world follows, where it has one.
+
+        Answers of one session are not mixed with those of others: together they would tell of no real tool.
+        """
+        number = self.given.get(key, 0)
+        session = next(one for one in self.sessions if one in answers)
+        entries = answers[session]
+        if number >= len(entries):
+            return entries[-1], "repeated"
+        return entries[number], "recorded" if session == self.sessions[0] else "other_session"
+
+    def take(self, key: Key, entry: Entry | None) -> None:
+        """A call was answered, by this entry of the recording."""
+        self.given[key] = self.given.get(key, 0) + 1
+        if entry is not None and entry.after != entry.place and entry.call.session in self.sessions:
+            # A change as another session saw it: that session knows what comes after it.
+            self.sessions.remove(entry.call.session)
+            self.sessions.insert(0, entry.call.session)
+
+    def note(self, tool: str, arguments: Mapping[str, Any], result: RecordedResult, *, after: str, how: How) -> None:
+        """Remember what was answered, and go on to the place after it."""
+        answered = {"answer": how, "text": result.text, "is_error": result.is_error, "changed": after != self.place}
+        copies = {"arguments": copy.deepcopy(dict(arguments)), "structured": copy.deepcopy(result.structured)}
+        self.history.append({"tool": tool, **copies, **answered})
+        self.place = after
+
+    def as_bytes(self) -> bytes:
+        found = {**self.__dict__, "now": self.now.isoformat(), "given": [[*key, n] for key, n in self.given.items()]}
+        return json.dumps({"form": _FORM, **found}).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Progress:
+        """Raises `SetupError` for bytes that `as_bytes` did not give."""
+        try:
+            found = json.loads(data)
+            if found.pop("form") != _FORM:
+                raise ValueError("another form")
+            found["now"] = datetime.fromisoformat(found["now"])
+            found["given"] = {(place, tool, arguments): n for place, tool, arguments, n in found["given"]}
+            return cls(**found)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise SetupError(
+                f"this is not a snapshot of a recorded twin ({error}); give what snapshot() returned"
+            ) from error
+
 
 Unseen = Literal["error", "nearest"]
 
@@ -56,7 +201,7 @@ class RecordedTwin(Sandbox):
 
     Where sessions were recorded with setups, `open_world` takes exactly those. Otherwise it takes a `seed`: where
     several sessions were told different things at the same place, it chooses whose answers are given first; 0 is the
-    order of the recording. Raises `SourceError` for a file that is no cassette.
+    order of the recording. Raises `SourceError` for a file that is not a cassette.
     """
 
     name = "recorded"
@@ -71,7 +216,7 @@ class RecordedTwin(Sandbox):
         errors_change: bool = False,
         nearest_at_least: float = 0.6,
     ) -> None:
-        if unseen not in ("error", "nearest") if isinstance(unseen, str) else not hasattr(unseen, "one_at_a_time"):
+        if unseen not in ("error", "nearest") if isinstance(unseen, str) else not hasattr(unseen, "answer"):
             raise SourceError(f"unseen is {unseen!r}; choose 'error', 'nearest' or a SimulatedAnswers(...)")
         if not 0 <= nearest_at_least <= 1:
             raise SourceError(f"nearest_at_least is {nearest_at_least!r}; it must be a number from 0 to 1")
@@ -92,6 +237,8 @@ class RecordedTwin(Sandbox):
         if not isinstance(unseen, str):
             unseen.load(self.cassette)
         self._at = self._beginning(0, "default", self._first_setup)
+        # Each call moves on the place at which the next one is looked for.
+        self._one_at_a_time = anyio.Lock()
 
     def __repr__(self) -> str:
         return f"RecordedTwin({self.cassette.header.source!r}, {len(self.cassette.calls)} calls)"
@@ -105,7 +252,7 @@ class RecordedTwin(Sandbox):
         return self._at.now
 
     def report(self) -> dict[str, Any]:
-        """How the calls of all worlds were answered; see `sandboxes.recorded.tally.How`.
+        """How the calls of all worlds were answered; see `How`.
 
         `counted_as_changes`: tools that say nothing of themselves and so count as changing something.
         `recorded_failures`: calls in the cassette that have no answer, because the real tool broke.
@@ -138,7 +285,7 @@ class RecordedTwin(Sandbox):
 
     def fork(self) -> Self:
         twin = copy.copy(self)
-        twin._at = self._at.copy()
+        twin._at, twin._one_at_a_time = self._at.copy(), anyio.Lock()
         return twin
 
     def snapshot(self) -> bytes:
@@ -146,8 +293,6 @@ class RecordedTwin(Sandbox):
 
     def _restore(self, snapshot: bytes) -> None:
         found = Progress.from_bytes(snapshot)
-        if (found.history is None) != (self._at.history is None):
-            raise SetupError("this snapshot is of a twin with another choice of `unseen`")
         if found.setup not in self._index.roots or sorted(found.sessions) != sorted(self._index.sessions):
             raise SetupError("this snapshot is of a twin with another cassette")
         self._at = found
@@ -159,7 +304,7 @@ class RecordedTwin(Sandbox):
         """
         at = self._at
         beginning = {"seed": at.seed, "scenario": at.scenario, "setup": at.setup}
-        changes = {f"{number:06d}": copy.deepcopy(change) for number, change in enumerate(at.changes, 1)}
+        changes = {f"{number:06d}": change for number, change in enumerate(at.changes, 1)}
         return {"clock": {"world": {"now": at.now.isoformat()}}, "beginning": {"world": beginning}, "changes": changes}
 
     async def call(
@@ -175,7 +320,7 @@ class RecordedTwin(Sandbox):
         began = time.perf_counter()
         if isinstance(self._unseen, str):
             return self.call_now(name, arguments)
-        async with self._unseen.one_at_a_time(self._at):
+        async with self._one_at_a_time:
             result = self._known(name, arguments)
             if result is None:
                 result = await self._simulated(self._unseen, name, dict(arguments))
@@ -211,8 +356,7 @@ class RecordedTwin(Sandbox):
         if seed:
             random.Random(f"{scenario}/{seed}").shuffle(mine)
         others = [name for name in self._index.sessions if name not in mine]
-        history: list[dict[str, Any]] | None = None if isinstance(self._unseen, str) else []
-        return Progress(seed, scenario, setup, self._index.root(setup), self._began, [*mine, *others], history=history)
+        return Progress(seed, scenario, setup, self._index.root(setup), self._began, [*mine, *others])
 
     def _known(self, name: str, arguments: Mapping[str, Any]) -> ToolResult | None:
         """The recorded answer or what is wrong with the call; None for a call that only was never recorded."""
@@ -222,7 +366,7 @@ class RecordedTwin(Sandbox):
             found = self._index.find(at.place, name, arguments) if is_call else None
         except (TypeError, ValueError, RecursionError):
             self._tally.add(name, "mistake")
-            text = f"Invalid arguments for {name}; nothing was called: they are no JSON, or nested too deeply."
+            text = f"Invalid arguments for {name}; nothing was called: they are not JSON, or nested too deeply."
             return ToolResult(text=text, is_error=True, error_kind="invalid_arguments")
         if found is not None:
             key, answers = found
@@ -232,18 +376,6 @@ class RecordedTwin(Sandbox):
             self._tally.add(str(name), "mistake")
             return mistake
         return None
-
-    def _mistake(self, name: str, arguments: Mapping[str, Any]) -> ToolResult | None:
-        from mcp_bridge.toolsets.validation import unknown_tool
-
-        names = [tool.name for tool in self._tools]
-        kind: ErrorKind = "invalid_arguments"
-        problem = None
-        if name not in names:
-            kind, problem = "unknown_tool", unknown_tool(name, names)
-        else:
-            problem = self._checker.problem(name, arguments)
-        return None if problem is None else ToolResult(text=problem, is_error=True, error_kind=kind)
 
     def _near(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """The answer to the nearest call. Raises `NotRecorded` where none is near enough or that is not wanted."""
@@ -281,9 +413,7 @@ class RecordedTwin(Sandbox):
         key = (at.place, name, canonical(arguments))
         tool = next(tool for tool in self._tools if tool.name == name)
         number = at.given.get(key, 0)
-        result, how = await model.answer(
-            tool, arguments, key=key, number=number, history=at.history or [], index=self._index
-        )
+        result, how = await model.answer(tool, arguments, key=key, number=number, history=at.history, index=self._index)
         at.take(key, None)
         at.note(name, arguments, result, after=self._index.after(at.place, name, key[2], result), how=how)
         self._tally.add(name, how, arguments)
@@ -294,3 +424,34 @@ def _noted(result: RecordedResult, how: How, detail: str) -> ToolResult:
     if how == "recorded":
         return result.as_tool_result()
     return result.as_tool_result((f"recorded twin: {how}{f' ({detail})' if detail else ''}",))
+
+
+async def serve_replay(
+    twin: RecordedTwin, *, port: int | None = None, say: Callable[[str], None] = lambda _: None
+) -> None:
+    """Serve the tools of `twin` over standard input and output, or with `port` at `http://127.0.0.1:PORT/mcp`, until
+    the client hangs up or it is cancelled. Each session of a client has a world of its own.
+
+    What was never recorded comes back as an error of the protocol, unless the twin answers it. `say`: hears what is
+    served, and at the end how the calls were answered. Raises `SourceError` where the port is taken.
+    """
+    from mcp_bridge.publishing import listener
+    from mcp_bridge.publishing.server import publish
+
+    header = twin.cassette.header
+    # Not through a toolset, which would answer mistakes in its own words.
+    server = publish(twin, name=str(header.server.get("name") or twin.name))
+    where = "stdin and stdout" if port is None else f"http://127.0.0.1:{port}/mcp"
+
+    def begun() -> None:
+        say(f"replaying {len(twin.cassette.calls)} calls of {len(twin.tools)} tools on {where}")
+
+    try:
+        if port is None:
+            await listener.serve_stdio(server, begun)
+        else:
+            await listener.serve_app(server.streamable_http_app(host="127.0.0.1"), port=port, listening=begun)
+    finally:
+        report = twin.report()
+        how = ", ".join(f"{number} {word.replace('_', ' ')}" for word, number in report["answers"].items())
+        say(f"answered {report['calls']} calls{f': {how}' if how else ''}")

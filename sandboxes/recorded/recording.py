@@ -13,9 +13,8 @@ from mcp_bridge.records import ToolResult
 from mcp_bridge.world import Setup, World, WorldSource
 
 from ..wrapping import WrappedSource, WrappedWorld
-from .cassette_writer import CassetteWriter
-from .lines import CallLine
-from .scrubbing import Scrubber
+from .cassette import CallLine, CassetteWriter
+from .scrubber import Scrubber
 
 
 def record(
@@ -90,7 +89,7 @@ class RecordingWorld(WrappedWorld):
             outcome = error
             raise
         finally:
-            # What is no call, because the arguments are no object or the tool no name, has nothing to be matched by.
+            # A call whose arguments are not an object, or whose tool is not a name, has nothing to be matched by.
             if isinstance(name, str) and isinstance(arguments, Mapping):
                 took = time.perf_counter() - began
                 self._lines.append(self._writer.add_call(self._session, order, name, arguments, outcome, took))

@@ -1,25 +1,106 @@
-"""SQLite connections over `Pages`, through SQLite's own interface for other kinds of file (https://sqlite.org/vfs.html).
+"""Database files in memory whose copies share the pages that they have in common, and SQLite connections over them,
+through SQLite's own interface for other kinds of file (https://sqlite.org/vfs.html).
 
 The interface is C, and reached in the very library that the standard `sqlite3` module uses: so a world is an ordinary
-`sqlite3.Connection`, whatever its pages are kept in. A Python whose SQLite shows no symbols cannot do that;
-`open_pages` then raises `Unavailable`.
+`sqlite3.Connection`, whatever its pages are kept in. A Python whose SQLite shows no symbols cannot do that.
 
 Locks do nothing: every connection is the only one of its pages. Journals and temporary tables stay in memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import logging
 import sqlite3
 import sys
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, wraps
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
-from .pages import Pages
+HEADER = b"SQLite format 3\x00"
+
+
+def page_size(image: bytes) -> int:
+    """Bytes of one page, from the header of a SQLite database image; see https://sqlite.org/fileformat.html."""
+    size = int.from_bytes(image[16:18], "big")
+    return 65536 if size == 1 else size
+
+
+class Pages:
+    """An image that any number of copies share, and the pages in which this copy differs from it.
+
+    Pages are never changed in place, so a copy shares them too: it costs what differs from the image, in references.
+    """
+
+    __slots__ = ("_changed", "_count", "_from_image", "_image", "page_size")
+
+    def __init__(self, image: bytes) -> None:
+        self.page_size = page_size(image)
+        self._image = image
+        self._changed: dict[int, bytes] = {}
+        self._count = len(image) // self.page_size
+        self._from_image = self._count  # a page from here on is not the image's any more, even if it was
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole database."""
+        return self._count * self.page_size
+
+    @property
+    def changed_bytes(self) -> int:
+        """Bytes of the pages that are not the image's: what this copy may hold for itself."""
+        return len(self._changed) * self.page_size
+
+    def copy(self) -> Self:
+        twin = type(self).__new__(type(self))
+        twin.page_size, twin._image, twin._changed = self.page_size, self._image, self._changed.copy()
+        twin._count, twin._from_image = self._count, self._from_image
+        return twin
+
+    def read(self, offset: int, amount: int) -> bytes:
+        """`amount` bytes of one page, or fewer at the end of the database."""
+        number, start = divmod(offset, self.page_size)
+        page = self._changed.get(number)
+        if page is not None:
+            return page[start : start + amount] if amount < self.page_size else page
+        if number < self._from_image:
+            return self._image[offset : offset + amount]
+        # A page between the old end and one that was written beyond it has not been written itself.
+        return bytes(amount) if number < self._count else b""
+
+    def write(self, offset: int, page: bytes) -> None:
+        """Raises `ValueError` for what is not a whole page in its place, which SQLite never writes into a database."""
+        number, start = divmod(offset, self.page_size)
+        if start or len(page) != self.page_size:
+            raise ValueError(f"{len(page)} bytes at {offset} are not a page of {self.page_size} bytes")
+        if number < self._from_image and self._image[offset : offset + self.page_size] == page:
+            self._changed.pop(number, None)  # taken back: it need not be held any longer
+        else:
+            self._changed[number] = page
+        self._count = max(self._count, number + 1)
+
+    def truncate(self, size: int) -> None:
+        """Cut everything from `size` bytes on."""
+        count = -(-size // self.page_size)
+        if count < self._count:
+            self._changed = {number: page for number, page in self._changed.items() if number < count}
+            self._from_image = min(self._from_image, count)
+        self._count = count
+
+    def image(self) -> bytes:
+        """The whole database as one piece."""
+        if not self._changed and self._count * self.page_size == len(self._image) and self._from_image == self._count:
+            return self._image
+        size, whole = self.page_size, bytearray(self._count * self.page_size)
+        kept = self._from_image * size
+        whole[:kept] = self._image[:kept]
+        for number, page in self._changed.items():
+            whole[number * size : (number + 1) * size] = page
+        return bytes(whole)
+
 
 logger = logging.getLogger(__name__)
 
@@ -60,10 +141,6 @@ _XACCESS = ctypes.CFUNCTYPE(_INT, _ANY, ctypes.c_char_p, _INT, _INT_OUT)
 _XFULLPATHNAME = ctypes.CFUNCTYPE(_INT, _ANY, ctypes.c_char_p, _INT, _ANY)
 
 
-class Unavailable(Exception):
-    """This Python's SQLite cannot be given another kind of file."""
-
-
 class _IoMethods(ctypes.Structure):
     """`sqlite3_io_methods`, version 1."""
 
@@ -89,13 +166,29 @@ class _Vfs(ctypes.Structure):
     )
 
 
+def _reported(method: Callable[..., int]) -> Callable[..., int]:
+    """Nothing may be raised into C: SQLite gets the code of an error of the disk, and the log what it was."""
+
+    @wraps(method)
+    def guarded(*arguments: Any) -> int:
+        try:
+            return method(*arguments)
+        except Exception:
+            logger.exception("%s of the pages of a world failed", method.__name__)
+            return _IOERR
+
+    return guarded
+
+
 class _Files:
     """What SQLite has open, by the address of its file record. The methods with an x have SQLite's names."""
 
     def __init__(self) -> None:
         self.waiting: dict[bytes, Pages] = {}
         self._open: dict[int, Pages] = {}
-        self._io = _IoMethods(iVersion=1, **{name: kind(getattr(self, name)) for name, kind in _METHODS.items()})
+        self._io = _IoMethods(
+            iVersion=1, **{name: kind(getattr(self, name, _nothing)) for name, kind in _METHODS.items()}
+        )
         self._address = ctypes.addressof(self._io)
 
     def open(self, _vfs: int, name: bytes | None, file: int, flags: int, out_flags: Any) -> int:
@@ -114,45 +207,28 @@ class _Files:
         self._open.pop(file, None)
         return _OK
 
+    @_reported
     def xRead(self, file: int, into: int, amount: int, offset: int) -> int:
-        try:
-            found = self._open[file].read(offset, amount)
-            ctypes.memmove(into, found, len(found))
-            if len(found) == amount:
-                return _OK
-            ctypes.memset(into + len(found), 0, amount - len(found))
-            return _SHORT_READ
-        except Exception:
-            return _broke("read")
+        found = self._open[file].read(offset, amount)
+        ctypes.memmove(into, found, len(found))
+        if len(found) == amount:
+            return _OK
+        ctypes.memset(into + len(found), 0, amount - len(found))
+        return _SHORT_READ
 
+    @_reported
     def xWrite(self, file: int, data: int, amount: int, offset: int) -> int:
-        try:
-            self._open[file].write(offset, ctypes.string_at(data, amount))
-            return _OK
-        except Exception:
-            return _broke("write")
+        self._open[file].write(offset, ctypes.string_at(data, amount))
+        return _OK
 
+    @_reported
     def xTruncate(self, file: int, size: int) -> int:
-        try:
-            self._open[file].truncate(size)
-            return _OK
-        except Exception:
-            return _broke("truncate")
+        self._open[file].truncate(size)
+        return _OK
 
+    @_reported
     def xFileSize(self, file: int, out: Any) -> int:
-        try:
-            out[0] = self._open[file].size
-            return _OK
-        except Exception:
-            return _broke("measure")
-
-    def xSync(self, _file: int, _flags: int) -> int:
-        return _OK
-
-    def xLock(self, _file: int, _level: int) -> int:
-        return _OK
-
-    def xUnlock(self, _file: int, _level: int) -> int:
+        out[0] = self._open[file].size
         return _OK
 
     def xCheckReservedLock(self, _file: int, out: Any) -> int:
@@ -165,14 +241,9 @@ class _Files:
     def xSectorSize(self, _file: int) -> int:
         return _SECTOR_BYTES
 
-    def xDeviceCharacteristics(self, _file: int) -> int:
-        return 0
 
-
-def _broke(what: str) -> int:
-    # Nothing may be raised into C. SQLite reports the code as an error of the disk.
-    logger.exception("could not %s the pages of a world", what)
-    return _IOERR
+def _nothing(*_: int) -> int:
+    return _OK
 
 
 def _no_such_file(_vfs: int, _name: bytes, _flags: int, out: Any) -> int:
@@ -187,7 +258,7 @@ def _as_it_is(_vfs: int, name: bytes, room: int, out: int) -> int:
     return _OK
 
 
-class _PageVfs:
+class PageVfs:
     """The registered interface; SQLite keeps its address until the process ends, and so do we."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -197,9 +268,9 @@ class _PageVfs:
         find.restype, find.argtypes = ctypes.POINTER(_Vfs), [ctypes.c_char_p]
         default = find(None)
         if not default:
-            raise Unavailable("SQLite has no default VFS")
+            raise sqlite3.OperationalError("it has no default VFS")
         self._vfs = _Vfs()
-        known = _known_bytes(default.contents.iVersion)
+        known = ctypes.sizeof(_Vfs) if default.contents.iVersion >= 2 else _Vfs.xCurrentTimeInt64.offset
         ctypes.memmove(ctypes.byref(self._vfs), default, known)
         self._vfs.iVersion = min(default.contents.iVersion, 2)
         self._vfs.szOsFile = ctypes.sizeof(_ANY)
@@ -215,6 +286,7 @@ class _PageVfs:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def connect(self, pages: Pages) -> sqlite3.Connection:
+        """A connection that reads and writes `pages`."""
         name = b"/%d" % next(self._numbers)
         self.files.waiting[name] = pages
         try:
@@ -227,82 +299,42 @@ class _PageVfs:
         return database
 
 
-def _known_bytes(version: int) -> int:
-    """Bytes of a `sqlite3_vfs` of that version which `_Vfs` knows."""
-    return ctypes.sizeof(_Vfs) if version >= 2 else _Vfs.xCurrentTimeInt64.offset
-
-
-@cache
-def why_not() -> str:
-    """Why this Python cannot open `Pages`; empty where it can. Logged when it is first asked."""
-    vfs = _registered()
-    if not isinstance(vfs, str):
-        return ""
-    logger.warning("forks of large SQLite worlds copy all of their pages: %s", vfs)
-    return vfs
-
-
-def open_pages(pages: Pages) -> sqlite3.Connection:
-    """A connection that reads and writes `pages`. Raises `Unavailable`."""
-    vfs = _registered()
-    if isinstance(vfs, str):
-        raise Unavailable(vfs)
-    return vfs.connect(pages)
-
-
-def _registered() -> _PageVfs | str:
-    """The interface, or why there is none."""
+def registered_vfs() -> PageVfs | None:
+    """The registered interface; None, with a warning in the log, where this Python's SQLite cannot be given one."""
     with _REGISTERING:
-        return _register_once()
+        return _registered()
 
 
 @cache
-def _register_once() -> _PageVfs | str:
-    own = _own_source_id()
-    for library in _libraries():
-        if isinstance(library, ctypes.CDLL) and _source_id(library) == own:
-            vfs = _PageVfs(library)
-            try:
-                vfs.connect(Pages(_empty_image())).close()
-            except sqlite3.OperationalError as error:  # the same version of SQLite, but another copy of it
-                return f"the SQLite of this Python does not take another kind of file: {error}"
-            return vfs
-    return "the SQLite of this Python shows no symbols"
-
-
-def _libraries() -> list[ctypes.CDLL]:
-    import _sqlite3
-
-    found = []
-    for place in (getattr(_sqlite3, "__file__", None), "sqlite3.dll" if sys.platform == "win32" else None):
-        try:
-            found.append(ctypes.CDLL(place))
-        except (OSError, TypeError):
-            continue
-    return found
-
-
-def _source_id(library: ctypes.CDLL) -> str | None:
-    try:
-        read: Callable[[], bytes] = library.sqlite3_sourceid
-        library.sqlite3_sourceid.restype = ctypes.c_char_p
-        return read().decode()
-    except AttributeError:
-        return None
-
-
-def _own_source_id() -> str:
-    database = sqlite3.connect(":memory:")
-    try:
-        return str(database.execute("SELECT sqlite_source_id()").fetchone()[0])
-    finally:
-        database.close()
-
-
-def _empty_image() -> bytes:
-    database = sqlite3.connect(":memory:")
-    try:
+def _registered() -> PageVfs | None:
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        own = database.execute("SELECT sqlite_source_id()").fetchone()[0]
         database.execute("CREATE TABLE t (x)")
-        return database.serialize()
-    finally:
-        database.close()
+        image = database.serialize()
+    why_not = "the SQLite of this Python shows no symbols"
+    for library in _libraries():
+        source_id = getattr(library, "sqlite3_sourceid", None)
+        if source_id is None:
+            continue
+        source_id.restype = ctypes.c_char_p
+        if source_id().decode() != own:
+            continue
+        try:
+            vfs = PageVfs(library)
+            vfs.connect(Pages(image)).close()
+            return vfs
+        except sqlite3.OperationalError as error:  # the same version of SQLite, but another copy of it
+            why_not = f"the SQLite of this Python does not accept another kind of file: {error}"
+    logger.warning("forks of large SQLite worlds copy all of their pages: %s", why_not)
+    return None
+
+
+def _libraries() -> Iterator[ctypes.CDLL]:
+    """Where SQLite may be: in the standard library's own module, in Python itself, in a library of its own."""
+    try:
+        import _sqlite3
+    except ImportError:
+        return
+    for place in (getattr(_sqlite3, "__file__", None), "sqlite3.dll" if sys.platform == "win32" else None):
+        with contextlib.suppress(OSError, TypeError):
+            yield ctypes.CDLL(place)

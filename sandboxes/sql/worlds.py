@@ -14,17 +14,48 @@ import random
 import sqlite3
 import weakref
 from abc import abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from threading import Lock
 from typing import Any, ClassVar, Self
 
-from mcp_bridge.records import ErrorKind, Tool
+from mcp_bridge.records import Tool
 
 from ..changes import State
-from ..sandbox import Refused, Sandbox, SetupError
-from .images import Images
-from .pages import HEADER, Pages, page_size
+from ..sandbox import InvalidArguments, Sandbox, SetupError
+from .page_vfs import HEADER, Pages, page_size, registered_vfs
+
+MOST_IMAGES = 1024
+MOST_BYTES = 256 * 2**20
+
+Key = tuple[type, int, str, tuple[Any, ...]]
+"""The kind of sandbox, the seed, the scenario, and what the sandbox itself may make its world from."""
+
+
+class Images:
+    """The images used last, up to a number and a size. The newest is kept whatever its size."""
+
+    def __init__(self, *, most_images: int = MOST_IMAGES, most_bytes: int = MOST_BYTES) -> None:
+        self._most_images, self._most_bytes = most_images, most_bytes
+        self._images: OrderedDict[Key, bytes] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def get(self, key: Key) -> bytes | None:
+        with self._lock:
+            if key in self._images:
+                self._images.move_to_end(key)
+            return self._images.get(key)
+
+    def put(self, key: Key, image: bytes) -> None:
+        with self._lock:
+            self._bytes += len(image) - len(self._images.pop(key, b""))
+            self._images[key] = image
+            while len(self._images) > 1 and (len(self._images) > self._most_images or self._bytes > self._most_bytes):
+                self._bytes -= len(self._images.popitem(last=False)[1])
+
 
 SHARED_FROM_BYTES = 256 * 2**10
 """Forks of databases of at least this size share pages. A smaller one is copied faster than shared, and read faster."""
@@ -45,18 +76,6 @@ class SqlTool:
 
     tool: Tool
     run: Callable[..., Any]
-
-
-class UnknownArguments(Refused):
-    """Arguments that a tool's function does not take."""
-
-    kind: ErrorKind = "invalid_arguments"
-
-
-class UnfitArguments(Refused):
-    """Arguments that no database holds."""
-
-    kind: ErrorKind = "invalid_arguments"
 
 
 class SqlSandbox(Sandbox):
@@ -80,7 +99,7 @@ class SqlSandbox(Sandbox):
         self._handlers = {entry.tool.name: entry.run for entry in self.sql_tools}
         self._taken = {entry.tool.name: _arguments_of(entry.run) for entry in self.sql_tools}
         super().__init__()
-        self._own(_connect(), None)
+        self._own(_connect())
         self._first = (seed, scenario)
         self.reset()
 
@@ -89,7 +108,7 @@ class SqlSandbox(Sandbox):
         """Fill the empty tables. All chance comes from `chance`. Returns the time at which the world begins.
 
         Called once for each seed and scenario of the class; where its objects hold attributes of their own, such as a
-        size, once for each of their values. With one that is no number, text or tuple of these, at every reset.
+        size, once for each of their values. With one that is not a number, a text or a tuple of these, at every reset.
         """
 
     def time_passes(self, database: sqlite3.Connection, before: datetime, after: datetime) -> None:
@@ -108,8 +127,8 @@ class SqlSandbox(Sandbox):
         twin = copy.copy(self)
         if self._pages is None:
             image = self.database.serialize()
-            if not (len(image) >= SHARED_FROM_BYTES and _can_share()):
-                twin._own(_connect(), None)
+            if len(image) < SHARED_FROM_BYTES or registered_vfs() is None:
+                twin._own(_connect())
                 twin.database.deserialize(image)
                 return twin
             self._load(image)  # it has grown: from now on it shares pages itself
@@ -125,7 +144,7 @@ class SqlSandbox(Sandbox):
         trial = _connect()
         try:
             if not snapshot.startswith(HEADER):
-                raise sqlite3.DatabaseError("it is no SQLite database")
+                raise sqlite3.DatabaseError("it is not a SQLite database")
             if len(snapshot) % (page_size(snapshot) or 1):
                 raise sqlite3.DatabaseError("it ends within a page")
             trial.deserialize(snapshot)
@@ -134,7 +153,8 @@ class SqlSandbox(Sandbox):
             for select in (_READ_CLOCK, *self.reads.values()):
                 trial.execute(select)
         except sqlite3.Error as error:
-            raise SetupError(f"this is no snapshot of {self.name} ({error}); give what snapshot() returned") from error
+            told = f"this is not a snapshot of {self.name} ({error}); give what snapshot() returned"
+            raise SetupError(told) from error
         finally:
             trial.close()
         self._load(snapshot)
@@ -162,7 +182,7 @@ class SqlSandbox(Sandbox):
         taken = self._taken[name]
         if taken is not None and (more := sorted({*arguments} - taken)):
             # The schema lets them pass unless it says "additionalProperties": false.
-            raise UnknownArguments(
+            raise InvalidArguments(
                 f"Invalid arguments for {name}; nothing was called.\n- {', '.join(more)}: there is no such argument; "
                 f"it takes {', '.join(sorted(taken)) or 'none'}"
             )
@@ -177,9 +197,9 @@ class SqlSandbox(Sandbox):
             unfit = next((key for key, value in arguments.items() if not _fits(value)), None)
             if unfit is None:
                 raise
-            raise UnfitArguments(
+            raise InvalidArguments(
                 f"Invalid arguments for {name}; nothing was called.\n- {unfit}: holds a whole number beyond 64 bits, "
-                "or half of a surrogate pair, which is no text"
+                "or half of a surrogate pair, which is not valid text"
             ) from error
 
     def _advance(self, by: timedelta) -> None:
@@ -223,22 +243,19 @@ class SqlSandbox(Sandbox):
     def _load(self, image: bytes) -> None:
         """Begin from a whole database."""
         closing = self._closing
-        if len(image) >= SHARED_FROM_BYTES and _can_share():
+        if len(image) >= SHARED_FROM_BYTES and registered_vfs() is not None:
             self._own_pages(Pages(image))
-            closing()
-        elif self._pages is not None:
-            self._own(_connect(), None)
-            self.database.deserialize(image)
-            closing()
         else:
+            self._own(_connect())
             self.database.deserialize(image)
+        closing()
 
     def _own_pages(self, pages: Pages) -> None:
-        from .page_vfs import open_pages
+        vfs = registered_vfs()
+        assert vfs is not None
+        self._own(vfs.connect(pages), pages)
 
-        self._own(open_pages(pages), pages)
-
-    def _own(self, database: sqlite3.Connection, pages: Pages | None) -> None:
+    def _own(self, database: sqlite3.Connection, pages: Pages | None = None) -> None:
         self.database, self._pages = database, pages
         # A sandbox that is only let go of leaves nothing open.
         self._closing = weakref.finalize(self, database.close)
@@ -257,12 +274,6 @@ def read_clock(database: sqlite3.Connection) -> datetime:
 def _connect() -> sqlite3.Connection:
     # A world may be opened in one thread and used in another; SQLite is built to serialize access.
     return sqlite3.connect(":memory:", check_same_thread=False)
-
-
-def _can_share() -> bool:
-    from .page_vfs import why_not
-
-    return not why_not()
 
 
 def _arguments_of(run: Callable[..., Any]) -> set[str] | None:

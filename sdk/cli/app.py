@@ -8,16 +8,16 @@ from typing import Annotated
 
 import typer
 
-from .commands.divergence import divergence
-from .commands.evaluate import evaluate
+from .commands.doctor import doctor
+from .commands.evaluate import evaluate, report
+from .commands.init import init
 from .commands.judge import check
 from .commands.quickstart import quickstart
-from .commands.record import record
-from .commands.replay import replay
-from .commands.report import report
+from .commands.recording import divergence, record, replay
 from .commands.rollout import rollout
 from .commands.serve import serve
 from .commands.serve_tools import serve_tools
+from .commands.solve import solve
 from .commands.synthesize import synthesize
 from .commands.tools import tools
 from .commands.train import train
@@ -25,7 +25,12 @@ from .commands.verify import verify
 from .commands.view import view
 
 # Tracebacks with the values of local variables could show keys.
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def _show_version(wanted: bool) -> None:
@@ -42,12 +47,13 @@ def toolbake(
     """Turn your own tools into a model's skills: MCP servers in, a tuned and served open-weight model out.
 
     Start with `toolbake quickstart`: it trains a small model on a simulated helpdesk, with nothing to download. Then
-    look at your own tools (`tools`), watch a model use them once (`rollout`), measure it on your tasks (`evaluate`),
-    train it (`train`), read what it did (`view`) and put it to use (`serve`). Where there are
-    no tasks yet, make some (`synthesize`). Where the real tools may not be called so often, make a twin of them from a
-    recording (`record`), serve it (`replay`) and see how near it is (`divergence`). `serve-tools` gives tools to other
-    MCP clients; `verify`
-    recomputes what a run's rewards rest on. Each command explains itself with --help.
+    begin a project around your own tools (`init`), check that all is ready (`doctor`), look at the tools (`tools`),
+    watch a model use them once (`rollout`), measure it on your tasks (`evaluate`),
+    train it (`train`), read what it did (`view`) and put it to use (`serve`). Where there are no tasks yet, make some
+    (`synthesize`), or write requests with the calls that solve them (`solve`). Where the real tools may not be called
+    so often, make a twin of them from a recording (`record`), serve it (`replay`) and see how near it is
+    (`divergence`). `serve-tools` gives tools to other MCP clients; `verify` recomputes what a run's rewards rest on.
+    Each command explains itself with -h.
 
     Results go to stdout and progress to stderr. Exit codes: 0 done, 1 an error, 2 a mistyped command, 130 Ctrl-C.
     """
@@ -63,6 +69,8 @@ def _help(docstring: str | None) -> str:
 app.callback(help=_help(toolbake.__doc__))(toolbake)
 for _command in (
     quickstart,
+    init,
+    doctor,
     train,
     evaluate,
     report,
@@ -71,6 +79,7 @@ for _command in (
     serve,
     serve_tools,
     tools,
+    solve,
     synthesize,
     record,
     replay,

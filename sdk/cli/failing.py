@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from ..records import Rollout
 
 STOPPED = "stopped"
 RESUMABLE = "stopped; run the same command again to go on"
@@ -33,6 +37,17 @@ def clean_errors(debug: bool, *, interrupted: str = STOPPED) -> Iterator[None]:
         _end(group, debug)
     except Exception as error:
         _end(error, debug)
+
+
+def require_no_failure(rollout: Rollout) -> None:
+    """Raises `ToolbakeError` where something around the policy broke."""
+    from ..errors import ToolbakeError
+
+    failure = rollout.failure
+    if failure is not None:
+        raise ToolbakeError(
+            f"the rollout failed at the boundary {failure.boundary!r}: {failure.kind}: {failure.message}"
+        )
 
 
 def say_red(text: str, *, prefix: str = "error: ") -> None:

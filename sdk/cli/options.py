@@ -1,11 +1,23 @@
-"""Arguments and options that several commands share, each explained once."""
+"""Arguments and options that several commands share, each explained once, and `NAME=VALUE` words."""
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..progress import Progress
+    from ..rollouts.limits import Limits
+
+
+TOOLS_PANEL, MODEL_PANEL, SAMPLING_PANEL, REPORT_PANEL = "Tools", "Model", "Sampling", "Report"
+"""Under which the help of a command shows its options."""
 
 
 def finite(value: float | None) -> float | None:
@@ -21,8 +33,9 @@ Tools = Annotated[
         metavar="TOOLS",
         show_default=False,
         help="The tools: an mcp.json (the format of desktop MCP clients), the URL of a streamable HTTP server, an "
-        "OpenAPI document (openapi.yaml), or a Python object, file.py:name or package.module:name (functions with "
-        "type hints, a list of them, a sandbox, an MCP server).",
+        "OpenAPI document (openapi.yaml), a cassette of toolbake record (orders.jsonl), which is replayed, or a Python "
+        "object, file.py:name or package.module:name (functions with type hints, a list of them, a sandbox, an MCP "
+        "server).",
     ),
 ]
 Tasks = Annotated[
@@ -40,6 +53,7 @@ Command = Annotated[
         "--command",
         metavar="'PROGRAM ARGS'",
         show_default=False,
+        rich_help_panel=TOOLS_PANEL,
         help="Start this MCP server over stdio, in place of TOOLS. It is split as a shell would, but no shell runs.",
     ),
 ]
@@ -47,10 +61,11 @@ VerifierName = Annotated[
     str,
     typer.Option(
         "--verifier",
-        metavar="FILE.py:NAME",
+        metavar="FILE.py:NAME|expected",
         show_default=False,
         help="What counts as success: a function of the rollout that returns a number, a bool or an sdk.Verdict, or "
-        "an object with a method verify. Also package.module:name.",
+        "an object with a method verify. Also package.module:name. `expected` compares what the tasks' own field "
+        "`expected` holds, without a file.",
     ),
 ]
 HandlersName = Annotated[
@@ -59,6 +74,7 @@ HandlersName = Annotated[
         "--handlers",
         metavar="FILE.py:NAME",
         show_default="none: what servers ask is refused",
+        rich_help_panel=TOOLS_PANEL,
         help="Who answers what MCP servers ask during calls (elicitation, sampling, roots): a mcp_bridge.Handlers. "
         "Also package.module:name.",
     ),
@@ -69,6 +85,7 @@ ConnectTimeout = Annotated[
         "--connect-timeout",
         metavar="SECONDS",
         callback=finite,
+        rich_help_panel=TOOLS_PANEL,
         help="How long a server may take to start and answer; one that is downloaded first, as by npx or docker, takes "
         'longer. "toolbake": {"connect_timeout_s": ...} in its entry of an mcp.json comes before it.',
     ),
@@ -79,6 +96,7 @@ LocalModel = Annotated[
         "--model",
         metavar="FOLDER|NAME",
         show_default="the embedded SmolLM2-135M-Instruct",
+        rich_help_panel=MODEL_PANEL,
         help="A model folder or a name on the hub.",
     ),
 ]
@@ -88,6 +106,7 @@ Model = Annotated[
         "--model",
         metavar="FOLDER|NAME",
         show_default="the embedded SmolLM2-135M-Instruct",
+        rich_help_panel=MODEL_PANEL,
         help="A model folder or a name on the hub; with --endpoint, the model's name there.",
     ),
 ]
@@ -97,6 +116,7 @@ Endpoint = Annotated[
         "--endpoint",
         metavar="URL",
         show_default="none: the model runs here",
+        rich_help_panel=MODEL_PANEL,
         help="Ask a model behind an OpenAI-compatible endpoint, such as https://host/v1.",
     ),
 ]
@@ -106,6 +126,7 @@ EndpointKey = Annotated[
         "--api-key-env",
         metavar="VARIABLE",
         show_default="OPENAI_API_KEY where it is set",
+        rich_help_panel=MODEL_PANEL,
         help="The environment variable that holds the endpoint's key; '' sends none. Keys are never options "
         "themselves: other users of a machine can read those.",
     ),
@@ -115,8 +136,9 @@ LimitSettings = Annotated[
     typer.Option(
         "--limit",
         metavar="NAME=VALUE",
-        show_default="max_turns=8, max_turn_tokens=256, max_tokens=2048, max_calls=16, max_seconds=300, "
+        show_default="max_turns=8, max_turn_tokens=256, max_tokens=2048, max_calls=16, max_seconds=1800, "
         "reply_timeout_s=null, call_timeout_s=30",
+        rich_help_panel=SAMPLING_PANEL,
         help="What one conversation may use up. May be given several times.",
     ),
 ]
@@ -126,11 +148,37 @@ Temperature = Annotated[
         "--temperature",
         min=0.0,
         callback=finite,
+        rich_help_panel=SAMPLING_PANEL,
         help="0 takes the likeliest token every time; 1 samples as trained.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="What sampling depends on where the temperature is above 0.")]
+Seed = Annotated[
+    int,
+    typer.Option(
+        "--seed", rich_help_panel=SAMPLING_PANEL, help="What sampling depends on where the temperature is above 0."
+    ),
+]
+Threshold = Annotated[
+    float,
+    typer.Option(
+        "--threshold", callback=finite, rich_help_panel=REPORT_PANEL, help="A score that reaches this is a success."
+    ),
+]
+Host = Annotated[
+    str, typer.Option("--host", help="The address to listen on. One that other machines reach needs a key.")
+]
+ClientsKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key-env",
+        metavar="VARIABLE",
+        show_default="none: no key is asked for",
+        help="The environment variable that holds the key which clients must send as 'Authorization: Bearer KEY'.",
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress: only results and errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, for programs.")]
 
 
 def http_port(meaning: str) -> Any:
@@ -138,3 +186,50 @@ def http_port(meaning: str) -> Any:
     return typer.Option(
         "--http", metavar="PORT", min=1, max=65535, show_default="none: speak on stdin and stdout", help=meaning
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def progress_of(quiet: bool) -> Progress:
+    """Bars or lines on stderr, or nothing."""
+    from ..progress import Console, Silent
+
+    return Silent() if quiet else Console()
+
+
+def limits(assignments: Sequence[str]) -> Limits:
+    """The limits of a rollout. Raises `ConfigError`."""
+    from ..rollouts.limits import Limits
+
+    return Limits.of(assigned(assignments, "--limit"))
+
+
+def assigned(assignments: Sequence[str], option: str) -> dict[str, Any]:
+    """The dotted names with their values. Raises `ConfigError` for another form than NAME=VALUE, or a name set twice.
+
+    A value is JSON; what is not valid JSON is taken as a string, so that `grpo.loss_type=dapo` needs no quotes.
+    """
+    found: dict[str, Any] = {}
+    for assignment in assignments:
+        name, sign, text = assignment.partition("=")
+        name = name.strip()
+        if not sign or not all(name.split(".")):
+            raise ConfigError(f"{option} is {assignment!r}; it must look like name=value, such as {_EXAMPLES[option]}")
+        if name in found:
+            raise ConfigError(f"{option} sets {name!r} twice; keep one of them")
+        inner = next((other for other in found if other.startswith(f"{name}.")), None)
+        if inner is not None:
+            raise ConfigError(f"{option} sets {inner!r}, and then {name!r} in its place; keep one of them")
+        found[name] = _value(text)
+    return found
+
+
+_EXAMPLES = {"--set": "grpo.max_steps=40 or limits.max_turns=6", "--limit": "max_turns=6"}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

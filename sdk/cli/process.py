@@ -1,4 +1,7 @@
-"""What the `toolbake` command sets for its own process. The library changes nothing there."""
+"""What the `toolbake` command sets for its own process: threads, memory, and the silence of libraries.
+
+The library changes nothing there.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import ctypes
 import gc
 import os
 import sys
+import warnings
 
 _NEW_CONTAINERS = 50_000
 """By default the youngest generation is collected after 700 new containers, and each collection walks through all that
@@ -49,3 +53,26 @@ def tune_process() -> None:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     _keep_freed_memory()
     gc.set_threshold(_NEW_CONTAINERS, *gc.get_threshold()[1:])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+_LIBRARIES = ("accelerate", "datasets", "huggingface_hub", "peft", "safetensors", "torch", "transformers", "trl")
+
+
+def quiet_libraries() -> None:
+    """Silence bars and warnings of libraries that a user can do nothing about.
+
+    Set before they are imported, and only where the user has not chosen otherwise; downloads keep their bars.
+    """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})(\.|$)")
+
+
+def quiet_bars() -> None:
+    """Take away transformers' own bars ("Writing model shards"); those of downloads stay. Imports transformers."""
+    from transformers.utils import logging
+
+    logging.set_tqdm_hook(lambda _, args, options: logging.EmptyTqdm(*args, **options))

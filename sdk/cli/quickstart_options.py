@@ -6,7 +6,14 @@ from math import gcd
 from typing import Any
 
 from ..rollouts.limits import Limits
-from ..trainer.config import TrainConfig
+from ..trainer.config import (
+    BatchingOptions,
+    CurriculumOptions,
+    EvaluationOptions,
+    GrpoOptions,
+    TrainConfig,
+    WarmStartOptions,
+)
 
 WARM_START_STEPS = 10
 """80 demonstrations, each once: enough for the form of a call and for most kinds of requests. What is left is for the
@@ -78,24 +85,25 @@ def quickstart_options(
     last weights. `seed`: another order of tasks and other draws; 0 where None.
     """
     whole = steps is None and heldout is None and prompts is None
-    prompts_per_step = _at_most(PROMPTS_PER_STEP, prompts)
+    prompts_per_step, max_steps = _at_most(PROMPTS_PER_STEP, prompts), _at_most(GRPO_STEPS, steps)
     return TrainConfig(
-        warm_start_steps=_at_most(WARM_START_STEPS, steps),
-        warm_start_batch=prompts_per_step,
-        warm_start_learning_rate=2e-4,
-        grpo_steps=_at_most(GRPO_STEPS, steps),
-        prompts_per_step=prompts_per_step,
-        group_size=GROUP_SIZE,
-        micro_batches=gcd(2, prompts_per_step),  # four groups at a time are as many as a small machine's memory holds
-        curriculum="intent",
-        # With three times the rate, or at the full rate from the first step, kinds of tasks that resemble others are
-        # unlearned within four steps on most seeds: Adam's first steps are its largest.
-        learning_rate=1e-5,
-        learning_rate_rise=4,
-        learning_rate_fall=8,
-        checkpoint_every=5,
-        validation=len(KEPT_ASIDE) * len(INTENTS) if whole else 0,
-        max_heldout=heldout,
+        warm_start=WarmStartOptions(
+            max_steps=_at_most(WARM_START_STEPS, steps), batch_size=prompts_per_step, learning_rate=2e-4
+        ),
+        grpo=GrpoOptions(
+            max_steps=max_steps,
+            prompts_per_step=prompts_per_step,
+            num_generations=GROUP_SIZE,
+            # With three times the rate, or at the full rate from the first step, kinds of tasks that resemble others
+            # are unlearned within four steps on most seeds: Adam's first steps are its largest.
+            learning_rate=1e-5,
+            warmup_steps=min(5, max_steps),
+            save_steps=5,
+        ),
+        # Four groups at a time are as many as a small machine's memory holds.
+        batching=BatchingOptions(micro_batches=gcd(2, prompts_per_step)),
+        curriculum=CurriculumOptions(by="intent"),
+        evaluation=EvaluationOptions(validation=len(KEPT_ASIDE) * len(INTENTS) if whole else 0, max_heldout=heldout),
         seed=0 if seed is None else seed,
         limits=LIMITS,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,19 @@ def show_result(result: TrainResult) -> None:
             typer.echo(f"{label:<9} {_from_here(result.run_dir / name)}")
     typer.echo()
     typer.echo(f"Serve it: {shlex.join(['toolbake', 'serve', str(_from_here(result.model_dir))])}")
+
+
+def result_as_json(result: TrainResult) -> str:
+    """For programs: where the model and the run are, and the report."""
+    return json.dumps(
+        {
+            "model_dir": str(result.model_dir),
+            "run_dir": str(result.run_dir),
+            "report": result.report.model_dump(mode="json"),
+        },
+        indent=2,
+        ensure_ascii=False,
+    )
 
 
 def _from_here(path: Path) -> Path:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+import importlib
+import importlib.util
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from ..errors import ConfigError
-from .named_objects import is_named_object, load_named
+from ..errors import ConfigError, users_frame
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 _URL = re.compile("https?://", flags=re.IGNORECASE)
@@ -48,7 +53,21 @@ def tool_source(tools: str | None, command: str | None) -> Any:
             f"TOOLS is {tools!r}, and there is no such file; give the path of an mcp.json, a URL that begins with "
             "http:// or https://, an object (file.py:name), or --command 'PROGRAM ARGS'"
         )
-    return Path(tools)
+    return _twin_of_cassette(tools) if tools.endswith(".jsonl") else Path(tools)
+
+
+def _twin_of_cassette(file: str) -> Any:
+    """A recording's twin. A file of tasks in its place is the usual mistake."""
+    from mcp_bridge.errors import SourceError
+    from sandboxes.recorded import RecordedTwin
+
+    try:
+        return RecordedTwin(Path(file).expanduser())
+    except SourceError as error:
+        raise ConfigError(
+            f"TOOLS is {file!r}, and a .jsonl file must be a cassette of toolbake record: {error}. If it holds tasks, "
+            "give the tools before it: mcp.json, a URL or file.py:name"
+        ) from error
 
 
 def _split_command(command: str) -> list[str]:
@@ -68,10 +87,28 @@ def task_source(tasks: str | None) -> Any:
     return load_named(tasks, "TASKS") if is_named_object(tasks) else Path(tasks).expanduser()
 
 
-def load_verifier(name: str) -> Any:
-    """The verifier of this name. Raises `ConfigError` where there is none or it cannot be one."""
-    from ..verifiers import check_verifier
+EXPECTED = "expected"
+"""As the verifier's name: the tasks' own fields decide."""
 
+
+def load_verifier(name: str, tasks: Any = None) -> Any:
+    """The verifier of this name. Raises `ConfigError` where there is none, it cannot be one, or `tasks` do not say what
+    `expected` is to compare."""
+    from ..verifiers import as_expected, check_verifier
+
+    if name == EXPECTED:
+        by_fields = as_expected()
+        if tasks is not None:
+            from ..tasks import load_tasks
+
+            by_fields.require_fields(load_tasks(tasks))
+        return by_fields
+    if not is_named_object(name):
+        here = f", such as {name}:verify" if name.endswith(".py") else ""
+        raise ConfigError(
+            f"--verifier is {name!r}; name an object of a file or module: path/to/file.py:name or package.module:name"
+            f"{here}; or give {EXPECTED!r} to compare what the tasks themselves expect"
+        )
     verifier = load_named(name, "--verifier")
     try:
         check_verifier(verifier)
@@ -116,6 +153,20 @@ def model_source(
     return {"base_url": endpoint, "model": model, **({"api_key": key} if key else {})}
 
 
+def policy_source(value: str, option: str) -> Any:
+    """One policy as `sdk.evaluate` takes it. Raises `ConfigError`, which names `option`."""
+    if value.startswith(("http://", "https://")):
+        url, _, model = value.partition("#")
+        if not model:
+            raise ConfigError(
+                f"{option}: the endpoint {url.partition('?')[0]} has no model; give https://host/v1#large-1"
+            )
+        return {"base_url": url, "model": model}
+    if is_named_object(value):
+        return load_named(value, option)
+    return None if value == "embedded" else value
+
+
 def key_from(variable: str, option: str = "--api-key-env") -> str | None:
     """The key in an environment variable; None for an empty name. Raises `ConfigError` where it is not set."""
     return secret_from(variable, option) if variable else None
@@ -130,3 +181,123 @@ def secret_from(variable: str, option: str) -> str:
             "or name another"
         )
     return key
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+_WORD = r"[A-Za-z_]\w*"
+_NAMED = re.compile(rf"(?P<module>.+\.py|{_WORD}(?:\.{_WORD})*):(?P<name>{_WORD}(?:\.{_WORD})*)")
+_MOST_SHOWN = 20
+
+
+def is_named_object(text: str) -> bool:
+    """Whether `text` has the form `file.py:name` or `package.module:name`."""
+    return _NAMED.fullmatch(text) is not None
+
+
+def load_named(text: str, what: str) -> Any:
+    """The object that `text` names. `what` is the option it was given to, for messages.
+
+    The file's folder (for a module: the current one) is put first on Python's path, as `python file.py` does.
+    Raises `ConfigError` for another form, a file or module that cannot be loaded, and a name that it does not
+    have; the message lists what there is.
+    """
+    match = _NAMED.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"{what} is {text!r}; name an object of a file or module: path/to/file.py:name or package.module:name"
+        )
+    module = load_module(match["module"], what)
+    found: Any = module
+    for word in match["name"].split("."):
+        try:
+            found = getattr(found, word)
+        except AttributeError:
+            raise ConfigError(_no_such_name(what, match["module"], match["name"], module)) from None
+    return found
+
+
+def load_module(name: str, what: str) -> ModuleType:
+    """The module of a file's path or of a dotted name. Raises `ConfigError` with the line where loading fails."""
+    try:
+        return _load_file(Path(name).expanduser(), what) if name.endswith(".py") else _load_module(name, what)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{what}: {name} cannot be loaded: {_described(error)}") from error
+
+
+def _load_file(path: Path, what: str) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"{what}: there is no file {str(path)!r}; give the path of a Python file, then :name")
+    path = path.resolve()
+    _put_first(path.parent)
+    name = path.stem
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        if getattr(loaded, "__file__", None) == str(path):
+            return loaded
+        name = f"{name} of {path.parent}"  # a module of that name is loaded already, for example `json`
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{what}: {str(path)!r} is no Python file that can be loaded")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what it prints is none of the command's result
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _load_module(name: str, what: str) -> ModuleType:
+    _put_first(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise ConfigError(
+                f"{what}: there is no module {error.name!r}; install it, start from the folder that holds it, "
+                "or give the path of a file: path/to/file.py:name"
+            ) from None
+        raise
+
+
+def _put_first(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _described(error: BaseException) -> str:
+    """The error with the line of the user's file where it came from."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error}"
+    frame = users_frame(error)
+    place = f" ({frame.filename}:{frame.lineno})" if frame else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _no_such_name(what: str, module_name: str, wanted: str, module: ModuleType) -> str:
+    names = public_names(module)
+    near = difflib.get_close_matches(wanted, names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    shown = ", ".join(names[:_MOST_SHOWN]) or "nothing"
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return f"{what}: {module_name} has no {wanted!r}.{hint} It has: {shown}{more}"
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """What the module offers: `__all__`, or its own public names without what it only imported."""
+    declared = getattr(module, "__all__", None)
+    if declared is not None:
+        return sorted(declared)
+    return sorted(
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and not isinstance(value, ModuleType)
+        and getattr(value, "__module__", module.__name__) != "__future__"
+        and (not hasattr(value, "__qualname__") or getattr(value, "__module__", None) == module.__name__)
+    )

@@ -80,4 +80,7 @@ def _open_tokenizer(model: str | None) -> Any:
         return PreTrainedTokenizerFast.from_pretrained(str(embedded_folder()))
     from transformers import AutoTokenizer
 
+    from ..policies.model_source import require_place_of
+
+    require_place_of(model)
     return AutoTokenizer.from_pretrained(model)

@@ -1,13 +1,10 @@
-"""Held-out runs, what they say, and how sure that is."""
+"""Evaluation: held-out runs, their report, and the uncertainty of its figures."""
 
 from .comparisons import PairedComparison, compare_paired
-from .conditions import ConditionSummary
-from .costs import Cost, Price
+from .conditions import ConditionSummary, Cost, Price
 from .plots import learning_curve
-from .report import Report, build_report
-from .statistics import Interval, mcnemar_exact, paired_rate_difference, wilson
-from .training_summary import TrainingSummary
-from .tries import pass_at_k, pass_hat_k
+from .report import Report, TrainingSummary, build_report
+from .statistics import Interval, mcnemar_exact, paired_rate_difference, pass_at_k, pass_hat_k, wilson
 
 __all__ = [
     "ConditionSummary",

@@ -1,18 +1,16 @@
-"""Two conditions on the same tasks: the comparison that cancels how hard the tasks are."""
+"""A comparison of two conditions on the same tasks, which cancels how hard the tasks are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from itertools import pairwise
 from typing import Literal
 
 from pydantic import BaseModel
 
 from ..records import Rollout
-from .clusters import clustered_mean_interval, holm, sign_flip_exact
-from .conditions import FAMILY, by_task, families_by_task, is_success, score_bounds, score_by_task
-from .statistics import Interval, mcnemar_exact, paired_rate_difference
+from .conditions import FAMILY, families_by_task, score_bounds, score_by_task, success_by_task
+from .statistics import Interval, clustered_mean_interval, holm, mcnemar_exact, paired_rate_difference, sign_flip_exact
 
 
 class PairedComparison(BaseModel):
@@ -49,7 +47,7 @@ def compare_paired(
     cluster_by: str = FAMILY,
 ) -> PairedComparison:
     """Compare two conditions on the tasks scored in both. Tries at the same task are averaged first."""
-    before, after = _success_shares(first, threshold), _success_shares(second, threshold)
+    before, after = success_by_task(first, threshold), success_by_task(second, threshold)
     both = sorted(before.keys() & after.keys())
     families = families_by_task([*first, *second], cluster_by)
     clusters = [families[task] for task in both]
@@ -77,14 +75,6 @@ def compare_paired(
         p_value=p_value,
         method="none" if not both else "clustered" if not alone else "tango" if single else "student_t",
     )
-
-
-def _success_shares(rollouts: Sequence[Rollout], threshold: float) -> dict[str, Fraction]:
-    """The share of successes among each task's scored rollouts, exact."""
-    return {
-        task: Fraction(sum(is_success(r, threshold) for r in tries), len(tries))
-        for task, tries in by_task(rollouts).items()
-    }
 
 
 def _score_difference(

@@ -1,4 +1,4 @@
-"""What one condition (untrained, after warm start, after GRPO) did on the held-out tasks, in figures."""
+"""One condition (untrained, after warm start, after GRPO) on the held-out tasks: its figures and what it cost."""
 
 from __future__ import annotations
 
@@ -7,15 +7,100 @@ import re
 import statistics as plain_statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import ConfigError
 from ..records import Rollout, Task
-from .clusters import clustered_mean_interval, clustered_wilson
-from .costs import Cost, Price, cost_of
-from .statistics import Interval
-from .tries import PassRate, pass_rates
+from .statistics import Interval, PassRate, clustered_mean_interval, clustered_wilson, pass_rates
+
+_MILLION = 1_000_000
+
+
+class Price(BaseModel):
+    """Prices of a model per million tokens. Example: `Price(input=0.4, output=1.6)`
+
+    A model of your own has a price, too: what its machine costs in an hour over what it does in an hour.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    input: float = Field(ge=0)
+    """Of tokens in prompts. Every turn sends the conversation again; a cache's discount is not known here."""
+    output: float = Field(ge=0)
+    """Of sampled tokens."""
+
+    def of(self, rollout: Rollout) -> float:
+        """What a rollout cost."""
+        return (self.input * rollout.prompt_tokens + self.output * rollout.sampled_tokens) / _MILLION
+
+
+class Cost(BaseModel):
+    """What a condition cost, in the currency of its price."""
+
+    model_config = ConfigDict(frozen=True)
+
+    price: Price
+    per_rollout: float
+    """The mean over all rollouts, unscored ones included: they are paid for, too."""
+    per_success: float | None
+    """All that was spent over the number of successes; None without one."""
+    total: float
+
+
+def cost_of(rollouts: Sequence[Rollout], successes: int, price: Price | None) -> Cost | None:
+    """The cost of a condition; None without a price or rollouts.
+
+    Raises `ConfigError` where a rollout sampled tokens but nothing counted its prompts: its cost is unknown.
+    """
+    if price is None or not rollouts:
+        return None
+    uncounted = [r.id for r in rollouts if price.input and r.sampled_tokens and not r.prompt_tokens]
+    if uncounted:
+        raise ConfigError(
+            f"rollout {uncounted[0]!r} and {len(uncounted) - 1} more say nothing of their prompts' tokens, so their "
+            "cost is unknown; the endpoint must report usage, or give an input price of 0"
+        )
+    total = math.fsum(price.of(rollout) for rollout in rollouts)
+    return Cost(
+        price=price,
+        per_rollout=total / len(rollouts),
+        per_success=total / successes if successes else None,
+        total=total,
+    )
+
+
+def read_prices(prices: Mapping[str, Any] | None, names: Sequence[str]) -> dict[str, Price]:
+    """Prices by the policy's name: `Price`s, `(input, output)` or mappings, per million tokens.
+
+    Raises `ConfigError` for a name that is not evaluated, and for what is not a price.
+    """
+    found = {}
+    for name, given in (prices or {}).items():
+        if name not in names:
+            raise ConfigError(
+                f"there is a price for {name!r}, which is not evaluated; the names are {', '.join(names)}"
+            )
+        found[name] = _price(name, given)
+    return found
+
+
+def _price(name: str, given: Any) -> Price:
+    if isinstance(given, Price):
+        return given
+    try:
+        if isinstance(given, tuple | list):
+            input_price, output_price = given
+            return Price(input=input_price, output=output_price)
+        return Price.model_validate(given)
+    except (ValueError, TypeError, ValidationError):
+        raise ConfigError(
+            f"the price of {name!r} is {given!r}; give (input, output) per million tokens, each 0 or more, "
+            "such as (0.4, 1.6)"
+        ) from None
+
 
 FAMILY = "family"
 """Cluster by `Task.family`; every other value of `cluster_by` is the name of a tag."""
@@ -111,6 +196,12 @@ class ConditionSummary(BaseModel):
     """Over all rollouts, scored or not."""
 
 
+def tasks_of_families(tasks: int, families: int | None) -> str:
+    """`20 tasks of 5 families`; without the families where a report of an earlier version did not count them."""
+    shown = "1 task" if tasks == 1 else f"{tasks:,} tasks"
+    return shown if families is None else f"{shown} of {families:,} famil{'y' if families == 1 else 'ies'}"
+
+
 def require_threshold(threshold: float) -> None:
     """Raises `ConfigError` for a threshold that no score reaches or fails to reach, such as `nan`."""
     if not math.isfinite(threshold):
@@ -131,10 +222,11 @@ def by_task(rollouts: Iterable[Rollout]) -> dict[str, list[Rollout]]:
     return {task: sorted(tasks[task], key=lambda r: r.id) for task in sorted(tasks)}
 
 
-def success_by_task(rollouts: Iterable[Rollout], threshold: float) -> dict[str, float]:
-    """The share of successes among each task's scored rollouts."""
+def success_by_task(rollouts: Iterable[Rollout], threshold: float) -> dict[str, Fraction]:
+    """The share of successes among each task's scored rollouts, exact."""
     return {
-        task: sum(is_success(r, threshold) for r in tries) / len(tries) for task, tries in by_task(rollouts).items()
+        task: Fraction(sum(is_success(r, threshold) for r in tries), len(tries))
+        for task, tries in by_task(rollouts).items()
     }
 
 
@@ -180,7 +272,9 @@ def summarise_condition(
     rollouts: Sequence[Rollout], *, threshold: float, cluster_by: str = FAMILY, price: Price | None = None
 ) -> ConditionSummary:
     """The figures of one condition. Raises `ValueError` where a rollout is given twice."""
-    _refuse_doubles(rollouts)
+    double = [rollout_id for rollout_id, count in Counter(r.id for r in rollouts).items() if count > 1]
+    if double:
+        raise ValueError(f"rollout {double[0]!r} is given twice in one condition; each counts once")
     scored = [r for r in rollouts if r.scored]
     scores = score_by_task(scored)
     families = families_by_task(scored, cluster_by)
@@ -189,6 +283,10 @@ def summarise_condition(
         for task, of_task in by_task(scored).items()
     }
     at_k, hat_k = pass_rates(tries, families)
+    score = None
+    if scores:
+        clusters = [families[task] for task in scores]
+        score = clustered_mean_interval(list(scores.values()), clusters, score_bounds(scores.values()))
     return ConditionSummary(
         rollouts=len(rollouts),
         scored=len(scored),
@@ -196,7 +294,7 @@ def summarise_condition(
         failures=_failures(rollouts),
         shared_failure=_shared_failure(rollouts),
         success=_success(rollouts, threshold, cluster_by),
-        score=_mean_score(scores, families) if scores else None,
+        score=score,
         components=_components(scored),
         by_tag=_by_tag(rollouts, threshold, cluster_by),
         turns=_spread([r.turns for r in scored]),
@@ -225,17 +323,6 @@ def best_condition(conditions: Mapping[str, ConditionSummary]) -> str:
     return max(rated, key=lambda name: rated[name])
 
 
-def _refuse_doubles(rollouts: Sequence[Rollout]) -> None:
-    double = [rollout_id for rollout_id, count in Counter(r.id for r in rollouts).items() if count > 1]
-    if double:
-        raise ValueError(f"rollout {double[0]!r} is given twice in one condition; each counts once")
-
-
-def _mean_score(scores: Mapping[str, float], families: Mapping[str, str]) -> Interval:
-    clusters = [families[task] for task in scores]
-    return clustered_mean_interval(list(scores.values()), clusters, score_bounds(scores.values()))
-
-
 def _success(rollouts: Sequence[Rollout], threshold: float, cluster_by: str) -> SuccessRate | None:
     scored = [r for r in rollouts if r.scored]
     rates = success_by_task(scored, threshold)
@@ -249,7 +336,7 @@ def _success(rollouts: Sequence[Rollout], threshold: float, cluster_by: str) -> 
         tasks=len(rates),
         rollouts=len(scored),
         families=len(set(clusters)),
-        interval=clustered_wilson(list(rates.values()), clusters),
+        interval=clustered_wilson([float(rate) for rate in rates.values()], clusters),
         worst_case=math.fsum(right[task] / tries[task] for task in tries) / len(tries),
     )
 
@@ -286,18 +373,14 @@ def _by_tag(rollouts: Sequence[Rollout], threshold: float, cluster_by: str) -> d
     for rollout in rollouts:
         for tag, value in rollout.task.tags.items():
             groups[tag][value].append(rollout)
-    found = {tag: _rates(groups[tag], threshold, cluster_by) for tag in sorted(groups)}
-    return {tag: rates for tag, rates in found.items() if rates}
-
-
-def _rates(groups: Mapping[str, Sequence[Rollout]], threshold: float, cluster_by: str) -> dict[str, SuccessRate]:
-    rates = {value: _success(groups[value], threshold, cluster_by) for value in sorted(groups, key=_natural)}
-    return {value: rate for value, rate in rates.items() if rate is not None}
-
-
-def _natural(value: str) -> tuple[int, int, str]:
-    """Numbers in their order, before words."""
-    return (0, int(value), value) if value.isdecimal() else (1, 0, value)
+    found: dict[str, dict[str, SuccessRate]] = defaultdict(dict)
+    for tag in sorted(groups):
+        # Numbers in their order, before words.
+        for value in sorted(groups[tag], key=lambda v: (0, int(v), v) if v.isdecimal() else (1, 0, v)):
+            rate = _success(groups[tag][value], threshold, cluster_by)
+            if rate is not None:
+                found[tag][value] = rate
+    return dict(found)
 
 
 def _spread(values: Sequence[float]) -> Spread | None:

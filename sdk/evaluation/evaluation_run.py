@@ -1,42 +1,38 @@
-"""`evaluate` and `rollout`: policies and tools, without training."""
+"""`evaluate` and `rollout`: policies measured with tools, without training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio.to_thread
 
 from mcp_bridge import Handlers, Toolset
-from mcp_bridge.guard.destructive import warn_of
+from mcp_bridge.guard.permissions import warn_of
 
 from ..connecting import connect
 from ..errors import ConfigError
-from ..policies.model_source import ModelSource, open_agent
+from ..policies.model_source import ModelSource, open_agent, require_shown
 from ..policies.protocol import Sampling
-from ..policies.shown_tools import require_shown
 from ..policies.tool_prompt import PROMPT_NAMES, describe_shown
 from ..progress import Progress, Silent
 from ..records import Rollout, Task, ToolPrompt
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
+from ..rollouts.run_context import RunContext
 from ..tasks import load_tasks
-from ..traces.digests import handlers_identity, tasks_identity, tools_identity
+from ..traces.identity import handlers_identity, tasks_identity, tools_identity
 from ..traces.run_folder import RunFolder
 from ..verifiers import VerifierLike, check_verifier, verifier_identity
-from .conditions import FAMILY, require_cluster, require_threshold
-from .costs import Price, read_prices
-from .errors import Embedder, FaultJudge, find_faults, judged_faults
-from .measuring import measure
-from .planning import Condition, Plan, make_plan, tasks_of_split
-from .report import Report, build_report
-from .run_facts import call_facts, guard_facts, run_facts
-from .run_reports import keep_conditions
+from .conditions import FAMILY, Price, read_prices, require_cluster, require_threshold
+from .evaluation_plan import Plan, make_plan, tasks_of_split
+from .fault_rules import find_faults
+from .faults import Embedder, FaultJudge, judged_faults
+from .measurement import measure
+from .report import Report, build_report, call_facts, guard_facts, note_conditions, run_facts
 
 
 async def evaluate_async(
@@ -64,13 +60,13 @@ async def evaluate_async(
     success_threshold: float = 1.0,
     progress: Progress | None = None,
 ) -> Report:
-    """Measure policies on all of `prompts`: one rollout each, greedy unless `temperature` says otherwise.
+    """Measure policies on all of `prompts`: one rollout each, greedy unless `temperature` is above 0.
 
     `model`: see `sdk.policies.model_source.ModelSource`. `models`: several, by name or in a list; each is compared with
     `baseline`, the first where None. `tool_prompts`: how much of the tools the prompt shows, each a condition of its
     own; None: what each model was trained with. `samples`: rollouts for each task, for pass@k and pass^k. `split`: only
     tasks with that `split` tag. `prices`: by name, per million tokens in and out. `cluster_by`: `family` or a tag,
-    whose tasks count as one for intervals. `fault_judge` and `embed`: see `sdk.evaluation.errors`. `handlers`: who
+    whose tasks count as one for intervals. `fault_judge` and `embed`: see `sdk.evaluation.faults`. `handlers`: who
     answers what servers ask during calls. `connect_timeout_s`: how long a server may take to start. All of them, with
     their defaults, are in `docs/evaluation.md`.
 
@@ -80,149 +76,120 @@ async def evaluate_async(
     """
     check_verifier(verifier)
     plan = make_plan(model, models, baseline, tool_prompts)
-    how = _Measurement(samples, temperature, seed, success_threshold, concurrency, progress or Silent())
-    how.check(plan)
-    what = _Reporting(_prices(prices, plan), cluster_by, success_threshold, fault_judge, embed)
+    progress = progress or Silent()
+    require_threshold(success_threshold)
+    _require_samples(plan, samples, temperature)
+    priced = read_prices(prices, list(plan.policies))
     tasks = tasks_of_split(load_tasks(prompts), split)
-    what.check(tasks)
-    await how.settle_what_is_shown(plan, asked=tool_prompts is not None)
+    require_cluster(cluster_by, tasks)
+    _check_fault_readers(fault_judge, embed)
+    for conditions in plan.policies.values():
+        await anyio.to_thread.run_sync(require_shown, conditions[0].source, [c.tool_prompt for c in conditions])
+    for condition in plan.conditions:
+        if tool_prompts is None and condition.tool_prompt != "full":
+            shown = PROMPT_NAMES[condition.tool_prompt]
+            progress.say(f"{condition.policy}: its prompts show {shown} of the tools, as in its training")
     bounds = Limits.of(limits)
     async with connect(
         tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
     ) as source:
         warn_of(source.live_destructive)
         # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
-        identity = {**plan.identity, **_identity(tasks, tools, source, verifier, bounds, handlers), **how.identity}
+        identity = {
+            **plan.identity,
+            "tasks": tasks_identity(tasks),
+            "tools": tools_identity(source.specs, source.tools),
+            "verifier": verifier_identity(verifier),
+            "limits": bounds.model_dump(),
+            **handlers_identity(handlers),
+            **({"samples": samples} if samples > 1 else {}),
+            "temperature": temperature,
+            "seed": seed,
+        }
         with _opened(output_dir, identity, source) as folder:
-            engine = partial(RolloutEngine, source=source, verifier=verifier, limits=bounds, concurrency=concurrency)
-            rollouts = await how.measure_all(plan, tasks, engine, folder)
-            report = await what.report(plan, rollouts, _facts(folder, identity, source, plan, rollouts), source)
+            context = RunContext(
+                tools=source,
+                verifier=verifier,
+                limits=bounds,
+                concurrency=concurrency,
+                folder=folder,
+                progress=progress,
+                success_threshold=success_threshold,
+                seed=seed,
+            )
+            rollouts = await _measured(plan, tasks, context, samples=samples, temperature=temperature)
+            faults = {}
+            for name, of_condition in rollouts.items():
+                found = find_faults(of_condition, threshold=success_threshold, tools=source.tools)
+                faults[name] = found if fault_judge is None else await judged_faults(fault_judge, of_condition, found)
+            policies = dict(zip(rollouts, (c.policy for c in plan.conditions), strict=True))
+            report = build_report(
+                rollouts,
+                run=_facts(folder, identity, source, plan, rollouts),
+                success_threshold=success_threshold,
+                cluster_by=cluster_by,
+                pairs=plan.pairs,
+                prices={name: priced[policy] for name, policy in policies.items() if policy in priced},
+                faults=faults,
+                embed=embed,
+            )
             if folder is not None:
-                keep_conditions(folder, plan, list(rollouts), source.tools)
+                stages = dict(zip(rollouts, (c.stage for c in plan.conditions), strict=True))
+                note_conditions(folder, stages, source.tools, policies=policies, pairs=plan.pairs)
                 report.draw(folder.path)
                 report.write(folder.path)
     return report
 
 
-@dataclass(frozen=True)
-class _Measurement:
-    """How each condition is measured."""
-
-    samples: int
-    temperature: float
-    seed: int
-    threshold: float
-    concurrency: int
-    progress: Progress
-
-    def check(self, plan: Plan) -> None:
-        """Raises `ConfigError` for samples that cannot differ, and for a threshold that is no number."""
-        require_threshold(self.threshold)
-        if self.samples < 1:
-            raise ConfigError(f"samples is {self.samples}; give 1 or more rollouts for each task")
-        local = [c.policy for c in plan.conditions if c.source is None or isinstance(c.source, str | Path)]
-        if self.samples > 1 and self.temperature == 0 and local:
-            raise ConfigError(
-                f"samples is {self.samples}, but at temperature 0 the model {local[0]!r} says the same every time; "
-                "set temperature, such as 1.0"
-            )
-
-    async def settle_what_is_shown(self, plan: Plan, *, asked: bool) -> None:
-        """Raises as `require_shown`, and says which prompts show less than full schemas where nobody has `asked` for
-        it."""
-        for conditions in plan.policies.values():
-            await anyio.to_thread.run_sync(require_shown, conditions[0].source, [c.tool_prompt for c in conditions])
-        for condition in plan.conditions:
-            if not asked and condition.tool_prompt != "full":
-                shown = PROMPT_NAMES[condition.tool_prompt]
-                self.progress.say(f"{condition.policy}: its prompts show {shown} of the tools, as in its training")
-
-    def _say_what_was_shown(self, condition: Condition, rollouts: Sequence[Rollout]) -> None:
-        less = [rollout for rollout in rollouts if rollout.tool_prompt != condition.tool_prompt]
-        if less:
-            sent = PROMPT_NAMES[condition.tool_prompt]
-            self.progress.say(
-                f"{condition.policy}: its endpoint's prompts showed {describe_shown(less)} of the tools, where {sent} "
-                "were sent"
-            )
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What the run folder knows it by."""
-        several = {"samples": self.samples} if self.samples > 1 else {}
-        return {**several, "temperature": self.temperature, "seed": self.seed}
-
-    async def measure_all(
-        self, plan: Plan, tasks: Sequence[Task], make: Callable[..., RolloutEngine], folder: RunFolder | None
-    ) -> dict[str, list[Rollout]]:
-        """Rollouts by the name of their condition. One policy is open at a time: none waits for another's machine."""
-        rollouts: dict[str, list[Rollout]] = {}
-        for conditions in plan.policies.values():
-            async with open_agent(conditions[0].source, rows=self.concurrency) as agent:
-                for condition in conditions:
-                    engine = make(agent=agent, on_call=folder.append_call if folder is not None else None)
-                    rollouts[condition.name or agent.name] = await measure(
-                        engine,
-                        tasks,
-                        stage=condition.stage,
-                        folder=folder,
-                        progress=self.progress,
-                        title=condition.name or condition.stage,
-                        seed=self.seed,
-                        temperature=self.temperature,
-                        threshold=self.threshold,
-                        samples=self.samples,
-                        tool_prompt=condition.tool_prompt,
-                    )
-                    self._say_what_was_shown(condition, rollouts[condition.name or agent.name])
-        return rollouts
-
-
-@dataclass(frozen=True)
-class _Reporting:
-    """What is said of the rollouts."""
-
-    prices: Mapping[str, Price]
-    cluster_by: str
-    threshold: float
-    judge: FaultJudge | None
-    embed: Embedder | None
-
-    def check(self, tasks: Sequence[Task]) -> None:
-        """Raises `ConfigError` for a tag that no task has, and for what cannot judge or embed."""
-        require_cluster(self.cluster_by, tasks)
-        if self.judge is not None and not callable(getattr(self.judge, "judge", None)):
-            raise ConfigError(
-                f"fault_judge is a {type(self.judge).__name__}; give an object with an async judge(rollout, found), "
-                "such as sdk.judging.model_faults((url, model name))"
-            )
-        if self.embed is not None and not callable(self.embed):
-            raise ConfigError(
-                f"embed is a {type(self.embed).__name__}; give a function from a list of texts to a vector for each"
-            )
-
-    async def report(
-        self, plan: Plan, rollouts: Mapping[str, list[Rollout]], facts: Mapping[str, Any], source: Toolset
-    ) -> Report:
-        faults = {}
-        for name, of_condition in rollouts.items():
-            found = find_faults(of_condition, threshold=self.threshold, tools=source.tools)
-            faults[name] = found if self.judge is None else await judged_faults(self.judge, of_condition, found)
-        policies = dict(zip(rollouts, (c.policy for c in plan.conditions), strict=True))
-        return build_report(
-            rollouts,
-            run=facts,
-            success_threshold=self.threshold,
-            cluster_by=self.cluster_by,
-            pairs=plan.pairs,
-            prices={name: self.prices[policy] for name, policy in policies.items() if policy in self.prices},
-            faults=faults,
-            embed=self.embed,
+def _require_samples(plan: Plan, samples: int, temperature: float) -> None:
+    """Raises `ConfigError` for samples that cannot differ."""
+    if samples < 1:
+        raise ConfigError(f"samples is {samples}; give 1 or more rollouts for each task")
+    local = [c.policy for c in plan.conditions if c.source is None or isinstance(c.source, str | Path)]
+    if samples > 1 and temperature == 0 and local:
+        raise ConfigError(
+            f"samples is {samples}, but at temperature 0 the model {local[0]!r} answers the same every time; "
+            "set temperature, such as 1.0"
         )
 
 
-def _prices(prices: Mapping[str, Any] | None, plan: Plan) -> dict[str, Price]:
-    return read_prices(prices, list(plan.policies))
+async def _measured(
+    plan: Plan, tasks: Sequence[Task], context: RunContext, *, samples: int, temperature: float
+) -> dict[str, list[Rollout]]:
+    """Rollouts by the name of their condition. One policy is open at a time: none waits for another's machine."""
+    rollouts: dict[str, list[Rollout]] = {}
+    for conditions in plan.policies.values():
+        async with open_agent(conditions[0].source, rows=context.concurrency) as agent:
+            for condition in conditions:
+                found = rollouts[condition.name or agent.name] = await measure(
+                    context.engine(agent),
+                    tasks,
+                    context,
+                    stage=condition.stage,
+                    title=condition.name or condition.stage,
+                    temperature=temperature,
+                    samples=samples,
+                    tool_prompt=condition.tool_prompt,
+                )
+                less = [rollout for rollout in found if rollout.tool_prompt != condition.tool_prompt]
+                if less:
+                    context.progress.say(
+                        f"{condition.policy}: its endpoint's prompts showed {describe_shown(less)} of the tools, "
+                        f"where {PROMPT_NAMES[condition.tool_prompt]} were sent"
+                    )
+    return rollouts
+
+
+def _check_fault_readers(judge: Any, embed: Any) -> None:
+    if judge is not None and not callable(getattr(judge, "judge", None)):
+        raise ConfigError(
+            f"fault_judge is a {type(judge).__name__}; give an object with an async judge(rollout, found), "
+            "such as sdk.judging.fault_judge((url, model name))"
+        )
+    if embed is not None and not callable(embed):
+        raise ConfigError(
+            f"embed is a {type(embed).__name__}; give a function from a list of texts to a vector for each"
+        )
 
 
 def _facts(
@@ -233,37 +200,14 @@ def _facts(
     rollouts: Mapping[str, Sequence[Rollout]],
 ) -> dict[str, Any]:
     name = ", ".join(plan.policies) if plan.pairs is not None else next(iter(rollouts))
-    # As the rollouts with a reply say: behind an endpoint a model may be shown less than was sent.
+    # As recorded in the rollouts with a reply: behind an endpoint a model may be shown less than was sent.
     shown = {
         one: describe_shown([r for r in rollouts[one] if r.turns]) or PROMPT_NAMES[c.tool_prompt]
         for one, c in zip(rollouts, plan.conditions, strict=True)
     }
-    info = folder.info if folder is not None else None
+    facts = run_facts(folder.info if folder is not None else None, identity) | guard_facts(source)
     every = [rollout for of_condition in rollouts.values() for rollout in of_condition]
-    return {
-        "model": name,
-        "tool_prompt": shown,
-        **run_facts(info, identity),
-        **guard_facts(source),
-        **call_facts(every),
-    }
-
-
-def _identity(
-    tasks: Sequence[Task],
-    tools: Any,
-    source: Toolset,
-    verifier: VerifierLike,
-    limits: Limits,
-    handlers: Handlers | None,
-) -> dict[str, Any]:
-    return {
-        "tasks": tasks_identity(tasks),
-        "tools": tools_identity(tools, source.tools),
-        "verifier": verifier_identity(verifier),
-        "limits": limits.model_dump(),
-        **handlers_identity(handlers),
-    }
+    return {"model": name, "tool_prompt": shown, **facts, **call_facts(every)}
 
 
 @contextmanager

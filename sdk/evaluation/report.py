@@ -1,27 +1,139 @@
-"""The report of a run: what the model could do before and after, with the uncertainty, and why to believe it."""
+"""The report of a run: what the model could do before and after, with intervals; made, stored and made again."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+import os
+import platform
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
 from mcp_bridge.extras import missing_modules
 from mcp_bridge.records import Tool
 
-from ..errors import RunFolderError
+from ..errors import ConfigError, RunFolderError
 from ..records import Rollout
 from ..traces.atomic_files import make_folder, read_json, write_bytes, write_json
-from ..traces.identity import without_secrets
+from ..traces.identity import installed_versions, plain_config, seeds_of, without_secrets
+from ..traces.run_folder import RunFolder
 from .comparisons import PairedComparison, compare_conditions, in_order
-from .conditions import FAMILY, ConditionSummary, best_condition, summarise_condition
-from .costs import Price
-from .errors import ConditionErrors, Embedder, Fault, find_faults, group_errors
-from .example_rollouts import Example, choose_examples
-from .training_summary import TrainingSummary
+from .conditions import (
+    FAMILY,
+    ConditionSummary,
+    Price,
+    best_condition,
+    read_prices,
+    require_cluster,
+    require_threshold,
+    summarise_condition,
+)
+from .fault_rules import find_faults
+from .faults import ConditionErrors, Embedder, Fault, group_errors
+from .transcript import Example, choose_examples
+
+if TYPE_CHECKING:
+    from mcp_bridge import Toolset
+    from mcp_bridge.ledger import LedgerLine
+
+
+SECONDS = "seconds/"
+
+
+class TrainingSummary(BaseModel):
+    """A training run in figures. What the metrics do not have is `None` or empty, never zero.
+
+    `from_metrics` reads these names from each step's line; all are optional but `step`:
+    `reward` (mean over the step's scored rollouts), `groups_with_signal`, `groups_without_signal`, `rollouts`,
+    `skipped_rollouts`, `sampler_gap/mean` and `sampler_gap/max` (nats), `sampled_tokens`, `trained_tokens`, and
+    `seconds/<phase>`, such as `seconds/rollout` and `seconds/update`.
+    """
+
+    steps: int
+    first_reward: float | None = None
+    last_reward: float | None = None
+    """Mean rewards of the first and the last tenth of the steps (at least one step each)."""
+    groups_with_signal: int | None = None
+    groups_without_signal: int | None = None
+    """Groups whose rollouts all scored the same: they teach nothing."""
+    rollouts: int | None = None
+    skipped_rollouts: int | None = None
+    """Rollouts that took no part because something broke; masked out, not scored as bad."""
+    sampler_gap_mean: float | None = None
+    sampler_gap_max: float | None = None
+    """|sampler's - trainer's| log-probability of the sampled tokens, in nats: mean and largest."""
+    sampled_tokens: int | None = None
+    trained_tokens: int | None = None
+    audits: int | None = None
+    """Audits that were trained beside the rollouts, and counted apart from them."""
+    first_right_calls: float | None = None
+    last_right_calls: float | None = None
+    """Of the scored audits the share of right calls, in the first and the last tenth of the steps."""
+    validation: dict[int, float] = Field(default_factory=dict)
+    """Success on validation tasks by step, where it was measured in the midst of training."""
+    seconds: dict[str, float] = Field(default_factory=dict)
+    """Wall time by phase."""
+    tokens_per_second: dict[str, float] = Field(default_factory=dict)
+    """`rollout`: tokens sampled over the seconds of that phase; `update`: tokens trained over its seconds."""
+
+    @classmethod
+    def from_metrics(cls, metrics: Sequence[Mapping[str, Any]], stage: str | None = None) -> TrainingSummary:
+        """Add up the lines that have a `step`, of one `stage` where given."""
+        lines = [m for m in metrics if "step" in m and (stage is None or m.get("stage") == stage)]
+        first_reward, last_reward = _first_and_last(_values(lines, "reward"))
+        first_right_calls, last_right_calls = _first_and_last(_values(lines, "audit/right_call"))
+        gaps = _values(lines, "sampler_gap/mean")
+        seconds: dict[str, float] = defaultdict(float)
+        for name, value in ((name, value) for line in lines for name, value in line.items()):
+            if name.startswith(SECONDS) and value is not None:
+                seconds[name.removeprefix(SECONDS)] += float(value)
+        summary = cls(
+            steps=len({m["step"] for m in lines}),
+            first_reward=first_reward,
+            last_reward=last_reward,
+            groups_with_signal=_total(lines, "groups_with_signal"),
+            groups_without_signal=_total(lines, "groups_without_signal"),
+            rollouts=_total(lines, "rollouts"),
+            skipped_rollouts=_total(lines, "skipped_rollouts"),
+            sampler_gap_mean=math.fsum(gaps) / len(gaps) if gaps else None,
+            sampler_gap_max=max(_values(lines, "sampler_gap/max"), default=None),
+            sampled_tokens=_total(lines, "sampled_tokens"),
+            trained_tokens=_total(lines, "trained_tokens"),
+            audits=_total(lines, "audit/rollouts"),
+            first_right_calls=first_right_calls,
+            last_right_calls=last_right_calls,
+            validation={
+                int(m["step"]): float(m["success"])
+                for m in metrics
+                if m.get("stage") == "validation" and m.get("success") is not None
+            },
+            seconds=dict(seconds),
+        )
+        for phase, tokens in (("rollout", summary.sampled_tokens), ("update", summary.trained_tokens)):
+            if tokens is not None and seconds.get(phase, 0.0) > 0:
+                summary.tokens_per_second[phase] = tokens / seconds[phase]
+        return summary
+
+
+def _values(lines: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [float(line[name]) for line in lines if line.get(name) is not None]
+
+
+def _total(lines: Sequence[Mapping[str, Any]], name: str) -> int | None:
+    values = _values(lines, name)
+    return int(sum(values)) if values else None
+
+
+def _first_and_last(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """The means of the first and of the last tenth."""
+    tenth = max(1, len(values) // 10)
+    return (math.fsum(values[:tenth]) / tenth, math.fsum(values[-tenth:]) / tenth) if values else (None, None)
+
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +171,12 @@ class Report(BaseModel):
     def markdown(self, *, curve: str | None = None, pictures: Mapping[str, str] | None = None) -> str:
         """The whole report. `curve`: the path of the learning curve's picture, relative to the report; `pictures`:
         further paths, each with what it shows."""
-        from .markdown import render_report
+        from .report_text import render_report
 
         return render_report(self, curve=curve, pictures=pictures)
 
     def __str__(self) -> str:
-        from .plain import render_short
+        from .report_text import render_short
 
         return render_short(self)
 
@@ -73,7 +185,7 @@ class Report(BaseModel):
 
         Returns both paths. Raises `RunFolderError` where they cannot be written.
         """
-        from .comparison_plots import PICTURES
+        from .plots import PICTURES
 
         folder = Path(folder)
         make_folder(folder)
@@ -89,7 +201,7 @@ class Report(BaseModel):
 
         None without matplotlib, with a warning in the log. Raises `RunFolderError` where they cannot be written.
         """
-        from .comparison_plots import draw_comparison
+        from .plots import draw_comparison
 
         if missing_modules("plots"):
             log.warning("the report has no pictures: they need toolbake[plots] (pip install 'toolbake[plots]')")
@@ -100,11 +212,11 @@ class Report(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Report:
-        """A report from its `report.json`. Raises `RunFolderError` where it is none."""
+        """A report from its `report.json`. Raises `RunFolderError` for another file."""
         try:
             return cls.model_validate(read_json(Path(path)))
         except ValidationError as error:
-            raise RunFolderError(f"{path} is no report: {error}; write it again with Report.write") from error
+            raise RunFolderError(f"{path} is not a report: {error}; write it again with Report.write") from error
 
 
 def build_report(
@@ -127,7 +239,7 @@ def build_report(
 
     `cluster_by`: `family`, or the name of a tag: intervals count its values, not tasks. `pairs`: names of conditions to
     compare, (first, second); as in training where None. `prices`: by condition. `faults`: by condition and rollout, as
-    `sdk.evaluation.errors` finds and judges them; found by rules where None, better so with the `tools`. `embed`:
+    `sdk.evaluation.faults` finds and judges them; found by rules where None, better so with the `tools`. `embed`:
     groups faults that read alike.
 
     Raises `ValueError` without conditions, or where one has a rollout twice.
@@ -176,3 +288,151 @@ def _errors(
         )
         for name, rollouts in conditions.items()
     }
+
+
+CONDITIONS = "conditions"
+"""The stage that records which stages are conditions, their names, and the tools."""
+
+
+def note_conditions(
+    folder: RunFolder,
+    stages: Mapping[str, str],
+    tools: Sequence[Tool],
+    *,
+    policies: Mapping[str, str] | None = None,
+    pairs: Sequence[tuple[str, str]] | None = None,
+) -> None:
+    """Note in a run's folder what `report_of` needs. `stages`: name of a condition -> stage of its rollouts, in order;
+    `policies`: name of a condition -> what the user calls its policy; `pairs` as in `build_report`."""
+    folder.finish_stage(
+        CONDITIONS,
+        {
+            "stages": dict(stages),
+            "policies": dict(policies or {}),
+            "pairs": None if pairs is None else [list(pair) for pair in pairs],
+            "tools": [tool.model_dump(mode="json") for tool in tools],
+        },
+    )
+
+
+def report_of(
+    path: Path,
+    *,
+    prices: Mapping[str, Any] | None = None,
+    cluster_by: str | None = None,
+    success_threshold: float | None = None,
+    baseline: str | None = None,
+) -> Report:
+    """The report of a finished run, from its rollouts. What is None stays as the run's own report has it, and so does
+    the faults that a judge named.
+
+    `prices`: by policy, or by condition where the run is no evaluation of several. `baseline`: the condition that all
+    others are compared with. Raises `RunFolderError` where the folder holds no finished run, `ConfigError` for names
+    that it does not have.
+    """
+    folder = RunFolder.open_to_read(path)
+    noted = folder.stage(CONDITIONS)
+    if noted is None or not folder.report_json.is_file():
+        raise RunFolderError(
+            f"{path} holds no finished evaluation or training; run the same command again to finish it"
+        )
+    earlier = Report.read(folder.report_json)
+    rollouts = {
+        name: [rollout.model_copy(update={"rows": []}) for rollout in folder.iter_rollouts(stage)]
+        for name, stage in noted["stages"].items()
+    }
+    policies = {name: noted["policies"].get(name, name) for name in rollouts}
+    priced = read_prices(prices, list(dict.fromkeys(policies.values())))
+    known = {name: cost.price for name, condition in earlier.conditions.items() if (cost := condition.cost)}
+    families = cluster_by or earlier.cluster_by
+    require_cluster(families, [rollout.task for of_condition in rollouts.values() for rollout in of_condition])
+    threshold = earlier.success_threshold if success_threshold is None else success_threshold
+    require_threshold(threshold)
+    tools = [Tool.model_validate(tool) for tool in noted["tools"]]
+    faults = {
+        name: find_faults(of_condition, threshold=threshold, tools=tools) for name, of_condition in rollouts.items()
+    }
+    for name, found in faults.items():
+        before = earlier.errors[name].faults if name in earlier.errors else {}
+        found |= {rollout: fault for rollout, fault in before.items() if fault.by == "judge" and rollout in found}
+    report = build_report(
+        rollouts,
+        success_threshold=threshold,
+        cluster_by=families,
+        pairs=_pairs(noted["pairs"], list(rollouts), baseline),
+        prices=known | {name: priced[policy] for name, policy in policies.items() if policy in priced},
+        faults=faults,
+    )
+    return report.model_copy(update={"run": earlier.run, "training": earlier.training})
+
+
+def _pairs(
+    noted: Sequence[Sequence[str]] | None, names: Sequence[str], baseline: str | None
+) -> list[tuple[str, str]] | None:
+    if baseline is None:
+        return None if noted is None else [(first, second) for first, second in noted]
+    if baseline not in names:
+        raise ConfigError(f"baseline is {baseline!r}, which the run does not have; it has {', '.join(names)}")
+    return [(baseline, name) for name in names if name != baseline]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The facts of a run for its report: seed, tasks, tools, versions, machine.
+
+
+def run_facts(info: Mapping[str, Any] | None, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Seed, task counts, tools, verifier, versions and machine of a run.
+
+    `info`: the content of `run.json`, None without a folder. `identity`: what the folder was opened with, or would
+    have been. Secrets are hidden. The versions are those of the start; those of each resume are in `run.json`.
+    """
+    known = plain_config(identity)
+    tools, verifier = known.get("tools", {}), known.get("verifier", {})
+    return {
+        "seed": next(iter(seeds_of(known).values()), None),
+        "tasks": {
+            name: part["count"] for name in ("tasks", "train_tasks", "heldout_tasks") if (part := known.get(name))
+        },
+        "tools": {"source": ", ".join(tools.get("source", [])), "count": tools.get("count")},
+        "verifier": verifier.get("name"),
+        "versions": dict(info["versions"]) if info is not None else installed_versions(),
+        "machine": machine_facts(),
+    }
+
+
+def call_facts(calls: Iterable[LedgerLine | Rollout]) -> dict[str, Any]:
+    """How calls ended, from lines of a ledger or from rollouts; `sent_again`: attempts whose answer was lost."""
+    lines = (line for one in calls for line in (one.ledger if isinstance(one, Rollout) else [one]))
+    told = (line.event for line in lines if line.event not in ("started", "accepted"))
+    counts = Counter("sent_again" if event == "lost" else event for event in told)
+    return {"calls": dict(sorted(counts.items()))} if counts else {}
+
+
+def guard_facts(toolset: Toolset) -> dict[str, Any]:
+    """What the policy was not shown, what it knew by another name, and what it could destroy for real."""
+    renamed = {tool.name: f"{tool.name_at_source} of {tool.source}" for tool in toolset.tools if tool.name_at_source}
+    facts = {
+        "tools_left_out": [f"{one.tool} of {one.source}: {one.reason}" for one in toolset.left_out],
+        "tools_renamed": renamed,
+        "live_destructive_tools": [tool.name for tool in toolset.live_destructive],
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def machine_facts() -> dict[str, Any]:
+    """The processor, the cores this process may use, and the GPU where torch has found one."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    facts: dict[str, Any] = {"processor": _processor(), "cores": usable, "system": platform.system()}
+    torch = sys.modules.get("torch")  # without it nothing ran on a GPU here
+    if torch is not None and torch.cuda.is_available():
+        facts["gpu"] = str(torch.cuda.get_device_name())
+    return facts
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()

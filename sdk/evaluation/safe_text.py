@@ -1,4 +1,4 @@
-"""Text from models and tools, made harmless for Markdown, HTML and terminals. Nothing is cut in silence."""
+"""Safe text: what models and tools wrote, made harmless for Markdown, HTML and terminals, and visibly cut."""
 
 from __future__ import annotations
 
@@ -58,13 +58,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left_columns: i
 
     Cells are used as they are: pass what is not yours through `inline` first.
     """
-    widths = [max(3, *(len(row[i]) for row in [head, *rows])) for i in range(len(head))]
+    first, *rest = aligned([head, *rows], left_columns=left_columns)
+    rule = ["-" * len(c) if i < left_columns else "-" * (len(c) - 1) + ":" for i, c in enumerate(first)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (first, rule, *rest))
 
-    def line(cells: Sequence[str]) -> str:
-        padded = [
-            c.ljust(w) if i < left_columns else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return "| " + " | ".join(padded) + " |"
 
-    rule = ["-" * w if i < left_columns else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
-    return "\n".join([line(head), line(rule), *(line(row) for row in rows)])
+def aligned(rows: Sequence[Sequence[str]], *, left_columns: int = 1) -> list[list[str]]:
+    """The cells padded to the width of their column, three at least; the first `left_columns` begin at the left."""
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        [c.ljust(w) if i < left_columns else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        for row in rows
+    ]

@@ -1,5 +1,5 @@
 """Evidence: what a reward rests on, as a hash chain that anyone can recompute.
 
-`recording` writes it as a run goes on (see `sdk.traces.run_folder`), `verifying.verify_run` recomputes it. The form of
-what is hashed is said in `canonical` and `links`, and in docs/evidence.md.
+`evidence_log` writes it as a run goes on (see `sdk.traces.run_folder`), `run_verification.verify_run` recomputes it.
+`canonical` and docs/evidence.md define the form of what is hashed.
 """

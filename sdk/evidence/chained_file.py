@@ -1,21 +1,44 @@
-"""Reading a file whose lines are chained, and naming what was done to it."""
+"""Files whose lines are chained, and the findings of a verification."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .canonical import START, canonical, digest, link, numbered_lines, parse
-from .findings import Finding
-from .ordering import out_of_order
-from .recording import CALL
+from .evidence_log import CALL
+
+
+def out_of_order(places: Sequence[int]) -> list[int]:
+    """Indexes of `places`, all different, that are not in one longest ascending subsequence. O(n log n).
+
+    Example: `out_of_order([0, 3, 1, 2])` is `[1]`.
+    """
+    tails: list[int] = []  # tails[k]: the smallest last place of an ascending run of k + 1
+    tail_index: list[int] = []
+    before: list[int] = []
+    for index, place in enumerate(places):
+        k = bisect_left(tails, place)
+        before.append(tail_index[k - 1] if k else -1)
+        if k == len(tails):
+            tails.append(place)
+            tail_index.append(index)
+        else:
+            tails[k], tail_index[k] = place, index
+    kept: set[int] = set()
+    at = tail_index[-1] if tail_index else -1
+    while at >= 0:
+        kept.add(at)
+        at = before[at]
+    return [index for index in range(len(places)) if index not in kept]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One link as it stands in a file."""
+    """One link, as a file has it."""
 
     line: int
     kind: str
@@ -46,7 +69,7 @@ def _text(value: Any) -> str:
 def read_chain(
     path: Path, name: str, as_entry: Callable[[dict[str, Any], int], Entry]
 ) -> tuple[list[Entry], list[Finding]]:
-    """The entries that are what their own hash says, in the order of the file, and what is wrong with the others.
+    """The entries whose content has their hash, in the order of the file, and what is wrong with the others.
 
     What was cut off at the end does not show in a chain itself; other files know how long it was.
     """
@@ -118,3 +141,70 @@ def _places(entries: Sequence[Entry]) -> list[int]:
             count += 1
             at = after.get(entries[at].hash)
     return places
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The findings of a verification, and their text.
+
+Kind = Literal["changed", "missing", "added", "repeated", "reordered", "unearned", "signature"]
+"""What is wrong.
+
+| kind | means |
+| --- | --- |
+| `changed` | bytes are not those that the evidence has |
+| `missing` | the evidence has it, and it is not there |
+| `added` | it is there, and the evidence does not have it |
+| `repeated` | it is there more than once |
+| `reordered` | it is not in the place that the evidence has it in |
+| `unearned` | the evidence does not give this reward, or does not show a call that it rests on |
+| `signature` | the signature, or the root that was given, is not of this run, or does not cover all of it |
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong. `file` is relative to the run's folder; `line` counts from 1, None for a whole file."""
+
+    kind: Kind
+    file: str
+    line: int | None
+    text: str
+    rollout: str = ""
+    """The id of the rollout that it is about, where it is about one."""
+
+    def __str__(self) -> str:
+        line = f", line {self.line}" if self.line is not None else ""
+        rollout = f", rollout {self.rollout!r}" if self.rollout else ""
+        return f"{self.kind}: {self.file}{line}{rollout}: {self.text}"
+
+
+@dataclass
+class Verification:
+    """The outcome of `verify_run`."""
+
+    folder: str
+    root: str = ""
+    """The hash of the last entry of the evidence: it stands for everything before it."""
+    entries: int = 0
+    rollouts: dict[str, int] = field(default_factory=dict)
+    """How many the evidence has in each stage, those set aside left out."""
+    calls: int = 0
+    """Lines of the calls' ledger."""
+    rescored: int = 0
+    """Verdicts that a verifier gave again, from the evidence alone."""
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What is no fault and worth knowing: what was not checked, what a kill lost."""
+
+    @property
+    def holds(self) -> bool:
+        return not self.findings
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "folder": self.folder,
+            "holds": self.holds,
+            **{name: value for name, value in vars(self).items() if name != "folder"},
+            "findings": [vars(finding) for finding in self.findings],
+        }

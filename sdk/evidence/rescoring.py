@@ -1,4 +1,4 @@
-"""Verdicts given again, from the evidence alone."""
+"""The second scoring of a run: verdicts given again, from the evidence alone."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from pydantic import ValidationError
 from ..errors import VerifierError
 from ..records import Rollout, Verdict
 from ..verifiers import VerifierLike
-from ..verifiers.verification import judge_evidence
-from ..verifiers.verifier import judges_groups
+from ..verifiers.verifier import judge_evidence, judges_groups
 from .canonical import numbered_lines, parse
-from .findings import Finding
+from .chained_file import Finding
 
 
 async def rescore(
@@ -26,12 +25,12 @@ async def rescore(
     """Run `verifier` on every scored rollout of a file; how many, and each reward that it does not give again.
 
     Score and components must be equal. A verifier that disagrees is asked once more: one that then disagrees with
-    itself is not deterministic, and the finding says so. Rollouts of a training step that a group verifier has judged
+    itself is not deterministic, which the finding reports. Rollouts of a training step that a group verifier has judged
     together are judged together again, see `GroupVerifier.again`.
     """
     count, findings = 0, list[Finding]()
     again = _Again(verifier, timeout_s)
-    for key, members in groupby(_scored(path), key=_group if judges_groups(verifier) else _alone):
+    for key, members in groupby(_scored(path), key=_group if judges_groups(verifier) else lambda one: one.number):
         group = list(members)
         faults = await again.of_group(group) if isinstance(key, str) else await again.of_each(group)
         findings += [Finding("unearned", name, one.number, fault, str(one.line["id"])) for one, fault in faults]
@@ -53,12 +52,8 @@ class _Scored:
         return Rollout.model_validate(self.line)
 
 
-def _alone(one: _Scored) -> int:
-    return one.number
-
-
 def _group(one: _Scored) -> str | int:
-    """Rollouts of a training step are judged in their groups, which stand together in their file; others alone."""
+    """Rollouts of a training step are judged in their groups, which are together in their file; others alone."""
     step = one.line.get("step")
     return str(one.line.get("group")) if isinstance(step, int) and step >= 0 else one.number
 
@@ -120,7 +115,7 @@ class _Again:
 
 
 def _no_rollout(error: ValidationError) -> str:
-    return f"it is no rollout any more: {error.errors()[0]['msg']}"
+    return f"it is not a rollout any more: {error.errors()[0]['msg']}"
 
 
 def _no_verdict(recorded: Verdict, error: VerifierError) -> str:
@@ -145,7 +140,7 @@ def _same(one: Verdict, other: Verdict) -> bool:
 
 
 def _scored(path: Path) -> Iterator[_Scored]:
-    """Lines that are no rollouts are named elsewhere."""
+    """Lines that are not rollouts are named elsewhere."""
     for number, raw in numbered_lines(path):
         try:
             line = parse(raw)

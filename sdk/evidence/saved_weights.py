@@ -1,17 +1,80 @@
-"""Saved folders held against the evidence: are their files those that were saved, and their weights those published?"""
+"""Saved weights: their digest, in memory and on disk, and saved folders compared with the evidence.
+
+The digest of weights is that of a list with `[name, dtype, shape, SHA-256 of the bytes]` for each tensor, sorted by
+name, with names, dtypes and the order of bytes as in the safetensors format.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from ..traces.atomic_files import file_sha256
-from .findings import Finding
-from .recording import EVIDENCE
-from .replaying import Expected, Published
-from .weight_digests import files_digest, files_of
+from .canonical import digest, parse
+from .chained_file import Finding
+from .evidence_log import EVIDENCE
+from .expected_run import Expected, Published
+
+_MOST_HEADER = 100_000_000
+"""Bytes; safetensors itself reads no larger one."""
+_BLOCK = 1 << 24
+ADAPTER_FILE = "adapter_model.safetensors"
+
+Tensor = tuple[str, str, tuple[int, ...], str]
+"""Name, dtype as safetensors names it (`F32`, `BF16`), shape, and SHA-256 of the bytes."""
+
+
+def tensors_digest(tensors: Iterable[Tensor]) -> str:
+    """One digest of all tensors, in whichever order they come."""
+    return digest(sorted([name, dtype, list(shape), sha] for name, dtype, shape, sha in tensors))
+
+
+def files_of(folder: Path, *, adapter: bool) -> list[Path]:
+    """The files of a model's folder that hold its weights, or those of the adapter in it or in its `adapter/`."""
+    if adapter:
+        return [file for file in (folder / "adapter" / ADAPTER_FILE, folder / ADAPTER_FILE) if file.is_file()][:1]
+    return sorted(file for file in folder.glob("*.safetensors") if file.name != ADAPTER_FILE)
+
+
+def files_digest(files: Iterable[Path]) -> str:
+    """The digest of the tensors in safetensors files. Raises `ValueError` for a file that is none."""
+    return tensors_digest(tensor for file in files for tensor in _tensors(file))
+
+
+def _tensors(path: Path) -> Iterator[Tensor]:
+    """Header first: eight bytes with its length, then JSON with the place of each tensor; nothing else is loaded."""
+    with open(path, "rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
+        if not 0 < length <= _MOST_HEADER:
+            raise ValueError(f"{path.name} is not a safetensors file")
+        header = parse(file.read(length))
+        for name, one in header.items():
+            if name == "__metadata__":
+                continue
+            try:
+                begin, end = map(int, one["data_offsets"])
+                dtype, shape = str(one["dtype"]), tuple(map(int, one["shape"]))
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"{path.name} is not a safetensors file: {error!r}") from error
+            file.seek(8 + length + begin)
+            yield str(name), dtype, shape, _sha256(file, end - begin)
+
+
+def _sha256(file: BinaryIO, size: int) -> str:
+    found = hashlib.sha256()
+    while size > 0:
+        block = file.read(min(size, _BLOCK))
+        if not block:
+            raise ValueError("a safetensors file ends too early")
+        found.update(block)
+        size -= len(block)
+    return found.hexdigest()
+
 
 _MOST_NAMED = 8
 _CHECKPOINTS = "checkpoints/grpo"
@@ -21,10 +84,13 @@ _WRITTEN_LAST = "trainer_state.json"
 """By the trainer: a checkpoint without it was cut off by a kill, and no run goes on from it."""
 
 
-@dataclass(frozen=True)
-class _Saved:
-    folder: str
-    version: int
+_TRAINERS = ("checkpoints/grpo", "checkpoints/warm_start_trainer", "checkpoints/untrained")
+"""What resuming needs, and no entry announces; removed as the model is saved."""
+_FOLDERS = frozenset({"rollouts", "stages", "checkpoints", "vllm"})
+_FILES = re.compile(
+    r"run\.json|evidence\.(?:jsonl|root\.json|sig\.json)|(?:calls|metrics)\.jsonl|report\.(?:md|json)|.*\.png|\..*"
+)
+"""What else a run has beside its model."""
 
 
 def files_in(folder: Path) -> list[str]:
@@ -72,6 +138,29 @@ def compare_files(path: Path, expected: Expected) -> tuple[list[Finding], list[s
     return findings, notes
 
 
+def compare_folders(path: Path, expected: Expected) -> tuple[list[Finding], list[str]]:
+    """Findings for what lies beside the model or the checkpoints and was not announced, and notes on what can be that.
+
+    A loose file beside the model is a note: nothing reads it.
+    """
+    findings: list[Finding] = []
+    notes: list[str] = []
+    known = {*expected.weights, *(() if expected.closed and "model" in expected.weights else _TRAINERS)}
+    for one in sorted((*path.iterdir(), *(path / "checkpoints").glob("*"))):
+        name = one.relative_to(path).as_posix()
+        is_saved = one.parent != path or one.is_dir() or one.is_symlink()
+        if name in known or (name in _FOLDERS and not one.is_symlink()):
+            continue
+        if not is_saved:
+            notes += [] if _FILES.fullmatch(name) else [f"{name} is no file of a run, and is not covered"]
+        elif expected.closed:
+            text = f"no entry of {EVIDENCE} announced it; if the run was stopped as it saved it, let the run go on"
+            findings.append(Finding("added", name, None, text))
+        else:
+            notes.append(f"{name} was not announced: the run is saving it, or was killed then, or it was put there")
+    return findings, notes
+
+
 def compare_weights(path: Path, expected: Expected) -> tuple[list[Finding], list[str]]:
     """Findings for saved weights that are not those published as their version, and notes on what was not compared.
 
@@ -82,28 +171,29 @@ def compare_weights(path: Path, expected: Expected) -> tuple[list[Finding], list
     notes: list[str] = []
     if not expected.published:
         return findings, notes
-    for saved in _saved(path, expected):
-        published = expected.published.get(saved.version, [])
+    for folder, version in _saved(path, expected):
+        published = expected.published.get(version, [])
         if not published:
-            notes.append(f"{saved.folder} has version {saved.version} of the weights, which was never published")
+            notes.append(f"{folder} has version {version} of the weights, which was never published")
             continue
-        fault = _fault(path / saved.folder, saved, published)
+        fault = _fault(path / folder, version, published)
         if fault is not None:
-            findings.append(Finding("changed", saved.folder, None, fault))
+            findings.append(Finding("changed", folder, None, fault))
     return findings, notes
 
 
-def _saved(path: Path, expected: Expected) -> Iterator[_Saved]:
+def _saved(path: Path, expected: Expected) -> Iterator[tuple[str, int]]:
+    """Each folder with weights, and their version."""
     for folder, one in expected.weights.items():
         if all((path / folder / name).is_file() for name in one.files):  # what is missing is named already
-            yield _Saved(folder, one.version)
+            yield folder, one.version
     for state in sorted((path / _CHECKPOINTS).glob(f"*/{_WRITTEN_LAST}")):
         found = _STEP.fullmatch(state.parent.name)
         if found is not None:
-            yield _Saved(state.parent.relative_to(path).as_posix(), int(found[1]))
+            yield state.parent.relative_to(path).as_posix(), int(found[1])
 
 
-def _fault(folder: Path, saved: _Saved, published: list[Published]) -> str | None:
+def _fault(folder: Path, version: int, published: list[Published]) -> str | None:
     for adapter in {one.adapter for one in published}:
         files = files_of(folder, adapter=adapter)
         if not files:
@@ -115,4 +205,4 @@ def _fault(folder: Path, saved: _Saved, published: list[Published]) -> str | Non
         if sha in {one.sha256 for one in published if one.adapter == adapter}:
             return None
     lines = ", ".join(str(one.entry) for one in published)
-    return f"its weights are not those that evidence.jsonl, line {lines}, has as version {saved.version}"
+    return f"its weights are not those that evidence.jsonl, line {lines}, has as version {version}"

@@ -1,13 +1,10 @@
-"""Models that judge: verdicts by rubric or gold answer, rankings of a group, and how far people agree with them."""
+"""Models as judges: verdicts by rubric or gold answer, rankings of a group, and their agreement with people."""
 
-from .agreement import Agreement, labelled_examples, measure_agreement
+from .agreement import Agreement, RankingAgreement, labelled_examples, measure_agreement, measure_ranking
 from .audit_examples import audit_call, audit_tasks
-from .group_verdicts import Ranked, ranked
 from .judge_model import Budget
-from .model_faults import ModelFaultJudge, fault_judge
-from .ranking import Ranker, Ranking
-from .ranking_agreement import RankingAgreement, measure_ranking
-from .verdicts import Judge, judge
+from .ranking import Ranked, Ranker, Ranking, ranked
+from .verdicts import Judge, ModelFaultJudge, fault_judge, judge
 
 __all__ = [
     "Agreement",

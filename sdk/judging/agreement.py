@@ -1,11 +1,14 @@
-"""How far a judge agrees with people, measured before it earns anybody anything."""
+"""Agreement of a judge or a ranking with people's labels, measured before it earns anybody a reward."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, TypeVar
 
 import anyio
 from pydantic import BaseModel, ConfigDict
@@ -15,6 +18,7 @@ from ..evaluation.safe_text import visible
 from ..evaluation.statistics import Interval, wilson
 from ..records import Rollout, Task
 from ..verifiers import VerifierLike, run_verifier
+from .ranking import Ranked, Ranker, Ranking
 from .verdicts import Judge
 
 
@@ -52,7 +56,7 @@ class Agreement(BaseModel):
 
     @property
     def kappa_interval(self) -> Interval | None:
-        """The interval of `accuracy` on kappa's scale, chance taken as known: how little few labels say."""
+        """The interval of `accuracy` on kappa's scale, chance taken as known: it is wide for few labels."""
         accuracy, chance = self.accuracy, self._chance
         if accuracy is None or chance == 1:
             return None
@@ -88,6 +92,7 @@ class Agreement(BaseModel):
         return visible("\n".join(lines))
 
 
+Item = TypeVar("Item")
 Labelled = tuple[Rollout, bool]
 
 
@@ -96,7 +101,7 @@ def labelled_examples(path: Path | str) -> list[Labelled]:
 
     Each line is `{"label": true, "rollout": {...}}`, with a rollout as run folders hold it, or `{"label": false,
     "prompt": ..., "answer": ..., "expected": {...}}`. The labels that `toolbake view` exports are read, too (`good`,
-    `bad`); what is labelled `unsure` is no example. Raises `ConfigError` that names the line.
+    `bad`); what is labelled `unsure` is not an example. Raises `ConfigError` that names the line.
     """
     path = Path(path)
     try:
@@ -141,25 +146,34 @@ async def measure_agreement(
     """Judge every example and count. Any verifier can be measured; a `Judge` with a cache keeps what was measured,
     which `min_kappa` asks for. Of one that judges groups it measures what it says of each rollout alone: of `ranked`
     the gates; `measure_ranking` measures the rest."""
-    limiter = anyio.CapacityLimiter(concurrency)
     judged: list[bool | str] = [""] * len(examples)
+    asked: VerifierLike = verifier.ask if isinstance(verifier, Judge) else verifier
 
-    async def one(place: int) -> None:
-        async with limiter:
-            try:
-                asked: VerifierLike = verifier.ask if isinstance(verifier, Judge) else verifier
-                verdict = await run_verifier(asked, examples[place][0], timeout_s=None)
-                judged[place] = verdict.score >= threshold - 1e-9
-            except VerifierError as error:
-                judged[place] = str(error)
+    async def judge_one(place: int) -> None:
+        try:
+            verdict = await run_verifier(asked, examples[place][0], timeout_s=None)
+            judged[place] = verdict.score >= threshold - 1e-9
+        except VerifierError as error:
+            judged[place] = str(error)
 
-    async with anyio.create_task_group() as group:
-        for place in range(len(examples)):
-            group.start_soon(one, place)
+    await _each(range(len(examples)), judge_one, concurrency)
     found = _count(judged, examples)
     if isinstance(verifier, Judge) and verifier.cache is not None:
         verifier.cache.put("agreement", verifier.identity, {"kappa": found.kappa, "examples": found.examples})
     return found
+
+
+async def _each(items: Iterable[Item], work: Callable[[Item], Awaitable[None]], concurrency: int) -> None:
+    """Run `work` on each item, at most `concurrency` at once."""
+    limiter = anyio.CapacityLimiter(concurrency)
+
+    async def limited(item: Item) -> None:
+        async with limiter:
+            await work(item)
+
+    async with anyio.create_task_group() as group:
+        for item in items:
+            group.start_soon(limited, item)
 
 
 def _count(judged: Sequence[bool | str], examples: Sequence[Labelled]) -> Agreement:
@@ -177,4 +191,96 @@ def _count(judged: Sequence[bool | str], examples: Sequence[Labelled]) -> Agreem
         too_strict=pairs.count((False, True)),
         unscored={str(number): said for number, said in enumerate(judged, 1) if isinstance(said, str)},
         disagreements=differing,
+    )
+
+
+_SHOWN = 100
+
+
+class RankingAgreement(BaseModel):
+    """A ranking beside labels, over every pair of one right and one wrong rollout of a task. `print` it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tasks: int
+    """Tasks with a right and a wrong example that were ranked."""
+    above: int
+    """Pairs with the right one above the wrong one."""
+    below: int
+    ties: int
+    consistency: float | None
+    """Kendall's tau between both orders of presentation, the mean of the tasks; see `Ranking`."""
+    unscored: dict[str, str]
+    """Why, by the task's id."""
+    disagreements: list[str]
+
+    @property
+    def kappa(self) -> float | None:
+        """Agreement beyond chance, (p - 1/2) / (1 - 1/2), with p the share of pairs in the right order and a tie as
+        half of one: 1 where every right one stands above every wrong one, 0 for one that guesses or sees places only;
+        None without a pair."""
+        pairs = self.above + self.below + self.ties
+        return (self.above - self.below) / pairs if pairs else None
+
+    def __str__(self) -> str:
+        pairs, kappa = self.above + self.below + self.ties, self.kappa
+        lines = [
+            f"tasks       {self.tasks} ranked, {len(self.unscored)} without a ranking",
+            f"pairs       {pairs}: {self.above} in the right order, {self.below} in the wrong one, {self.ties} ties",
+            "kappa       " + (f"{kappa:.2f}" if kappa is not None else "not defined: nothing was ranked"),
+            "consistency " + (f"{self.consistency:.2f}" if self.consistency is not None else "-"),
+        ]
+        lines += ["", *self.disagreements] if self.disagreements else []
+        lines += [f"no ranking for task {name!r}: {why}" for name, why in self.unscored.items()]
+        return visible("\n".join(lines))
+
+
+async def measure_ranking(
+    ranking: Ranker | Ranked, examples: Sequence[Labelled], *, concurrency: int = 8
+) -> RankingAgreement:
+    """Rank the examples of each task and count pairs. What `ranked` has for gates takes no part: `measure_agreement`
+    measures those.
+
+    Raises `ConfigError` where no task has both a right and a wrong example.
+    """
+    ranker = ranking.ranker if isinstance(ranking, Ranked) else ranking
+    tasks: dict[str, list[Labelled]] = defaultdict(list)
+    for number, (rollout, label) in enumerate(examples, 1):
+        tasks[rollout.task.id].append((rollout.model_copy(update={"id": f"example {number}"}), label))
+    both = {name: group for name, group in tasks.items() if len({label for _, label in group}) == 2}
+    if not both:
+        raise ConfigError(
+            f"of {len(examples)} examples of {len(tasks)} tasks no right and no wrong one are of the same task; a "
+            "ranking compares rollouts of one task, so label several of each"
+        )
+    rankings: dict[str, Ranking] = {}
+    unscored: dict[str, str] = {}
+
+    async def rank_one(name: str) -> None:
+        try:
+            rankings[name] = await ranker.rank([rollout for rollout, _ in both[name]])
+        except VerifierError as error:
+            unscored[name] = str(error)
+
+    await _each(both, rank_one, concurrency)
+    counts = {"above": 0, "below": 0, "ties": 0}
+    disagreements = []
+    for name, found in rankings.items():
+        rights, wrongs = ([rollout for rollout, label in both[name] if label is kind] for kind in (True, False))
+        for right, wrong in product(rights, wrongs):
+            difference = found.scores[right.id] - found.scores[wrong.id]
+            # Scores are sums of places, which rounding may keep from being equal.
+            kind = "ties" if abs(difference) < 1e-9 else "above" if difference > 0 else "below"
+            counts[kind] += 1
+            if kind == "below":
+                disagreements.append(
+                    f"{wrong.id}, labelled wrong, is above {right.id}, labelled right: "
+                    f"{' '.join(wrong.answer.split())[:_SHOWN]} | {' '.join(right.answer.split())[:_SHOWN]}"
+                )
+    return RankingAgreement(
+        tasks=len(rankings),
+        **counts,
+        consistency=fmean(one.consistency for one in rankings.values()) if rankings else None,
+        unscored=unscored,
+        disagreements=sorted(disagreements),
     )

@@ -1,13 +1,16 @@
-"""Asking a model for one JSON object: cached, within a budget, and never twice without saying so."""
+"""A model that is asked for one JSON object: a cache of answers on disk, a budget, and the escaped material."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+import sqlite3
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
@@ -17,15 +20,50 @@ from ..errors import ConfigError, PolicyFailure, VerifierError
 from ..policies.endpoint import EndpointAgent
 from ..policies.model_source import ModelSource, check_model_source, model_label, open_agent
 from ..policies.protocol import Agent, Sampling
-from ..records import Message
+from ..records import CallRecord, Message, Rollout
 from ..verifiers.answer_forms import strict_json
-from ..verifiers.comparing import shortened
-from .cache import JudgeCache
+from ..verifiers.value_checks import shortened
 
 Read = TypeVar("Read")
 
+_TABLE = "CREATE TABLE IF NOT EXISTS kept (kind TEXT, key TEXT, value TEXT, PRIMARY KEY (kind, key)) WITHOUT ROWID"
+
+
+class JudgeCache:
+    """A SQLite file that several processes may use at once."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Raises `ConfigError` for a path that cannot hold it."""
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self._open() as connection:
+                connection.execute(_TABLE)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"the judge's cache {str(path)!r} cannot be used: {error}; give another path") from error
+
+    def get(self, kind: str, key: str) -> Any:
+        """What was kept, or None."""
+        with self._open() as connection:
+            row = connection.execute("SELECT value FROM kept WHERE kind = ? AND key = ?", (kind, key)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def put(self, kind: str, key: str, value: Any) -> None:
+        with self._open() as connection:
+            connection.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (kind, key, json.dumps(value)))
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        connection = sqlite3.connect(self.path, timeout=30)
+        try:
+            with connection:
+                yield connection
+        finally:
+            connection.close()
+
+
 _THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
-"""What a model that reasons says before its answer, where its endpoint leaves that in."""
+"""The reasoning before an answer, where the endpoint leaves it in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +71,7 @@ class Budget:
     """What a judge may spend in this process; answers from the cache cost nothing. None: no limit.
 
     Nothing more is asked once as much is spent: what was under way by then, at most one question for each rollout that
-    is judged at once, still counts on top of `tokens`. An endpoint that does not say what it used cannot be held to
+    is judged at once, still counts on top of `tokens`. An endpoint that does not report its usage cannot be held to
     `tokens`: it scores nothing, and is not asked again.
     """
 
@@ -49,7 +87,7 @@ class Budget:
 
 @dataclass
 class Spent:
-    """What was asked so far. `unreadable`: answers that were no verdict."""
+    """What was asked so far. `unreadable`: answers that were not a verdict."""
 
     calls: int = 0
     tokens: int = 0
@@ -69,16 +107,16 @@ class Asker:
     """One model, asked for JSON. `model`: an endpoint as `(url, name)` or mapping, a local model, or an agent."""
 
     def __init__(
-        self, model: ModelSource, *, cache: JudgeCache | None, budget: Budget, tries: int, max_tokens: int
+        self, model: ModelSource, *, cache: Path | str | None, budget: Budget | None, tries: int, max_tokens: int
     ) -> None:
         check_model_source(model)
         if tries < 1:
             raise ConfigError(f"tries is {tries}; it must be 1 or more")
         self.label = model_label(model) or "the embedded model"
         self.spent = Spent()
-        self.cache = cache
+        self.cache = None if cache is None else JudgeCache(cache)
         self._model = model
-        self._budget = budget
+        self._budget = budget or Budget()
         self._tries = tries
         self._max_tokens = max_tokens
         self._agent: Agent | None = None
@@ -88,16 +126,29 @@ class Asker:
         self._asking: RunVar[dict[str, _Question]] = RunVar("judge_asking")
         self._stack = AsyncExitStack()
 
-    async def ask(self, rules: str, material: str, read: Callable[[dict[str, Any]], Read]) -> tuple[Read, str]:
+    async def ask(
+        self, rules: str, material: Any, read: Callable[[dict[str, Any]], Read], **fields: str
+    ) -> tuple[Read, str]:
         """What `read` makes of the model's JSON object, and a note where it took more than one try.
 
-        `read` raises `ValueError` for what is no verdict. Raises `VerifierError` where the budget is spent, the model
-        fails, or none of the tries is a verdict; with a cache also for equal questions that waited for this one. A
-        failure is not kept: who asks later asks anew.
+        `rules` is a template of `fields` and of `check`, the word that the object must repeat (see `check_word`).
+        `read` raises `ValueError` where that is not a verdict. Raises `VerifierError` where the budget is spent, the
+        model fails, or none of the tries is a verdict; with a cache also for equal questions that waited for this one.
+        A failure is not kept: who asks later asks anew.
         """
+        text = escaped(material)
+        check = check_word(text)
+        rules = rules.format(check=check, **fields)
+
+        def checked(reply: str) -> Read:
+            said = _json_object(reply)
+            if said.get("check") != check:
+                raise ValueError("the verdict does not repeat the check word of the rules")
+            return read(said)
+
         if self.cache is None:
-            return await self._asked(rules, material, read, None)
-        key = hashlib.sha256(json.dumps([self.label, rules, material]).encode()).hexdigest()
+            return await self._asked(rules, text, checked, None)
+        key = hashlib.sha256(json.dumps([self.label, rules, text]).encode()).hexdigest()
         asking = self._asking.get({})
         self._asking.set(asking)
         while key in asking:  # rollouts of one group are often the same, and judged at once
@@ -108,10 +159,10 @@ class Asker:
         kept = self.cache.get("reply", key)
         if kept is not None:
             self.spent.from_cache += 1
-            return read(_json_object(kept)), ""
+            return checked(kept), ""
         question = asking[key] = _Question()
         try:
-            return await self._asked(rules, material, read, key)
+            return await self._asked(rules, text, checked, key)
         except VerifierError as error:
             question.failure = error
             raise
@@ -119,15 +170,13 @@ class Asker:
             del asking[key]
             question.ended.set()
 
-    async def _asked(
-        self, rules: str, material: str, read: Callable[[dict[str, Any]], Read], key: str | None
-    ) -> tuple[Read, str]:
+    async def _asked(self, rules: str, material: str, read: Callable[[str], Read], key: str | None) -> tuple[Read, str]:
         """The same of the model itself; `key`: what the cache keeps its answer under."""
         problem = ""
         for number in range(self._tries):
             reply = await self._reply(rules, material, number)
             try:
-                found = read(_json_object(reply))
+                found = read(reply)
             except ValueError as error:
                 self.spent.unreadable += 1
                 problem = f"{error}; it said {shortened(reply, 200)}"
@@ -196,9 +245,138 @@ class Asker:
             return self._agent
 
 
+class AsksModel:
+    """What every judge has that asks a model: `spent` counts what was asked; `await close()` stops a local model."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
+
+    @property
+    def spent(self) -> Spent:
+        return self._asker.spent
+
+    async def close(self) -> None:
+        await self._asker.close()
+
+
 def _json_object(reply: str) -> dict[str, Any]:
     thoughts = _THOUGHTS.match(reply)
     found = strict_json(reply[thoughts.end() :] if thoughts else reply)
     if not isinstance(found, dict):
-        raise ValueError("the verdict is no JSON object")
+        raise ValueError("the verdict is not a JSON object")
     return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The material that a judge is shown, escaped so that nothing in it can pass for the judge's own instructions.
+#
+# All that a policy or a tool wrote is inside JSON strings, with `<`, `>`, `|`, words in brackets (`[INST]`) and every
+# character beyond ASCII escaped: no quote, line break, role marker or special token can end the string or begin a
+# message. The rules name a check word made of the material's hash, which nobody who wrote the material could have
+# known, and a verdict without it is not valid. What a policy writes that speaks to its judge earns nothing, before any
+# judge is asked.
+
+_MOST_CALL_CHARS = 2000
+"""Of a result, and of what a call's arguments are as text."""
+_MOST_ANSWER_CHARS = 8000
+
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+_MARKS = re.compile(r"[<>|]|\[(?=/?[A-Za-z_]\w*\])")
+"""What markers of chat formats begin with or hold: `<|im_start|>`, `</s>`, `[/INST]`. Lists stay readable."""
+_TO_THE_JUDGE = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"\b(?:score|reward|verdict|grade|rating|criteria|criterion|check|ranking)\b[\s\"'*]*[:=]",
+        r"<\||\|>|</?(?:answer|system|user|assistant|judge|material|evidence|s)>|\[/?INST\]",
+        r"\b(?:ignore|disregard|forget)\b.{0,40}\b(?:instruction|rule|criteri|rubric|above|previous|prompt)",
+        r"\b(?:judge|grader|evaluator|scorer|examiner)s?\b.{0,30}\b(?:must|should|please|will|has to|note)\b",
+        r"\b(?:dear|attention|note to)\b.{0,20}\b(?:judge|grader|evaluator|scorer|examiner)",
+        r"\bfull (?:marks|points|score|credit)\b|\b(?:highest|maximum|perfect) (?:score|mark|rating)\b",
+        r"\b(?:mark|grade|rate|score|judge|count) (?:this|it|me|(?:the|my) answer)\b.{0,20}\b(?:correct|right|pass)",
+        r"\bthe (?:answer|response) (?:above|below)\b.{0,30}\b(?:is|as) (?:correct|right)",
+    )
+)
+
+
+def refused(rollout: Rollout) -> str | None:
+    """Why a rollout earns nothing and is shown to no judge, or None.
+
+    An answer that does not fit into a judge's context would otherwise leave its rollout unscored, and those that it is
+    compared with.
+    """
+    if (said := speaks_to_the_judge(rollout)) is not None:
+        return f"the answer or a call speaks to whoever scores it: {said!r}"
+    if len(rollout.answer) > _MOST_ANSWER_CHARS:
+        return f"the answer has {len(rollout.answer)} characters, more than {_MOST_ANSWER_CHARS}"
+    return None
+
+
+def speaks_to_the_judge(rollout: Rollout) -> str | None:
+    """What in the answer, in a call's name or in its arguments addresses whoever scores it, or None.
+
+    A phrase that the prompt or the gold answer has itself does not count. The name of an argument and its value are
+    read apart: a tool may ask for a `rating`. Lexical: it stops what is known, and the escaping stays for the rest.
+    """
+    own = json.dumps([m.content for m in rollout.task.opening()] + rollout.task.later_turns, ensure_ascii=False)
+    own += json.dumps(rollout.task.expected, ensure_ascii=False, default=str)
+    texts = [rollout.answer, *(text for record in rollout.calls for text in _written(record))]
+    own, written = _plain(own).casefold(), [_plain(text) for text in texts]
+    for pattern in _TO_THE_JUDGE:
+        for text in written:
+            for found in pattern.finditer(text):
+                if found[0].casefold() not in own:
+                    return found[0]
+    return None
+
+
+def evidence(rollout: Rollout) -> dict[str, Any]:
+    """What happened, as the judge sees it. Results and arguments beyond 2 000 characters are cut, visibly."""
+    return {
+        "asked": [m.content for m in rollout.task.opening() if m.role == "user"] + rollout.task.later_turns,
+        "calls": [
+            {
+                "tool": record.call.name[:_MOST_CALL_CHARS],
+                "arguments": _arguments(record),
+                "failed": record.result.is_error,
+                "result": shortened(record.result.text, _MOST_CALL_CHARS),
+            }
+            for record in rollout.calls
+        ],
+        "answer": rollout.answer,
+    }
+
+
+def _plain(text: str) -> str:
+    """Without what only looks different: full-width letters, signs that are not shown."""
+    shown = (sign for sign in unicodedata.normalize("NFKC", text) if unicodedata.category(sign) != "Cf")
+    return "".join(shown)
+
+
+def _written(record: CallRecord) -> Iterator[str]:
+    """The texts that the policy wrote in a call, also where it did not parse."""
+    rest: list[Any] = [record.call.name, record.call.error, record.call.arguments]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            rest += [*one.keys(), *one.values()]
+        elif isinstance(one, list):
+            rest += one
+
+
+def _arguments(record: CallRecord) -> Any:
+    text = json.dumps(record.call.arguments, ensure_ascii=False)
+    return record.call.arguments if len(text) <= _MOST_CALL_CHARS else shortened(text, _MOST_CALL_CHARS)
+
+
+def escaped(material: Any) -> str:
+    """JSON in ASCII without a marker of any chat format."""
+    text = json.dumps(material, ensure_ascii=True, sort_keys=True, default=str)
+    # Only in strings: outside of them brackets are lists.
+    return _STRING.sub(lambda string: _MARKS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", string[0]), text)
+
+
+def check_word(material: str) -> str:
+    """What a verdict on this material must repeat."""
+    return hashlib.sha256(material.encode()).hexdigest()[:10]

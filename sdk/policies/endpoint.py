@@ -1,4 +1,7 @@
-"""An agent over any OpenAI-compatible endpoint: text in, text out. For baselines; nothing here can be trained."""
+"""An agent over any OpenAI-compatible endpoint: text in, text out. For baselines; nothing here can be trained.
+
+Each part of a reply is checked before it is used.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 import anyio
@@ -15,11 +18,10 @@ import httpx
 from mcp_bridge.records import Tool
 
 from ..errors import ConfigError, PolicyFailure
-from ..records import Message, TokenRow
-from .endpoint_replies import context_exceeded, error_text, read_reply
+from ..records import Message, TokenRow, ToolCall, ToolPrompt
 from .protocol import Reply, Sampling
-from .token_agent import turn_seed
-from .token_history import with_call_ids
+from .rendering.call_parsing import read_arguments
+from .token_agent import turn_seed, with_call_ids
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SHORTEST_SECRET = 4
@@ -62,7 +64,7 @@ class EndpointAgent:
         """
         self._url = _checked_url(base_url)
         self._model = model
-        self._name = name or model
+        self.name = name or model
         self._limits = (timeout_s, max_retries, backoff_s, max_wait_s)
         self._max_tokens_field = max_tokens_field
         self._extra_body = dict(extra_body or {})
@@ -72,10 +74,6 @@ class EndpointAgent:
 
     def __repr__(self) -> str:
         return f"EndpointAgent({self._url!r}, {self._model!r})"
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> EndpointConversation:
         return EndpointConversation(self, tools, sampling=sampling, seed=seed)
@@ -250,7 +248,9 @@ class _Secret:
 def _checked_url(base_url: str) -> str:
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"endpoint {parts.hostname or base_url[:40]!r} is no http(s) URL; try http://host:8000/v1")
+        raise ConfigError(
+            f"endpoint {parts.hostname or base_url[:40]!r} is not an http(s) URL; try http://host:8000/v1"
+        )
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ConfigError(
             f"the URL of endpoint {parts.hostname!r} holds credentials, a query or a fragment; "
@@ -260,9 +260,9 @@ def _checked_url(base_url: str) -> str:
 
 
 def checked_system(system: Any) -> str | None:
-    """Raises `ConfigError` for what is no text, and for an empty one."""
+    """Raises `ConfigError` for what is not text, and for an empty one."""
     if system is not None and (not isinstance(system, str) or not system.strip()):
-        raise ConfigError("an endpoint's system prompt is empty or no text; give a text, or leave it out")
+        raise ConfigError("an endpoint's system prompt is empty or not text; give a text, or leave it out")
     return system
 
 
@@ -284,7 +284,7 @@ def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
             )
         if not (isinstance(value, str) and re.fullmatch(r"([\x21-\x7e]+([ \t]+[\x21-\x7e]+)*)?", value)):
             raise ConfigError(
-                f"the value of the header {name!r} is no text, begins or ends with a blank or a line's end, or holds "
+                f"the value of the header {name!r} is not text, begins or ends with a blank or a line's end, or holds "
                 "characters that no HTTP header can carry; take them out"
             )
     return headers
@@ -306,3 +306,110 @@ def _retry_after(value: str | None) -> float | None:
     if moment.tzinfo is None:
         return None
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+_SHOWN_CHARS = 500
+_CONTEXT = re.compile(
+    r"context.{0,20}(length|window|size|limit)|maximum.{0,20}(model|sequence|input) ?length|prompt is too long"
+    r"|(input|prompt).{0,40}(exceeds|longer than).{0,40}(token|length)|too many (input )?tokens",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def context_exceeded(status: int, text: str) -> bool:
+    """Whether a refusal (HTTP 400, 413 or 422) says that the conversation does not fit into the model's context."""
+    if status not in (400, 413, 422):
+        return False
+    error = _error_object(text)
+    if error.get("code") == "context_length_exceeded":
+        return True
+    return bool(_CONTEXT.search(error_text(text)))
+
+
+def error_text(text: str) -> str:
+    """The endpoint's own message, or the beginning of what it sent instead."""
+    message = _error_object(text).get("message")
+    shown = message if isinstance(message, str) and message else text.strip() or "(no text)"
+    return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}... ({len(shown)} characters)"
+
+
+def read_reply(text: str) -> Reply:
+    """The reply in the body of a 200. Raises `ValueError` that says what is wrong with it."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not valid JSON ({error}): {error_text(text)}") from None
+    choices = body.get("choices") if isinstance(body, dict) else None
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise ValueError(f"no choices: {error_text(text)}")
+    said = choices[0].get("message")
+    if not isinstance(said, dict):
+        raise ValueError(f"no message in the first choice: {error_text(text)}")
+    finish = choices[0].get("finish_reason")
+    if finish == "content_filter":
+        raise ValueError("the endpoint's content filter withheld it")
+    calls = said.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise ValueError(f"tool_calls is not a list: {error_text(text)}")
+    reasoning = said.get("reasoning_content") or said.get("reasoning")
+    message = Message(
+        role="assistant",
+        content=_content_text(said.get("content")) or _content_text(said.get("refusal")),
+        reasoning=reasoning if isinstance(reasoning, str) else None,
+        tool_calls=[_read_call(call) for call in calls],
+    )
+    usage = body.get("usage") if isinstance(body.get("usage"), dict) else {}
+    return Reply(
+        message,
+        "length" if finish == "length" else "stop",
+        sampled_tokens=_count(usage.get("completion_tokens")),
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        tool_prompt=_shown(body.get("toolbake")),
+        extra={"finish_reason": finish, "id": body.get("id"), "model": body.get("model")},
+    )
+
+
+def _shown(ours: Any) -> ToolPrompt | None:
+    """What `sdk.serve` says under our name; a field of another server may be called `tool_prompt`, too, and mean
+    something else."""
+    said = ours.get("tool_prompt") if isinstance(ours, dict) else None
+    return next((length for length in get_args(ToolPrompt) if length == said), None)
+
+
+def _read_call(call: Any) -> ToolCall:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return ToolCall(id="", name="", error="the call has no function with a name and arguments")
+    call_id = call.get("id") if isinstance(call.get("id"), str) else ""
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        return ToolCall(id=call_id, name="", error="the call has no name")
+    given = function.get("arguments")
+    arguments, error = read_arguments(given if isinstance(given, str) or given is None else json.dumps(given))
+    return ToolCall(id=call_id, name=name, arguments=arguments, error=error)
+
+
+def _content_text(content: Any) -> str:
+    """A message's text: a string, or the text parts of a list. Raises `ValueError` for anything else."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        return "".join(part["text"] for part in content if isinstance(part.get("text"), str))
+    raise ValueError(f"content is neither text nor parts: {json.dumps(content)[:_SHOWN_CHARS]}")
+
+
+def _error_object(text: str) -> dict[str, Any]:
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(body, dict):
+        return {}
+    error = body.get("error", body)
+    return error if isinstance(error, dict) else {"message": error}
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0

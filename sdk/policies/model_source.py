@@ -1,9 +1,9 @@
-"""From what the user names to an agent: a local model in process, or an endpoint."""
+"""The source of a model, and its agent: a local model in process, vLLM, or an endpoint."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,11 @@ from mcp_bridge.extras import require_extra
 from ..errors import ConfigError
 from ..records import ToolPrompt
 from .endpoint import EndpointAgent, checked_system
-from .protocol import Agent
+from .models.loading import LoadedModel, LoadedTokenizer, load_model, load_tokenizer, read_notes, require_place
+from .protocol import Agent, Policy
+from .rendering import make_renderer
+from .token_agent import TokenAgent
+from .tool_prompt import no_calls_read, render_less, shown_by_default
 from .vllm.vllm_options import VllmOptions
 
 ModelSource = str | Path | tuple[str, str] | Mapping[str, Any] | Agent | None
@@ -38,34 +42,48 @@ async def open_agent(model: ModelSource = None, *, rows: int = 64) -> AsyncItera
     if _is_vllm(model) or model is None or isinstance(model, str | Path):
         require_extra("serve", "a local model", ConfigError)
     if _is_vllm(model):
-        async with _open_vllm_agent(dict(model)) as agent:  # type: ignore[arg-type]
-            yield agent
+        from .vllm import open_vllm
+
+        name, options = _vllm_options(model)
+        spoken = await anyio.to_thread.run_sync(load_tokenizer, name)
+        async with open_vllm(spoken.source, options, publishes=False) as policy:
+            yield _token_agent(policy, spoken)
     elif isinstance(model, tuple | Mapping):
         async with EndpointAgent(**_endpoint_options(model)) as endpoint:
             yield endpoint
     elif model is None or isinstance(model, str | Path):
         from .embedded import EmbeddedEngine
-        from .models import load_model
-        from .rendering import make_renderer
-        from .token_agent import TokenAgent
-        from .tool_prompt import shown_by_default
 
         loaded = await anyio.to_thread.run_sync(load_model, str(model) if model is not None else None)
         with EmbeddedEngine(loaded.model, max_rows=rows) as engine:
-            renderer = make_renderer(loaded.tokenizer, family=loaded.family)
-            yield TokenAgent(engine, renderer, loaded.name, tool_prompt=shown_by_default(loaded.tool_prompt))
+            yield _token_agent(engine, loaded)
     else:
         yield model
 
 
+def _token_agent(policy: Policy, spoken: LoadedModel | LoadedTokenizer) -> TokenAgent:
+    """An agent that speaks the model's language through `policy`."""
+    renderer = make_renderer(spoken.tokenizer, family=spoken.family)
+    return TokenAgent(policy, renderer, spoken.name, tool_prompt=shown_by_default(spoken.tool_prompt))
+
+
 def check_model_source(model: Any) -> None:
-    """Raises `ConfigError` for what names no model. The error shows no value: there may be a key among them."""
+    """Raises `ConfigError` for what names no model, `ModelError` for a path that leads nowhere. It shows no more:
+    there may be a key among them."""
     if _is_vllm(model):
-        _vllm_options(model)
-    elif isinstance(model, tuple | Mapping) or _is_url(model):
+        require_place_of(_vllm_options(model)[0])
+    elif isinstance(model, tuple | Mapping) or (isinstance(model, str) and model.startswith(("http://", "https://"))):
         _endpoint_options(model)
     elif not (model is None or isinstance(model, str | Path) or (hasattr(model, "start") and hasattr(model, "name"))):
         raise ConfigError(f"model is a {type(model).__name__}; give {_FORMS}")
+    else:
+        require_place_of(model)
+
+
+def require_place_of(model: Any) -> None:
+    """Raises `ModelError` where `model` is a path that leads nowhere, before anything is started or downloaded."""
+    if isinstance(model, str | Path):
+        require_place(model)
 
 
 def model_label(model: ModelSource) -> str | None:
@@ -80,16 +98,14 @@ def model_label(model: ModelSource) -> str | None:
     if isinstance(model, tuple | Mapping):
         options = _endpoint_options(model)
         label = f"{public_url(str(options['base_url']))}#{options['model']}"
-        return label if (system := options.get("system")) is None else f"{label} prompted {_short_digest(system)}"
+        system = options.get("system")
+        return label if system is None else f"{label} prompted {hashlib.sha256(system.encode()).hexdigest()[:8]}"
     return str(model) if isinstance(model, str | Path) else getattr(model, "name", None)
 
 
 def default_tool_prompt(model: ModelSource) -> ToolPrompt:
     """What a checked source is shown of the tools where nobody says otherwise: what it was trained with, as its folder
     says; `full` where nothing does. Raises `ModelError` for a folder that is damaged."""
-    from .models.loading import read_notes
-    from .tool_prompt import shown_by_default
-
     if _is_vllm(model):
         model = _vllm_options(model)[0]
     if isinstance(model, str | Path):
@@ -98,25 +114,29 @@ def default_tool_prompt(model: ModelSource) -> ToolPrompt:
     return found
 
 
+def require_shown(source: ModelSource, lengths: Iterable[ToolPrompt]) -> None:
+    """Raises what a policy would come upon later if its prompts showed so much of the tools.
+
+    `source`: a checked `ModelSource`. Of a model by folder or name, and of vLLM's, the tokenizer is loaded where less
+    than full schemas are shown, no weights. Raises `ConfigError` and `ModelError` as `with_tool_prompt`, and
+    `ModelError` for a tokenizer that cannot be loaded.
+    """
+    asked = [length for length in dict.fromkeys(lengths) if length != "full"]
+    model = _vllm_options(source)[0] if _is_vllm(source) else source
+    if isinstance(model, tuple | Mapping) and "none" in asked:
+        raise no_calls_read(str(model[1] if isinstance(model, tuple) else model["model"]))
+    if not asked or not (model is None or isinstance(model, str | Path)):
+        return
+    spoken = load_tokenizer(model)
+    renderer = make_renderer(spoken.tokenizer, family=spoken.family)
+    for length in asked:
+        render_less(renderer, length)
+
+
 _FORMS = (
     "a folder, a hub name, None for the embedded model, (url, model name), a mapping with base_url and model or with "
     "engine and model, or an agent"
 )
-
-
-@asynccontextmanager
-async def _open_vllm_agent(source: Mapping[str, Any]) -> AsyncIterator[Agent]:
-    from .models.loading import load_tokenizer
-    from .rendering import make_renderer
-    from .token_agent import TokenAgent
-    from .tool_prompt import shown_by_default
-    from .vllm import open_vllm
-
-    name, options = _vllm_options(source)
-    spoken = await anyio.to_thread.run_sync(load_tokenizer, name)
-    async with open_vllm(spoken.source, options, publishes=False) as policy:
-        renderer = make_renderer(spoken.tokenizer, family=spoken.family)
-        yield TokenAgent(policy, renderer, spoken.name, tool_prompt=shown_by_default(spoken.tool_prompt))
 
 
 def _is_vllm(model: Any) -> bool:
@@ -138,10 +158,6 @@ def _vllm_options(model: Any) -> tuple[str | None, VllmOptions]:
         raise ConfigError(f"vLLM's {said}; possible keys: engine, model, {known}") from None
 
 
-def _is_url(model: ModelSource) -> bool:
-    return isinstance(model, str) and model.startswith(("http://", "https://"))
-
-
 def _endpoint_options(model: Any) -> dict[str, Any]:
     if isinstance(model, str):
         raise ConfigError(f"{public_url(model)!r} is a URL without a model name; give (url, model name)")
@@ -157,7 +173,3 @@ def _endpoint_options(model: Any) -> dict[str, Any]:
         )
     checked_system(model.get("system"))
     return dict(model)
-
-
-def _short_digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:8]

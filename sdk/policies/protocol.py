@@ -1,8 +1,8 @@
-"""What a policy is: token ids in, token ids and log-probabilities out; and who speaks with it.
+"""The protocol of a policy: token ids in, token ids and log-probabilities out; and of the agents that drive one.
 
-`Policy` is the exact, token-level protocol that can be trained. `Agent` is what the rollout engine
-drives: it turns messages into a policy's tokens and back (`TokenAgent`), or talks to an endpoint that
-only knows text (`EndpointAgent`), or plays a script (`ScriptedAgent`).
+`Policy` is the exact, token-level protocol that can be trained. `Agent` is what the rollout engine drives: it turns
+messages into a policy's tokens and back (`TokenAgent`), or talks to an endpoint that only knows text (`EndpointAgent`),
+or plays a script (`ScriptedAgent`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from mcp_bridge.records import Tool
 
@@ -116,6 +116,15 @@ class Conversation(Protocol):
         ...
 
 
+@runtime_checkable
+class ForkableConversation(Conversation, Protocol):
+    """A conversation that can be copied between two turns, as rollouts that branch need it."""
+
+    def fork(self, *, seed: int) -> Conversation:
+        """A copy with the same tokens so far that goes on by itself and samples with `seed`."""
+        ...
+
+
 class Agent(Protocol):
     """Speaks in conversations. One agent serves many at once."""
 
@@ -131,3 +140,14 @@ class WeightPublisher(Protocol):
     def publish(self, state: Mapping[str, Any], *, version: int) -> None:
         """Take the weights (name to tensor). Later samples carry `version`."""
         ...
+
+
+def require_room(prompt: Sequence[int], context_tokens: int) -> None:
+    """Raises `ValueError` for a prompt without tokens, or one that leaves no room in the context for an answer."""
+    if not prompt:
+        raise ValueError("the prompt is empty; give at least one token")
+    if len(prompt) >= context_tokens:
+        raise ValueError(
+            f"the prompt has {len(prompt)} tokens and the context holds {context_tokens}, which leaves no room for an "
+            "answer; shorten the prompt"
+        )

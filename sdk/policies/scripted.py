@@ -16,7 +16,7 @@ from ..records import Message, Task, TokenRow, ToolCall
 from .protocol import Completion, Reply, Sampling
 from .rendering import ParsedReply
 from .rendering.call_parsing import format_calls, parse_tagged_reply
-from .token_history import TokenHistory, with_call_ids
+from .token_agent import TokenHistory, with_call_ids
 
 Line = str | Message | ToolCall | Sequence[ToolCall]
 """One reply of a script: a text, an assistant message, or calls. Calls without an id are given one."""
@@ -97,12 +97,8 @@ class ScriptedAgent:
 
     def __init__(self, script: Script, name: str = "scripted", *, limit_tokens: bool = False) -> None:
         self._script = script if callable(script) else list(script)
-        self._name = name
+        self.name = name
         self._limit_tokens = limit_tokens
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> ScriptedConversation:
         limit = sampling.max_tokens if self._limit_tokens else None
@@ -171,22 +167,18 @@ class ScriptedPolicy:
         logprob: float = -0.5,
     ) -> None:
         self._completions = completions if callable(completions) else [list(ids) for ids in completions]
-        self._context_tokens = context_tokens
+        self.context_tokens = context_tokens
         self._version = version
         self._logprob = logprob
         self.requests: list[list[int]] = []
 
-    @property
-    def context_tokens(self) -> int:
-        return self._context_tokens
-
     async def sample(
         self, prompt_ids: Sequence[int], *, sampling: Sampling, seed: int, stop_token_ids: Sequence[int] = ()
     ) -> Completion:
-        if len(prompt_ids) + sampling.max_tokens > self._context_tokens:
+        if len(prompt_ids) + sampling.max_tokens > self.context_tokens:
             raise PolicyFailure(
                 f"{len(prompt_ids)} prompt tokens and {sampling.max_tokens} to sample do not fit into the "
-                f"context of {self._context_tokens}"
+                f"context of {self.context_tokens}"
             )
         index = len(self.requests)
         self.requests.append(list(prompt_ids))

@@ -1,18 +1,124 @@
-"""An agent over a token-level policy: messages in, the policy's own tokens kept, messages out."""
+"""An agent over a token-level policy: messages in, the policy's own tokens kept as rows, messages out."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mcp_bridge.records import Tool
 
-from ..errors import PolicyFailure
-from ..records import Message, TokenRow, ToolPrompt
+from ..errors import ConfigError, ModelError, PolicyFailure
+from ..records import Message, TokenRow, ToolCall, ToolPrompt
 from .protocol import Completion, Policy, Reply, Sampling
-from .rendering import ChatRenderer
-from .token_history import TokenHistory
+from .rendering import ChatRenderer, append_tokens
+
+
+class TokenHistory:
+    """Messages and tokens side by side. Ids are kept as they went in and out; only new messages are rendered."""
+
+    def __init__(self, renderer: ChatRenderer, tools: Sequence[Tool]) -> None:
+        self._renderer = renderer
+        self._tools = list(tools)
+        self.messages: list[Message] = []
+        self._rows: list[TokenRow] = []
+        self._prompt: list[int] = []
+        self._completion: list[int] = []
+
+    @property
+    def rows(self) -> list[TokenRow]:
+        """Copies, which later turns do not change."""
+        return [row.copied() for row in self._rows]
+
+    def fork(self) -> TokenHistory:
+        """A copy that goes on by itself. Messages never change once they are there, so both share them."""
+        twin = copy.copy(self)
+        twin.messages = list(self.messages)
+        twin._rows = self.rows
+        return twin
+
+    def next_prompt(self, new_messages: Sequence[Message]) -> tuple[list[int], bool]:
+        """The next prompt's ids, and whether they go on from the last row (otherwise a new row begins)."""
+        if self._rows:
+            extended = self._renderer.extend(self._prompt, self._completion, new_messages, self._tools)
+            if extended is not None:
+                said, end = len(self._prompt), len(self._prompt) + len(self._completion)
+                if extended[:said] != self._prompt or extended[said:end] != self._completion:
+                    raise ModelError(
+                        f"renderer {self._renderer.family!r} changed tokens that were already sampled; "
+                        "its extend() must keep them or return None"
+                    )
+                return extended, True
+        return self._renderer.start([*self.messages, *new_messages], self._tools), False
+
+    def record(
+        self,
+        new_messages: Sequence[Message],
+        message: Message,
+        prompt: list[int],
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
+        *,
+        version: int | Sequence[int],
+        extends: bool,
+    ) -> None:
+        """Take a finished turn: what was heard and said, the prompt sent and the tokens sampled.
+
+        `prompt` is kept as it is: nobody changes it from here on.
+        """
+        if extends:
+            append_tokens(self._rows[-1], prompt[len(self._prompt) + len(self._completion) :])
+        else:
+            self._rows.append(TokenRow(prompt_ids=list(prompt)))
+        append_tokens(self._rows[-1], token_ids, sampled=True, logprobs=logprobs, version=version)
+        self._prompt, self._completion = prompt, list(token_ids)
+        self.messages += [*new_messages, message]
+
+
+def with_call_ids(calls: Sequence[ToolCall], earlier: Sequence[Message]) -> list[ToolCall]:
+    """The calls with ids that are unique in the conversation: their own where free, else `call_1`, `call_2`, ..."""
+    used = {message.tool_call_id for message in earlier}
+    used |= {call.id for message in earlier for call in message.tool_calls}
+    number = sum(len(message.tool_calls) for message in earlier)
+    out = []
+    for call in calls:
+        number += 1
+        call_id = call.id
+        while not call_id or call_id in used:
+            call_id = f"call_{number}"
+            number += call_id in used
+        used.add(call_id)
+        out.append(call if call_id == call.id else call.model_copy(update={"id": call_id}))
+    return out
+
+
+def render_demonstration(
+    renderer: ChatRenderer, opening: Sequence[Message], tools: Sequence[Tool], conversation: Sequence[Message]
+) -> list[TokenRow]:
+    """The rows of a conversation that begins with `opening` and goes on with `conversation`.
+
+    `conversation` starts with an assistant message; tool results and later user turns stand between the
+    assistant's. `sampled` is True for the assistant's tokens, the turn-ending one included; log-probabilities are
+    0.0 and versions -1, because nobody sampled them. Messages after the last assistant's are in no row. One row,
+    unless the template rewrites history.
+    """
+    if not conversation or conversation[0].role != "assistant":
+        first = conversation[0].role if conversation else "nothing"
+        raise ConfigError(f"a demonstration begins with {first}; it must begin with an assistant message")
+    history = TokenHistory(renderer, tools)
+    heard = list(opening)
+    for message in conversation:
+        if message.role != "assistant":
+            heard.append(message)
+            continue
+        if not heard:
+            raise ConfigError("a demonstration has two assistant messages in a row; put the tool results between them")
+        prompt, extends = history.next_prompt(heard)
+        reply = renderer.encode_reply(message, tools)
+        history.record(heard, message, prompt, reply, [0.0] * len(reply), version=-1, extends=extends)
+        heard = []
+    return history.rows
 
 
 class TokenAgent:
@@ -23,17 +129,13 @@ class TokenAgent:
     ) -> None:
         self._policy = policy
         self._renderer = renderer
-        self._name = name
+        self.name = name
         self.tool_prompt: ToolPrompt = tool_prompt
         """What a rollout shows of the tools where nobody says otherwise: what the policy was trained with."""
 
-    @property
-    def name(self) -> str:
-        return self._name
-
     def with_renderer(self, change: Callable[[ChatRenderer], ChatRenderer]) -> TokenAgent:
         """The same policy, speaking through `change(renderer)`."""
-        return TokenAgent(self._policy, change(self._renderer), name=self._name)
+        return TokenAgent(self._policy, change(self._renderer), name=self.name)
 
     def pressure(self) -> float:
         """How full the policy's cache is, 0 to 1 and above where requests wait; 0 where it does not tell."""
@@ -61,6 +163,15 @@ class TokenConversation:
 
     def rows(self) -> list[TokenRow]:
         return self._history.rows
+
+    def fork(self, *, seed: int) -> TokenConversation:
+        """See `ForkableConversation.fork`. Raises `RuntimeError` while a reply is in progress."""
+        if self._speaking:
+            raise RuntimeError("a reply is in progress; a conversation is forked between two turns")
+        twin = copy.copy(self)
+        twin._seed = seed
+        twin._history = self._history.fork()
+        return twin
 
     async def reply(self, new_messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
         """See `Conversation.reply`. Raises `PolicyFailure` when the engine broke, `ModelError` when the messages
@@ -103,7 +214,7 @@ class TokenConversation:
             role="assistant",
             content=parsed.content,
             reasoning=parsed.reasoning,
-            tool_calls=self._history.with_call_ids(parsed.tool_calls, heard),
+            tool_calls=with_call_ids(parsed.tool_calls, [*self._history.messages, *heard]),
         )
         self._history.record(
             heard,

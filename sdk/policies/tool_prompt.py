@@ -1,15 +1,23 @@
-"""How much of the tools a prompt shows, and what a model was trained with: the words, and what they mean.
+"""The tool prompt: how much of its tools a policy's prompt shows, and what a model was trained with.
 
-A model that was trained on its tools should need less of them in its prompt. How a policy is shown less is in
-`shown_tools`.
+A model that was trained on its tools should need less of them in its prompt: full schemas, names only, or nothing. The
+world is the same in every case: it has all tools and checks every call against their schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from ..records import Rollout, ToolPrompt
+from mcp_bridge.records import Tool
+
+from ..errors import ConfigError, ModelError
+from ..records import Message, Rollout, ToolCall, ToolPrompt
+from .endpoint import EndpointAgent
+from .protocol import Agent, Conversation, Sampling
+from .rendering import ChatRenderer, ParsedReply
+from .rendering.renderer import ByTools
+from .token_agent import TokenAgent
 
 TOOL_PROMPTS: tuple[ToolPrompt, ...] = get_args(ToolPrompt)
 """From the longest to the shortest."""
@@ -54,7 +62,7 @@ def describe_shown(rollouts: Iterable[Rollout]) -> str:
 
 def as_trained(value: Any) -> TrainedToolPrompt:
     """What a user or a file gives, in the one form that says it: without shares that are 0, and one share alone as its
-    word. Raises `ValueError` for what is no `TrainedToolPrompt`; the text names the choices and the fix."""
+    word. Raises `ValueError` for what is not a `TrainedToolPrompt`; the text names the choices and the fix."""
     choices = ", ".join(repr(length) for length in TOOL_PROMPTS)
     if not isinstance(value, Mapping):
         if value not in TOOL_PROMPTS:
@@ -62,7 +70,7 @@ def as_trained(value: Any) -> TrainedToolPrompt:
         known: ToolPrompt = value
         return known
     if unknown := [length for length in value if length not in TOOL_PROMPTS]:
-        raise ValueError(f"{unknown[0]!r} is no tool prompt; they are {choices}")
+        raise ValueError(f"{unknown[0]!r} is not a tool prompt; they are {choices}")
     shares = list(value.values())
     if not all(isinstance(s, int | float) and not isinstance(s, bool) and 0 <= s <= 1 for s in shares):
         raise ValueError("each share must be a number from 0 to 1")
@@ -72,3 +80,121 @@ def as_trained(value: Any) -> TrainedToolPrompt:
         )
     given: dict[ToolPrompt, float] = {length: float(share) for length, share in value.items() if share}
     return next(iter(given)) if len(given) == 1 else given
+
+
+_TOOL = Tool(
+    name="probe_tool",
+    description="Probe.",
+    input_schema={"type": "object", "properties": {"probe": {"type": "string"}}},
+)
+_ASK = Message(role="user", content="Ask")
+_CALLS = Message(role="assistant", tool_calls=[ToolCall(id="call_1", name=_TOOL.name, arguments={"probe": "value"})])
+_RESULT = Message(role="tool", content="Result", tool_call_id="call_1", name=_TOOL.name)
+
+
+def shown_tools(tools: Sequence[Tool], length: ToolPrompt) -> list[Tool]:
+    """The tools as the prompt shows them. `names`: without descriptions, and with schemas that say nothing."""
+    if length == "none":
+        return []
+    if length == "names":
+        bare = {"type": "object", "properties": {}}
+        return [tool.model_copy(update={"description": "", "input_schema": bare}) for tool in tools]
+    return list(tools)
+
+
+def with_tool_prompt(agent: Agent, length: ToolPrompt) -> Agent:
+    """The agent with so much of the tools in its prompt; its calls are read as before.
+
+    Raises `ConfigError` for an endpoint and `none`: endpoints read calls only where they were sent tools; and
+    `ModelError` as `render_less`.
+    """
+    if length == "full":
+        return agent
+    if isinstance(agent, EndpointAgent) and length == "none":
+        raise no_calls_read(agent.name)
+    if isinstance(agent, TokenAgent):
+        return agent.with_renderer(lambda renderer: render_less(renderer, length))
+    return _ShorterAgent(agent, length)
+
+
+def render_less(renderer: ChatRenderer, length: ToolPrompt) -> ChatRenderer:
+    """The renderer with so much of the tools in its prompts; it reads calls as before.
+
+    Raises `ModelError` where its template cannot go on after a call without what is left out, which a conversation
+    would come upon in its second turn.
+    """
+    if length == "full":
+        return renderer
+    shorter = _ShorterRenderer(renderer, length)
+    try:
+        ids = shorter.start([_ASK], [_TOOL])
+        reply = shorter.encode_reply(_CALLS, [_TOOL])
+        shorter.extend(ids, reply, [_RESULT], [_TOOL])
+        shorter.start([_ASK, _CALLS, _RESULT], [_TOOL])
+    except Exception as error:  # templates and renderers can raise anything
+        others = " or ".join(repr(other) for other in TOOL_PROMPTS if other != length)
+        raise ModelError(
+            f"tool_prompt {length!r} cannot be used with this model, whose prompts need more of the tools after a "
+            f"call: {error}; use another tool_prompt ({others}) or a chat template that does not need them"
+        ) from error
+    return shorter
+
+
+def no_calls_read(name: str) -> ConfigError:
+    """An endpoint cannot be shown no tools."""
+    return ConfigError(
+        f"tool prompt 'none' cannot be measured for {name!r} behind an endpoint: it reads no calls where no tools are "
+        "sent; use 'names', or the model itself as a folder"
+    )
+
+
+class _ShorterAgent:
+    """An agent that is told less of its tools than the world has."""
+
+    def __init__(self, agent: Agent, length: ToolPrompt) -> None:
+        self._agent = agent
+        self._length = length
+
+    @property
+    def name(self) -> str:
+        return self._agent.name
+
+    def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> Conversation:
+        return self._agent.start(shown_tools(tools, self._length), sampling=sampling, seed=seed)
+
+
+class _ShorterRenderer:
+    """A renderer that writes less of the tools into prompts, and reads calls with all that is known of them."""
+
+    def __init__(self, renderer: ChatRenderer, length: ToolPrompt) -> None:
+        self._renderer = renderer
+        self._shown = ByTools(lambda tools: shown_tools(tools, length))
+
+    @property
+    def family(self) -> str:
+        return self._renderer.family
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        return self._renderer.stop_token_ids
+
+    def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        return self._renderer.start(messages, self._shown(tools))
+
+    def extend(
+        self,
+        prompt_ids: Sequence[int],
+        completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
+        return self._renderer.extend(prompt_ids, completion_ids, new_messages, self._shown(tools))
+
+    def parse(
+        self, completion_ids: Sequence[int], tools: Sequence[Tool], *, prompt_ids: Sequence[int] = ()
+    ) -> ParsedReply:
+        return self._renderer.parse(completion_ids, tools, prompt_ids=prompt_ids)
+
+    def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
+        # With all tools: some templates write no calls where no tools are given, and the reply would lose them.
+        return self._renderer.encode_reply(message, tools)

@@ -6,18 +6,14 @@ how sure the policy was of every turn. A branch does not branch again.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from ..records import Rollout
 from .episode import Job
 from .forks import TurnStart
 from .seeds import derive_seed
 from .tree import branch_id, sampled_turns
-
-Where = Literal["uncertain", "random"]
 
 ChooseTurns = Callable[[Rollout], Sequence[int]]
 """From a rollout that has ended to the turns (counted from 0) to branch at, in any order."""
@@ -27,16 +23,16 @@ ChooseTurns = Callable[[Rollout], Sequence[int]]
 class Branching:
     """What to explore. Example: `Branching(branches=2)` takes the least sure decision of each rollout twice more.
 
-    `branches`: further continuations at each branch point. `points`: branch points of a rollout. `where`: `uncertain`
-    takes the turns whose tokens were least probable on average, as entropy-guided trees do (TreeRL, arXiv 2506.11902;
-    ARPO, arXiv 2507.19849); `random` takes any; a function of the rollout takes what it returns.
+    `branches`: further continuations at each branch point. `points`: branch points of a rollout, the turns
+    whose tokens were least probable on average, as in entropy-guided trees (TreeRL, arXiv 2506.11902; ARPO, arXiv
+    2507.19849). `where`: a function of the rollout that returns them instead.
 
     The first turn is branched at by a function only: to take it again is to have a larger group.
     """
 
     branches: int
     points: int = 1
-    where: Where | ChooseTurns = "uncertain"
+    where: ChooseTurns | None = None
 
     def __post_init__(self) -> None:
         if self.branches < 1:
@@ -48,12 +44,9 @@ class Branching:
         """The turns to branch at, in order; none where the rollout has one turn only, or broke."""
         if rollout.failure is not None:
             return []
-        if callable(self.where):
+        if self.where is not None:
             return sorted({turn for turn in self.where(rollout) if 0 <= turn < rollout.turns})
         later = range(1, rollout.turns)
-        if self.where == "random":
-            chance = random.Random(derive_seed(rollout.seed, "branch points"))
-            return sorted(chance.sample(later, min(self.points, len(later))))
         surprise = surprise_of_turns(rollout)
         return sorted(sorted((t for t in later if t < len(surprise)), key=lambda t: -surprise[t])[: self.points])
 

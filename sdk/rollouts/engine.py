@@ -9,17 +9,17 @@ from dataclasses import replace
 
 import anyio
 
-from mcp_bridge.ledger.lines import Listener
+from mcp_bridge.ledger import Listener
 from mcp_bridge.world import WorldSource
 
 from ..errors import VerifierError, plain_errors
 from ..policies.protocol import Agent, Sampling
-from ..policies.shown_tools import with_tool_prompt
+from ..policies.tool_prompt import with_tool_prompt
 from ..records import Failure, Rollout, ToolPrompt
 from ..verifiers import VerifierLike, run_verifier
 from .branching import Branching
 from .episode import Job, run_episode
-from .forks import TurnStart, may_call_again, require_forkable
+from .forks import TurnStart, live_tools, may_call_again, require_forkable
 from .limits import Limits
 from .stream import OnRollout, RolloutCounts, RolloutStream
 
@@ -43,7 +43,7 @@ class RolloutEngine:
         verifier_timeout_s: float = 60.0,
         on_call: Listener | None = None,
     ) -> None:
-        """`on_call` hears of each tool call before it is sent and after it ended; see `run_episode`."""
+        """`on_call` is called before each tool call is sent and after it ended; see `run_episode`."""
         if concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}; it must be 1 or more")
         self.agent = agent
@@ -67,7 +67,7 @@ class RolloutEngine:
     ) -> list[Rollout]:
         """Run all jobs; the rollouts come back in the order of the jobs, each followed by its branches.
 
-        `on_rollout` hears of each as it ends. Raises `ConfigError` where branches are asked for and cannot be.
+        `on_rollout` is called with each as it ends. Raises `ConfigError` where branches are asked for and cannot be.
         """
         async with self.stream(sampling=sampling, on_rollout=on_rollout, branching=branching) as stream:
             return await stream.submit(jobs).wait()
@@ -86,12 +86,12 @@ class RolloutEngine:
 
         `retries`: how often a rollout is played again, in a new world, after something around it broke: the engine, a
         server, the time. Not where a live tool was called, which would then happen twice. A verifier that fails leaves
-        its rollout unscored. `on_broken` hears of attempts that broke and are made again.
+        its rollout unscored. `on_broken` is called with attempts that broke and are made again.
         """
         if retries < 0:
             raise ValueError(f"retries is {retries}; it must be 0 or more")
         if branching is not None:
-            require_forkable(self.source)
+            require_forkable(live_tools(self.source))
         with plain_errors():
             async with contextlib.AsyncExitStack() as copies, anyio.create_task_group() as group:
                 stream = RolloutStream(
@@ -139,7 +139,7 @@ class RolloutEngine:
             )
             if rollout.failure is None:
                 break
-            again = number < retries and may_call_again(self.source, rollout)
+            again = number < retries and may_call_again(live_tools(self.source), rollout)
             if on_broken is not None:
                 on_broken(rollout, again)
             if not again:

@@ -7,22 +7,21 @@ with a `Failure`, and leaves it unscored.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import anyio
 
 from mcp_bridge.errors import BridgeError, ToolFailure
-from mcp_bridge.ledger.lines import Ledger, Listener
+from mcp_bridge.ledger import Ledger, Listener
 from mcp_bridge.records import ToolResult
 from mcp_bridge.world import World, WorldSource
 
 from ..errors import PolicyFailure
-from ..policies.protocol import Agent, Conversation, Reply, Sampling
+from ..policies.protocol import Agent, Conversation, ForkableConversation, Reply, Sampling
 from ..policies.tool_prompt import shortest
 from ..records import CallRecord, Failure, Message, Rollout, StopReason, Task, ToolCall, ToolPrompt
-from .forkable import ForkableConversation
 from .forks import ForkFailed, TurnStart, turn_start
 from .limits import Limits
 
@@ -60,7 +59,7 @@ async def run_episode(
 ) -> Rollout:
     """Play one task in a world of its own. Never raises for what can go wrong outside: see `Rollout.failure`.
 
-    `on_call` hears of each call before it is sent and after it ended, where the world keeps a ledger, as those of a
+    `on_call` is called before each call is sent and after it ended, where the world keeps a ledger, as those of a
     connected toolset do. `world_id`: the job's id where not given; another one for each further attempt.
     `keep_starts`: takes a copy of the rollout before each of its turns; the caller closes them.
     """
@@ -125,11 +124,7 @@ def _ledger_kept(world: World, rollout: Rollout, on_call: Listener | None, start
 
 
 class _Episode:
-    """The turns of one rollout; writes what happens into the rollout as it happens.
-
-    What only hands a coroutine on is no coroutine itself: the event loop goes through all of those that wait for each
-    other whenever it goes on with the rollout.
-    """
+    """The turns of one rollout; writes what happens into the rollout as it happens."""
 
     def __init__(
         self,
@@ -146,8 +141,6 @@ class _Episode:
         self.limits = limits
         self.turn_tokens = min(limits.max_turn_tokens, sampling.max_tokens)
         self.keep_starts = keep_starts
-        # Counted here, and noted in the rollout when somebody looks at it: a record's fields take ten times as long.
-        self.turns = self.sampled_tokens = self.prompt_tokens = 0
         self.most_tokens = 0
         """That the present turn may sample."""
 
@@ -157,17 +150,15 @@ class _Episode:
         assert isinstance(start.conversation, ForkableConversation)
         await self._play(start.conversation.fork(seed=seed), start.incoming, list(start.later_turns))
 
-    def play(self, conversation: Conversation) -> Awaitable[None]:
+    async def play(self, conversation: Conversation) -> None:
         """Play from the task's beginning."""
         opening = self.rollout.task.opening()
         self.rollout.messages.extend(opening)
-        return self._play(conversation, opening, list(self.rollout.task.later_turns))
+        await self._play(conversation, opening, list(self.rollout.task.later_turns))
 
     async def _play(self, conversation: Conversation, incoming: Sequence[Message], later_turns: list[str]) -> None:
         """Turns until something ends them; `rollout.messages` hold `incoming` already."""
         rollout = self.rollout
-        self.turns, self.sampled_tokens = rollout.turns, rollout.sampled_tokens
-        self.prompt_tokens = rollout.prompt_tokens
         try:
             while True:
                 stop = self._budget_spent()
@@ -191,32 +182,21 @@ class _Episode:
                     return
                 rollout.messages.extend(incoming)
         finally:
-            self._note_counts()
             rollout.rows = conversation.rows()
 
-    def _note_counts(self) -> None:
-        self.rollout.turns, self.rollout.sampled_tokens = self.turns, self.sampled_tokens
-        self.rollout.prompt_tokens = self.prompt_tokens
-
-    def _reply(self, conversation: Conversation, incoming: Sequence[Message]) -> Awaitable[Reply]:
-        left = self.limits.max_tokens - self.sampled_tokens
+    async def _reply(self, conversation: Conversation, incoming: Sequence[Message]) -> Reply:
+        left = self.limits.max_tokens - self.rollout.sampled_tokens
         self.most_tokens = min(self.turn_tokens, left)
-        reply = conversation.reply(incoming, max_tokens=self.most_tokens)
-        limit_s = self.limits.reply_timeout_s
-        return reply if limit_s is None else self._in_time(reply, limit_s)
-
-    async def _in_time(self, reply: Awaitable[Reply], limit_s: float) -> Reply:
-        with anyio.move_on_after(limit_s):
-            return await reply
+        with anyio.move_on_after(self.limits.reply_timeout_s):
+            return await conversation.reply(incoming, max_tokens=self.most_tokens)
         raise PolicyFailure(
-            f"the policy did not reply within {limit_s:g} s; it hangs, or has too many rollouts at once: lower "
-            "concurrency, or raise limits.reply_timeout_s"
+            f"the policy did not reply within {self.limits.reply_timeout_s:g} s; it hangs, or has too many rollouts at "
+            "once: lower concurrency, or raise limits.reply_timeout_s"
         )
 
     async def _start_of_turn(
         self, conversation: Conversation, incoming: Sequence[Message], later_turns: Sequence[str]
     ) -> TurnStart:
-        self._note_counts()
         return await turn_start(
             self.rollout,
             conversation,
@@ -228,9 +208,9 @@ class _Episode:
         )
 
     def _budget_spent(self) -> StopReason | None:
-        if self.turns >= self.limits.max_turns:
+        if self.rollout.turns >= self.limits.max_turns:
             return "turn_limit"
-        if self.sampled_tokens >= self.limits.max_tokens:
+        if self.rollout.sampled_tokens >= self.limits.max_tokens:
             return "token_limit"
         return None
 
@@ -238,9 +218,9 @@ class _Episode:
         """Note a reply; the reason to stop, if it gives one."""
         if reply.stop_reason == "context":
             return "context_limit"
-        self.turns += 1
-        self.sampled_tokens += reply.sampled_tokens
-        self.prompt_tokens += reply.prompt_tokens
+        self.rollout.turns += 1
+        self.rollout.sampled_tokens += reply.sampled_tokens
+        self.rollout.prompt_tokens += reply.prompt_tokens
         self.rollout.messages.append(reply.message)
         if reply.tool_prompt is not None:  # an endpoint of a model that was trained with less of its tools
             self.rollout.tool_prompt = shortest(self.rollout.tool_prompt, reply.tool_prompt)
@@ -274,18 +254,13 @@ class _Episode:
         return messages
 
     def _answered(self, call: ToolCall, result: ToolResult) -> Message:
-        """Note a call that ended; the message that the policy hears of it."""
-        self.rollout.calls.append(CallRecord(turn=self.turns, call=call, result=result))
+        """Note a call that ended. Returns the message for the policy."""
+        self.rollout.calls.append(CallRecord(turn=self.rollout.turns, call=call, result=result))
         return Message(role="tool", content=result.text, tool_call_id=call.id, name=call.name)
 
-    def _call(self, call: ToolCall) -> Awaitable[ToolResult]:
-        if call.error is not None:
-            return _refused(call.error)
-        return self.world.call(
+    async def _call(self, call: ToolCall) -> ToolResult:
+        if call.error is not None:  # it could not be read
+            return ToolResult(text=call.error, is_error=True, error_kind="invalid_arguments")
+        return await self.world.call(
             call.name, call.arguments, call_id=f"{self.rollout.id}/{call.id}", timeout_s=self.limits.call_timeout_s
         )
-
-
-async def _refused(problem: str) -> ToolResult:
-    """Of a call that could not be read."""
-    return ToolResult(text=problem, is_error=True, error_kind="invalid_arguments")

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 import anyio
 
 from mcp_bridge.errors import ServerDied, ToolFailure
-from mcp_bridge.ledger.lines import Ledger, LedgerLine
+from mcp_bridge.ledger import Ledger, LedgerLine
 from mcp_bridge.records import ToolResult
 from mcp_bridge.world import ForkableWorld, World, WorldCopy, WorldSource
 
 from ..errors import ConfigError
-from ..policies.protocol import Conversation
+from ..policies.protocol import Conversation, ForkableConversation
 from ..records import Message, Rollout
-from .forkable import ForkableConversation
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +29,8 @@ class ForkFailed(Exception):
 class ReplayedCopy:
     """For worlds that cannot be forked: a new one, in which the calls so far are made again.
 
-    Only for simulated worlds: see `require_forkable`. What each call returns must be what it returned before, else the
-    world is another one, and `ForkFailed` says so.
+    Only for simulated worlds: see `require_forkable`. Each call must return what it returned before, else
+    `ForkFailed` is raised.
     """
 
     source: WorldSource
@@ -68,22 +67,6 @@ def _require_same(before: ToolResult, again: ToolResult, name: str) -> None:
         )
 
 
-async def copy_world(world: World, source: WorldSource, rollout: Rollout, *, call_timeout_s: float) -> WorldCopy:
-    """`world` as it is now: forked where its source says that its worlds can be, by its calls otherwise.
-
-    Also by its calls where a server refuses the fork, because it holds too many worlds, say. Raises `ToolFailure`
-    where the server broke.
-    """
-    if getattr(source, "can_fork", False) and isinstance(world, ForkableWorld):
-        try:
-            return await world.fork()
-        except ToolFailure as error:
-            if isinstance(error, ServerDied) or error.delivery not in ("answered", "refused"):
-                raise
-            logger.warning("a world of %s is replayed for its branches, since it was not forked: %s", rollout.id, error)
-    return ReplayedCopy(source, rollout, len(rollout.calls), call_timeout_s)
-
-
 def how_worlds_are_copied(source: WorldSource) -> str:
     """What is done for a branch, in words."""
     if getattr(source, "can_fork", False):
@@ -91,31 +74,30 @@ def how_worlds_are_copied(source: WorldSource) -> str:
     return "are opened anew, and the calls so far made again, since not every source can fork its worlds"
 
 
-def require_forkable(source: WorldSource) -> None:
-    """Raises `ConfigError` where making a call again might do something real a second time."""
-    if live := _live_tools(source):
+def live_tools(source: WorldSource) -> set[str]:
+    """The tools of a source whose calls do something outside their world."""
+    if getattr(source, "simulated", False):
+        return set()
+    simulated = {tool.name for tool in getattr(source, "simulated_tools", ())}
+    return {tool.name for tool in source.tools if tool.name not in simulated and tool.annotations.read_only is not True}
+
+
+def require_forkable(live: set[str]) -> None:
+    """Raises `ConfigError` where a call that is made again might do something real twice. `live`: see `live_tools`."""
+    if live:
         raise ConfigError(
             f"branches need worlds that can be copied, and tool {sorted(live)[0]!r} is live: its calls would be made "
             "twice. Give sandboxes, or set branches to 0"
         )
 
 
-def may_call_again(source: WorldSource, rollout: Rollout) -> bool:
-    """Whether all that a rollout called, or may have called, can be called once more."""
-    live = _live_tools(source)
+def may_call_again(live: set[str], rollout: Rollout) -> bool:
+    """Whether all that a rollout called, or may have called, can be called once more. `live`: see `live_tools`."""
     # Also what was asked for and has no result: a world without a ledger does not tell what was under way.
     said = rollout.messages[len(rollout.task.opening()) :]
     asked = {call.name for message in said for call in message.tool_calls if call.error is None}
     called = asked | {line.tool for line in rollout.ledger}
     return not live or (not live & called and rollout.failure is not None and rollout.failure.boundary != "tools")
-
-
-def _live_tools(source: WorldSource) -> set[str]:
-    """The tools whose calls do something outside their world."""
-    if getattr(source, "simulated", False):
-        return set()
-    simulated = {tool.name for tool in getattr(source, "simulated_tools", ())}
-    return {tool.name for tool in source.tools if tool.name not in simulated and tool.annotations.read_only is not True}
 
 
 @dataclass
@@ -126,7 +108,7 @@ class TurnStart:
     turn: int
     """Assistant messages before this one."""
     incoming: list[Message]
-    """What the policy hears next; the rollout's messages hold it already."""
+    """The next messages for the policy; the rollout's messages have them already."""
     later_turns: list[str]
     conversation: Conversation
     world: WorldCopy
@@ -168,23 +150,43 @@ async def turn_start(
     later_turns: Sequence[str],
     call_timeout_s: float,
 ) -> TurnStart:
-    """The present moment of a rollout. Raises `ConfigError` for a conversation that cannot be copied."""
+    """The present moment of a rollout. Its world is forked where `source` declares that it can be, else branches
+    make the calls so far again.
+
+    Raises `ConfigError` for a conversation that cannot be copied, and `ToolFailure` where a server broke.
+    """
     if not isinstance(conversation, ForkableConversation):
         raise ConfigError(
             f"branches need a policy whose conversations can be copied, and {type(conversation).__name__} cannot; use "
-            "sdk.rollouts.forkable.ForkableAgent, or set branches to 0"
+            "sdk.policies.token_agent.TokenAgent, or set branches to 0"
         )
+    talk = conversation.fork(seed=rollout.seed)
+    fork = await _forked(world, rollout) if getattr(source, "can_fork", False) else None
     ledger = getattr(world, "ledger", None)
     return TurnStart(
         rollout=rollout,
         turn=rollout.turns,
         incoming=list(incoming),
         later_turns=list(later_turns),
-        conversation=conversation.fork(seed=rollout.seed),
-        world=await copy_world(world, source, rollout, call_timeout_s=call_timeout_s),
+        conversation=talk,
+        world=ReplayedCopy(source, rollout, len(rollout.calls), call_timeout_s) if fork is None else fork,
         messages=len(rollout.messages),
         calls=len(rollout.calls),
         sampled_tokens=rollout.sampled_tokens,
         prompt_tokens=rollout.prompt_tokens,
         ledger=ledger.lines if isinstance(ledger, Ledger) else [],
     )
+
+
+async def _forked(world: World, rollout: Rollout) -> WorldCopy | None:
+    """A copy of the world as it is now; None where it has none, or where a server refuses the fork, because it holds
+    too many worlds, say. Raises `ToolFailure` where the server broke."""
+    if not isinstance(world, ForkableWorld):
+        return None
+    try:
+        return await world.fork()
+    except ToolFailure as error:
+        if isinstance(error, ServerDied) or error.delivery not in ("answered", "refused"):
+            raise
+        logger.warning("a world of %s is replayed for its branches, since it was not forked: %s", rollout.id, error)
+        return None

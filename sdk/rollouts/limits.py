@@ -23,8 +23,9 @@ class Limits(BaseModel):
     """Sampled tokens of the whole rollout."""
     max_calls: int = Field(default=16, ge=0)
     """Tool calls of the whole rollout, mistaken ones included."""
-    max_seconds: float = Field(default=300.0, gt=0)
-    """Wall-clock time. A rollout that runs out of it is left unscored: a slow machine is not a bad answer."""
+    max_seconds: float = Field(default=1800.0, gt=0)
+    """Wall-clock time, among all that run at once: on two busy cores the embedded model takes minutes for 64 rollouts.
+    A rollout that runs out of it is left unscored: a slow machine is not a bad answer."""
     reply_timeout_s: float | None = Field(default=None, gt=0)
     """One reply of the policy: one that takes longer hangs, and the rollout is run again or left unscored. None: only
     `max_seconds` bounds it."""

@@ -6,22 +6,42 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 import anyio.abc
 
-from ..policies.protocol import Sampling
+from ..policies.protocol import Agent, Sampling
 from ..records import Rollout
 from .branching import Branching
 from .concurrency import AdaptiveConcurrency
 from .episode import Job
 from .forks import TurnStart
 
-if TYPE_CHECKING:
-    from .engine import RolloutEngine
-
 OnRollout = Callable[[Rollout], None]
+
+
+class PlaysRollouts(Protocol):
+    """Plays the jobs of a stream, as `RolloutEngine` does."""
+
+    agent: Agent
+    concurrency: int
+
+    async def attempt(
+        self,
+        job: Job,
+        sampling: Sampling,
+        *,
+        starts: list[TurnStart] | None,
+        retries: int,
+        on_broken: Callable[[Rollout, bool], None],
+    ) -> Rollout:
+        """One rollout, played and not scored yet."""
+        ...
+
+    async def judge(self, rollout: Rollout) -> None:
+        """Note the verdict in the rollout."""
+        ...
 
 
 class StreamClosed(Exception):
@@ -105,7 +125,7 @@ class RolloutStream:
 
     def __init__(
         self,
-        engine: RolloutEngine,
+        engine: PlaysRollouts,
         group: anyio.abc.TaskGroup,
         *,
         sampling: Sampling,
@@ -235,7 +255,7 @@ class RolloutStream:
                 self._on_broken(rollout)
 
     def close(self) -> None:
-        """Begin nothing more; whoever waits hears of it. What is in flight ends with the engine's task group."""
+        """Begin nothing more; waiting tickets raise `StreamClosed`. What is in flight ends with the task group."""
         self._closed = self.counts.closed = True
         self.counts.not_begun += len(self._queue)
         self._queue = []

@@ -21,8 +21,7 @@ from .api_errors import ApiError, as_api_error, shown
 from .chat_request import read_request
 from .generation import Generator
 from .hosts import names_this_machine
-from .replies import whole_reply
-from .streaming import StreamedReply, unless_disconnected
+from .replies import StreamedReply, unless_disconnected, whole_reply
 
 _MOST_BYTES = 16 * 2**20
 _CLIENT_CLOSED = 499

@@ -148,11 +148,12 @@ def serve(
 ) -> Server:
     """Load a model and serve it behind an OpenAI-compatible endpoint in a thread of its own.
 
-    `model_dir`: a folder as `sdk.train` writes it, a hub name, or None for the embedded model. `host`: anything but
-    this machine needs an `api_key`. `port`: 0 takes any free one; see `Server.url`. `model_name`: what clients ask
-    for, the folder's name where not given. `temperature` and `default_max_tokens` (the most new tokens of an answer)
-    count where a request sets none; where not given they are those of the folder's `generation_config.json`, which for
-    a model of `sdk.train` are those of its measurement, and 1.0 and 1,024 for what that leaves open.
+    `model_dir`: a folder as `sdk.train` writes it or that of its run, a hub name, or None for the embedded model.
+    `host`: anything but this machine needs an `api_key`. `port`: 0 takes any free one; see `Server.url`. `model_name`:
+    what clients ask for; where not given the name of the run, or of the folder of another model. `temperature` and
+    `default_max_tokens` (the most new tokens of an answer) count where a request sets none; where not given they are
+    those of the folder's `generation_config.json`, which for a model of `sdk.train` are those of its measurement, and
+    1.0 and 1,024 for what that leaves open.
     `family`: how messages become tokens, see `make_renderer`; a folder's own chat template where not given.
     `tool_prompt`: how much of a request's tools the prompt shows, `full`, `names` or `none`; where not given as much as
     the model was trained with, as its folder says, with a warning in the log where that is less. Calls are read in all
@@ -168,6 +169,7 @@ def serve(
         raise ConfigError(f"temperature is {temperature}; it must be from 0 (the most likely token) to 2")
     if tool_prompt is not None and tool_prompt not in TOOL_PROMPTS:
         raise ConfigError(f"tool_prompt is {tool_prompt!r}; give one of {', '.join(TOOL_PROMPTS)}")
+    model_dir = _model_of(model_dir)
     listener = bind(host, port, api_key)
     with ExitStack() as on_failure:
         on_failure.callback(listener.close)
@@ -177,7 +179,7 @@ def serve(
 
         from ..policies.embedded import EmbeddedEngine
         from ..policies.rendering import make_renderer
-        from ..policies.shown_tools import render_less
+        from ..policies.tool_prompt import render_less
         from .openai_api import build_app
 
         shown = tool_prompt or shown_by_default(loaded.tool_prompt)
@@ -252,4 +254,14 @@ def bind(host: str, port: int, api_key: str | None) -> socket.socket:
 def _served_name(model_dir: str | os.PathLike[str] | None, loaded_name: str) -> str:
     if model_dir is None or not Path(model_dir).is_dir():
         return loaded_name
-    return Path(model_dir).resolve().name
+    folder = Path(model_dir).resolve()
+    # `model` is the name of the folder in every run: models are told apart by their runs.
+    return folder.parent.name if folder.name == "model" and (folder.parent / "run.json").is_file() else folder.name
+
+
+def _model_of(place: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
+    """The model's folder where `place` is the folder of a finished run; anything else as it is."""
+    if place is None:
+        return None
+    folder = Path(place).expanduser()
+    return folder / "model" if (folder / "run.json").is_file() and (folder / "model").is_dir() else place

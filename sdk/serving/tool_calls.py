@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
-from mcp_bridge.toolsets.usable import schema_problem
+from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors, schema_problem
 
 from ..policies.rendering import ParsedReply
 from ..policies.rendering.call_parsing import format_calls, readable_part
@@ -37,7 +36,7 @@ class StrictSchemas:
         for name, schema in schemas.items():
             problem = schema_problem(schema)
             if problem is not None:
-                raise bad_request(f"tool {name!r} is strict, but {problem[:200]}", "tools")
+                raise bad_request(f"tool {name!r} is strict, but its input schema {problem[:200]}", "tools")
             self._validators[name] = compiled_schema(dict(schema))
 
     def problem(self, call: ToolCall) -> str | None:

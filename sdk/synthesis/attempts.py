@@ -1,4 +1,4 @@
-"""Several attempts of a policy at a task: how hard it is, and whether it can be understood in another way."""
+"""Attempts of a policy at a task: how hard it is, and whether it is ambiguous."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.seeds import derive_seed
-from ..trainer.config import TrainConfig
+from ..trainer.config import CurriculumOptions, TrainConfig
 from ..trainer.curriculum import Difficulty
 from ..verifiers import all_of, answer_match, final_state
-from .checking import normalised
+from .task_checks import normalised
 
 _AGREEING = 0.5
 """The share of attempts that must come to one other end for a task to count as ambiguous."""
@@ -62,8 +62,8 @@ async def tried(
 
 
 def is_left_out(task: Task, rollouts: Sequence[Rollout], band: tuple[float, float]) -> bool:
-    """Whether training with `difficulty_filter=band` would leave the task out after these rollouts."""
-    filtered = Difficulty([task], TrainConfig(difficulty_filter=band))
+    """Whether training with this `curriculum.difficulty_filter` would leave the task out after these rollouts."""
+    filtered = Difficulty([task], TrainConfig(curriculum=CurriculumOptions(difficulty_filter=band)))
     filtered.observe(rollouts)
     return bool(filtered.left_out(1))
 

@@ -1,4 +1,4 @@
-"""What was made so far, beside the file that is being made: a run that was killed goes on from it."""
+"""The progress file beside a file of synthesized tasks: a run that was killed resumes from it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ProgressFile:
             raise ConfigError(
                 f"{path} exists already, and {work.name} is not beside it; give another path, or remove it"
             )
-        self._lock = RunLock(path.with_name(f".{path.name}.lock"))
+        self._lock = RunLock(path.with_name(f".{path.name}.lock"), removed=True)
         self._journal = Journal(work)
         try:
             self._journal.cut_torn_line()
@@ -75,7 +75,7 @@ class ProgressFile:
             self._journal.append({"format": _FORMAT, "made_with": identity})
             return
         if first.get("format") != _FORMAT:
-            raise ConfigError(f"{work} is none of ours, or of another version; give another path")
+            raise ConfigError(f"{work} is not a progress file of this version; give another path")
         if changed := differences(first["made_with"], identity):
             raise ConfigError(
                 f"{work} was begun with other options: {'; '.join(changed[:5])}. Give those again, or another path"

@@ -11,10 +11,9 @@ from mcp_bridge.records import Tool, ToolResult
 from mcp_bridge.world import Setup
 from sandboxes import diff
 
-from .learning import LIKE, Lessons, drawn_number, fitted, is_number, properties, required
-from .naming import likeness, verb_and_object, words
-from .world_facts import Cell, Facts, Scalar, content_of, leaves
-from .worlds import Call, Played, Worlds, told
+from .lessons import LIKE, Lessons, drawn_number, fitted, is_number, properties, required
+from .name_words import likeness, verb_and_object, words
+from .worlds import Call, Cell, Facts, Scalar, Worlds, content_of, leaves, told
 
 _PROPOSALS = 3
 """Of each tool at one step."""
@@ -111,26 +110,15 @@ async def minimised(worlds: Worlds, whole: Walk) -> Walk:
     rest is played in a fresh world, where the end must be the same. All before the last are reads."""
     place = len(whole.steps) - 2
     while place >= 0:
-        if not _is_used(whole, place):
+        sources = (source for step in whole.steps for source in step.sources.values())
+        if not any(isinstance(source, Found) and source.step == place for source in sources):
             shorter = _without(whole, place)
-            again = await _played(worlds, shorter)
-            if _same_end(whole.steps[-1].content, again) and again.changes == whole.changes:
+            again = await worlds.play(shorter.setup, [step.call for step in shorter.steps])
+            works = not any(result.is_error for result in again.results) and again.changes == whole.changes
+            if works and content_of(again.results[-1]) == whole.steps[-1].content:
                 whole = shorter
         place -= 1
     return whole
-
-
-async def _played(worlds: Worlds, walked: Walk) -> Played:
-    return await worlds.play(walked.setup, [step.call for step in walked.steps])
-
-
-def _same_end(content: Any, played: Played) -> bool:
-    return not any(result.is_error for result in played.results) and content == content_of(played.results[-1])
-
-
-def _is_used(walked: Walk, place: int) -> bool:
-    sources = (source for step in walked.steps for source in step.sources.values())
-    return any(isinstance(source, Found) and source.step == place for source in sources)
 
 
 def _without(walked: Walk, place: int) -> Walk:
@@ -181,7 +169,11 @@ class _Walker:
 
     def _sources(self, tool: Tool) -> dict[str, Told | Found] | None:
         wanted = list(required(tool))
-        optional = [name for name in properties(tool) if name not in wanted and self._may_be_given(tool, name)]
+        optional = [
+            name
+            for name, schema in properties(tool).items()
+            if name not in wanted and ("enum" in schema or self._lessons.feeds.get((tool.name, name)))
+        ]
         if optional and tool.name not in self._lessons.reads and self._chance.random() < _OPTIONAL:
             wanted.append(self._chance.choice(optional))
         sources: dict[str, Told | Found] = {}
@@ -192,9 +184,6 @@ class _Walker:
                 return None
             sources[name] = source
         return sources
-
-    def _may_be_given(self, tool: Tool, name: str) -> bool:
-        return "enum" in properties(tool)[name] or bool(self._lessons.feeds.get((tool.name, name)))
 
     def _source(self, tool: Tool, name: str) -> Told | Found | None:
         schema = properties(tool)[name]

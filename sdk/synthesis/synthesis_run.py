@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,16 +23,75 @@ from ..policies.protocol import Agent
 from ..progress import Progress, Silent
 from ..records import Task
 from ..rollouts.limits import Limits
-from ..traces.digests import digest, tools_identity
+from ..traces.identity import digest, tools_identity
 from .attempts import is_left_out, tried
-from .checking import Seen, played_again, replay_problem, wording_problem
-from .drafting import Draft, calls_of, draft
-from .learning import Lessons, learn
+from .draft_task import Draft, calls_of, draft
+from .lessons import Lessons, learn
+from .phrases import Phrases
 from .progress_file import ProgressFile
 from .random_walk import NoWalk
-from .result import SynthesizedTasks
-from .rewording import reworded
+from .request_text import reworded
+from .task_checks import Seen, played_again, replay_problem, wording_problem
 from .worlds import Worlds, open_worlds
+
+
+@dataclass(frozen=True)
+class SynthesizedTasks:
+    """Tasks made from tools. `print` it; give `tasks` or `path` to `sdk.train` as prompts."""
+
+    tasks: Sequence[Task]
+    wanted: int
+    attempts: int
+    left_out: Mapping[str, int]
+    """Reason -> how many attempts it ended."""
+    unused_tools: Mapping[str, str]
+    """Tools that no task uses, and why."""
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        tiers = Counter(task.tags["tier"] for task in self.tasks)
+        shown = ", ".join(f"{count} of {tier} call{'s' * (tier != '1')}" for tier, count in sorted(tiers.items()))
+        where = f" in {self.path}" if self.path is not None else ""
+        worded = sum(task.tags["wording"] == "model" for task in self.tasks)
+        if self.tasks:
+            by_model = f", {worded} are worded by the model" if worded else ""
+            made = f"{len(self.tasks)} tasks{where} from {self.attempts} attempts: {shown}"
+            lines = [f"{made}; all were played again in fresh worlds{by_model}"]
+        else:
+            lines = [f"no task was made in {self.attempts} attempts"]
+        if len(self.tasks) < self.wanted:
+            lines.append(
+                f"{self.wanted} were wanted: the tools and worlds give no more that differ enough; give more `setups`, "
+                "more `max_calls`, or go on with fewer"
+            )
+        lines += [f"  guessable: {one}" for one in one_answer_fits(self.tasks)]
+        lines += [f"  {count} left out: {reason}" for reason, count in Counter(self.left_out).most_common()]
+        lines += [f"  the tool {name} is not used: {reason}" for name, reason in self.unused_tools.items()]
+        return "\n".join(lines)
+
+
+_LEAST_ALIKE = 4
+
+
+def one_answer_fits(tasks: Sequence[Task]) -> list[str]:
+    """The kinds of questions, by last tool and what is asked, most of which have one answer: a model could learn it
+    without calling anything. Kinds with fewer than four tasks are left alone."""
+    kinds: dict[tuple[str, str], Counter[str]] = {}
+    for task in tasks:
+        if task.tags.get("end") == "fact":
+            asked = task.family.rpartition("/")[0].rpartition(": ")[2]
+            kind = (task.expected["calls"][-1]["name"], asked)
+            kinds.setdefault(kind, Counter())[str(task.expected["answer"])] += 1
+    found = []
+    for (tool, asked), answers in sorted(kinds.items()):
+        (answer, count), total = answers.most_common(1)[0], answers.total()
+        if total >= _LEAST_ALIKE and count > total / 2:
+            found.append(
+                f"{count} of {total} tasks that ask {tool} for the {asked} have the answer {answer!r}; give worlds in "
+                "which it differs, or drop some of them"
+            )
+    return found
+
 
 EMBEDDED = "embedded"
 """As `writer` or `policy`: the small model that comes with the package."""
@@ -71,7 +131,8 @@ async def synthesize_async(
     *,
     to: str | Path | None = None,
     setups: Sequence[Setup] | None = None,
-    max_calls: int = 4,
+    max_calls: int = 2,
+    phrases: Mapping[str, str] | None = None,
     writer: ModelSource = None,
     policy: ModelSource = None,
     attempts: int = 4,
@@ -92,10 +153,12 @@ async def synthesize_async(
     earlier result, what the request names is unique in the state, and no other task asks the same.
 
     `to`: a .jsonl file to write; a run that was killed goes on from what stands beside it. `setups`: the worlds, by
-    default `{"seed": 1}` to `{"seed": 24}`. `writer`, `policy`: an endpoint as `(url, model name)`, a folder or hub
-    name, an agent, or "embedded"; None: templates, and rules alone. `policy` plays each task `attempts` times: tasks
-    that several attempts understand in one other way are left out, and `difficulty=(low, high)` leaves out those
-    whose success lies outside, as `TrainConfig.difficulty_filter` would. `min_realism`: see `sdk.synthesis.realism`.
+    default `{"seed": 1}` to `{"seed": 24}`. `phrases`: how people ask for a tool, such as
+    `{"book": "Book {room} for {person}", "find_slots": "the free slots of {room}"}`; one that only reads has words for
+    what it returns. `writer`, `policy`: an endpoint as `(url, model name)`, a folder or hub name, an agent, or
+    "embedded"; None: templates, and rules alone. `policy` plays each task `attempts` times: tasks that several attempts
+    understand in one other way are left out, and `difficulty=(low, high)` leaves out those whose success lies outside,
+    as `curriculum.difficulty_filter` of a training would. `min_realism`: see `sdk.synthesis.request_text`.
 
     Fewer than `n` tasks come back where the tools give no more; the result says so. Raises `ConfigError` for tools
     without worlds that can be reset and tell their state, and for a `to` that holds something else, more than `n`
@@ -111,14 +174,17 @@ async def synthesize_async(
         identity = {
             **plan.identity(writer=writer, policy=policy),
             "setups": digest([dict(setup) for setup in worlds.setups]),
-            "tools": tools_identity(tools, source.tools)["digest"],
+            "tools": tools_identity(source.specs, source.tools)["digest"],
+            **({"phrases": dict(phrases)} if phrases else {}),
         }
+        worded = Phrases(phrases, source.tools)
         with ProgressFile(Path(to) if to is not None else None, identity) as kept:
             kept.require_room(n)
             await _require_kept(source, kept, shown, concurrency)
             async with _opened(writer, concurrency) as writing, _opened(policy, concurrency * attempts) as trying:
                 lessons = await learn(worlds, seed)
-                maker = _Maker(worlds, lessons, plan, kept, writing, trying)
+                worded.check_reads(lessons.reads)
+                maker = _Maker(worlds, lessons, worded, plan, kept, writing, trying)
                 with shown.track("making tasks", n, min(n, len(kept.tasks))) as step:
                     await maker.run(step)
             tasks = [task for _, task, _ in kept.tasks]
@@ -150,16 +216,17 @@ class _Maker:
         self,
         worlds: Worlds,
         lessons: Lessons,
+        phrases: Phrases,
         plan: _Plan,
         kept: ProgressFile,
         writer: Agent | None,
         policy: Agent | None,
     ) -> None:
-        self._worlds, self._lessons, self._plan, self._kept = worlds, lessons, plan, kept
+        self._worlds, self._lessons, self._phrases, self._plan, self._kept = worlds, lessons, phrases, plan, kept
         self._writer, self._policy = writer, policy
         self._seen = Seen()
-        self._shapes: dict[str, int] = {}
-        self._tiers: dict[str, int] = {}
+        self._shapes: Counter[str] = Counter()
+        self._tiers: Counter[str] = Counter()
         for _, task, shape in kept.tasks:
             self._count(task, shape)
 
@@ -187,9 +254,8 @@ class _Maker:
 
     def _count(self, task: Task, shape: str) -> None:
         self._seen.add(task, task.id)
-        self._shapes[shape] = self._shapes.get(shape, 0) + 1
-        tier = task.tags["tier"]
-        self._tiers[tier] = self._tiers.get(tier, 0) + 1
+        self._shapes[shape] += 1
+        self._tiers[task.tags["tier"]] += 1
 
     async def _attempt(self, attempt: int, found: dict[int, tuple[Task, str] | str]) -> None:
         plan = self._plan
@@ -198,7 +264,9 @@ class _Maker:
             found[attempt] = problem  # nothing is walked for it
             return
         try:
-            drafted = await draft(self._worlds, self._lessons, seed=plan.seed, attempt=attempt, calls=calls)
+            drafted = await draft(
+                self._worlds, self._lessons, self._phrases, seed=plan.seed, attempt=attempt, calls=calls
+            )
             found[attempt] = await self._checked(drafted, attempt)
         except NoWalk as reason:
             found[attempt] = str(reason)
@@ -243,13 +311,13 @@ class _Maker:
 
     def _crowded(self, task: Task, shape: str, attempt: int) -> str:
         plan = self._plan
-        if self._shapes.get(shape, 0) >= max(2, math.ceil(_MOST_OF_A_SHAPE * plan.n)):
+        if self._shapes[shape] >= max(2, math.ceil(_MOST_OF_A_SHAPE * plan.n)):
             return "there are enough of its kind"
         return self._enough_of(task.tags["tier"], attempt)
 
     def _enough_of(self, tier: str, attempt: int) -> str:
         share = math.ceil(self._plan.n / self._plan.max_calls)
-        is_full = attempt < _EVEN_ATTEMPTS_A_TASK * self._plan.n and self._tiers.get(tier, 0) >= share
+        is_full = attempt < _EVEN_ATTEMPTS_A_TASK * self._plan.n and self._tiers[tier] >= share
         return "there are enough of its number of calls" if is_full else ""
 
     def _seen_before(self, task: Task) -> str:

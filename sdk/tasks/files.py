@@ -1,4 +1,4 @@
-"""Reading task files: each item with the file and line or row that it comes from."""
+"""Task files: each item is read with the file and the line or row that it comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the user has as prompts, as a checked list of tasks."""
+"""The loader of tasks: whatever the user has as prompts becomes a checked list."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def load_tasks(prompts: Any) -> list[Task]:
         seen[task.id] = (task, origin)
         tasks.append(task)
     if not tasks:
-        raise ConfigError(f"prompts: {_describe(prompts)} holds no task; give at least one prompt")
+        shown = repr(str(prompts)) if isinstance(prompts, str | Path) else f"the {type(prompts).__name__}"
+        raise ConfigError(f"prompts: {shown} holds no task; give at least one prompt")
     return tasks
 
 
@@ -48,7 +49,7 @@ def _read(prompts: Any) -> Iterator[tuple[Task, Origin]]:
     """The tasks, each with where it comes from."""
     if isinstance(prompts, Path) or (isinstance(prompts, str) and _is_path(prompts)):
         yield from _from_file(Path(prompts))
-    elif _is_dataset(prompts):
+    elif any(cls.__module__.split(".")[0] == "datasets" for cls in type(prompts).__mro__):  # not imported for this
         yield from _from_dataset(prompts)
     elif isinstance(prompts, str | Mapping | Task):
         yield _from_item(prompts, "the prompt"), "the prompt"
@@ -106,11 +107,6 @@ def _refuse_path_as_prompt(text: str, origin: Origin) -> None:
         )
 
 
-def _is_dataset(prompts: Any) -> bool:
-    """Recognised by where its class comes from, so that `datasets` is imported only by those who use it."""
-    return any(cls.__module__.split(".")[0] == "datasets" for cls in type(prompts).__mro__)
-
-
 def _from_dataset(dataset: Any) -> Iterator[tuple[Task, Origin]]:
     if isinstance(dataset, Mapping):
         raise ConfigError(
@@ -136,7 +132,3 @@ def _refuse_repeat(task: Task, origin: Origin, seen: Mapping[str, tuple[Task, Or
         f"{origin} and {other_origin} have the same id {task.id!r} but differ in {', '.join(differing)}; "
         "give each task an id of its own (an id that is not given is derived from prompt, later_turns and setup)"
     )
-
-
-def _describe(prompts: Any) -> str:
-    return repr(str(prompts)) if isinstance(prompts, str | Path) else f"the {type(prompts).__name__}"

@@ -1,11 +1,11 @@
-"""Training, validation and held-out tasks, divided by a stable key."""
+"""The split of tasks into training, validation and held-out ones, by a stable key."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -52,7 +52,9 @@ def split_tasks(tasks: Sequence[Task], *, heldout: float | int = 0.2, seed: int 
 
     Example: `train, heldout = split_tasks(load_tasks("tasks.jsonl"), heldout=0.25)`
     """
-    _check_heldout(heldout, len(tasks))
+    if len(tasks) < 2:
+        raise ConfigError(f"{len(tasks)} tasks cannot be divided into training and held-out ones; give at least two")
+    _check_share(heldout, len(tasks), "heldout")
     if any("split" in task.tags for task in tasks):
         sides = _sides_by_tag(tasks)
         split = Split(*([task for task in tasks if sides[task.family] == side] for side in Split._fields))
@@ -149,12 +151,6 @@ def _divided(tasks: Sequence[Task], share: float | int, seed: int | str) -> tupl
     return [task for task in tasks if task.family not in families], [task for task in tasks if task.family in families]
 
 
-def _check_heldout(heldout: float | int, count: int) -> None:
-    if count < 2:
-        raise ConfigError(f"{count} tasks cannot be divided into training and held-out ones; give at least two")
-    _check_share(heldout, count, "heldout")
-
-
 def _check_share(share: float | int, count: int, name: str) -> None:
     if isinstance(share, bool) or not isinstance(share, int | float):
         raise ConfigError(f"{name} is {share!r}; give a share such as 0.2 or a number of tasks such as 50")
@@ -171,16 +167,12 @@ def _position(family: str, seed: int | str) -> float:
 
 
 def _first_families(tasks: Sequence[Task], count: int, seed: int | str) -> set[str]:
-    sizes: dict[str, int] = {}
-    for task in tasks:
-        sizes[task.family] = sizes.get(task.family, 0) + 1
+    sizes = Counter(task.family for task in tasks)
     chosen: set[str] = set()
-    held = 0
     for family in sorted(sizes, key=lambda name: (_position(name, seed), name)):
-        if held >= count:
+        if sum(sizes[name] for name in chosen) >= count:
             break
         chosen.add(family)
-        held += sizes[family]
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""One row, from a dict, a CSV line or an Arrow table, as a task."""
+"""A row as a task: from a dict, a CSV line or an Arrow table."""
 
 from __future__ import annotations
 

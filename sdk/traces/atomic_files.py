@@ -1,4 +1,4 @@
-"""Whole files or none: what is written here survives a kill at any moment."""
+"""Atomic files: what is written here is whole or absent, whenever the process is killed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged ({error}); choose another output_dir") from error
     if not isinstance(content, dict):
-        raise RunFolderError(f"{path} is damaged: it holds no object; choose another output_dir")
+        raise RunFolderError(f"{path} is damaged: it does not hold an object; choose another output_dir")
     return content
 
 
@@ -111,10 +111,6 @@ def require_space(path: Path, needed_bytes: int) -> None:
         raise folder_error(path, error) from error
     if free < needed_bytes:
         raise RunFolderError(
-            f"{path} has {_gigabytes(free)} free and the run needs about {_gigabytes(needed_bytes)}; "
+            f"{path} has {free / 1e9:.2f} GB free and the run needs about {needed_bytes / 1e9:.2f} GB; "
             "free some, or choose an output_dir on another disk"
         )
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.2f} GB"

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ class Journal:
     """JSON objects, one a line. Each line reaches the operating system before `append` returns.
 
     A line without its line break is one whose writer was killed: `cut_torn_line` removes it before a run
-    goes on, and readers leave it out. Anything else that is no JSON object is damage and an error.
+    goes on, and readers leave it out. Anything else that is not a JSON object is damage and an error.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,18 +89,16 @@ class Journal:
 
     def _parsed_lines(self) -> Iterator[tuple[bytes, Line]]:
         for number, raw in enumerate(self.raw_lines(), start=1):
-            yield raw, self._parse(raw, number)
-
-    def _parse(self, raw: bytes, number: int) -> Line:
-        try:
-            line = json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            raise RunFolderError(
-                f"{self.path}, line {number}, is damaged ({error}); remove that line, or use another output_dir"
-            ) from error
-        if not isinstance(line, dict):
-            raise RunFolderError(f"{self.path}, line {number}, is a {type(line).__name__}, not an object; remove it")
-        return line
+            where = f"{self.path}, line {number},"
+            try:
+                line = json.loads(raw)
+            except (ValueError, RecursionError) as error:
+                raise RunFolderError(
+                    f"{where} is damaged ({error}); remove that line, or use another output_dir"
+                ) from error
+            if not isinstance(line, dict):
+                raise RunFolderError(f"{where} is a {type(line).__name__}, not an object; remove it")
+            yield raw, line
 
     def cut_torn_line(self) -> int:
         """Cut off a last line that was not written to its end; returns its bytes, 0 where all is whole."""
@@ -140,17 +138,14 @@ class Journal:
                 file.writelines(raw for raw in lines if raw not in there)
                 file.flush()
                 os.fsync(file.fileno())
-            self._keep_all_but(moved)
+            temporary = self.path.with_name(f".{self.path.name}.tmp")
+            with open(temporary, "wb") as file:
+                file.writelines(raw for raw in self.raw_lines() if raw not in moved)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.path)
         except OSError as error:
             raise folder_error(self.path, error) from error
-
-    def _keep_all_but(self, moved: Set[bytes]) -> None:
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
-        with open(temporary, "wb") as file:
-            file.writelines(raw for raw in self.raw_lines() if raw not in moved)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
 
 
 def _end_of_last_whole_line(fd: int, size: int, block: int = 1 << 16) -> int:

@@ -1,4 +1,4 @@
-"""JSON that loses nothing a model or a tool can write."""
+"""JSON text that loses nothing a model or a tool can write, and the view of a rollout that is read back from it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from ..errors import RunFolderError
+from ..records import Rollout
 
 
 def dump_json(value: Any, *, indent: int | None = None) -> bytes:
@@ -54,12 +55,7 @@ def _written(value: Any, indent: int | None) -> bytes:
 def _dumps(data: Any, *, indent: int | None, ascii_only: bool) -> str:
     separators = (",", ":") if indent is None else None
     return json.dumps(
-        data,
-        indent=indent,
-        separators=separators,
-        ensure_ascii=ascii_only,
-        allow_nan=False,
-        default=to_jsonable_python,
+        data, indent=indent, separators=separators, ensure_ascii=ascii_only, allow_nan=False, default=to_jsonable_python
     )
 
 
@@ -89,3 +85,16 @@ def non_finite_path(value: Any, at: str = "") -> str | None:
         if found is not None:
             return found
     return None
+
+
+def stored_view(rollout: Rollout) -> Rollout:
+    """The rollout as it is read back from a run folder, without a verdict. It shares nothing with the original that
+    can be changed.
+
+    A verifier that sees this sees the same when it runs again on the evidence alone. Raises what cannot be stored
+    raises: `TypeError` or `ValueError`.
+    """
+    try:
+        return Rollout.model_validate(json.loads(dump_json(rollout.model_copy(update={"verdict": None}))))
+    except RecursionError:  # in reading, which may take a level less than writing did
+        raise ValueError(TOO_DEEP) from None

@@ -5,29 +5,28 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pydantic import ValidationError
 
-from mcp_bridge.ledger.lines import LedgerLine
+from mcp_bridge.ledger import ENDS, LedgerLine
 from mcp_bridge.records import Tool
 
 from ..errors import RunFolderError
 from ..evidence.canonical import sha256
-from ..evidence.recording import EVIDENCE, ROOT, STAGE_NAME, EvidenceLog
+from ..evidence.evidence_log import EVIDENCE, ROOT, STAGE_NAME, EvidenceLog
 from ..evidence.saved_weights import files_in
 from ..records import Rollout
 from . import identity
 from .atomic_files import file_sha256, make_folder, read_json, require_space, write_bytes, write_json
-from .folder_opening import CALLS, holds_run, new_info, note_resume, now, read_info, refuse_foreign_content
-from .interrupted_calls import ended, interrupted
 from .journal import Journal, Line
 from .json_text import dump_json, json_line, non_finite_path
+from .run_info import CALLS, holds_run, new_info, note_resume, now, read_info, refuse_foreign_content
 from .run_lock import RunLock
-from .settling import move_to_discarded, settle
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +103,10 @@ class RunFolder:
                 for name in (EVIDENCE, ROOT):  # of a run that was begun here and is taken over
                     (path / name).unlink(missing_ok=True)
             run = cls(path, info, lock=lock, resumed=resumed)
-            run._cut_torn_lines()
+            # Its journals alone: other files of lines are there for people, who may edit them.
+            journals = [path / name for name in ("calls.jsonl", "metrics.jsonl", EVIDENCE)]
+            for file in [*(path / "rollouts").glob("*.jsonl"), *filter(Path.is_file, journals)]:
+                Journal(file).cut_torn_line()
             run._go_on_with_evidence()
         except BaseException:
             lock.close()
@@ -125,7 +127,7 @@ class RunFolder:
             try:
                 write_bytes(self.path / ROOT, self._evidence.close())
             except RunFolderError as error:  # a full disk: what led to it is the error to see
-                log.warning("%s: that the run was closed could not be written to %s: %s", self.path, EVIDENCE, error)
+                log.warning("%s: the end of the run could not be written to %s: %s", self.path, EVIDENCE, error)
             self._evidence = None
         for journal in self._journals.values():
             journal.close()
@@ -176,7 +178,7 @@ class RunFolder:
     # ---- rollouts
 
     def append_rollout(self, stage: str, rollout: Rollout) -> None:
-        """Write a rollout to its stage's file. Raises `RunFolderError`, also for a known id and for what is no JSON."""
+        """Write a rollout to its stage's file. Raises `RunFolderError`, also for a known id and what is not JSON."""
         evidence = self._require_writable()
         journal = self._journal(f"rollouts/{_checked(stage)}.jsonl")
         ids = self._known_ids(stage)
@@ -185,7 +187,10 @@ class RunFolder:
                 f"stage {stage!r} has a rollout {rollout.id!r} already; ids are unique within a stage "
                 "(on resume, call drop_after for what the checkpoint does not know)"
             )
-        _require_finite(rollout)
+        # Verdicts check themselves; these are the numbers that training rests on.
+        for number, row in enumerate(rollout.rows):
+            if not all(map(math.isfinite, row.logprobs)):
+                raise ValueError(f"rollout {rollout.id!r}: row {number} has a log-probability that is nan or inf")
         line = json_line(rollout, f"rollout {rollout.id!r}")
         with evidence.rollout(stage, line):
             journal.append_raw(line)
@@ -237,7 +242,7 @@ class RunFolder:
         if moved:
             self._journal(f"rollouts/{stage}.jsonl").close()
             evidence.set_aside(stage, moved)
-            move_to_discarded(self.path, stage, set(moved))
+            _move_to_discarded(self.path, stage, set(moved))
         self._ids.pop(stage, None)
         return len(moved)
 
@@ -260,7 +265,7 @@ class RunFolder:
         try:
             known = {name: config.get(name) for name in ("verifier", "verifiers")}
             self._evidence = EvidenceLog(entries, calls, **known)
-            settle(self._evidence, self.path)
+            _settle(self._evidence, self.path)
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(
                 f"{self.path / EVIDENCE} is damaged ({error!r}); `toolbake verify` names where. Choose another folder"
@@ -270,9 +275,9 @@ class RunFolder:
         self._evidence.open(file_sha256(self.path / "run.json"))
 
     def _end_interrupted_calls(self) -> None:
-        self.interrupted_calls = interrupted(self.read_calls())
+        self.interrupted_calls = _interrupted(self.read_calls())
         for line in self.interrupted_calls:
-            self.append_call(ended(line))
+            self.append_call(_ended(line))
         if self.interrupted_calls:
             log.warning(
                 "%s: calls under way when the run was killed: %d; whether they took effect is unknown: %s",
@@ -373,10 +378,6 @@ class RunFolder:
             }
         return self._ids[stage]
 
-    def _cut_torn_lines(self) -> None:
-        for file in [*(self.path / "rollouts").glob("*.jsonl"), *self.path.glob("*.jsonl")]:
-            Journal(file).cut_torn_line()
-
     def _require_writable(self) -> EvidenceLog:
         if self._lock is None or self._evidence is None:
             raise RunFolderError(
@@ -397,13 +398,6 @@ def _checked(stage: str) -> str:
     return stage
 
 
-def _require_finite(rollout: Rollout) -> None:
-    # Verdicts check themselves; these are the numbers that training rests on.
-    for number, row in enumerate(rollout.rows):
-        if not all(math.isfinite(value) for value in row.logprobs):
-            raise ValueError(f"rollout {rollout.id!r}: row {number} has a log-probability that is nan or inf")
-
-
 def _require_plain(value: Any, at: str) -> None:
     bad = non_finite_path(value)
     if bad is not None:
@@ -413,3 +407,60 @@ def _require_plain(value: Any, at: str) -> None:
         _require_plain(item, f"{at}.{key}" if at else str(key))
     if not isinstance(value, str | int | float | list | tuple | Mapping) and value is not None:
         raise ValueError(f"metric {at!r} is a {type(value).__name__}; give a plain number, for example x.item()")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Loose ends of a killed run: an announcement without its rollout, and calls without an end.
+
+
+def _settle(evidence: EvidenceLog, path: Path) -> None:
+    """Settle the last announcement in the evidence of the run in `path`; torn lines must be cut off before.
+
+    A kill can only be between the last announcement and what it announced. Anything else that is missing stays
+    missing, for `toolbake verify` to name.
+    """
+    entry = evidence.last_announced
+    if entry is None:
+        return
+    kind, data = entry["kind"], entry["data"]
+    if not STAGE_NAME.fullmatch(data["stage"]):
+        raise ValueError(f"{data['stage']!r} is not the name of a stage")
+    if kind == "set_aside":
+        _move_to_discarded(path, data["stage"], set(data["sha256"]))
+    elif not _is_stored(path, kind, data):
+        what = f"rollout {data['id']!r} of" if kind == "rollout" else "the end of"
+        log.warning("%s: %s stage %r was announced and not stored; it is recorded as lost", path, what, data["stage"])
+        evidence.lost(data["sha256"])
+
+
+def _move_to_discarded(path: Path, stage: str, digests: set[str]) -> None:
+    """Move the lines with these SHA-256 from a stage's rollouts to its discarded ones."""
+    journal = Journal(path / "rollouts" / f"{stage}.jsonl")
+    journal.move_lines(
+        [raw for raw in journal.raw_lines() if sha256(raw) in digests], path / "rollouts" / f"{stage}.discarded.jsonl"
+    )
+
+
+def _is_stored(path: Path, kind: str, data: dict[str, Any]) -> bool:
+    if kind == "finished":
+        return (path / "stages" / f"{data['stage']}.json").is_file()
+    journal = Journal(path / "rollouts" / f"{data['stage']}.jsonl")
+    return any(sha256(raw) == data["sha256"] for raw in journal.raw_lines())
+
+
+def _interrupted(lines: Iterable[LedgerLine]) -> list[LedgerLine]:
+    """The last line of each call that has no end, in the order in which they were begun."""
+    open_calls: dict[str, LedgerLine] = {}
+    for line in lines:
+        if line.event in ("started", "accepted"):
+            open_calls[line.key] = line
+        elif line.event in ENDS:
+            open_calls.pop(line.key, None)
+    return list(open_calls.values())
+
+
+def _ended(line: LedgerLine) -> LedgerLine:
+    """The end of an interrupted call: nobody knows whether it took effect."""
+    taken = f", which the server works on as {line.note}" if line.event == "accepted" else ""
+    note = f"the run was killed during the call{taken}"
+    return line.model_copy(update={"event": "unknown", "time": time.time(), "arguments": "", "note": note})

@@ -1,4 +1,4 @@
-"""One writer per run folder."""
+"""The lock of a run folder: one writer at a time."""
 
 from __future__ import annotations
 
@@ -20,12 +20,22 @@ class RunLock:
     """Held from construction to `close()`, or to the end of the process that took it, however it ends.
 
     The operating system lets go of the lock when a process dies, so a stale one cannot keep a run from
-    going on; the process id in the file is there to be named in the error. The file stays where it is:
-    removing it would let two processes lock two files of the same name.
+    going on; the process id in the file is there to be named in the error. The file stays where it is, or is removed
+    at the end (`removed`), while the lock is held: whoever locks it then finds that it has no name any more, and takes
+    the one of that name.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, removed: bool = False) -> None:
         """Raises `RunFolderError` when another process, or this one, writes the run."""
+        self._path, self._removed = path, removed
+        self._lock(path)
+        while os.fstat(self._fd).st_nlink == 0:
+            self._finalizer()
+            self._lock(path)
+        self._take_over(path)
+        _held.add(self)
+
+    def _lock(self, path: Path) -> None:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -34,7 +44,6 @@ class RunLock:
         self._finalizer = weakref.finalize(self, os.close, self._fd)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._take_over(path)
         except BlockingIOError as error:
             holder = self._holder()
             self._finalizer()
@@ -44,13 +53,16 @@ class RunLock:
         except OSError as error:
             self._finalizer()
             raise folder_error(path, error) from error
-        _held.add(self)
 
     def _take_over(self, path: Path) -> None:
         if os.fstat(self._fd).st_size:
-            log.warning("%s: %s ended without closing the run; its lock is taken over", path.parent, self._holder())
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            log.warning("%s: %s exited without closing the run; its lock is taken over", path.parent, self._holder())
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        except OSError as error:
+            self._finalizer()
+            raise folder_error(path, error) from error
 
     def _holder(self) -> str:
         """Who wrote the lock file, in words."""
@@ -66,11 +78,10 @@ class RunLock:
     def close(self) -> None:
         """Let go of the lock. A second call does nothing."""
         if self._finalizer.alive:
+            if self._removed:
+                self._path.unlink(missing_ok=True)
             os.ftruncate(self._fd, 0)  # an empty file says that the run was closed in order
             self._finalizer()
-
-    def _forget_in_child(self) -> None:
-        self._finalizer()
 
 
 _held: weakref.WeakSet[RunLock] = weakref.WeakSet()
@@ -79,7 +90,7 @@ _held: weakref.WeakSet[RunLock] = weakref.WeakSet()
 def _forget_locks_of_the_parent() -> None:
     # A forked child shares the parent's lock and would hold it after the parent was killed.
     for lock in list(_held):
-        lock._forget_in_child()
+        lock._finalizer()
 
 
 os.register_at_fork(after_in_child=_forget_locks_of_the_parent)

@@ -1,9 +1,9 @@
-"""The auditor, trained in the same run: the policy also judges rollouts of the step, in groups of their own.
+"""The auditor: the policy also learns to judge rollouts, in the same run.
 
-Each step some of its finished rollouts become audit tasks, as many wrong ones as right ones, so that a policy that
-always says the same earns nothing on average. What an audit earns is what the outcome verifier had said of the audited
-rollout; its advantage is that among the audits of the same rollout. One policy plays both roles: no reward of one role
-reaches the tokens of the other.
+In each step some finished rollouts become audit tasks. Half of them are wrong, so that a policy that always gives the
+same verdict earns nothing on average. An audit is rewarded where it agrees with the outcome verifier, and compared with
+the other audits of the same rollout. One policy plays both roles, and no reward of one role reaches the tokens of the
+other.
 """
 
 from __future__ import annotations
@@ -11,46 +11,40 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
-from ..alarms.step_metrics import is_canary
-from ..judging.audit_examples import AuditCall, audit_call, audit_tasks
+from ..alarms import is_canary
+from ..judging.audit_examples import audit_call, audit_tasks
 from ..policies.protocol import Sampling
 from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
+from ..rollouts.run_context import RunContext
 from ..rollouts.seeds import derive_seed
 from ..rollouts.stream import RolloutStream, StreamClosed
-from ..traces.run_folder import RunFolder
-from .batch import Batch, build_batch
+from .batch import Batch, BatchOptions, build_batch
 from .config import TrainConfig
-from .group_jobs import group_jobs
-from .validation import engine_beside
+from .groups import group_jobs
 
 AUDIT = "audit"
-"""The stage of their rollouts."""
+"""The stage of the audits' rollouts."""
 _CALLS = ("right_call", "false_alarm", "missed_error")
-
-
-def audit_verifier(config: TrainConfig) -> AuditCall:
-    """What judges the audits of a run."""
-    right, false_alarm, missed = config.audit_scores
-    return audit_call(right=right, false_alarm=false_alarm, missed=missed)
 
 
 class Audits:
     """Plays the audits of a step, and makes a batch of them."""
 
-    def __init__(self, engine: RolloutEngine, *, config: TrainConfig, folder: RunFolder) -> None:
-        self._engine = engine_beside(engine, audit_verifier(config))
+    def __init__(self, engine: RolloutEngine, config: TrainConfig, context: RunContext) -> None:
+        self._engine = replace(context, verifier=audit_call()).engine(engine.agent)
         self._config = config
-        self._folder = folder
+        self._folder = context.run_folder
         self._stream: RolloutStream | None = None
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Audits can be played while this is open."""
         config = self._config
-        sampling = Sampling(temperature=config.temperature, max_tokens=self._engine.limits.max_turn_tokens)
+        sampling = Sampling(temperature=config.grpo.temperature, max_tokens=self._engine.limits.max_turn_tokens)
         async with self._engine.stream(sampling=sampling, on_rollout=self._keep) as self._stream:
             yield
 
@@ -64,38 +58,29 @@ class Audits:
         tasks = self.tasks(step, rollouts)
         jobs = group_jobs(AUDIT, step, tasks, config=self._config, group=f"{AUDIT}/{step}")
         played = await self._stream.submit(jobs, priority=step).wait()
-        size = self._config.group_size
+        size = self._config.grpo.num_generations
         return [played[start : start + size] for start in range(0, len(played), size)]
 
     def tasks(self, step: int, rollouts: Sequence[Rollout]) -> list[Task]:
         """Which rollouts are audited: as many wrong ones as right ones, drawn anew in each step.
 
-        Fewer than `audits_per_step` where too few of a kind answered. Canary tasks are left out: all that is told of
-        them is wrong.
+        Fewer than `audits_per_step` where too few of a kind answered. Canary tasks are left out: every reward of theirs
+        is wrong.
         """
         config = self._config
         candidates = [r for r in rollouts if r.scored and r.stop_reason == "answered" and r.answer.strip()]
         candidates = [rollout for rollout in candidates if not is_canary(rollout)]
         if not candidates:
             return []
-        found = audit_tasks(candidates, peers=config.audit_peers, threshold=config.success_threshold)
+        found = audit_tasks(candidates, threshold=config.evaluation.success_threshold)
         kinds = [[task for task in found if task.expected["audit_error"] is wrong] for wrong in (True, False)]
-        count = min(config.audits_per_step // 2, *map(len, kinds))
+        count = min(config.grpo.audits_per_step // 2, *map(len, kinds))
         chance = random.Random(derive_seed(config.seed, AUDIT, step))
         return [task for kind in kinds for task in chance.sample(sorted(kind, key=lambda task: task.id), count)]
 
     def batch(self, groups: Sequence[Sequence[Rollout]]) -> Batch:
-        """Their rows, with the advantages that they have among themselves."""
-        config = self._config
-        return build_batch(
-            groups,
-            scale=config.scale_advantages,
-            baseline=config.baseline,
-            negative_weight=config.negative_weight,
-            mask_cut_off=config.mask_cut_off,
-            average_over_signal=config.resample_rounds > 0,
-            without_signal=config.trains_without_signal,
-        )
+        """The rows of audits. Audits are compared with each other alone."""
+        return build_batch(groups, replace(BatchOptions.of(self._config), advantages="rollout", domain=None))
 
     def figures(self, groups: Sequence[Sequence[Rollout]], batch: Batch) -> dict[str, Any]:
         """For the metrics of the step; the calls are shares of the scored audits."""
@@ -108,7 +93,7 @@ class Audits:
             "unscored": stats.unscored,
             "groups": stats.groups,
             "groups_with_signal": stats.groups_with_signal,
-            "groups_left_out": self._config.audits_per_step - stats.groups,
+            "groups_left_out": self._config.grpo.audits_per_step - stats.groups,
             "trained_tokens": stats.trained_tokens,
             "reward": stats.mean_score,
             **shares,
@@ -122,6 +107,6 @@ class Audits:
         return counts.given_up + counts.not_begun
 
     def stop(self) -> None:
-        """Begin no more; whoever waits hears of it."""
+        """Begin no more audits. `play` then raises `StreamClosed`."""
         if self._stream is not None:
             self._stream.close()

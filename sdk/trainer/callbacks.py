@@ -1,4 +1,5 @@
-"""What happens beside TRL's steps: metrics into the run folder, progress, and a way to stop."""
+"""Callbacks of TRL's trainers: they write metrics into the run folder, show progress, stop training and delete
+checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from ..progress import Step
 from ..traces.run_folder import RunFolder
 from .config import TrainConfig
 from .curriculum import Curriculum
-from .rollout_worker import STAGE, Collector
+from .groups import STAGE
+from .rollout_worker import Collector
 from .run_identity import LATEST_KEPT, MOST_CANDIDATES
 
 _CHECKPOINT = f"{PREFIX_CHECKPOINT_DIR}-"
@@ -54,8 +56,8 @@ class ThinCheckpoints(TrainerCallback):  # type: ignore[misc]
     checkpoint has the optimiser's moments, too: all of a long run's would fill the disk."""
 
     def __init__(self, config: TrainConfig) -> None:
-        checkpoints = ceil(config.grpo_steps / config.checkpoint_every)
-        self._every = config.checkpoint_every * max(1, ceil((checkpoints - 1) / MOST_CANDIDATES))
+        checkpoints = ceil(config.grpo.max_steps / config.grpo.save_steps)
+        self._every = config.grpo.save_steps * max(1, ceil((checkpoints - 1) / MOST_CANDIDATES))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         folders = {int(path.name.rpartition("-")[2]): path for path in Path(args.output_dir).glob(f"{_CHECKPOINT}*")}

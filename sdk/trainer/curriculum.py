@@ -24,22 +24,27 @@ from .config import TrainConfig
 # 2503.14476, section 3.2, samples again; leaving such tasks out costs nothing).
 
 GROUPS_OF_A_TIER = 8
-"""Over so many of its latest groups the success of a tier is taken."""
+"""The success of a tier is the mean over so many of its latest groups."""
+TIER_SUCCESS = 0.7
+"""The share of successes that opens the next tier."""
+STEPS_OF_REST = 20
+"""How long a task that is too easy or too hard is left out. The policy changes, so it comes back."""
 
 
 class Difficulty:
-    """What was measured of the tasks. It follows from the rollouts so far, so that a resumed run goes on alike.
+    """How difficult the tasks are for the policy now, by the rollouts so far. A resumed run computes it again.
 
     Example: `observe(group)` after each group; `left_out(step, wanted=8)` -> the places of tasks not to take.
     """
 
     def __init__(self, tasks: Sequence[Task], config: TrainConfig) -> None:
-        self._config = config
+        options = self._options = config.curriculum
+        self._threshold = config.evaluation.success_threshold
         self._place = {task.id: place for place, task in enumerate(tasks)}
         self._rests: dict[int, tuple[int, bool]] = {}
         """Of places that rest: the step in which they come back, and whether they are too easy."""
-        self._tiers = tiers_in_order(tasks, config.tiers)
-        self._tier = [self._tiers.index(task.tags[config.tiers]) if config.tiers is not None else 0 for task in tasks]
+        self._tiers = tiers_in_order(tasks, options.tiers)
+        self._tier = [self._tiers.index(task.tags[options.tiers]) if options.tiers is not None else 0 for task in tasks]
         self._open = 1
         self._latest: deque[float] = deque(maxlen=GROUPS_OF_A_TIER)
 
@@ -53,31 +58,31 @@ class Difficulty:
         return frozenset(closed | {place for _, place in resting[short:]})
 
     def observe(self, group: Sequence[Rollout]) -> None:
-        """Learn from the rollouts of a group. One in which fewer than two were scored says nothing."""
+        """Learn from the rollouts of a group. A group with fewer than two scored rollouts is left out."""
         scores = [r.verdict.score for r in group if r.scored and r.verdict is not None]
         if len(scores) < 2:
             return
-        success = sum(score >= self._config.success_threshold for score in scores) / len(scores)
+        success = sum(score >= self._threshold for score in scores) / len(scores)
         place = self._place[group[0].task.id]
-        if self._config.tiers is not None and self._tier[place] == self._open - 1:
+        if self._options.tiers is not None and self._tier[place] == self._open - 1:
             self._latest.append(success)
-            reached = sum(self._latest) / len(self._latest) >= self._config.tier_success
+            reached = sum(self._latest) / len(self._latest) >= TIER_SUCCESS
             if reached and len(self._latest) == GROUPS_OF_A_TIER and self._open < len(self._tiers):
                 self._open += 1
                 self._latest.clear()
-        if self._config.difficulty_filter is not None:
-            low, high = self._config.difficulty_filter
+        if self._options.difficulty_filter is not None:
+            low, high = self._options.difficulty_filter
             self._rests.pop(place, None)
             if not low <= success <= high:
-                self._rests[place] = (group[0].step + 1 + self._config.difficulty_rest, success > high)
+                self._rests[place] = (group[0].step + 1 + STEPS_OF_REST, success > high)
 
     def counts(self, step: int) -> dict[str, int]:
-        """For the metrics, as it stands before `step`: tasks that rest, and tiers that are open."""
+        """For the metrics, before `step`: tasks that rest, and tiers that are open."""
         counts: dict[str, int] = {}
-        if self._config.difficulty_filter is not None:
+        if self._options.difficulty_filter is not None:
             resting = [easy for until, easy in self._rests.values() if until > step]
             counts |= {"tasks_too_easy": sum(resting), "tasks_too_hard": len(resting) - sum(resting)}
-        if self._config.tiers is not None:
+        if self._options.tiers is not None:
             counts["open_tiers"] = self._open
         return counts
 
@@ -93,9 +98,9 @@ def tiers_in_order(tasks: Sequence[Task], tag: str | None) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 _GROUPS_REMEMBERED = 4
-"""Of each kind: the policy changes, so what a group taught long ago says little."""
+"""Of each kind. The policy changes, so old groups are forgotten."""
 _EVEN_SHARE = 0.5
-"""Of a step's tasks are drawn evenly over the kinds: what was learned and is not seen again is forgotten."""
+"""This share of a step's tasks is drawn evenly over the kinds: the policy forgets what it no longer sees."""
 
 
 class Curriculum:
@@ -108,7 +113,7 @@ class Curriculum:
 
     def __init__(self, tasks: Sequence[Task], config: TrainConfig) -> None:
         self._tasks = tasks
-        self._config = config
+        self._config, self._options = config, config.curriculum
         self.difficulty = Difficulty(tasks, config)
         self._kinds: dict[str, list[int]] = {}
         self._spreads: dict[str, deque[float]] = {}
@@ -121,14 +126,14 @@ class Curriculum:
     @property
     def adapts(self) -> bool:
         """Whether what it chooses follows from the rollouts that it observed."""
-        config = self._config
-        return any(one is not None for one in (config.curriculum, config.tiers, config.difficulty_filter))
+        options = self._options
+        return any(one is not None for one in (options.by, options.tiers, options.difficulty_filter))
 
     def choose(self, step: int) -> list[Task]:
         """The tasks of a step."""
-        size = self._config.prompts_per_step
+        size = self._config.grpo.prompts_per_step
         out = self.difficulty.left_out(step, wanted=size)
-        if self._config.curriculum is not None:
+        if self._options.by is not None:
             places = self._mixed(size, f"{step}", out)
         else:
             places = [place for place in tasks_of_step(step, len(self._tasks), self._config) if place not in out]
@@ -141,7 +146,7 @@ class Curriculum:
         out = self.difficulty.left_out(step)
         free = [place for place, task in enumerate(self._tasks) if task.id not in taken and place not in out]
         count = min(count, len(free))
-        if self._config.curriculum is None:
+        if self._options.by is None:
             places = random.Random(f"{self._config.seed}/{step}/{round_number}").sample(free, count)
         else:
             places = self._mixed(count, f"{step}/{round_number}", frozenset(range(len(self._tasks))) - set(free))
@@ -167,7 +172,7 @@ class Curriculum:
                 seen.append(statistics.pstdev(scores))
 
     def _kind(self, task: Task) -> str:
-        return task.tags[self._config.curriculum] if self._config.curriculum is not None else ""
+        return task.tags[self._options.by] if self._options.by is not None else ""
 
     def _counts(self, size: int, room: Mapping[str, int], chance: random.Random) -> dict[str, int]:
         """How many tasks of each kind: systematic sampling, so that a step is as mixed as the weights are."""
@@ -223,7 +228,7 @@ class Curriculum:
 
 def tasks_of_step(step: int, task_count: int, config: TrainConfig) -> list[int]:
     """The places of a step's tasks, all different. Every epoch shuffles anew; nothing is remembered to resume."""
-    size = config.prompts_per_step
+    size = config.grpo.prompts_per_step
     epoch, place = divmod(step, max(1, task_count // size))
     order = list(range(task_count))
     random.Random(f"{config.seed}/{epoch}").shuffle(order)

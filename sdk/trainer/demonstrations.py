@@ -1,45 +1,38 @@
-"""Demonstrations are played in the world before anything is learned from them.
+"""Demonstrations are played in the world before the warm start learns from them.
 
-A demonstration that does not pass the run's own verifier means that the task, the tools or the verifier
-is wrong; finding it here costs seconds, and training on it would cost the run.
+A demonstration that does not pass the run's own verifier means that the task, the tools or the verifier is wrong.
+Finding this here costs seconds; training on it would cost the run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mcp_bridge.ledger.lines import Listener
 from mcp_bridge.records import Tool
-from mcp_bridge.world import WorldSource
 
 from ..errors import ConfigError
 from ..evaluation.conditions import is_success
-from ..policies.rendering import ChatRenderer, render_demonstration
+from ..policies.rendering import ChatRenderer
 from ..policies.scripted import replay_demonstration
-from ..policies.shown_tools import render_less
-from ..progress import Progress
+from ..policies.token_agent import render_demonstration
+from ..policies.tool_prompt import render_less
 from ..records import Rollout, Task, TokenRow, ToolPrompt
 from ..rollouts.episode import Job
-from ..rollouts.limits import Limits
-from ..rollouts.scripts import play_scripts
-from ..verifiers import VerifierLike
+from ..rollouts.run_context import RunContext, play_scripts
 
 _SHOWN = 5
 
 
 async def replay_demonstrations(
     tasks: Sequence[Task],
+    context: RunContext,
     *,
-    source: WorldSource,
-    verifier: VerifierLike,
-    limits: Limits,
-    concurrency: int,
-    threshold: float,
-    progress: Progress,
-    on_call: Listener | None = None,
     show: Callable[[Task], ToolPrompt] = lambda _: "full",
+    found: bool = False,
 ) -> list[Rollout]:
     """The demonstrations as rollouts, with the tools' real results. Raises ConfigError if one does not succeed.
+
+    `found`: a search found them; those that do not succeed again are left out, and the console says so.
 
     `show`: how much of the tools each is to show when it is trained on.
     """
@@ -48,22 +41,26 @@ async def replay_demonstrations(
         (Job(id=f"demonstration/{task.id}", task=task, seed=0, tool_prompt=show(task)), replay_demonstration(task))
         for task in shown
     ]
-    with progress.track("gold check", len(shown)) as step:
-        played = await play_scripts(
-            plays,
-            source=source,
-            verifier=verifier,
-            limits=limits,
-            concurrency=concurrency,
-            step=step,
-            on_call=on_call,
-        )
-    _require_success(played, threshold)
+    with context.progress.track("gold check", len(shown)) as step:
+        played = await play_scripts(plays, context, step)
+    if found:
+        right = [rollout for rollout in played if _succeeds(rollout, context.success_threshold)]
+        if len(right) < len(played):
+            left_out = len(played) - len(right)
+            context.progress.say(
+                f"{left_out} of {len(played)} found demonstrations do not succeed again and are left out"
+            )
+        return right
+    _require_success(played, context.success_threshold)
     return played
 
 
+def _succeeds(rollout: Rollout, threshold: float) -> bool:
+    return rollout.scored and is_success(rollout, threshold)
+
+
 def _require_success(rollouts: Sequence[Rollout], threshold: float) -> None:
-    wrong = [r for r in rollouts if not (r.scored and is_success(r, threshold))]
+    wrong = [r for r in rollouts if not _succeeds(r, threshold)]
     if wrong:
         reasons = "\n".join(f"  task {r.task.id}: {_reason(r)}" for r in wrong[:_SHOWN])
         more = f"\n  and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
@@ -74,8 +71,8 @@ def _require_success(rollouts: Sequence[Rollout], threshold: float) -> None:
 
 
 def demonstration_rows(rollouts: Sequence[Rollout], renderer: ChatRenderer, tools: Sequence[Tool]) -> list[TokenRow]:
-    """What the policy would have sampled in each replayed demonstration, shown as much of the tools as it says, as rows
-    to train on."""
+    """The rows to train on: what the policy would have sampled in each replayed demonstration, with the demonstration's
+    tool prompt."""
     renderers = {length: render_less(renderer, length) for length in {rollout.tool_prompt for rollout in rollouts}}
     rows: list[TokenRow] = []
     for rollout in rollouts:

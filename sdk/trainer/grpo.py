@@ -1,10 +1,8 @@
-"""TRL's GRPOTrainer, fed by our rollouts.
+"""TRL's GRPOTrainer on the batches of the rollout engine.
 
-Three seams of TRL 1.16 are used, and a contract test pins each of them:
-`_prepare_inputs` (rollouts instead of generation; groups are never torn apart, so that their prefix is
-shared), `_get_per_token_logps_and_entropies` (only to measure how far
-sampler and trainer are apart), and the fused forward (`shared_prefix`). Losses, clipping, optimiser,
-schedules, checkpoints and distribution stay TRL's.
+It overrides documented methods of transformers' Trainer, and gives TRL a model with a fused forward of its own
+(`shared_prefix`) whose log-probabilities it reads. Losses, clipping, optimiser, schedules, checkpoints and distribution
+are TRL's.
 
 Axes: B rows of a micro-batch, P padded prompt, T padded completion.
 """
@@ -16,6 +14,7 @@ import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 import torch
@@ -23,22 +22,20 @@ from accelerate import Accelerator
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from ..policies.protocol import WeightPublisher
+from .base_trainer import BaseTrainer
 from .batch import Batch
-from .config import TrainConfig, sampling_level
-from .finite_gradients import FiniteGradients
+from .config import OffPolicyOptions, TrainConfig, rate_factor
 from .lora import plain_model
 from .micro_batches import Plan, collate_batch, over_budget
 from .processes import by_deepspeed, sharded, share, stage_ended, world_size
 from .rollout_worker import TrainingStopped
 from .sampler import NoteWeights, publish
-from .sharding import ShardsWeights, full, let_go, present_state, shard_frozen
-from .shared_prefix import checkpoint_layers, share_prefixes
-from .zero import accumulating
+from .sharding import accumulating, full, let_go, present_state, shard_frozen
+from .shared_prefix import IGNORED, checkpoint_layers, share_prefixes
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The policy that training must not drift far from: a copy of the weights, taken anew every so many steps.
@@ -58,16 +55,12 @@ class Reference:
     def __init__(self, model: torch.nn.Module, *, every: int | None, prepare: Callable[[Any], None]) -> None:
         shared = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
         self._to_shard = sharded()
-        self._model: Any = copy.deepcopy(model, {} if self._to_shard else dict(shared)).eval().requires_grad_(False)
+        self.model: Any = copy.deepcopy(model, {} if self._to_shard else dict(shared)).eval().requires_grad_(False)
         self._own = {
             name for name, weight in model.named_parameters(remove_duplicate=False) if id(weight) not in shared
         }
         self._every = every
-        prepare(self._model)
-
-    @property
-    def model(self) -> Any:
-        return self._model
+        prepare(self.model)
 
     def follow(self, model: torch.nn.Module, step: int) -> None:
         """At the beginning of a step: take the model's weights where it is time to."""
@@ -75,22 +68,22 @@ class Reference:
             self._take(present_state(model, self._own))
 
     def place(self, accelerator: Accelerator) -> None:
-        """Go where the accelerator computes: to its device, or into shards, for which all processes call this."""
+        """Move to the accelerator's device, or shard the weights, for which all processes call this."""
         if not sharded():
-            self._model.to(accelerator.device)
+            self.model.to(accelerator.device)
         elif self._to_shard:
-            shard_frozen(self._model, accelerator)
+            shard_frozen(self.model, accelerator)
             self._to_shard = False
 
     def rest(self) -> None:
-        """After use: free what a pass has gathered of the shards."""
-        let_go(self._model)
+        """After use: free the shards that a pass has gathered."""
+        let_go(self.model)
 
     def save(self, checkpoint: Path, *, write: bool = True) -> None:
         """Keep the weights beside a checkpoint's. All processes call this together where weights are sharded, and one
         of them with `write`."""
         weights = {}
-        for name, weight in self._model.state_dict().items():
+        for name, weight in self.model.state_dict().items():
             if name in self._own:
                 tensor = full(weight)
                 if write:
@@ -105,7 +98,7 @@ class Reference:
         self._take(load_file(checkpoint / FILE))
 
     def _take(self, state: Mapping[str, torch.Tensor]) -> None:
-        self._model.load_state_dict({name: state[name] for name in self._own}, strict=False)
+        self.model.load_state_dict({name: state[name] for name in self._own}, strict=False)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -115,32 +108,32 @@ _FURTHEST = 20.0
 ratios of `vespo` there, too. From 89 on a ratio is infinite in float32; clipped, its gradient is 0 times infinity."""
 
 
-def importance_weights(trainer_BT: torch.Tensor, sampler_BT: torch.Tensor, config: TrainConfig) -> torch.Tensor:
+def importance_weights(trainer_BT: torch.Tensor, sampler_BT: torch.Tensor, options: OffPolicyOptions) -> torch.Tensor:
     """[B, T] weights of the tokens' advantages, from the log-probabilities of both: finite, however far they are apart.
 
-    `truncate`: `min(r, cap)`. `mask`: `r` where `1/cap <= r <= cap`, else 0.
+    `token_truncate`: `min(r, cap)`. `token_mask`: `r` where `1/cap <= r <= cap`, else 0.
     """
-    ratio_BT = torch.exp(trainer_BT - sampler_BT)
-    if config.importance_correction == "truncate":
-        return ratio_BT.clamp(max=config.importance_cap)
-    within_BT = (ratio_BT <= config.importance_cap) & (ratio_BT >= 1 / config.importance_cap)
-    # Not `ratio * within`: above e^88 the ratio is infinite in float32, and infinity times 0 is no number.
+    ratio_BT, cap = torch.exp(trainer_BT - sampler_BT), options.importance_sampling_clip_max
+    if options.importance_sampling_mode == "token_truncate":
+        return ratio_BT.clamp(max=cap)
+    within_BT = (ratio_BT <= cap) & (ratio_BT >= 1 / cap)
+    # Not `ratio * within`: above e^88 the ratio is infinite in float32, and infinity times 0 is nan.
     return torch.where(within_BT, ratio_BT, 0.0)
 
 
-def correct(inputs: dict[str, torch.Tensor], trainer_BT: torch.Tensor, config: TrainConfig) -> None:
+def correct(inputs: dict[str, torch.Tensor], trainer_BT: torch.Tensor, options: OffPolicyOptions) -> None:
     """Weigh the advantages of a micro-batch in place, before TRL's loss reads them. Without a correction no ratio is
-    larger than e^20, which no clip leaves, so that one token cannot make the whole gradient no number.
+    larger than e^20, which no clip leaves, so that one token cannot make the whole gradient nan.
 
     Every one of TRL's losses is linear in the advantages for a positive weight, so a weight on them is a weight on the
     token's loss. The ratio that is clipped then starts at 1: it no longer holds what the correction has taken care of.
     What TRL masks by the sampler's probabilities (`off_policy_mask_threshold`) still sees those.
     """
     sampler_BT = inputs["sampling_per_token_logps"] = inputs["old_per_token_logps"]
-    if config.importance_correction == "none":
+    if options.importance_sampling_mode == "none":
         inputs["old_per_token_logps"] = torch.maximum(sampler_BT, trainer_BT - _FURTHEST)
         return
-    weights_BT = importance_weights(trainer_BT, sampler_BT, config)
+    weights_BT = importance_weights(trainer_BT, sampler_BT, options)
     inputs["advantages"] = inputs["advantages"].unsqueeze(1) * weights_BT
     inputs["old_per_token_logps"] = trainer_BT
 
@@ -149,7 +142,7 @@ def correct(inputs: dict[str, torch.Tensor], trainer_BT: torch.Tensor, config: T
 
 
 class CollectBatch(Protocol):
-    """How the trainer asks for rollouts: the step in, a batch out. The loop is closed here."""
+    """How the trainer asks for the batch of a step."""
 
     def __call__(self, step: int) -> Batch: ...
 
@@ -160,26 +153,27 @@ def make_trainer(
     *,
     config: TrainConfig,
     output_dir: str,
-    collect: CollectBatch,
-    publisher: WeightPublisher,
+    collect: CollectBatch | None,
+    publisher: WeightPublisher | None,
     callbacks: list[TrainerCallback],
     note_weights: NoteWeights | None = None,
 ) -> RolloutTrainer:
-    """A trainer that takes its batches from `collect`. `note_weights` hears of all that are published."""
+    """A trainer that takes its batches from `collect` and hands its weights to `publisher`; both are None in processes
+    that follow the first one. `note_weights` is called for all weights that are published."""
     # TRL's dataset only paces the loop, one row for each prompt of a step; `collect` knows which tasks they are.
-    pace = [{"prompt": str(place)} for place in range(config.prompts_per_step * world_size())]
+    pace = [{"prompt": str(place)} for place in range(config.grpo.prompts_per_step * world_size())]
 
     def prepare(one: Any) -> None:
-        if config.shared_prefix:
-            share_prefixes(plain_model(one), temperature=config.temperature)
+        if config.batching.shared_prefix:
+            share_prefixes(plain_model(one), temperature=config.grpo.temperature)
 
     def prepare_reference(one: Any) -> None:
-        add_fused_lm_head(plain_model(one), temperature=config.temperature)  # TRL does it to the policy alone
+        add_fused_lm_head(plain_model(one), temperature=config.grpo.temperature)  # TRL does it to the policy alone
         prepare(one)
 
     reference = None
-    if config.kl_coefficient:
-        reference = Reference(model, every=config.reference_every, prepare=prepare_reference)
+    if config.grpo.beta:
+        reference = Reference(model, every=config.grpo.ref_model_sync_steps, prepare=prepare_reference)
     trainer = RolloutTrainer(
         model=model,
         reward_funcs=_scored_elsewhere,
@@ -194,15 +188,26 @@ def make_trainer(
         options=config,
     )
     prepare(trainer.model)
-    if config.gradient_checkpointing:
+    if config.batching.gradient_checkpointing:
         checkpoint_layers(plain_model(trainer.model))
     # Set afterwards: with a coefficient from the start, TRL would load a reference of its own by the model's name.
-    trainer.beta = config.kl_coefficient
+    trainer.beta = config.grpo.beta
     return trainer
 
 
-class RolloutTrainer(FiniteGradients, ShardsWeights, GRPOTrainer):  # type: ignore[misc]
-    """GRPOTrainer whose batches come from `collect` and whose weights go to `publisher`."""
+class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
+    """GRPOTrainer whose batches come from `collect` and whose weights go to `publisher`.
+
+    Overridden, all of them documented methods of transformers' Trainer:
+
+    | method | because |
+    | --- | --- |
+    | `training_step` | TRL's generates completions; groups are never torn apart here, so that their prefix is shared |
+    | `compute_loss` | a step's parts are computed one after the other, and weighed by what is in them |
+    | `create_scheduler` | the first step already learns, and the rate may rise, stay and fall |
+    | `save_model`, `train` | a checkpoint keeps the reference, too |
+    | `log` | figures of the step beside TRL's |
+    """
 
     entropy_coef: float
     router_aux_loss_coef: float
@@ -210,8 +215,8 @@ class RolloutTrainer(FiniteGradients, ShardsWeights, GRPOTrainer):  # type: igno
     def __init__(
         self,
         *,
-        collect: CollectBatch,
-        publisher: WeightPublisher,
+        collect: CollectBatch | None,
+        publisher: WeightPublisher | None,
         note_weights: NoteWeights | None,
         reference: Reference | None,
         options: TrainConfig,
@@ -223,32 +228,32 @@ class RolloutTrainer(FiniteGradients, ShardsWeights, GRPOTrainer):  # type: igno
         self._collect = collect
         self._publisher = publisher
         self._note_weights = note_weights
-        self._pad_id = int(self._tokenizer.pad_token_id)
         self._micro_batches: list[list[dict[str, torch.Tensor]]] = []
+        self._parts_taken = 0
+        self._figures: dict[str, list[float]] = {}
 
-    def _send_telemetry(self) -> None:
-        """TRL reports each trainer to its hub by default; this library sends nothing."""
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """A rate that rises, stays and falls, unless TRL's own options ask for another schedule.
-
-        The first step already learns: the schedules of transformers begin with a rate of 0, a whole step of rollouts
-        for nothing.
-        """
-        rise, fall = self._options.rise_and_fall
-        if not rise and not fall:
-            return super().create_scheduler(num_training_steps, optimizer)
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
+        """The schedule of the options, whose first step already learns. `num_training_steps` are theirs."""
         if getattr(self, "lr_scheduler", None) is None:
-
-            def factor(step: int) -> float:
-                return min(1.0, (step + 1) / (rise + 1), max(0.0, (num_training_steps - step) / (fall + 1)))
-
+            factor = rate_factor(self._options.grpo)
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, factor)
         return self.lr_scheduler
 
-    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:  # noqa: ARG002
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:  # noqa: ARG002
+        """Forward and backward passes of the next part of the step's batch. `inputs` only paces the loop."""
+        model.train()
+        if callable(getattr(self.optimizer, "train", None)):
+            self.optimizer.train()  # of those that need no schedule
+        with self.compute_loss_context_manager():
+            loss = self.compute_loss(model, self.next_inputs())
+        self.accelerator.backward(loss, **({"scale_wrt_gas": False} if by_deepspeed() else {}))
+        return loss.detach()
+
+    def next_inputs(self) -> dict[str, Any]:
+        """What `compute_loss` takes for the next accumulation step; rollouts are collected when a step begins."""
         steps = self.args.steps_per_generation
-        if self._step % (steps * self.num_iterations) == 0 or not self._micro_batches:
+        place = self._parts_taken % steps
+        if place == 0:
             step = self.state.global_step
             if self._reference is not None:
                 self._reference.place(self.accelerator)
@@ -256,27 +261,31 @@ class RolloutTrainer(FiniteGradients, ShardsWeights, GRPOTrainer):  # type: igno
             batch = self._next_batch(step)
             plan = Plan(
                 parts=steps,
-                token_budget=self._options.tokens_per_micro_batch,
-                shared_prefix=self._options.shared_prefix,
+                token_budget=self._options.batching.tokens_per_micro_batch,
+                shared_prefix=self._options.batching.shared_prefix,
                 processes=self.accelerator.num_processes,
                 process=self.accelerator.process_index,
             )
             if plan.token_budget is not None:
-                self._metrics["train"]["rows_over_budget"].append(over_budget(batch, plan.token_budget))
-                self._metrics["train"]["micro_batches"].append(sum(map(len, plan.parts_of(batch))))
+                self._note("rows_over_budget", over_budget(batch, plan.token_budget))
+                self._note("micro_batches", sum(map(len, plan.parts_of(batch))))
+            pad_id = int(self.processing_class.pad_token_id)
             self._micro_batches = collate_batch(
-                batch, plan, loss_type=self.loss_type, pad_id=self._pad_id, device=self.accelerator.device
+                batch, plan, loss_type=self.loss_type, pad_id=pad_id, device=self.accelerator.device
             )
-        return {"parts": self._micro_batches[self._step % steps]}
+        self._parts_taken += 1
+        return {"parts": self._micro_batches[place]}
 
     def _next_batch(self, step: int) -> Batch:
-        """Publish the weights and collect the step's rollouts: the first process does, and the others hear of it.
+        """Publish the weights and collect the step's rollouts: the first process does, and sends the batch to all.
 
-        Raises what collecting raises, and `TrainingStopped` in the others then.
+        Raises what collecting raises; the other processes then raise `TrainingStopped`.
         """
         batch: Any = None
         model = self.whole_model()
         if self.accelerator.is_main_process:
+            assert self._collect is not None
+            assert self._publisher is not None
             try:
                 publish(self._publisher, model, version=step, note=self._note_weights)
                 batch = self._collect(step)
@@ -321,83 +330,98 @@ class RolloutTrainer(FiniteGradients, ShardsWeights, GRPOTrainer):  # type: igno
     def _part_loss(self, model: Any, part: dict[str, torch.Tensor]) -> torch.Tensor:
         if self._reference is not None and "ref_per_token_logps" not in part:
             part["ref_per_token_logps"] = self._reference_logps(self._reference, part)
-        return self._compute_loss(model, part)
+        width = part["completion_ids"].size(1)
+        inputs = dict(part)
+        logps_BT = torch.empty(0)
 
-    def _reference_logps(self, reference: Reference, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        """[B, T] log-probabilities of the completion under the reference."""
-        with torch.no_grad():
-            outputs = super()._get_per_token_logps_and_entropies(
-                reference.model,
-                torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
-                torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1),
-                inputs["completion_ids"].size(1),
-            )
-        reference.rest()
-        logps_BT: torch.Tensor = outputs[0]
-        return logps_BT
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            """`model`, whose log-probabilities the correction needs: TRL reads the advantages after it has them."""
+            nonlocal logps_BT
+            outputs = model(*args, **kwargs)
+            logps_BT = outputs.log_probs[:, -width:].detach()
+            correct(inputs, logps_BT, self._options.off_policy)
+            return outputs
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        outputs = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        self._last_logps_BT = outputs[0].detach()
-        # TRL reads the advantages after it has these log-probabilities, which the correction needs.
-        correct(self._inputs, self._last_logps_BT, self._options)
-        return outputs
-
-    def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        self._inputs = dict(inputs)
         coefficients = self.entropy_coef, self.router_aux_loss_coef
-        self.entropy_coef *= float(inputs["entropy_scale"])
-        self.router_aux_loss_coef *= float(inputs["balance_scale"])
+        self.entropy_coef *= float(part["entropy_scale"])
+        self.router_aux_loss_coef *= float(part["balance_scale"])
         try:
-            loss: torch.Tensor = super()._compute_loss(model, self._inputs) * inputs["loss_scale"]
+            loss: torch.Tensor = super().compute_loss(observed, inputs) * part["loss_scale"]
         finally:
             self.entropy_coef, self.router_aux_loss_coef = coefficients
-        mask_BT = inputs["completion_mask"].bool() & inputs["tool_mask"].bool()
+        mask_BT = part["completion_mask"].bool() & part["tool_mask"].bool()
         if bool(mask_BT.any()):
-            gap = (self._last_logps_BT - inputs["old_per_token_logps"])[mask_BT].abs()
-            self._metrics["train"]["sampler_gap/mean"].append(gap.mean().item())
-            self._metrics["train"]["sampler_gap/max"].append(gap.max().item())
+            gap = (logps_BT - part["old_per_token_logps"])[mask_BT].abs()
+            self._note("sampler_gap/mean", gap.mean().item())
+            self._note("sampler_gap/max", gap.max().item())
         return loss
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        # Before the rest: TRL's `trainer_state.json` comes last, and makes a checkpoint one that can be gone on from.
-        if self._reference is not None:
-            folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            self._reference.save(folder, write=self.args.should_save)
-        super()._save_checkpoint(model, trial)
+    def _reference_logps(self, reference: Reference, part: dict[str, torch.Tensor]) -> torch.Tensor:
+        """[B, T] log-probabilities of the completion under the reference."""
+        ids = torch.cat([part["prompt_ids"], part["completion_ids"]], dim=1)
+        mask = torch.cat([part["prompt_mask"], part["completion_mask"]], dim=1)
+        width = part["completion_ids"].size(1)
+        labels = ids.masked_fill(mask == 0, IGNORED)
+        labels[:, :-width] = IGNORED
+        with torch.no_grad(), self.accelerator.autocast():
+            outputs = reference.model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
+        reference.rest()
+        logps_BT: torch.Tensor = outputs.log_probs[:, -width:]
+        return logps_BT
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        if self._reference is not None:
+    def _note(self, name: str, value: float) -> None:
+        self._figures.setdefault(name, []).append(value)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        logs.update({name: fmean(values) for name, values in self._figures.items()})
+        self._figures.clear()
+        super().log(logs, start_time)
+
+    def save_model(self, output_dir: str | None = None, **kwargs: Any) -> None:
+        # With the weights, which come first: `trainer_state.json` comes last, and makes a checkpoint a whole one.
+        if self._reference is not None and output_dir is not None:
+            self._reference.save(Path(output_dir), write=self.args.should_save)
+        super().save_model(output_dir, **kwargs)
+
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> Any:
+        if resume_from_checkpoint and self._reference is not None:
             self._reference.load(Path(resume_from_checkpoint))
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
 
 def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
+    grpo = config.grpo
     options: dict[str, Any] = {
         "output_dir": output_dir,
         "seed": config.seed,
-        "max_steps": config.grpo_steps,
-        "learning_rate": config.learning_rate,
-        "lr_scheduler_type": "constant",
-        "per_device_train_batch_size": config.group_size * config.prompts_per_step // config.parts,
+        "max_steps": grpo.max_steps,
+        "learning_rate": grpo.learning_rate,
+        "lr_scheduler_type": "constant",  # `create_scheduler` makes that of the options
+        "per_device_train_batch_size": grpo.num_generations * grpo.prompts_per_step // config.parts,
         "gradient_accumulation_steps": config.parts,
         "steps_per_generation": config.parts,
-        "num_generations": config.group_size,
-        "temperature": config.temperature,
-        "loss_type": config.loss_type,
-        "importance_sampling_level": sampling_level(config),
-        "epsilon": config.clip_low,
-        "epsilon_high": config.clip_high,
+        "num_generations": grpo.num_generations,
+        "temperature": grpo.temperature,
+        "loss_type": grpo.loss_type,
+        "importance_sampling_level": grpo.sampling_level,
+        "epsilon": grpo.epsilon,
+        "epsilon_high": grpo.epsilon_high,
+        "delta": grpo.delta,
+        "entropy_coef": grpo.entropy_coef,
+        "top_entropy_quantile": grpo.top_entropy_quantile,
+        "off_policy_mask_threshold": config.off_policy.off_policy_mask_threshold,
         "beta": 0.0,
         "max_completion_length": config.limits.max_tokens,
         "gradient_checkpointing": False,  # `checkpoint_layers` does it, for attention by tree, too
-        "bf16": config.bf16,
+        "bf16": config.batching.bf16,
         "use_cpu": not torch.cuda.is_available(),
         "logging_steps": 1,
         "logging_strategy": "steps",
         "save_strategy": "steps",
-        "save_steps": config.checkpoint_every,
-        "save_total_limit": None if config.validation else 2,  # where one is chosen, `ThinCheckpoints` does it
+        "save_steps": grpo.save_steps,
+        "save_total_limit": None
+        if config.evaluation.validation
+        else 2,  # where one is chosen, `ThinCheckpoints` does it
         "report_to": "none",
         "disable_tqdm": True,
         "remove_unused_columns": False,
@@ -405,7 +429,7 @@ def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
     }
     if sharded():  # as `_without_exchange`, between the micro-batches
         options["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
-    return GRPOConfig(**{**options, **config.trl})
+    return GRPOConfig(**options, **config.trl.model_dump())
 
 
 def _scored_elsewhere(**_: Any) -> list[float]:

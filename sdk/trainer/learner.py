@@ -5,6 +5,7 @@ Loads torch; imported only when a run begins. TRL's trainers are synchronous and
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import threading
@@ -19,34 +20,52 @@ import anyio.lowlevel
 import anyio.to_thread
 from transformers import PrinterCallback
 
-from ..errors import plain_errors
-from ..evaluation.measuring import MEASURED_TEMPERATURE
+from ..errors import ToolbakeError, plain_errors
+from ..evaluation.measurement import MEASURED_TEMPERATURE
 from ..idle_threads import let_idle_threads_go
 from ..policies.models import LoadedModel, load_model
-from ..policies.models.quiet_loading import quiet_loading
+from ..policies.models.saving import quiet_loading
 from ..policies.models.smollm2 import embedded_folder
 from ..policies.protocol import Sampling
 from ..policies.rendering import ChatRenderer, make_renderer
+from ..policies.token_agent import TokenAgent
 from ..policies.tool_prompt import describe_trained
-from ..progress import Progress
 from ..records import Task, TokenRow
 from ..rollouts.engine import RolloutEngine
-from ..rollouts.forkable import ForkableAgent
 from ..rollouts.forks import how_worlds_are_copied
-from ..traces.run_folder import RunFolder
+from ..rollouts.run_context import RunContext
 from .auditor import AUDIT
 from .callbacks import StepMetrics, StopOnRequest, ThinCheckpoints, WarmStartProgress
 from .config import TrainConfig
 from .curriculum import Curriculum
+from .groups import STAGE
 from .grpo import make_trainer
 from .lora import keep_model, load_kept, plain_model, with_adapters
-from .processes import holding_device, stage_ended, tell
-from .rollout_worker import BROKEN, FIGURES, STAGE, Collector, TrainingStopped
-from .sampler import Sampler, open_sampler, publish, sampler_facts
+from .processes import Command, holding_device, join, sharded, share, stage_ended, tell
+from .rollout_worker import BROKEN, FIGURES, Collector, TrainingStopped
+from .sampler import Sampler, open_sampler, publish, sampler_facts, weights_digest
+from .sharding import forget_weights
 from .shared_prefix import check_fits
 from .validation import forget_after
 from .warm_start import make_warm_start
-from .weights_digest import weights_digest
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def run_trainer(make: Callable[[], Any], checkpoint: Path | None) -> Any:
+    """Make a trainer and train to its end, or until it is stopped; returns it."""
+    with quiet_loading():
+        trainer = make()
+        trainer.remove_callback(PrinterCallback)  # the progress bars show its figures
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    return trainer
+
+
+def leave_training(model: Any) -> None:
+    """Give a model its class's own forward again: TRL and the shared-prefix forward replace that of the instance."""
+    plain_model(model).__dict__.pop("forward", None)
+    model.eval()
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # TRL's trainers are synchronous: each runs in a worker thread, and can be stopped from the event loop.
@@ -70,17 +89,14 @@ class TrainerThread:
         try:
             if self._stop.is_set():
                 return
-            with quiet_loading():
-                trainer = self._make(StopOnRequest(self._stop))
-                trainer.remove_callback(PrinterCallback)  # our progress bars say it
-                trainer.train(resume_from_checkpoint=str(self._checkpoint) if self._checkpoint else None)
+            trainer = run_trainer(partial(self._make, StopOnRequest(self._stop)), self._checkpoint)
             self.finished = trainer.state.global_step >= trainer.args.max_steps
         finally:
             let_idle_threads_go()
             self._ended.set()
 
     async def stop_when_cancelled(self, on_stop: Callable[[], None] | None) -> None:
-        """In the event loop, beside `work`: pass a cancellation on to the thread."""
+        """In the event loop, beside `work`: stop the thread when this task is cancelled."""
         try:
             await anyio.sleep_forever()
         finally:
@@ -89,7 +105,7 @@ class TrainerThread:
                 on_stop()
 
     async def wait_for_end(self) -> None:
-        """Return once the thread touches nothing any more, also when an interrupt came past the task group."""
+        """Wait until the thread has ended, also when an interrupt has bypassed the task group."""
         self._stop.set()
         with anyio.CancelScope(shield=True):
             while self._started.is_set() and not self._ended.is_set():
@@ -100,15 +116,14 @@ class TrainerThread:
 
 
 @asynccontextmanager
-async def open_learner(
-    model: str | Path | None, *, config: TrainConfig, folder: RunFolder, progress: Progress
-) -> AsyncIterator[Learner]:
+async def open_learner(model: str | Path | None, config: TrainConfig, context: RunContext) -> AsyncIterator[Learner]:
     """Load the model, start its engine, and stop it at the end."""
+    folder, progress = context.run_folder, context.progress
     # float32 also on a GPU: with bfloat16 weights and no master copy, small updates round to nothing.
     device = holding_device() if config.engine != "embedded" else None
     load = partial(load_model, str(model) if model is not None else None, dtype="float32", device=device)
     loaded = await anyio.to_thread.run_sync(load)
-    if config.shared_prefix:
+    if config.batching.shared_prefix:
         check_fits(loaded.model)
     if config.weights_digests == "published":
         folder.record_published(0, await anyio.to_thread.run_sync(weights_digest, loaded.model))
@@ -122,26 +137,28 @@ async def open_learner(
     async with open_sampler(loaded, source=source, config=config, folder=place, progress=progress) as engine:
         if holding_device() is not None:
             loaded.model.to(holding_device())  # the embedded engine has its own copy, on the GPU
-        yield Learner(loaded, engine, config=config, folder=folder, progress=progress)
+        yield Learner(loaded, engine, config, context)
 
 
 class Learner:
-    """A model in training. `agent` speaks with the weights last published."""
+    """A model in training. `agent` samples from the weights last published."""
 
-    def __init__(
-        self, loaded: LoadedModel, engine: Sampler, *, config: TrainConfig, folder: RunFolder, progress: Progress
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, engine: Sampler, config: TrainConfig, context: RunContext) -> None:
         self.name = loaded.name
         self.model = with_adapters(loaded.model, config)
         self.tokenizer = loaded.tokenizer
         self.renderer: ChatRenderer = make_renderer(loaded.tokenizer, family=loaded.family)
         self.engine = engine
-        self.agent = ForkableAgent(engine, self.renderer, name=loaded.name)
+        self.agent = TokenAgent(engine, self.renderer, name=loaded.name)
         self._version = 0
         self._config = config
-        self._folder = folder
-        self._progress = progress
-        self._note_weights = folder.record_published if config.weights_digests == "published" else None
+        self._context = context
+        self._folder, self._progress = context.run_folder, context.progress
+        self._note_weights = self._folder.record_published if config.weights_digests == "published" else None
+
+    def use_options(self, config: TrainConfig) -> None:
+        """Go on with options that were settled after the model was loaded."""
+        self._config = config
 
     async def warm_start(self, rows: Sequence[TokenRow], shown: Mapping[str, int]) -> None:
         """Supervised training on demonstration rows; done once, its weights are kept for a resumed run.
@@ -155,7 +172,7 @@ class Learner:
             self._folder.drop_metrics_after(-1, "warm_start")
             output_dir = str(self._folder.checkpoints / "warm_start_trainer")
             tell("warm_start", (list(rows), output_dir, self._config, None))
-            with self._progress.track("warm start", self._config.warm_start_steps or 0) as step:
+            with self._progress.track("warm start", self._config.warm_start.max_steps or 0) as step:
                 progress = WarmStartProgress(self._folder, step)
 
                 def make(stop: StopOnRequest) -> Any:
@@ -169,7 +186,7 @@ class Learner:
                     )
 
                 await self._run(make)
-            self._keep(kept)
+            self.keep(kept)
             self._folder.record_weights(kept, version=0)
             self._folder.finish_stage("warm_start", {"demonstrations": len(rows), "tool_prompts": dict(shown)})
         await self._publish(version=0)
@@ -193,14 +210,14 @@ class Learner:
             forget_after(self._folder, done)
             if self._folder.resumed and (done or dropped):
                 self._progress.say(f"going on from step {done}; {dropped} rollouts of unsaved steps set aside")
-            if checkpoint is not None and done >= self._config.grpo_steps:
+            if checkpoint is not None and done >= self._config.grpo.max_steps:
                 self._load(checkpoint)
             else:
                 await self._reinforce(engine, tasks, validation, output_dir, checkpoint, done)
-            self._keep(kept)
-            self._folder.record_weights(kept, version=self._config.grpo_steps)
-            self._folder.finish_stage(STAGE, {"steps": self._config.grpo_steps})
-        await self._publish(version=self._config.grpo_steps)
+            self.keep(kept)
+            self._folder.record_weights(kept, version=self._config.grpo.max_steps)
+            self._folder.finish_stage(STAGE, {"steps": self._config.grpo.max_steps})
+        await self._publish(version=self._config.grpo.max_steps)
 
     async def _reinforce(
         self,
@@ -211,11 +228,9 @@ class Learner:
         checkpoint: Path | None,
         done: int,
     ) -> None:
-        with self._progress.track("GRPO", self._config.grpo_steps, done) as step:
+        with self._progress.track("GRPO", self._config.grpo.max_steps, done) as step:
             curriculum = Curriculum(tasks, self._config)
-            collector = Collector(
-                engine, curriculum, config=self._config, folder=self._folder, step=step, validation=validation
-            )
+            collector = Collector(engine, curriculum, self._config, self._context, step=step, validation=validation)
             collector.recall(done)
 
             def make(stop: StopOnRequest) -> Any:
@@ -229,12 +244,12 @@ class Learner:
                     note_weights=self._note_weights,
                     callbacks=[
                         StepMetrics(self._folder, collector, curriculum),
-                        *([ThinCheckpoints(self._config)] if self._config.validation else []),
+                        *([ThinCheckpoints(self._config)] if self._config.evaluation.validation else []),
                         stop,
                     ],
                 )
 
-            if self._config.branches:
+            if self._config.rollouts.branches:
                 self._progress.say(f"rollouts branch; their worlds {how_worlds_are_copied(engine.source)}")
             tell("grpo", (str(output_dir), self._config, checkpoint))
             async with collector.sampling():
@@ -244,13 +259,13 @@ class Learner:
         """Write the model for use; checkpoints that a finished run no longer needs are removed."""
         # What a trainer leaves in a model's config is not there when a finished run is opened again.
         if not self._folder.has_weights(self._folder.model_dir, self._version):
-            self._keep(self._folder.model_dir)
+            self.keep(self._folder.model_dir)
             self._folder.record_weights(self._folder.model_dir, version=self._version)
         for leftover in (STAGE, "warm_start_trainer", "untrained"):
             shutil.rmtree(self._folder.checkpoints / leftover, ignore_errors=True)
 
     def facts(self) -> dict[str, Any]:
-        """What the report says of the model."""
+        """Facts of the model, for the report."""
         weights = list(self.model.parameters())
         trained = sum(weight.numel() for weight in weights if weight.requires_grad)
         whole = sum(weight.numel() for weight in weights)
@@ -276,9 +291,7 @@ class Learner:
                     group.cancel_scope.cancel()
         finally:
             await thread.wait_for_end()
-            # TRL and the shared-prefix forward patch the instance; the class's own forward comes back.
-            plain_model(self.model).__dict__.pop("forward", None)
-            self.model.eval()
+            leave_training(self.model)
         if thread.finished:
             stage_ended()
         else:
@@ -286,20 +299,17 @@ class Learner:
             raise TrainingStopped("training stopped before its last step; the same call goes on from the run folder")
 
     async def use(self, folder: Path, *, version: int) -> None:
-        """Speak with weights that the run has kept, and end with them unless others are used later."""
+        """Sample from weights that the run has kept, and end with them unless others are used later."""
         self._load(folder)
         await self._publish(version=version)
-
-    def keep(self, folder: Path) -> None:
-        """Write the present weights into a folder of the run."""
-        self._keep(folder)
 
     async def _publish(self, *, version: int) -> None:
         self._version = version
         note = self._note_weights
         await anyio.to_thread.run_sync(partial(publish, self.engine, self.model, version=version, note=note))
 
-    def _keep(self, folder: Path) -> None:
+    def keep(self, folder: Path) -> None:
+        """Write the present weights into a folder of the run."""
         keep_model(
             self.model,
             self.tokenizer,
@@ -318,7 +328,7 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, int]:
     """The newest checkpoint that was written to its end, and the steps done in it; (None, 0) where there is none.
 
     TRL writes `trainer_state.json` last, so a checkpoint without a whole one was cut off by a kill and is removed. One
-    that is there and cannot be read (its disk does not answer, say) is an error: nothing is removed for it.
+    that exists and cannot be read, as on a disk that does not answer, is an error: nothing is removed.
     """
     found: list[tuple[int, Path]] = []
     for path in folder.glob("checkpoint-*") if folder.is_dir() else []:
@@ -331,3 +341,43 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, int]:
         return None, 0
     steps, path = max(found)
     return path, steps
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The other processes of a training: each computes its part of what the first one commands.
+
+
+def follow(model: str | Path | None, config: TrainConfig) -> Any:
+    """Of the other processes: compute with the first one until it is done. Returns its result.
+
+    Raises `ToolbakeError` when the first one has failed.
+    """
+    join()  # first: loading asks which process this is, and which GPU is its own
+    loaded = load_model(str(model) if model is not None else None, dtype="float32", device=holding_device())
+    network = with_adapters(loaded.model, config)
+    if sharded():
+        forget_weights(network)
+    while True:
+        command = share(None)
+        if not isinstance(command, Command) or command.do == "failed":
+            raise ToolbakeError(f"the first process failed: {getattr(command, 'what', command)}")
+        if command.do == "end":
+            return command.what
+        if command.do == "load":
+            if not sharded():
+                load_kept(network, command.what)
+            continue
+        with contextlib.suppress(TrainingStopped):  # the first process raises the reason
+            run_trainer(partial(_follower, command, network, loaded.tokenizer), command.what[-1])
+        leave_training(network)
+
+
+def _follower(command: Command, network: Any, tokenizer: Any) -> Any:
+    """The trainer of the commanded stage. Only the first process collects rollouts and publishes weights."""
+    if command.do == "warm_start":
+        rows, output_dir, config, _ = command.what
+        return make_warm_start(network, tokenizer, rows, config=config, output_dir=output_dir, callbacks=[])
+    output_dir, config, _ = command.what
+    return make_trainer(
+        network, tokenizer, config=config, output_dir=output_dir, collect=None, publisher=None, callbacks=[]
+    )

@@ -24,23 +24,23 @@ from .config import TrainConfig
 
 
 def with_adapters(model: Any, config: TrainConfig) -> Any:
-    """`model` as it is, or with fresh adapters on every linear layer but the head where `lora_rank` asks for them.
+    """`model` as it is, or with fresh adapters on every linear layer but the head where `lora.r` asks for them.
 
     The adapters change nothing at first, and equal seeds give equal ones. The model's own weights are frozen; they are
     shared with `model`, whose linear layers are exchanged in place.
 
-    Raises `ConfigError` for a model with experts whose weights are no linear layers, as transformers has most of them:
-    PEFT adapts these by their tensors, which `merged_state` cannot merge.
+    Raises `ConfigError` for a mixture of experts that has the weights of its experts in one tensor, as most in
+    transformers: PEFT adapts such tensors, and `merged_state` cannot merge that.
     """
-    if not config.lora_rank:
+    if not config.lora.r:
         return model
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         adapted = get_peft_model(
             model,
             LoraConfig(
-                r=config.lora_rank,
-                lora_alpha=config.lora_alpha or 2 * config.lora_rank,
+                r=config.lora.r,
+                lora_alpha=config.lora.lora_alpha or 2 * config.lora.r,
                 lora_dropout=0.0,  # a shared token is computed once, so its rows could not have noise of their own
                 target_modules="all-linear",
                 task_type="CAUSAL_LM",
@@ -55,8 +55,8 @@ def with_adapters(model: Any, config: TrainConfig) -> Any:
     ]
     if packed:
         raise ConfigError(
-            f"lora_rank is {config.lora_rank}, but {packed[0]} of the model has the weights of all its experts in one "
-            "tensor, which adapters here cannot reach; set lora_rank to 0, which trains all weights, or take a model "
+            f"lora.r is {config.lora.r}, but {packed[0]} of the model has the weights of all its experts in one "
+            "tensor, which adapters here cannot reach; set lora.r to 0, which trains all weights, or take a model "
             "without experts"
         )
     return adapted
@@ -98,7 +98,7 @@ def keep_model(
     tool_prompt: TrainedToolPrompt | None = None,
     sampling: Sampling | None = None,
 ) -> None:
-    """Write the model whole, adapters merged, so that whoever loads models can load it; the adapter goes beside it."""
+    """Write the model with its adapters merged, so that any library can load it, and the adapter beside it."""
     adapter = model if isinstance(model, PeftModel) else None
     state = merged_state(model) if adapter is not None else None
     save_model(

@@ -70,7 +70,7 @@ def shared_out(groups: Sequence[Sequence[TrainRow]], parts: int) -> list[list[Tr
 
 
 def within_budget(rows: Sequence[TrainRow], budget: int, *, shared_prefix: bool) -> list[list[TrainRow]]:
-    """Rows in the order of their tokens, so that those with a common prefix stand together, cut where a part is full.
+    """Rows in the order of their tokens, so that those with a common prefix are adjacent, cut where a part is full.
 
     A part costs its distinct prefix tokens, or with `shared_prefix=False` what it is padded to: its rows times the
     longest prompt and the longest completion among them, which need not be of one row. A row that is larger than the

@@ -11,28 +11,28 @@ import anyio.to_thread
 
 from mcp_bridge import Handlers
 from mcp_bridge.extras import require_extra
-from mcp_bridge.toolsets.toolset import Toolset
 
 from ..connecting import connect
 from ..errors import ConfigError
-from ..evaluation.measuring import measure
+from ..evaluation.measurement import measure
 from ..evaluation.report import Report, build_report
-from ..policies.shown_tools import require_shown
-from ..policies.token_agent import TokenAgent
+from ..policies.model_source import require_shown
 from ..policies.tool_prompt import describe_trained, lengths_of, shown_by_default
 from ..probing import STAGE as PROBES
 from ..progress import Progress, Silent
 from ..records import Rollout
 from ..rollouts.engine import RolloutEngine
-from ..rollouts.forks import require_forkable
+from ..rollouts.forks import live_tools, require_forkable
+from ..rollouts.run_context import RunContext
+from ..synthesis.found_demonstrations import find_demonstrations, shared_state_line
 from ..tasks import ThreeWaySplit, spread
 from ..traces.run_folder import RunFolder
 from ..verifiers import VerifierLike, check_verifier
 from .config import TrainConfig
 from .curriculum import interleaved
 from .demonstrations import demonstration_rows, replay_demonstrations
-from .group_jobs import drawn_tool_prompt
-from .group_judging import check_groups
+from .first_success import needs_none
+from .groups import check_groups, drawn_tool_prompt
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
 from .sides import choose_sides, require_a_way_to_learn, settle
@@ -46,7 +46,7 @@ CHOSEN = "chosen on validation"
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What `sdk.train` leaves behind."""
+    """What `sdk.train` returns."""
 
     model_dir: Path
     """The tuned model, loadable by transformers and served by `sdk.serve`."""
@@ -86,66 +86,57 @@ async def train_async(
     check_processes(options)
     check_groups(verifier, options)
     if follows():
-        from .follower import follow
+        from .learner import follow
 
         result: TrainResult = await anyio.to_thread.run_sync(follow, model, options)
         return result
     if world_size() > 1:
         await anyio.to_thread.run_sync(join)
     try:
-        result = await _lead(
-            tools, prompts, verifier, model, output_dir, options, handlers, connect_timeout_s, progress
-        )
+        tasks = choose_sides(prompts, options)
+        options, settled = settle(options, tasks)
+        require_a_way_to_learn(tasks, options)
+        async with connect(
+            tools, call_timeout_s=options.limits.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
+        ) as source:
+            source.for_training(options.allow_destructive)
+            if options.rollouts.branches:
+                require_forkable(live_tools(source))
+            # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
+            identity = train_identity(
+                options,
+                model=model,
+                verifier=verifier,
+                train=tasks.train,
+                heldout=tasks.heldout,
+                tools=source,
+                validation=tasks.validation,
+                handlers=handlers,
+            )
+            path = run_folder_path(output_dir, identity)
+            needed = bytes_still_needed(model, path, options)
+            defaults = train_defaults(identity)
+            with RunFolder.create_or_resume(path, identity, needed_bytes=needed, defaults=defaults) as folder:
+                _say_what_is_there(folder, progress)
+                folder.record_tools(source.tools)
+                context = RunContext(
+                    tools=source,
+                    verifier=verifier,
+                    limits=options.limits,
+                    concurrency=options.rollouts.concurrency,
+                    folder=folder,
+                    progress=progress,
+                    success_threshold=options.evaluation.success_threshold,
+                    seed=options.seed,
+                )
+                for line in [*settled, *filter(None, [shared_state_line(context.tools)])]:
+                    progress.say(line)
+                result = await _Run(options, context, tasks).through(model)
     except BaseException as error:
         tell("failed", str(error) or type(error).__name__)
         raise
     tell("end", result)
     return result
-
-
-async def _lead(
-    tools: Any,
-    prompts: Any,
-    verifier: VerifierLike,
-    model: str | Path | None,
-    output_dir: str | Path | None,
-    options: TrainConfig,
-    handlers: Handlers | None,
-    connect_timeout_s: float,
-    progress: Progress,
-) -> TrainResult:
-    """The whole run, of the only process or of the first one."""
-    tasks = choose_sides(prompts, options)
-    options, settled = settle(options, tasks)
-    require_a_way_to_learn(tasks, options)
-    async with connect(
-        tools, call_timeout_s=options.limits.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
-    ) as source:
-        source.for_training(options.allow_destructive)
-        if options.branches:
-            require_forkable(source)
-        # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
-        identity = train_identity(
-            options,
-            model=model,
-            verifier=verifier,
-            train=tasks.train,
-            heldout=tasks.heldout,
-            source=tools,
-            tools=source.tools,
-            validation=tasks.validation,
-            handlers=handlers,
-        )
-        path = run_folder_path(output_dir, identity)
-        needed = bytes_still_needed(model, path, options)
-        defaults = train_defaults(identity)
-        with RunFolder.create_or_resume(path, identity, needed_bytes=needed, defaults=defaults) as folder:
-            _say_what_is_there(folder, progress)
-            for line in settled:
-                progress.say(line)
-            folder.record_tools(source.tools)
-            run = _Run(options, source, verifier, tasks, folder, progress)
-            return await run.through(model)
 
 
 def _say_what_is_there(folder: RunFolder, progress: Progress) -> None:
@@ -158,21 +149,11 @@ def _say_what_is_there(folder: RunFolder, progress: Progress) -> None:
 class _Run:
     """The stages of one run. Each is skipped if the folder has it already."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        source: Toolset,
-        verifier: VerifierLike,
-        tasks: ThreeWaySplit,
-        folder: RunFolder,
-        progress: Progress,
-    ) -> None:
+    def __init__(self, config: TrainConfig, context: RunContext, tasks: ThreeWaySplit) -> None:
         self.config = config
-        self.source = source
-        self.verifier = verifier
+        self.context = context
+        self.tools, self.folder, self.progress = context.tools, context.run_folder, context.progress
         self.train, self.validation, self.heldout = tasks
-        self.folder = folder
-        self.progress = progress
         self.conditions: dict[str, list[Rollout]] = {}
         self.stages: dict[str, str] = {}
         """Condition -> the stage of its rollouts."""
@@ -189,18 +170,22 @@ class _Run:
         demonstrations = await self._replayed_demonstrations()
         await self._probe()
         from .learner import open_learner
+        from .validation import keep_untrained
 
         self.progress.say(f"loading the model {model or '(embedded SmolLM2-135M-Instruct)'}")
-        async with open_learner(model, config=self.config, folder=self.folder, progress=self.progress) as learner:
-            engine = self._engine(learner.agent)
+        async with open_learner(model, self.config, self.context) as learner:
+            engine = self.context.engine(learner.agent)
             await self._measure(engine, UNTRAINED, "untrained")
             if self.validation:
-                await self._keep_untrained(learner, engine)
-            if self.config.warm_start_steps:
-                rows = demonstration_rows(demonstrations, learner.renderer, self.source.tools)
+                await keep_untrained(learner, engine, self.validation, self.context, self.config)
+            if self.config.warm_start.max_steps and not demonstrations:
+                demonstrations = await self._found_demonstrations(engine)
+                learner.use_options(self.config)
+            if self.config.warm_start.max_steps:
+                rows = demonstration_rows(demonstrations, learner.renderer, self.tools.tools)
                 await learner.warm_start(rows, Counter(rollout.tool_prompt for rollout in demonstrations))
                 await self._measure(engine, WARM, "after warm start")
-            if self.config.grpo_steps:
+            if self.config.grpo.max_steps:
                 await learner.grpo(engine, self.train, self.validation)
                 await self._measure(engine, TRAINED, "after GRPO")
             if self.validation:
@@ -209,53 +194,47 @@ class _Run:
         report = self._write_report(learner)
         return TrainResult(model_dir=self.folder.model_dir, run_dir=self.folder.path, report=report)
 
-    def _engine(self, agent: TokenAgent) -> RolloutEngine:
-        return RolloutEngine(
-            agent=agent,
-            source=self.source,
-            verifier=self.verifier,
-            limits=self.config.limits,
-            concurrency=self.config.concurrency,
-            on_call=self.folder.append_call,
-        )
-
-    async def _replayed_demonstrations(self) -> list[Rollout]:
+    async def _replayed_demonstrations(self, *, found: bool = False) -> list[Rollout]:
         shown = [task for task in self.train if task.demonstration]
-        chosen = spread(shown, self.config.warm_start_tasks) if self.config.warm_start_steps else []
-        if self.config.curriculum is not None:
-            chosen = interleaved(chosen, self.config.curriculum, self.config.seed)
+        chosen = spread(shown, self.config.warm_start.max_tasks) if self.config.warm_start.max_steps else []
+        if self.config.curriculum.by is not None:
+            chosen = interleaved(chosen, self.config.curriculum.by, self.config.seed)
         return await replay_demonstrations(
             chosen,
-            source=self.source,
-            verifier=self.verifier,
-            limits=self.config.limits,
-            concurrency=self.config.concurrency,
-            threshold=self.config.success_threshold,
-            progress=self.progress,
-            on_call=self.folder.append_call,
+            self.context,
             show=lambda task: drawn_tool_prompt(self.config, "demonstration", task.id),
+            found=found,
         )
+
+    async def _found_demonstrations(self, engine: RolloutEngine) -> list[Rollout]:
+        """Where the model has no success to begin with: those that a search finds. Without any, no warm start."""
+        options = self.config.warm_start
+        if await needs_none(engine, self.train, self.validation, self.context, self.config):
+            self.progress.say("no demonstration is searched: the model solves some of the tasks by itself")
+        else:
+            self.train = await find_demonstrations(
+                ThreeWaySplit(self.train, self.validation, self.heldout),
+                self.context,
+                wanted=min(options.max_tasks or len(self.train), (options.max_steps or 0) * options.batch_size),
+                allowed=self.config.allow_destructive,
+            )
+        rollouts = await self._replayed_demonstrations(found=True)
+        if not rollouts:
+            self.config = self.config.changed({"warm_start.max_steps": 0})
+            require_a_way_to_learn(ThreeWaySplit(self.train, self.validation, self.heldout), self.config)
+        return rollouts
 
     async def _probe(self) -> None:
-        """Before the first step: a verifier that degenerate policies earn would teach to be degenerate."""
-        if not self.config.probe_tasks or self.folder.stage(PROBES) is not None:
+        """Before training: a verifier that rewards degenerate policies would train one."""
+        if not self.config.probes.tasks or self.folder.stage(PROBES) is not None:
             return
-        from ..probing.probe_run import run_probes
+        from ..probing.probes import run_probes
 
-        report = await run_probes(
-            self.source,
-            spread(self.train, self.config.probe_tasks),
-            self.verifier,
-            threshold=self.config.success_threshold,
-            limits=self.config.limits,
-            concurrency=self.config.concurrency,
-            progress=self.progress,
-            on_call=self.folder.append_call,
-        )
+        report = await run_probes(spread(self.train, self.config.probes.tasks), self.context)
         self.folder.drop_after(PROBES, -2)
         for rollout in report.rollouts:
             self.folder.append_rollout(PROBES, rollout)
-        report.require_none(allowed=self.config.allow_probes)
+        report.require_none(allowed=self.config.probes.allow)
         if report.partly:
             self.progress.say(f"probing the verifier: {report.partial_credit}")
         self.folder.finish_stage(PROBES, {"rollouts": len(report.rollouts), "rewarded": len(report.findings)})
@@ -265,31 +244,19 @@ class _Run:
         self.conditions[title] = await measure(
             engine,
             self.heldout,
+            self.context,
             stage=stage,
-            folder=self.folder,
-            progress=self.progress,
             title=title,
-            seed=self.config.seed,
-            threshold=self.config.success_threshold,
             tool_prompt=shown_by_default(self.config.tool_prompt),
         )
         self.folder.finish_stage(stage, {"rollouts": len(self.conditions[title])})
 
-    async def _keep_untrained(self, learner: Learner, engine: RolloutEngine) -> None:
-        from .checkpoint_selection import keep_untrained
-
-        await keep_untrained(
-            learner, engine, self.validation, folder=self.folder, config=self.config, progress=self.progress
-        )
-
     async def _choose(self, learner: Learner, engine: RolloutEngine) -> None:
         """Take the weights that do best on the tasks kept aside, and measure them on the held-out ones."""
-        from .checkpoint_selection import choose_checkpoint
+        from .validation import choose_checkpoint
 
-        chosen, self.choice = await choose_checkpoint(
-            learner, engine, self.validation, folder=self.folder, config=self.config, progress=self.progress
-        )
-        if chosen == list(self.conditions)[-1]:  # the last row says it all
+        chosen, self.choice = await choose_checkpoint(learner, engine, self.validation, self.context, self.config)
+        if chosen == list(self.conditions)[-1]:  # the last measured weights are the chosen ones
             return
         if chosen in self.conditions:  # the same weights: measured already
             self.stages[CHOSEN], self.conditions[CHOSEN] = self.stages[chosen], self.conditions[chosen]
@@ -298,9 +265,7 @@ class _Run:
 
     def _write_report(self, learner: Learner) -> Report:
         from ..evaluation.plots import learning_curve
-        from ..evaluation.run_facts import call_facts, guard_facts, run_facts
-        from ..evaluation.run_reports import note_conditions
-        from ..evaluation.training_summary import TrainingSummary
+        from ..evaluation.report import TrainingSummary, call_facts, guard_facts, note_conditions, run_facts
 
         metrics = self.folder.read_metrics()
         report = build_report(
@@ -312,14 +277,14 @@ class _Run:
                 **learner.facts(),
                 **self.choice,
                 **run_facts(self.folder.info, self.folder.config),
-                **guard_facts(self.source),
+                **guard_facts(self.tools),
                 **call_facts(self.folder.read_calls()),
             },
-            training=TrainingSummary.from_metrics(metrics, stage="grpo") if self.config.grpo_steps else None,
-            success_threshold=self.config.success_threshold,
-            tools=self.source.tools,
+            training=TrainingSummary.from_metrics(metrics, stage="grpo") if self.config.grpo.max_steps else None,
+            success_threshold=self.config.evaluation.success_threshold,
+            tools=self.tools.tools,
         )
-        note_conditions(self.folder, self.stages, self.source.tools)
+        note_conditions(self.folder, self.stages, self.tools.tools)
         learning_curve(metrics, report.conditions, self.folder.curve_png, stage="grpo")
         report.write(self.folder.path)
         self.folder.finish_stage("report", {"conditions": list(self.conditions)})

@@ -1,9 +1,9 @@
 """Several training processes, as `accelerate launch` or `torchrun` start them: one leads, the others compute with it.
 
 The first process has the tools, the run folder and the sampler, and goes through the stages. The others run the same
-script; inside `sdk.train` they hear of each stage, make the same trainer, and get each step's batch. Every process
-forwards its share of the rows; the gradients are averaged, so that the update is that of one process. Each holds the
-whole model, or a shard of it (`sharding`).
+script; inside `sdk.train` they receive a command for each stage, make the same trainer, and get each step's batch.
+Every process forwards its share of the rows; the gradients are averaged, so that the update is that of one process.
+Each holds the whole model, or a shard of it (`sharding`).
 
 Rank and number of processes come from the environment that the launcher sets; alone, nothing here does anything.
 """
@@ -20,12 +20,12 @@ from ..errors import ConfigError
 from .config import TrainConfig
 
 _PATIENCE = timedelta(days=7)
-"""How long a process waits for another: while the first one samples and measures, the others have nothing to do."""
+"""How long a process waits for another: while the first one samples and measures, the others are idle."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """What the first process has the others do next."""
+    """What the other processes are to do next."""
 
     do: Literal["warm_start", "load", "grpo", "end", "failed"]
     what: Any = None
@@ -37,7 +37,7 @@ def world_size() -> int:
 
 
 def follows() -> bool:
-    """Whether this is a process that computes with another one that leads."""
+    """Whether another process leads this one."""
     return world_size() > 1 and int(os.environ.get("RANK", "0")) > 0
 
 
@@ -62,10 +62,10 @@ def check_processes(config: TrainConfig) -> None:
         if _asked(name):
             _check_sharding(config, name)
             check(config)
-    if world_size() > 1 and config.warm_start_steps != 0 and config.warm_start_batch % world_size():
+    if world_size() > 1 and config.warm_start.max_steps != 0 and config.warm_start.batch_size % world_size():
         raise ConfigError(
-            f"warm_start_batch is {config.warm_start_batch}, which {world_size()} processes cannot share evenly; "
-            f"use a multiple of {world_size()}"
+            f"warm_start.batch_size is {config.warm_start.batch_size}, which {world_size()} processes cannot share "
+            f"evenly; use a multiple of {world_size()}"
         )
 
 
@@ -75,10 +75,10 @@ def _check_sharding(config: TrainConfig, asked: str) -> None:
             f"{asked} is set, but there is one process, which has nothing to share weights with; set num_processes to "
             "2 or more, or launch without it"
         )
-    if "8bit" in (optimiser := str(config.trl.get("optim", ""))):
+    if "8bit" in (optimiser := config.trl.optim):
         raise ConfigError(
             f"the optimiser {optimiser!r} keeps its moments in a form of its own, not known to work on shards; "
-            "leave optim out, since the moments are sharded anyway"
+            "leave trl.optim out, since the moments are sharded anyway"
         )
 
 
@@ -91,7 +91,7 @@ def _check_fsdp(config: TrainConfig) -> None:  # noqa: ARG001
     if _asked("FSDP_ACTIVATION_CHECKPOINTING"):
         raise ConfigError(
             "fsdp_activation_checkpointing is true, but it would compute layers again without the attention of shared "
-            "prefixes; leave it out, and pass config={'gradient_checkpointing': True}"
+            "prefixes; leave it out, and pass config={'batching': {'gradient_checkpointing': True}}"
         )
     if not _asked("FSDP_CPU_RAM_EFFICIENT_LOADING"):
         raise ConfigError(
@@ -119,14 +119,14 @@ def _check_deepspeed(config: TrainConfig) -> None:
         if (device := os.environ.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{what.upper()}_DEVICE", "none")) != "none":
             raise ConfigError(
                 f"offload_{what}_device is {device!r}, but nothing is offloaded by DeepSpeed here; set it to none, and "
-                "use more processes, zero_stage: 3 or lora_rank where memory is short"
+                "use more processes, zero_stage: 3 or lora.r where memory is short"
             )
     _check_deepspeed_numbers(config)
-    if config.bf16:
+    if config.batching.bf16:
         raise ConfigError(
-            "bf16 is true, but DeepSpeed would keep the weights themselves in bfloat16, and what is sampled from and "
-            "kept would be rounded; leave bf16 out, or shard by FSDP2 (examples/distributed/fsdp2.yaml), which keeps "
-            "float32"
+            "batching.bf16 is true, but DeepSpeed would keep the weights themselves in bfloat16, and what is sampled "
+            "from and kept would be rounded; leave it out, or shard by FSDP2 (examples/distributed/fsdp2.yaml), which "
+            "keeps float32"
         )
     if (precision := _launched_precision()) != "no":
         raise ConfigError(
@@ -142,13 +142,10 @@ def _check_deepspeed_numbers(config: TrainConfig) -> None:
     clipping of 0, and nothing would be clipped.
     """
     ours: dict[str, tuple[str, dict[str, float]]] = {
-        "gradient_accumulation_steps": ("micro_batches", {"the warm start": 1, "GRPO": config.parts}),
-        "gradient_clipping": (
-            'trl={"max_grad_norm": ...}',
-            {"the warm start": 1.0, "GRPO": float(config.trl.get("max_grad_norm", 1.0) or 0)},
-        ),
+        "gradient_accumulation_steps": ("batching.micro_batches", {"the warm start": 1, "GRPO": config.parts}),
+        "gradient_clipping": ("trl.max_grad_norm", {"the warm start": 1.0, "GRPO": config.trl.max_grad_norm}),
     }
-    runs = {"the warm start": config.warm_start_steps != 0, "GRPO": config.grpo_steps > 0}
+    runs = {"the warm start": config.warm_start.max_steps != 0, "GRPO": config.grpo.max_steps > 0}
     for name, (option, by_stage) in ours.items():
         given = os.environ.get(f"ACCELERATE_{name.upper()}", "auto")
         wanted = {stage: value for stage, value in by_stage.items() if runs[stage]}
@@ -161,7 +158,7 @@ def _check_deepspeed_numbers(config: TrainConfig) -> None:
 
 
 def _says(text: str, number: float) -> bool:
-    if isinstance(number, int):  # accelerate hands on "2.0" as a text
+    if isinstance(number, int):  # accelerate passes "2.0" on as text
         return text == str(number)
     try:
         return float(text) == number
@@ -170,9 +167,9 @@ def _says(text: str, number: float) -> bool:
 
 
 def mixed_precision(config: TrainConfig) -> str:
-    """What passes are computed in, in accelerate's word: by the option `bf16`, else as the launcher's configuration
-    says; "no" where neither does, which is float32."""
-    return "bf16" if config.bf16 else _launched_precision()
+    """What passes are computed in, in accelerate's word: by the option `batching.bf16`, else as the launcher's
+    configuration says; "no" where neither does, which is float32."""
+    return "bf16" if config.batching.bf16 else _launched_precision()
 
 
 def _launched_precision() -> str:
@@ -192,14 +189,14 @@ def holding_device() -> str | None:
 
 class _Others:
     listening = True
-    """Whether they wait for a command, and not for this process's part of a step."""
+    """Whether the other processes wait for a command, and not for this process's part of a step."""
 
 
 def tell(do: Literal["warm_start", "load", "grpo", "end", "failed"], what: Any = None) -> None:
-    """Of the first process: send the others on. Blocks until they are there.
+    """Called by the first process: send the others a command. Blocks until they receive it.
 
-    That this process has failed in the middle of a step is not told: the others wait for its part of the step, and the
-    launcher ends them when this process ends.
+    A failure in the middle of a step is not sent: the others wait for this process's part of the step, and the launcher
+    ends them when this process exits.
     """
     if world_size() == 1 or (do == "failed" and not _Others.listening):
         return
@@ -208,7 +205,7 @@ def tell(do: Literal["warm_start", "load", "grpo", "end", "failed"], what: Any =
 
 
 def stage_ended() -> None:
-    """Of the first process: all have made the last step, or know that there is none. The others listen again."""
+    """Called by the first process when a stage has ended in all processes: the others wait for a command again."""
     _Others.listening = True
 
 

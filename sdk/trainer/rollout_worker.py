@@ -1,7 +1,7 @@
-"""From the trainer's thread to the event loop and back: one step's rollouts on request.
+"""The collector: it samples the rollouts of a step when the trainer asks for them.
 
-The trainer is synchronous and runs in a worker thread; rollouts run in the event loop that opened the
-tools. `Collector` is the one place where the two meet.
+The trainer is synchronous and runs in a worker thread; rollouts run in the event loop that opened the tools. Only
+`Collector` calls from one into the other.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -20,23 +18,22 @@ import anyio.from_thread
 
 from ..alarms import Alarm, AlarmSettings, Watch
 from ..errors import ToolbakeError
-from ..evaluation.measuring import require_scores
+from ..evaluation.measurement import require_scores
 from ..policies.protocol import Sampling
 from ..progress import Step
 from ..records import Rollout, Task, TokenRow
 from ..rollouts.branching import Branching
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
+from ..rollouts.run_context import RunContext
 from ..rollouts.stream import RolloutStream, StreamClosed, Ticket
 from ..rollouts.tree import grow_trees, parent_and_turn, sampled_turns
-from ..traces.run_folder import RunFolder
 from ..verifiers.verifier import judges_groups
 from .auditor import Audits
-from .batch import Batch, BatchStats, build_batch, build_branch_batch, build_turn_batch, with_audits
+from .batch import Batch, BatchOptions, BatchStats, build_batch, with_audits
 from .config import TrainConfig
 from .curriculum import Curriculum
-from .group_jobs import group_jobs, rewards_by_prompt
-from .group_judging import GroupJudging
+from .groups import STAGE, GroupJudging, group_jobs, rewards_by_prompt
 from .validation import Validating
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -52,44 +49,11 @@ BROKEN = "grpo_broken"
 """The stage under which the run folder keeps attempts that broke and were made again."""
 
 
-class Ahead:
-    """Which tasks each step takes, chosen up to `bound` steps ahead.
-
-    The choice for step s rests on what was observed up to step s - 1 - bound, also after a resume.
-    """
-
-    def __init__(self, choose: Callable[[int], list[Task]], *, bound: int, steps: int) -> None:
-        self._choose = choose
-        self._bound = bound
-        self._steps = steps
-        self.planned: dict[int, list[Task]] = {}
-        """Steps after the present one whose tasks are chosen."""
-
-    def tasks(self, step: int) -> list[Task]:
-        """The tasks of the present step; those of the next `bound` steps are then in `planned`."""
-        for later in range(step, min(step + self._bound, self._steps - 1) + 1):
-            if later not in self.planned:
-                self.planned[later] = self._choose(later)
-        return self.planned.pop(step) if step in self.planned else self._choose(step)
-
-
-@dataclass(frozen=True)
-class Staleness:
-    """How many versions of the weights a step's tokens were behind the step that trained them."""
-
-    tokens: int
-    total: int
-    largest: int
-
-    @classmethod
-    def of(cls, rollouts: Iterable[Rollout], step: int) -> Staleness:
-        """Over the sampled tokens of `rollouts`."""
-        ages = [step - v for rollout in rollouts for row in rollout.rows for v in row.versions if v >= 0]
-        return cls(len(ages), sum(ages), max(ages, default=0))
-
-    def figures(self) -> dict[str, Any]:
-        """For the metrics: the mean and the largest age, in versions."""
-        return {"staleness/mean": self.total / max(1, self.tokens), "staleness/max": self.largest}
+def staleness(rollouts: Iterable[Rollout], step: int) -> dict[str, Any]:
+    """For the metrics: how many versions of the weights the sampled tokens were behind their step, on average and at
+    most."""
+    ages = [step - v for rollout in rollouts for row in rollout.rows for v in row.versions if v >= 0]
+    return {"staleness/mean": sum(ages) / max(1, len(ages)), "staleness/max": max(ages, default=0)}
 
 
 def recalled(rollouts: Iterable[Rollout]) -> list[Rollout]:
@@ -99,7 +63,7 @@ def recalled(rollouts: Iterable[Rollout]) -> list[Rollout]:
 
 
 def _a_token_a_turn(rollout: Rollout) -> TokenRow:
-    """As many sampled turns as the rollout has: signals are found turn by turn, whatever was said in them."""
+    """A row with as many sampled turns as the rollout has: signals depend on the number of turns, not on their text."""
     turns = len(sampled_turns(rollout))
     return TokenRow(
         prompt_ids=[],
@@ -112,7 +76,6 @@ def _a_token_a_turn(rollout: Rollout) -> TokenRow:
 
 # ---------------------------------------------------------------------------------------------------------------------
 
-STAGE = "grpo"
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
@@ -128,36 +91,37 @@ Play = Callable[[int, int, Sequence[Task]], list[Rollout]]
 class Collector:
     """Answers the trainer's `CollectBatch`: runs a group for each task, keeps every rollout in the folder.
 
-    With `max_staleness`, the rollouts of later steps are begun as soon as weights are there that are young enough for
-    them, and go on while the trainer works; see `Ahead`.
+    With `max_off_policy_steps`, the rollouts of later steps are begun as soon as weights are there that are young
+    enough for them, and go on while the trainer works.
     """
 
     def __init__(
         self,
         engine: RolloutEngine,
         curriculum: Curriculum,
-        *,
         config: TrainConfig,
-        folder: RunFolder,
+        context: RunContext,
+        *,
         step: Step,
         validation: Sequence[Task] = (),
     ) -> None:
         self._engine = engine
         self._curriculum = curriculum
         self._config = config
-        self._folder = folder
+        self._folder = context.run_folder
         self._progress = step
-        self._ahead = Ahead(curriculum.choose, bound=config.max_staleness, steps=config.grpo_steps)
+        self._planned: dict[int, list[Task]] = {}
+        """Steps after the present one whose tasks are chosen."""
         self._tickets: dict[int, Ticket] = {}
         self._stream: RolloutStream | None = None
         self._broken = self._broken_before = self._replayed_before = 0
         self._groups = self._judging_of_groups()
-        self._audits = Audits(engine, config=config, folder=folder) if config.audits_per_step else None
+        self._audits = Audits(engine, config, context) if config.grpo.audits_per_step else None
         self.audit_figures: dict[str, Any] = {}
         """Of the latest step; empty where there are no audits."""
-        self.validating = Validating(engine, validation, config=config, folder=folder)
-        settings = AlarmSettings(success_threshold=config.success_threshold)
-        self._watch = Watch(settings, follow=config.alarm_components) if config.alarms != "off" else None
+        self.validating = Validating(engine, validation, config, context)
+        settings = AlarmSettings(success_threshold=config.evaluation.success_threshold)
+        self._watch = Watch(settings, follow=config.alarms.components) if config.alarms.action != "off" else None
         self.stats = BatchStats()
         """Of the latest step."""
         self.rollout_seconds = 0.0
@@ -168,9 +132,9 @@ class Collector:
         """Rollouts run while this is open. What is in flight at its end is given up, and counted in the metrics."""
         config = self._config
         branching = None
-        if config.branches:
-            branching = Branching(config.branches, points=config.branch_points, where=config.branch_where)
-        sampling = Sampling(temperature=config.temperature, max_tokens=self._engine.limits.max_turn_tokens)
+        if config.rollouts.branches:
+            branching = Branching(config.rollouts.branches, points=config.rollouts.branch_points)
+        sampling = Sampling(temperature=config.grpo.temperature, max_tokens=self._engine.limits.max_turn_tokens)
         groups = self._groups
         try:
             async with (
@@ -181,7 +145,7 @@ class Collector:
                     on_rollout=groups.ended if groups is not None else self._keep,
                     on_broken=self._keep_broken,
                     branching=branching,
-                    retries=config.retries,
+                    retries=config.rollouts.retries,
                 ) as self._stream,
             ):
                 yield
@@ -201,7 +165,9 @@ class Collector:
         verifier, config = self._engine.verifier, self._config
         if not judges_groups(verifier):
             return None
-        size = None if config.branches else config.group_size  # how many branches there are is known at the end
+        size = (
+            None if config.rollouts.branches else config.grpo.num_generations
+        )  # how many branches there are is known at the end
         return GroupJudging(verifier, size=size, timeout_s=self._engine.verifier_timeout_s, hand_on=self._keep)
 
     def recall(self, done: int) -> None:
@@ -244,12 +210,12 @@ class Collector:
         return with_audits(batch, own)
 
     def _collect(self, step: int, play: Play) -> tuple[Batch, list[Rollout]]:
-        tasks = self._ahead.tasks(step)
+        tasks = self._tasks(step)
         rollouts = play(step, 0, tasks)
         self._observe(rollouts)
         batch = self._batch(rollouts)
-        for round_number in range(1, self._config.resample_rounds + 1):
-            missing = self._config.prompts_per_step - batch.stats.groups_with_signal
+        for round_number in range(1, self._config.curriculum.dynamic_sampling_rounds + 1):
+            missing = self._config.grpo.prompts_per_step - batch.stats.groups_with_signal
             taken = [rollout.task.id for rollout in rollouts]
             tasks = self._curriculum.choose_more(step, round_number, missing, taken)
             if not tasks:
@@ -259,6 +225,18 @@ class Collector:
             rollouts += more
             batch = self._batch(rollouts)
         return batch, rollouts
+
+    def _tasks(self, step: int) -> list[Task]:
+        """The tasks of the present step; those of the steps that may begin now are then planned.
+
+        The choice for a step rests on what was observed before the first step that may overlap with it, also after a
+        resume.
+        """
+        last = min(step + self._config.off_policy.max_off_policy_steps, self._config.grpo.max_steps - 1)
+        for later in range(step, last + 1):
+            if later not in self._planned:
+                self._planned[later] = self._curriculum.choose(later)
+        return self._planned.pop(step) if step in self._planned else self._curriculum.choose(step)
 
     def _observe(self, rollouts: Sequence[Rollout]) -> None:
         self._curriculum.observe(rollout for rollout in rollouts if parent_and_turn(rollout.id) is None)
@@ -285,7 +263,7 @@ class Collector:
         if round_number:
             ticket = self._stream.submit(self._jobs(step, tasks), priority=step)
         else:
-            for later, chosen in {step: tasks, **self._ahead.planned}.items():
+            for later, chosen in {step: tasks, **self._planned}.items():
                 if later not in self._tickets:
                     self._tickets[later] = self._stream.submit(self._jobs(later, chosen), priority=later)
             ticket = self._tickets.pop(step)
@@ -298,33 +276,20 @@ class Collector:
         return group_jobs(STAGE, step, tasks, config=self._config, group=f"{step}")
 
     def _batch(self, rollouts: Sequence[Rollout]) -> Batch:
-        config = self._config
         groups: dict[str, list[Rollout]] = {}
         for rollout in rollouts:
             groups.setdefault(rollout.group, []).append(rollout)
-        build: Callable[..., Batch] = partial(build_batch, baseline=config.baseline, domain=config.domain)
-        if config.branches:
-            build = partial(build_branch_batch, baseline=config.baseline)
-        elif config.advantages == "turn":
-            build = build_turn_batch
-        return build(
-            list(groups.values()),
-            scale=config.scale_advantages,
-            negative_weight=config.negative_weight,
-            mask_cut_off=config.mask_cut_off,
-            average_over_signal=config.resample_rounds > 0,
-            without_signal=config.trains_without_signal,
-        )
+        return build_batch(list(groups.values()), BatchOptions.of(self._config))
 
     def _keep_broken(self, rollout: Rollout) -> None:
-        """An attempt that is made again: it is no rollout of the step, and not lost either."""
+        """Keep an attempt that is made again, beside the rollouts of the step."""
         self._broken += 1
         self._folder.append_rollout(BROKEN, rollout.model_copy(update={"id": f"{rollout.id}!{self._broken}"}))
 
     def _raise_alarms(self, alarms: Sequence[Alarm]) -> None:
         for alarm in alarms:
             log.warning("%s: %s", self._folder.path, alarm)
-        ending = [alarm for alarm in alarms if alarm.kind == "canary" or self._config.alarms == "stop"]
+        ending = [alarm for alarm in alarms if alarm.kind == "canary" or self._config.alarms.action == "stop"]
         if ending:
             raise ToolbakeError(
                 f"training was stopped by an alarm: {ending[0]}. The rollouts are in {self._folder.path}; read them, "
@@ -336,7 +301,7 @@ class Collector:
         line = {
             "stage": FIGURES,
             "step": step,
-            **Staleness.of(rollouts, step).figures(),
+            **staleness(rollouts, step),
             "branches": sum(parent_and_turn(rollout.id) is not None for rollout in rollouts),
             "branches_replayed": self._stream.counts.branches_replayed - self._replayed_before,
             "broken_attempts": self._broken - self._broken_before,

@@ -1,24 +1,24 @@
-"""What makes a training run this one and no other."""
+"""The identity of a training run: what distinguishes it from other runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from mcp_bridge.records import Tool
-from mcp_bridge.sessions.handlers import Handlers
+from mcp_bridge import Handlers, Toolset
 
 from ..errors import ConfigError, RunFolderError
+from ..judging.audit_examples import audit_call
+from ..policies.model_source import require_place_of
 from ..policies.vllm.vllm_options import VllmOptions
 from ..records import Task
-from ..traces.digests import handlers_identity, tasks_identity, tools_identity
-from ..traces.folder_opening import read_info
-from ..traces.identity import fingerprint, plain_config, same_run
+from ..traces.identity import fingerprint, handlers_identity, plain_config, same_run, tasks_identity, tools_identity
+from ..traces.run_info import read_info
 from ..verifiers import VerifierLike, verifier_identity
-from .auditor import AUDIT, audit_verifier
+from .auditor import AUDIT
 from .config import TrainConfig
 from .processes import by_deepspeed, mixed_precision
 
@@ -59,12 +59,12 @@ def bytes_still_needed(model: str | Path | None, folder: Path, config: TrainConf
 
 def _copies(config: TrainConfig) -> int:
     """Copies of the weights on the disk at the fullest moment."""
-    chooses = bool(config.validation)
-    if config.lora_rank:
+    chooses = bool(config.evaluation.validation)
+    if config.lora.r:
         return KEPT_COPIES + chooses  # checkpoints of adapters are small beside them
-    each = CHECKPOINT_COPIES + DEEPSPEED_COPIES * by_deepspeed() + (config.kl_coefficient > 0)  # the reference
+    each = CHECKPOINT_COPIES + DEEPSPEED_COPIES * by_deepspeed() + (config.grpo.beta > 0)  # the reference
     most = LATEST_KEPT + MOST_CANDIDATES * chooses
-    written = min(ceil(config.grpo_steps / config.checkpoint_every), most + 1) if chooses else 0
+    written = min(ceil(config.grpo.max_steps / config.grpo.save_steps), most + 1) if chooses else 0
     return chooses + max((LATEST_KEPT + 1) * each + 1, max(LATEST_KEPT, written) * each + KEPT_COPIES)
 
 
@@ -87,7 +87,7 @@ def _downloaded(name: str) -> Path | None:
 
     try:
         config = cached_file(name, "config.json", local_files_only=True)
-    except OSError:  # not here, or no name of the hub; loading it will download it or say so
+    except OSError:  # not here, or not a name of the hub; loading it downloads it or raises
         return None
     return Path(config).parent if config is not None else None
 
@@ -95,7 +95,7 @@ def _downloaded(name: str) -> Path | None:
 def _stored_type(folder: Path) -> str:
     try:
         config: Any = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):  # loading it will say so
+    except (OSError, ValueError):  # loading it raises an error
         return ""
     return str(config.get("dtype") or config.get("torch_dtype") or "") if isinstance(config, dict) else ""
 
@@ -104,20 +104,20 @@ def _stored_type(folder: Path) -> str:
 
 _WHERE_VLLM_IS = VllmOptions.model_fields.keys() - {"publish", "in_flight"}
 """A run may go on with other servers. Their environment may hold keys, which belong into no file."""
-_WITHOUT = {"validation": 0, "micro_batches": 1, "learning_rate_rise": 0, "learning_rate_fall": 0}
-"""What runs did that knew no such option, where its default is something else."""
 _RUNS = Path("runs")
 _NAME_LENGTH = 12
 """Characters of a fingerprint that name a folder."""
 
 
 def check_model_name(model: Any) -> None:
-    """Raises `ConfigError` for a model that cannot be trained. The error shows no value: a key may be among them."""
+    """Raises `ConfigError` for a model that cannot be trained, and `ModelError` for a path that leads nowhere. Of other
+    values the error shows none: a key may be among them."""
     if model is not None and not isinstance(model, str | Path):
         raise ConfigError(
             f"model is a {type(model).__name__}; to train, give a folder, a hub name or None for the embedded model "
             "(an endpoint can only be evaluated)"
         )
+    require_place_of(model)
 
 
 def train_identity(
@@ -127,13 +127,12 @@ def train_identity(
     verifier: VerifierLike,
     train: Sequence[Task],
     heldout: Sequence[Task],
-    source: Any,
-    tools: Iterable[Tool],
+    tools: Toolset,
     validation: Sequence[Task] = (),
     handlers: Handlers | None = None,
 ) -> dict[str, Any]:
-    """The config of a training run's folder. `source`: the tools as the user gave them; `tools`: what it has."""
-    audits = {"verifiers": {AUDIT: verifier_identity(audit_verifier(options))}} if options.audits_per_step else {}
+    """The config of a training run's folder."""
+    audits = {"verifiers": {AUDIT: verifier_identity(audit_call())}} if options.grpo.audits_per_step else {}
     chooses = {"validation_tasks": tasks_identity(validation)} if validation else {}
     return {
         "train": _stored(options),
@@ -141,7 +140,7 @@ def train_identity(
         "model": str(model) if model is not None else None,
         "verifier": verifier_identity(verifier),
         **audits,
-        "tools": tools_identity(source, tools),
+        "tools": tools_identity(tools.specs, tools.tools),
         "train_tasks": tasks_identity(train),
         "heldout_tasks": tasks_identity(heldout),
         **chooses,
@@ -156,7 +155,7 @@ def train_defaults(identity: Mapping[str, Any]) -> dict[str, Any]:
     something else than that version did; and in the precision that it is launched with now, since none was written
     down.
     """
-    return {"train": _stored(TrainConfig()) | _WITHOUT, "mixed_precision": identity["mixed_precision"]}
+    return {"train": _stored(TrainConfig()), "mixed_precision": identity["mixed_precision"]}
 
 
 def run_folder_path(output_dir: str | Path | None, identity: dict[str, Any]) -> Path:

@@ -1,122 +1,34 @@
-"""Weights, gradients and moments sharded over the training processes: by FSDP2 (torch's `fully_shard`), or by DeepSpeed
-(`zero`).
+"""Weights, gradients and moments sharded over the training processes, by FSDP2 (torch's `fully_shard`) or by DeepSpeed:
+there gradients and moments (ZeRO-2), or weights, too (ZeRO-3).
 
 Between the stages of a run the first process holds the whole model, in the memory of its host. A trainer shards a copy
 of it over all processes, as accelerate is configured to. Where weights are published, digested or kept, they are
-gathered into the first process's model, one weight after the other, so that no GPU ever holds them all; whoever reads
-that model need not know of shards. The other processes hold shapes alone before sharding: the first one sends its
-weights.
+gathered into the first process's model, one weight after the other, so that no GPU ever holds them all. The other
+processes hold shapes alone before sharding: the first one sends its weights.
+
+The engine that DeepSpeed makes of a model does the backward passes, clips, and updates the weights. What is set here
+for it is what accelerate leaves out on a CPU, and what a trainer of transformers knows and the launcher does not.
 """
 
 from __future__ import annotations
 
-import copy
-import os
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator, PartialState
-from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, save_fsdp_optimizer
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.constants import OPTIMIZER_NAME
 from accelerate.utils.fsdp_utils import fsdp2_canonicalize_names, fsdp2_prepare_model
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
-from transformers.trainer import SCHEDULER_NAME
+from transformers.integrations.deepspeed import propagate_args_to_deepspeed, unset_hf_deepspeed_config
 
 from ..errors import ConfigError
-from . import zero
-from .lora import load_kept
-from .processes import by_deepspeed, sharded
-
-
-class ShardsWeights:
-    """Of a trainer of transformers. Where weights are sharded it trains a copy of its model, and in the first process
-    the model itself has the copy's weights whenever `whole_model` was called, and at the end of training.
-
-    Elsewhere nothing is changed.
-    """
-
-    def __init__(self, *, model: Any, **kwargs: Any) -> None:
-        self._whole = model
-        self._gathered_at: int | None = None
-        own = model
-        if sharded():
-            make_room(own := copy.deepcopy(model))
-        super().__init__(model=own, **kwargs)  # type: ignore[call-arg]
-
-    def whole_model(self) -> Any:
-        """The model with its present weights. All processes call this together; the first one gets the weights."""
-        trainer: Any = self
-        if not sharded():
-            return trainer.accelerator.unwrap_model(trainer.model)
-        if self._gathered_at != trainer.state.global_step:
-            gather(trainer.model, self._whole if trainer.accelerator.is_main_process else None)
-            self._gathered_at = trainer.state.global_step
-        return self._whole
-
-    def create_accelerator_and_postprocess(self) -> None:
-        trainer: Any = self
-        if by_deepspeed():
-            zero.make_ready(trainer.args)
-        super().create_accelerator_and_postprocess()  # type: ignore[misc]
-        if by_deepspeed():
-            zero.prepare_accelerator(trainer)
-        elif sharded():
-            prepare_accelerator(trainer.accelerator)
-            trainer.is_fsdp_enabled = True
-
-    def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> Any:
-        trainer: Any = self
-        if resume_from_checkpoint:
-            check_checkpoint(Path(resume_from_checkpoint))
-            if by_deepspeed():  # its engine loads the weights; `trainer` may have more to load, and is not asked to
-                trainer._load_from_checkpoint(resume_from_checkpoint)
-            loads = not by_deepspeed() or keeps_buffers(trainer.model)  # which are no part of what the engine loads
-            if sharded() and trainer.accelerator.is_main_process and loads:
-                load_kept(trainer.model, Path(resume_from_checkpoint))  # before it is sharded
-        if sharded():
-            send_buffers(trainer.model, trainer.accelerator.device)
-        if by_deepspeed():
-            zero.shard(trainer.model)
-        result = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)  # type: ignore[misc]
-        if trainer.state.global_step >= trainer.args.max_steps:  # else the other processes may be elsewhere
-            self.whole_model()
-        return result
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if not sharded():  # else `train` has done it
-            super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        trainer: Any = self
-        if not sharded():
-            super().save_model(output_dir, _internal_call)  # type: ignore[misc]
-            return
-        whole = self.whole_model()
-        if trainer.args.should_save:
-            shards, trainer.model = trainer.model, whole
-            try:
-                trainer._save(output_dir)
-            finally:
-                trainer.model = shards
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        trainer: Any = self
-        if not sharded() or by_deepspeed():
-            super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
-            return
-        # As transformers does, but without the weights a second time: `save_model` has written them whole.
-        plugin = trainer.accelerator.state.fsdp_plugin
-        save_fsdp_optimizer(plugin, trainer.accelerator, trainer.optimizer, trainer.model, output_dir)
-        if trainer.args.should_save:
-            torch.save(trainer.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER_NAME))
-
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[misc]
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm  # else the norm of this process's shards
+from .processes import by_deepspeed, sharded, world_size, zero_stage
 
 
 def check_checkpoint(folder: Path) -> None:
@@ -135,11 +47,27 @@ def check_checkpoint(folder: Path) -> None:
             "cannot be read; launch the run as it was launched before"
         )
     if by_deepspeed():
-        zero.check_shards(folder)
+        _check_shards(folder)
 
 
-def prepare_accelerator(accelerator: Accelerator) -> None:
-    """Have an accelerator shard as its environment says, also on CPUs.
+def _check_shards(checkpoint: Path) -> None:
+    """Raises `ConfigError` for a checkpoint of another number of processes or another stage.
+
+    DeepSpeed cannot read it either, and its error does not name the launch that can.
+    """
+    files = [file.name for file in checkpoint.glob("global_step*/*zero_pp_rank_*_states.pt")]
+    processes = sum(name.endswith("_optim_states.pt") for name in files)
+    stage = 3 if any(name.endswith("_model_states.pt") for name in files) else 2
+    if processes and (processes, stage) != (world_size(), zero_stage()):
+        raise ConfigError(
+            f"the checkpoint {str(checkpoint)!r} was written by {processes} processes with zero_stage {stage}, and "
+            f"this launch has {world_size()} with zero_stage {zero_stage()}, which cannot read it; launch the run with "
+            f"num_processes: {processes} and zero_stage: {stage}"
+        )
+
+
+def prepare_fsdp(accelerator: Accelerator) -> None:
+    """Have an accelerator shard by its environment, also on CPUs.
 
     accelerate 1.15 reads the plugin for accelerators alone (`AcceleratorState.__init__`) and forgets it on CPUs without
     a word, where `fully_shard` works as well. The weights always come from the first process, and gradients are summed
@@ -148,11 +76,64 @@ def prepare_accelerator(accelerator: Accelerator) -> None:
     state = accelerator.state
     if state.distributed_type != DistributedType.FSDP:
         state.fsdp_plugin = FullyShardedDataParallelPlugin()
-        state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+        # A `PartialState` is the one state of the process, whoever makes it.
+        state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
     plugin = state.fsdp_plugin
     plugin.cpu_ram_efficient_loading = True
     if state.mixed_precision == "bf16":
         plugin.mixed_precision_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def prepare_arguments(args: Any) -> None:
+    """Of a trainer that DeepSpeed shards, before its accelerator is made."""
+    if not torch.cuda.is_available():
+        _without_kernels()
+    if zero_stage() == 3:
+        # "auto" is transformers' choice by the width of the model; DeepSpeed's own number leaves all of a small one
+        # in every process.
+        args.deepspeed_plugin.deepspeed_config["zero_optimization"]["stage3_param_persistence_threshold"] = "auto"
+
+
+def prepare_deepspeed(trainer: Any) -> None:
+    """Have a trainer's accelerator hand the model to DeepSpeed, also on CPUs.
+
+    accelerate 1.15 starts DDP where `cpu` is set (`AcceleratorState.__init__`), and no processes at all where it is
+    not; DeepSpeed works over gloo.
+    """
+    state = trainer.accelerator.state
+    if state.distributed_type != DistributedType.DEEPSPEED:
+        plugin = trainer.args.deepspeed_plugin
+        # A `PartialState` is the one state of the process, whoever makes it.
+        state.distributed_type = PartialState().distributed_type = DistributedType.DEEPSPEED
+        state.deepspeed_plugins = {"default": plugin}
+        state.select_deepspeed_plugin("default")
+        trainer.is_deepspeed_enabled = True
+        propagate_args_to_deepspeed(trainer.accelerator, trainer.args)
+    # transformers would load every other model of this process in shards, with all processes, as long as it knows of
+    # the configuration: also those that the first process alone loads.
+    unset_hf_deepspeed_config()
+
+
+def _without_kernels() -> None:
+    """On CPUs: exchange by gloo alone. DeepSpeed would compile an exchange in shared memory of its own, for over a
+    minute at the first start, and wait for ever where such a compilation was killed before."""
+    import deepspeed
+
+    known = getattr(deepspeed.ops, "__compatible_ops__", None)
+    if isinstance(known, dict):  # else it starts slowly
+        known["deepspeed_shm_comm"] = False
+
+
+@contextlib.contextmanager
+def accumulating(accelerator: Accelerator) -> Iterator[None]:
+    """Backward passes that the update waits for: DeepSpeed makes it within the last one of a step."""
+    gradients = accelerator.gradient_state
+    before = gradients.sync_gradients
+    gradients.sync_gradients = False
+    try:
+        yield
+    finally:
+        gradients.sync_gradients = before
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -184,7 +165,7 @@ def present_state(model: torch.nn.Module, names: Collection[str]) -> dict[str, t
     together."""
     if by_deepspeed():  # whose copies are whole
         named = model.named_parameters(remove_duplicate=False)
-        return {name: zero.whole(weight) for name, weight in named if name in names}
+        return {name: _whole(weight) for name, weight in named if name in names}
     state = model.state_dict()
     return {name: state[name] for name in names}
 
@@ -192,10 +173,31 @@ def present_state(model: torch.nn.Module, names: Collection[str]) -> dict[str, t
 def full(weight: torch.Tensor) -> torch.Tensor:
     """A weight without shards, the same in all processes, which call this together."""
     if not isinstance(weight, DTensor):
-        return zero.whole(weight)
+        return _whole(weight)
     # Weights that are offloaded to the host are gathered where the processes can exchange them.
     whole: torch.Tensor = weight.to(weight.device_mesh.device_type).full_tensor()
     return whole
+
+
+def _whole(weight: torch.Tensor) -> torch.Tensor:
+    """A weight that ZeRO-3 may have sharded, the same in all processes, which call this together."""
+    if not hasattr(weight, "ds_id"):
+        return weight
+    import deepspeed
+
+    with deepspeed.zero.GatheredParameters([weight]):
+        return weight.detach().clone()
+
+
+def shard(model: torch.nn.Module) -> None:
+    """Of a model on the host, before DeepSpeed's engine is made of it: for ZeRO-3 the first process's weights go into
+    shards, one after the other. The engine would take the whole model to each GPU first.
+    """
+    if zero_stage() == 3:
+        import deepspeed
+
+        config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+        deepspeed.zero.Init(module=model, config_dict_or_path=config)
 
 
 def shard_frozen(model: Any, accelerator: Accelerator) -> None:
@@ -203,7 +205,8 @@ def shard_frozen(model: Any, accelerator: Accelerator) -> None:
     send_buffers(model, accelerator.device)
     if by_deepspeed():
         make_room(model)
-        zero.send(model.to(accelerator.device))
+        for weight in model.to(accelerator.device).parameters():
+            dist.broadcast(weight.detach(), src=0)
     else:
         fsdp2_prepare_model(accelerator, model)
 
@@ -215,12 +218,11 @@ def send_buffers(model: torch.nn.Module, device: torch.device) -> None:
     `state_dict` for shards.
     """
     for module in model.modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                sent = buffer.to(device)
-                dist.broadcast(sent, src=0)
-                buffer.copy_(sent)
-                module._non_persistent_buffers_set.add(name)
+        for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+            sent = buffer.to(device)
+            dist.broadcast(sent, src=0)
+            buffer.copy_(sent)
+            module.register_buffer(name, buffer, persistent=False)
 
 
 def keeps_buffers(model: torch.nn.Module) -> bool:
@@ -250,11 +252,9 @@ def _exchange_weights(model: torch.nn.Module, made: Callable[[torch.Tensor], tor
     """In place; tied weights stay tied. Buffers are left as they are: some are computed, and not sent."""
     done: dict[int, Any] = {}
     for module in model.modules():
-        for name, weight in module._parameters.items():
-            if weight is None:
-                continue
+        for name, weight in list(module.named_parameters(recurse=False, remove_duplicate=False)):
             if id(weight) not in done:
                 new = made(weight)
                 known = new is weight
                 done[id(weight)] = weight if known else torch.nn.Parameter(new.detach(), weight.requires_grad)
-            module._parameters[name] = done[id(weight)]
+            module.register_parameter(name, done[id(weight)])

@@ -25,11 +25,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import ModelError
-from ..policies.models.sliding_window import short_windows
-from ..policies.models.tolerance import beyond
-from .prefix_tree import PrefixTree, build_prefix_tree
+from ..policies.models.own_forward import beyond, short_windows
 from .processes import follows
-from .tree_attention import TreePlan, attending_by, attending_by_tree, attention_of
+from .tree_attention import PrefixTree, TreePlan, attending_as, attending_by_tree, attention_of, build_prefix_tree
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Log-probability and entropy of labels under a linear head, with a backward pass of its own.
@@ -198,32 +196,33 @@ def check_fits(model: Any) -> None:
     if not kinds <= {"full_attention", "sliding_attention"}:
         raise ModelError(
             f"{type(model).__name__} has layers of the kinds {sorted(kinds)}; the shared-prefix forward handles "
-            "attention, full or in a sliding window. Pass config={'shared_prefix': False} to train with the padded "
-            "forward."
+            "attention, full or in a sliding window. Pass config={'batching': {'shared_prefix': False}} to train with "
+            "the padded forward."
         )
     for name in ("attention_dropout", "attn_pdrop", "attn_dropout", "attention_probs_dropout_prob"):
         if getattr(config, name, 0.0):
             raise ModelError(
                 f"{type(model).__name__} has {name}={getattr(config, name)}, which the shared-prefix forward "
-                "does not apply. Set it to 0 in the model's config.json, or pass config={'shared_prefix': False}."
+                "does not apply. Set it to 0 in the model's config.json, or pass "
+                "config={'batching': {'shared_prefix': False}}."
             )
     if getattr(config, "attn_logit_softcapping", None) or any(
         n.endswith(".sinks") for n, _ in model.named_parameters()
     ):
         raise ModelError(
             f"the attention of {type(model).__name__} caps its scores or has sinks, which the shared-prefix forward "
-            "does not compute. Pass config={'shared_prefix': False} to train with the padded forward."
+            "does not compute. Pass config={'batching': {'shared_prefix': False}} to train with the padded forward."
         )
     for name in ("final_logit_softcapping", "output_multiplier", "lm_head_multiplier"):
         if getattr(config, name, None) not in (None, 1, 1.0):
             raise ModelError(
                 f"{type(model).__name__} changes its logits ({name}={getattr(config, name)}); the shared-prefix "
-                "forward does not. Pass config={'shared_prefix': False} to train with the padded forward."
+                "forward does not. Pass config={'batching': {'shared_prefix': False}} to train with the padded forward."
             )
-    if not getattr(model, "_supports_attention_backend", False):
+    if not model.is_backend_compatible():
         raise ModelError(
             f"the attention of {type(model).__name__} cannot be exchanged, which the shared-prefix forward does. Pass "
-            "config={'shared_prefix': False} to train with the padded forward."
+            "config={'batching': {'shared_prefix': False}} to train with the padded forward."
         )
 
 
@@ -263,7 +262,7 @@ def check_same(model: Any, temperature: float) -> None:
     except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         raise ModelError(
             f"the shared-prefix forward cannot run {type(model).__name__}: {error}. Pass "
-            "config={'shared_prefix': False} to train with the padded forward."
+            "config={'batching': {'shared_prefix': False}} to train with the padded forward."
         ) from error
     finally:
         for module, was_training in modes:
@@ -272,7 +271,8 @@ def check_same(model: Any, temperature: float) -> None:
         raise ModelError(
             f"the shared-prefix forward of {type(model).__name__} finds log-probabilities that differ from the model's "
             f"own by {too_far[0]:.3g} (at most {too_far[1]:.3g} is allowed): the model does something that a tree of "
-            "prefixes does not know of. Pass config={'shared_prefix': False} to train with the padded forward."
+            "prefixes does not know of. Pass config={'batching': {'shared_prefix': False}} to train with the padded "
+            "forward."
         )
 
 
@@ -365,7 +365,7 @@ def checkpoint_layers(model: Any) -> None:
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         # The backward pass runs after `attending_by_tree` has ended; each layer is computed again as it was.
-        return nullcontext(), attending_by(model, attention_of(model))
+        return nullcontext(), attending_as(model, attention_of(model))
 
     model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
 
@@ -498,7 +498,9 @@ def _score_in_chunks(
     hidden_UH = hidden_NH[node_U]
     head = model.get_output_embeddings()
     if _is_plain_linear(head, forward, hidden_UH):
-        limits = Limits(_HEAD_CHUNK, kept_bytes=0 if model.is_gradient_checkpointing else _KEPT_BYTES)
+        # What `model.is_gradient_checkpointing` reads, a name that transformers 5.23 gives up.
+        forgets = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+        limits = Limits(_HEAD_CHUNK, kept_bytes=0 if forgets else _KEPT_BYTES)
         scores = linear_scores(hidden_UH, head, labels, temperature, limits)
     else:
         pieces = [

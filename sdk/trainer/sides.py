@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ConfigError
+from ..evaluation.statistics import student_t_975
 from ..records import Task
 from ..tasks import ThreeWaySplit, keep_aside, load_tasks, split_tasks, split_three_ways, spread
-from .config import DEFAULT_WARM_START_STEPS, TrainConfig
+from .config import DEFAULT_WARM_START_STEPS, MOST_STEPS_OF_FOUND, TrainConfig, settled_schedule
 from .curriculum import tiers_in_order
 
 
@@ -17,28 +19,29 @@ def choose_sides(prompts: Any, config: TrainConfig) -> ThreeWaySplit:
     ones to measure on. `prompts`: anything `sdk.tasks.load_tasks` takes.
     """
     tasks = load_tasks(prompts)
-    if config.validation is None:
+    options = config.evaluation
+    if options.validation is None:
         split = _split_by_default(tasks, config)
-    elif config.validation:
-        split = split_three_ways(tasks, heldout=config.heldout, validation=config.validation, seed=config.seed)
+    elif options.validation:
+        split = split_three_ways(tasks, heldout=options.heldout, validation=options.validation, seed=config.seed)
     else:
-        train, heldout = split_tasks(tasks, heldout=config.heldout, seed=config.seed)
+        train, heldout = split_tasks(tasks, heldout=options.heldout, seed=config.seed)
         split = ThreeWaySplit(train, [], heldout)
         if idle := [task for task in tasks if task.tags.get("split") == "validation"]:
             raise ConfigError(
-                f"{len(idle)} tasks are tagged 'validation', the first is {idle[0].id!r}, but option validation is 0: "
-                "nothing would be chosen on them; leave out the option or the tasks"
+                f"{len(idle)} tasks are tagged 'validation', the first is {idle[0].id!r}, but option "
+                "evaluation.validation is 0: nothing would be chosen on them; leave out the option or the tasks"
             )
-    return split._replace(heldout=spread(split.heldout, config.max_heldout))
+    return split._replace(heldout=spread(split.heldout, options.max_heldout))
 
 
 def _split_by_default(tasks: Sequence[Task], config: TrainConfig) -> ThreeWaySplit:
     """Kept aside are the tasks tagged for validation, or some of the training tasks, as long as a step and the warm
     start have enough of the others."""
-    train, heldout = split_tasks(tasks, heldout=config.heldout, seed=config.seed)
+    train, heldout = split_tasks(tasks, heldout=config.evaluation.heldout, seed=config.seed)
     if tagged := [task for task in tasks if task.tags.get("split") == "validation"]:
         return ThreeWaySplit(train, tagged, heldout)
-    needed = min(config.prompts_per_step, _first_to_choose_from(train, config)) if _step_is_set(config) else 1
+    needed = min(config.grpo.prompts_per_step, _first_to_choose_from(train, config)) if _step_is_set(config) else 1
     shown = any(task.demonstration for task in train)
 
     def enough(rest: Sequence[Task]) -> bool:
@@ -51,45 +54,49 @@ def _split_by_default(tasks: Sequence[Task], config: TrainConfig) -> ThreeWaySpl
 
 def _first_to_choose_from(tasks: Sequence[Task], config: TrainConfig) -> int:
     """How many tasks the first steps take theirs from: all, or those of the lowest tier."""
-    if config.tiers is None or any(config.tiers not in task.tags for task in tasks):
+    tag = config.curriculum.tiers
+    if tag is None or any(tag not in task.tags for task in tasks):
         return len(tasks)
-    tiers = tiers_in_order(tasks, config.tiers)
-    return sum(task.tags[config.tiers] == tiers[0] for task in tasks) if tiers else 0
+    tiers = tiers_in_order(tasks, tag)
+    return sum(task.tags[tag] == tiers[0] for task in tasks) if tiers else 0
 
 
 def _step_is_set(config: TrainConfig) -> bool:
-    return "prompts_per_step" in config.model_fields_set
+    return "prompts_per_step" in config.grpo.model_fields_set
 
 
 def settle(config: TrainConfig, tasks: ThreeWaySplit) -> tuple[TrainConfig, list[str]]:
-    """The options of the run, with numbers where `config` leaves them open, and lines that say what came of it."""
+    """The options of the run, with numbers where `config` leaves them open, and lines that explain them."""
     train = tasks.train
-    rise, fall = config.rise_and_fall
-    settled: dict[str, Any] = {"learning_rate_rise": rise, "learning_rate_fall": fall}
-    lines = [_kept_aside(tasks, config)]
-    if config.validation is None:
-        settled["validation"] = len(tasks.validation)
-    if config.warm_start_steps is None:
+    warmup, arguments = settled_schedule(config.grpo)
+    settled: dict[str, Any] = {"grpo.warmup_steps": warmup, "grpo.lr_scheduler_kwargs": arguments}
+    lines = [_kept_aside(tasks, config), *_few_families(tasks)]
+    if config.evaluation.validation is None:
+        settled["evaluation.validation"] = len(tasks.validation)
+    if config.warm_start.max_steps is None:
         shown = any(task.demonstration for task in train)
-        settled["warm_start_steps"] = DEFAULT_WARM_START_STEPS if shown else 0
-        if not shown:
+        searches = config.warm_start.find_demonstrations
+        once = math.ceil(len(train) / config.warm_start.batch_size)
+        to_find = min(max(once, DEFAULT_WARM_START_STEPS), MOST_STEPS_OF_FOUND) if searches else 0
+        settled["warm_start.max_steps"] = DEFAULT_WARM_START_STEPS if shown else to_find
+        if not shown and not searches:
             lines.append(
                 f"none of the {len(train)} training tasks has a demonstration: there is no warm start, the model "
                 "learns from its own attempts alone"
             )
-    size = min(config.prompts_per_step, _first_to_choose_from(train, config))
-    if config.grpo_steps and size < config.prompts_per_step and not _step_is_set(config):
-        settled["prompts_per_step"] = size
-        lines.append(f"{size} tasks in a step: there are no more to begin with (prompts_per_step)")
-    options = config.model_copy(update=settled)
-    options = options.model_copy(update={"micro_batches": options.parts})
-    return options, lines
+    size = min(config.grpo.prompts_per_step, _first_to_choose_from(train, config))
+    if config.grpo.max_steps and size < config.grpo.prompts_per_step and not _step_is_set(config):
+        settled["grpo.prompts_per_step"] = size
+        lines.append(f"{size} tasks in a step: there are no more to begin with (grpo.prompts_per_step)")
+    options = config.changed(settled)
+    return options.changed({"batching.micro_batches": options.parts}), lines
 
 
 def _kept_aside(tasks: ThreeWaySplit, config: TrainConfig) -> str:
     lost = "the run ends with its last weights, also where they are worse than those it began with"
     if not tasks.validation:
-        why = "validation is 0" if config.validation == 0 else f"{len(tasks.train)} training tasks are too few"
+        none = config.evaluation.validation == 0
+        why = "evaluation.validation is 0" if none else f"{len(tasks.train)} training tasks are too few"
         return f"no task is kept aside to choose weights on ({why}): {lost}"
     families = {task.family for task in tasks.validation}
     line = (
@@ -99,40 +106,65 @@ def _kept_aside(tasks: ThreeWaySplit, config: TrainConfig) -> str:
     return f"{line}, also of these families" if families & {task.family for task in tasks.train} else line
 
 
+_FEW_FAMILIES = 10
+
+
+def _few_families(tasks: ThreeWaySplit) -> list[str]:
+    """A warning where so few families are held out that the report can hardly tell a gain from chance."""
+    held = len({task.family for task in tasks.heldout})
+    if not held or held >= _FEW_FAMILIES:
+        return []
+    known = f"within {_points(held)} points" if held > 1 else "for this one only"
+    total = len({task.family for side in tasks for task in side})
+    return [
+        f"few families: {len(tasks.heldout)} held-out tasks of {held} {'family' if held == 1 else 'families'} (of "
+        f"{total}). Intervals count families, so success is known {known} at worst; {_FEW_FAMILIES} held-out families "
+        f"would do for {_points(_FEW_FAMILIES)} points, 30 for {_points(30)}, 100 for {_points(100)}. Give every "
+        "wording, entity or combination a family of its own, or raise evaluation.heldout"
+    ]
+
+
+def _points(families: int) -> int:
+    """Half of the widest interval of a success rate where each family counts as one task, in points."""
+    return round(100 * student_t_975(families - 1) * 0.5 / math.sqrt(families))
+
+
 def require_a_way_to_learn(tasks: ThreeWaySplit, config: TrainConfig) -> None:
     """Raises `ConfigError` where nothing could be learned with these tasks and settled options, or measured."""
     train = tasks.train
-    if config.evaluate_every is not None and not tasks.validation:
+    if config.evaluation.eval_steps is not None and not tasks.validation:
         raise ConfigError(
-            f"evaluate_every is {config.evaluate_every}, but of {len(train)} training tasks none could be kept aside "
-            "to measure on; add tasks, or set validation to a number of them"
+            f"evaluation.eval_steps is {config.evaluation.eval_steps}, but of {len(train)} training tasks none could "
+            "be kept aside to measure on; add tasks, or set evaluation.validation to a number of them"
         )
-    if config.warm_start_steps and not any(task.demonstration for task in train):
+    lacks = not any(task.demonstration for task in train) and not config.warm_start.find_demonstrations
+    if config.warm_start.max_steps and lacks:
         raise ConfigError(
-            f"warm_start_steps is {config.warm_start_steps}, but none of the {len(train)} training tasks has a "
+            f"warm_start.max_steps is {config.warm_start.max_steps}, but none of the {len(train)} training tasks has a "
             "demonstration; add demonstrations, or leave the option out for a model that can already call tools"
         )
-    if not config.warm_start_steps and not config.grpo_steps:
+    if not config.warm_start.max_steps and not config.grpo.max_steps:
         raise ConfigError(
-            "grpo_steps is 0 and there is no warm start (warm_start_steps is 0, or no training task has a "
+            "grpo.max_steps is 0 and there is no warm start (warm_start.max_steps is 0, or no training task has a "
             "demonstration): nothing would be trained; use sdk.evaluate"
         )
-    for option in ("curriculum", "tiers", "domain"):
-        tag = getattr(config, option)
+    options = config.curriculum
+    tags = {"curriculum.by": options.by, "curriculum.tiers": options.tiers, "grpo.domain": config.grpo.domain}
+    for option, tag in tags.items():
         if tag is not None and (without := [task for task in train if tag not in task.tags]):
             raise ConfigError(
                 f"{option} is {tag!r}, but {len(without)} of {len(train)} training tasks have no such tag; "
                 f"task {without[0].id!r} has the tags {sorted(without[0].tags)}"
             )
-    if config.grpo_steps and config.prompts_per_step > len(train):
+    size = config.grpo.prompts_per_step
+    if config.grpo.max_steps and size > len(train):
         raise ConfigError(
-            f"prompts_per_step is {config.prompts_per_step}, but there are only {len(train)} training tasks; "
-            "lower it or add tasks"
+            f"grpo.prompts_per_step is {size}, but there are only {len(train)} training tasks; lower it or add tasks"
         )
-    if config.grpo_steps and config.tiers is not None:
-        lowest = tiers_in_order(train, config.tiers)[0]
-        if (count := sum(task.tags[config.tiers] == lowest for task in train)) < config.prompts_per_step:
+    if config.grpo.max_steps and options.tiers is not None:
+        lowest = tiers_in_order(train, options.tiers)[0]
+        if (count := sum(task.tags[options.tiers] == lowest for task in train)) < size:
             raise ConfigError(
-                f"prompts_per_step is {config.prompts_per_step}, but the lowest tier, {lowest!r}, has only {count} "
-                "training tasks; lower it or add tasks"
+                f"grpo.prompts_per_step is {size}, but the lowest tier, {lowest!r}, has only {count} training tasks; "
+                "lower it or add tasks"
             )

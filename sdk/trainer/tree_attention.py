@@ -1,14 +1,16 @@
-"""Attention over a prefix tree: every query reads exactly its own path.
+"""Rows of tokens as one tree in which every distinct prefix token is there once, and attention over that tree: every
+query reads exactly its own path.
 
-Registered with transformers under `ATTENTION_NAME`; a model set to it keeps its own projections and rotary positions.
+The attention is registered with transformers under `ATTENTION_NAME`; a model set to it keeps its own projections and
+rotary positions.
 
-Axes: N nodes, H query heads, K key heads, D head size.
+Axes: B rows, N nodes of the tree (distinct prefixes), H query heads, K key heads, D head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +19,63 @@ from torch.nn import functional as F
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..errors import ModelError
-from ..policies.models.sliding_window import window_of
-from .prefix_tree import PrefixTree
+from ..policies.models.own_forward import window_of
+
+# Nodes are numbered in depth-first order, a row's own nodes before the branches that leave it, so that the nodes a row
+# adds to the tree follow one another.
+
+
+@dataclass(frozen=True)
+class PrefixTree:
+    """A packed batch. Example: rows `[5, 6, 7]` and `[5, 6, 8]` give
+
+    `token_ids=[5, 6, 7, 8]`, `depths=[0, 1, 2, 2]`, `nodes=[[0, 1, 2], [0, 1, 3]]`:
+    four forwarded tokens instead of six.
+    """
+
+    token_ids: list[int]
+    """[N] token of each node."""
+    depths: list[int]
+    """[N] position in its row: what the rotary embedding sees."""
+    nodes: list[list[int]]
+    """[B][row length] the node of every token of every row."""
+
+
+def build_prefix_tree(rows: Sequence[Sequence[int]]) -> PrefixTree:
+    """Merge the rows' common prefixes. Linear in the number of tokens; an empty row has no nodes."""
+    children: list[dict[int, int]] = [{}]  # of the root, then of every node in order of creation
+    tokens: list[int] = []
+    created: list[list[int]] = []
+    for row in rows:
+        parent, path = 0, []
+        for token in row:
+            node = children[parent].get(token)
+            if node is None:
+                tokens.append(token)
+                children.append({})
+                node = len(tokens)  # 1-based: 0 is the root
+                children[parent][token] = node
+            path.append(node)
+            parent = node
+        created.append(path)
+
+    order: list[int] = [0] * len(children)  # creation number -> depth-first number
+    token_ids: list[int] = []
+    depths: list[int] = []
+    stack = [(child, 0) for child in reversed(children[0].values())]
+    while stack:
+        node, depth = stack.pop()
+        order[node] = len(token_ids)
+        token_ids.append(tokens[node - 1])
+        depths.append(depth)
+        stack.extend((child, depth + 1) for child in reversed(children[node].values()))
+    return PrefixTree(token_ids, depths, [[order[node] for node in path] for path in created])
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Attention over a prefix tree on any device, with torch's own attention and its own backward pass.
 #
-# The tree falls into *pieces*: runs of nodes that stand one after the other on one path and in the packed order. A
+# The tree consists of *pieces*: runs of nodes that follow each other on one path and in the packed order. A
 # piece's queries see the path above it and themselves causally, so one attention call for each piece and layer costs
 # the sum of (piece length x path length), where a dense ancestor mask costs N x N.
 #
@@ -41,7 +93,7 @@ class Piece:
     """Whether its path is everything before it in the packed order: then its keys are a view, and not gathered."""
 
     def mask(self, queries_per_key: int, dtype: torch.dtype, window: int | None = None) -> torch.Tensor | None:
-        """[G n, a + n] 0 where a query may look, else minus infinity; None where the plain causal rule says the same.
+        """[G n, a + n] 0 where a query may look, else minus infinity; None where that is the plain causal rule.
 
         As numbers: of booleans every layer would make numbers of its own, and keep them for the backward pass.
         """
@@ -112,7 +164,7 @@ def attend_by_pieces(
         else:
             k = torch.cat([k_KND.index_select(1, piece.ancestors), k_own], 1)
             v = torch.cat([v_KND.index_select(1, piece.ancestors), v_own], 1)
-        # The G query heads of a key head stand below each other, so that keys are read once and never repeated.
+        # The G query heads of a key head are stacked, so that keys are read once and never repeated.
         n = q.shape[1]
         q = q.reshape(k.shape[0], groups * n, -1)
         out = F.scaled_dot_product_attention(
@@ -186,23 +238,38 @@ def tree_attention(
 ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, tree_attention)
 
 
-def attention_of(model: Any) -> str:
-    """The name of the attention that `model` uses now."""
-    return str(model.config.get_text_config()._attn_implementation)
+Attention = dict[str, Any]
+"""Which attention a model uses: the fields of its configuration, one of which names it."""
 
 
-def attending_by_tree(model: Any) -> AbstractContextManager[None]:
-    """`model` attends by tree inside the block; its own implementation comes back afterwards."""
-    return attending_by(model, ATTENTION_NAME)
+def attention_of(model: Any) -> Attention:
+    """The attention that `model` uses now."""
+    return dict(vars(model.config.get_text_config()))
 
 
 @contextmanager
-def attending_by(model: Any, name: str) -> Iterator[None]:
-    """`model` uses the attention of that name inside the block."""
-    config = model.config.get_text_config()
-    before = config._attn_implementation
-    config._attn_implementation = name
+def attending_by_tree(model: Any) -> Iterator[None]:
+    """`model` attends by tree inside the block; its own implementation comes back afterwards."""
+    config, before = model.config, attention_of(model)
+    text = config.get_text_config()
+    part = next((name for name in config.sub_configs if getattr(config, name) is text), None)
+    model.set_attn_implementation(ATTENTION_NAME if part is None else {part: ATTENTION_NAME})
     try:
         yield
     finally:
-        config._attn_implementation = before
+        _set_attention(model, before)
+
+
+@contextmanager
+def attending_as(model: Any, attention: Attention) -> Iterator[None]:
+    """`model` uses this attention inside the block."""
+    before = attention_of(model)
+    _set_attention(model, attention)
+    try:
+        yield
+    finally:
+        _set_attention(model, before)
+
+
+def _set_attention(model: Any, attention: Attention) -> None:
+    vars(model.config.get_text_config()).update(attention)

@@ -1,27 +1,36 @@
-"""Success in the midst of training: greedy, on validation tasks, with the weights that a step's rollouts come from.
+"""Success on the tasks that are kept aside: it is measured during training, and it decides with which weights a run
+ends. The weights that the run began with are among them, so that no run ends with a worse model as far as it can tell.
 
-What is measured here is kept under the names by which `choosing` looks for it, so that a checkpoint of the same step is
-not measured again when one is chosen.
+Nothing else is done with these tasks. What was measured of a step's weights is not measured again when some are
+chosen.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..evaluation.conditions import summarise_condition
-from ..evaluation.measuring import measure
+from ..evaluation.conditions import ConditionSummary, best_condition, summarise_condition
+from ..evaluation.measurement import measure
+from ..evaluation.report_text import percent
 from ..policies.tool_prompt import shown_by_default
+from ..progress import Silent
 from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
+from ..rollouts.run_context import RunContext
 from ..rollouts.stream import StreamClosed
 from ..traces.run_folder import RunFolder
-from ..verifiers import VerifierLike
 from .config import TrainConfig
+from .groups import STAGE
+
+if TYPE_CHECKING:
+    from .learner import Learner
 
 VALIDATION = "validation"
 """The stage under which `metrics.jsonl` has what was measured, by step."""
@@ -60,13 +69,14 @@ def forget_after(folder: RunFolder, done: int) -> None:
 
 
 class Validating:
-    """Measures every `evaluate_every` steps, the first time before the first step."""
+    """Measures every `eval_steps` steps, the first time before the first step."""
 
-    def __init__(self, engine: RolloutEngine, tasks: Sequence[Task], *, config: TrainConfig, folder: RunFolder) -> None:
-        self._engine = engine_beside(engine, engine.verifier)
+    def __init__(self, engine: RolloutEngine, tasks: Sequence[Task], config: TrainConfig, context: RunContext) -> None:
+        self._engine = context.engine(engine.agent)  # of its own, so that its counts do not mix with those of training
         self._tasks = tasks
         self._config = config
-        self._folder = folder
+        self._context = replace(context, progress=Silent())
+        self._folder = folder = context.run_folder
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
         self.seconds = 0.0
@@ -80,45 +90,206 @@ class Validating:
         Raises `StreamClosed` where training was stopped meanwhile, and `ToolbakeError` where nothing could be scored.
         """
         self.seconds = 0.0
-        every = self._config.evaluate_every
+        every = self._config.evaluation.eval_steps
         if every is None or step % every or self._stopped:
             return
         started = time.monotonic()
-        first = WARM_STAGE if self._config.warm_start_steps else UNTRAINED_STAGE
+        first = WARM_STAGE if self._config.warm_start.max_steps else UNTRAINED_STAGE
         rollouts: list[Rollout] = []
         with anyio.CancelScope() as self._scope:
             rollouts = await measure(
                 self._engine,
                 self._tasks,
+                self._context,
                 stage=stage_of_step(step) if step else first,
-                folder=self._folder,
-                seed=self._config.seed,
-                threshold=self._config.success_threshold,
                 tool_prompt=shown_by_default(self._config.tool_prompt),
             )
         if self._scope.cancelled_caught:
             raise StreamClosed("training was stopped while validation tasks were measured")
-        line = figures_of(step, rollouts, self._config.success_threshold)
+        line = figures_of(step, rollouts, self._config.evaluation.success_threshold)
         self._folder.append_metrics(line)
         if "success" in line:
             self.success[step] = line["success"]
         self.seconds = time.monotonic() - started
 
     def stop(self) -> None:
-        """Give up what is being measured; whoever waits hears of it."""
+        """Stop measuring. `measure` then raises `StreamClosed`."""
         self._stopped = True
         if self._scope is not None:
             self._scope.cancel()
 
 
-def engine_beside(engine: RolloutEngine, verifier: VerifierLike | None) -> RolloutEngine:
-    """Another engine on the same agent and tools, so that what it plays does not mix with the first one's counts."""
-    return RolloutEngine(
-        agent=engine.agent,
-        source=engine.source,
-        verifier=verifier,
-        limits=engine.limits,
-        concurrency=engine.concurrency,
-        verifier_timeout_s=engine.verifier_timeout_s,
-        on_call=engine.on_call,
+# ---------------------------------------------------------------------------------------------------------------------
+# Which weights a run ends with: those that do best on these tasks.
+
+CHOICE = "choice"
+"""The stage whose data is the choice."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Weights that a run has kept. `version`: the steps of GRPO in them, by which token rows name them."""
+
+    name: str
+    stage: str
+    folder: Path
+    version: int
+
+
+def candidates(checkpoints: Path, config: TrainConfig) -> list[Candidate]:
+    """Untrained, after the warm start, after each checkpoint of GRPO and after its last step, in this order."""
+    found = [Candidate("untrained", UNTRAINED_STAGE, checkpoints / "untrained", 0)]
+    if config.warm_start.max_steps:
+        found.append(Candidate("after warm start", WARM_STAGE, checkpoints / "warm_start", 0))
+    steps = sorted(int(path.name.rpartition("-")[2]) for path in (checkpoints / STAGE).glob("checkpoint-*"))
+    found += [
+        Candidate(f"step {step}", stage_of_step(step), checkpoints / STAGE / f"checkpoint-{step}", step)
+        for step in steps
+        if step < config.grpo.max_steps
+    ]
+    if config.grpo.max_steps:
+        found.append(Candidate("after GRPO", LAST_STAGE, checkpoints / "trained", config.grpo.max_steps))
+    return found
+
+
+async def keep_untrained(
+    learner: Learner,
+    engine: RolloutEngine,
+    tasks: Sequence[Task],
+    context: RunContext,
+    config: TrainConfig,
+) -> None:
+    """Before anything is trained: keep the weights that the run begins with, and measure them on `tasks`."""
+    folder = context.run_folder
+    if folder.stage(CHOICE) is not None:
+        return
+    untrained = candidates(folder.checkpoints, config)[0]
+    learner.keep(untrained.folder)
+    await _measure(untrained, engine, tasks, context, config)
+
+
+async def choose_checkpoint(
+    learner: Learner,
+    engine: RolloutEngine,
+    tasks: Sequence[Task],
+    context: RunContext,
+    config: TrainConfig,
+) -> tuple[str, dict[str, Any]]:
+    """Measure every candidate on `tasks` and leave the learner with the best, see `choose`. Done once; a resumed run
+    takes what was chosen.
+
+    Returns its name, and facts of the choice for the report.
+    """
+    folder = context.run_folder
+    kept = folder.checkpoints / "chosen"
+    done = folder.stage(CHOICE)
+    if done is not None:
+        await learner.use(kept, version=done["version"])
+        return done["chosen"], done["facts"]
+    found = candidates(folder.checkpoints, config)
+    measured: dict[str, list[Rollout]] = {}
+    for candidate in found:
+        await learner.use(candidate.folder, version=candidate.version)
+        rollouts = await _measure(candidate, engine, tasks, context, config)
+        measured[candidate.name] = rollouts
+        if config.evaluation.eval_steps is not None and candidate.stage == LAST_STAGE:
+            folder.drop_metrics_after(candidate.version - 1, VALIDATION)
+            folder.append_metrics(figures_of(candidate.version, rollouts, config.evaluation.success_threshold))
+    choice = choose(measured, threshold=config.evaluation.success_threshold)
+    best = next(candidate for candidate in found if candidate.name == choice.name)
+    await learner.use(best.folder, version=best.version)
+    learner.keep(kept)
+    folder.record_weights(kept, version=best.version)
+    facts = {
+        "handed_over": choice.reason,
+        "chosen_weights": best.name,
+        "validation": {"tasks": choice.tasks, "families": choice.families, "success": choice.success},
+    }
+    folder.finish_stage(CHOICE, {"chosen": best.name, "version": best.version, "facts": facts})
+    context.progress.say(choice.reason)
+    return best.name, facts
+
+
+async def _measure(
+    candidate: Candidate,
+    engine: RolloutEngine,
+    tasks: Sequence[Task],
+    context: RunContext,
+    config: TrainConfig,
+) -> list[Rollout]:
+    """Rollouts with the weights that the engine has now, sampled as the held-out tasks are."""
+    return await measure(
+        engine,
+        tasks,
+        context,
+        stage=candidate.stage,
+        title=f"kept-aside tasks, {candidate.name}",
+        tool_prompt=shown_by_default(config.tool_prompt),
     )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of the measured weights. `success`: of each, on the `tasks` that are scored with all of them."""
+
+    name: str
+    reason: str
+    tasks: int
+    families: int
+    success: dict[str, float]
+
+
+def choose(measured: Mapping[str, Sequence[Rollout]], *, threshold: float) -> Choice:
+    """The best of several weights, by their rollouts on the same tasks. The most success counts; of equals the higher
+    mean score; of equals the later weights, so that a tie costs no training.
+
+    `measured`: by name, the last weights last. They are compared on the tasks that are scored with all of them; where
+    there is none, the last weights are taken.
+    """
+    last = list(measured)[-1]
+    scored = [{rollout.task.id for rollout in rollouts if rollout.scored} for rollouts in measured.values()]
+    common = set.intersection(*scored)
+    if not common:
+        reason = f"no task kept aside could be scored with all weights: {_weights(last)} are handed over unchosen"
+        return Choice(last, reason, 0, 0, {})
+    summaries = {
+        name: summarise_condition([r for r in rollouts if r.task.id in common], threshold=threshold)
+        for name, rollouts in reversed(list(measured.items()))
+    }
+    best = best_condition(summaries)
+    families = len({rollout.task.family for rollout in measured[last] if rollout.task.id in common})
+    unscored = len({rollout.task.id for rollout in measured[last]} - common)
+    left_out = f" ({unscored} left out, which could not be scored with all weights)" if unscored else ""
+    return Choice(
+        name=best,
+        reason=f"{_compared(best, last, summaries)} on {_tasks(len(common), families)}{left_out}: "
+        f"{_weights(best)} are handed over",
+        tasks=len(common),
+        families=families,
+        success={name: _success(summaries[name]) for name in measured},
+    )
+
+
+def _compared(best: str, last: str, summaries: Mapping[str, ConditionSummary]) -> str:
+    if best == last:
+        return f"no earlier weights do better than {last} ({percent(_success(summaries[last]))})"
+    lost = _success(summaries[best]) - _success(summaries[last])
+    if lost > 0:
+        return f"{last} is {100 * lost:.3g} points below {best}"
+    return f"{last} has the success of {best} and a lower mean score"
+
+
+def _success(summary: ConditionSummary) -> float:
+    assert summary.success is not None
+    return summary.success.interval.estimate
+
+
+def _tasks(tasks: int, families: int) -> str:
+    return f"{tasks} kept-aside task{'' if tasks == 1 else 's'} of {families} famil{'y' if families == 1 else 'ies'}"
+
+
+def _weights(name: str) -> str:
+    if name.startswith("step "):
+        return f"the weights after {name}"
+    known = {"untrained": "the untrained weights", "after warm start": "the weights after the warm start"}
+    return known.get(name, f"the last weights, {name},")

@@ -14,11 +14,10 @@ from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from ..records import TokenRow
+from .base_trainer import BaseTrainer
 from .config import TrainConfig
-from .finite_gradients import FiniteGradients
 from .lora import plain_model
 from .processes import world_size
-from .sharding import ShardsWeights
 from .shared_prefix import IGNORED, checkpoint_layers, share_prefixes
 
 
@@ -31,7 +30,7 @@ def make_warm_start(
     output_dir: str,
     callbacks: list[TrainerCallback],
 ) -> WarmStartTrainer:
-    """A trainer over demonstration rows, `warm_start_steps` long.
+    """A trainer over demonstration rows, `warm_start.max_steps` long.
 
     The rows are taken as they come where a curriculum ordered them, else in an order that depends on the seed only.
     """
@@ -42,18 +41,15 @@ def make_warm_start(
         processing_class=tokenizer,
         callbacks=callbacks,
     )
-    if config.shared_prefix:
+    if config.batching.shared_prefix:
         share_prefixes(plain_model(trainer.model))
-    if config.gradient_checkpointing:
+    if config.batching.gradient_checkpointing:
         checkpoint_layers(plain_model(trainer.model))
     return trainer
 
 
-class WarmStartTrainer(FiniteGradients, ShardsWeights, SFTTrainer):  # type: ignore[misc]
-    """SFTTrainer as it is, but silent, and with weights that may be sharded."""
-
-    def _send_telemetry(self) -> None:
-        """TRL reports each trainer to its hub by default; this library sends nothing."""
+class WarmStartTrainer(BaseTrainer, SFTTrainer):  # type: ignore[misc]
+    """SFTTrainer as it is, but for what `BaseTrainer` overrides."""
 
 
 def supervised_example(row: TokenRow) -> dict[str, list[int]]:
@@ -69,13 +65,13 @@ def _sft_config(config: TrainConfig, output_dir: str) -> SFTConfig:
     return SFTConfig(
         output_dir=output_dir,
         seed=config.seed,
-        max_steps=config.warm_start_steps,
-        train_sampling_strategy="sequential" if config.curriculum is not None else "random",
-        learning_rate=config.warm_start_learning_rate,
+        max_steps=config.warm_start.max_steps,
+        train_sampling_strategy="sequential" if config.curriculum.by is not None else "random",
+        learning_rate=config.warm_start.learning_rate,
         lr_scheduler_type="linear",  # without warm-up, whose first step would have a rate of 0
-        per_device_train_batch_size=config.warm_start_batch // world_size(),
+        per_device_train_batch_size=config.warm_start.batch_size // world_size(),
         gradient_checkpointing=False,  # see `checkpoint_layers`
-        bf16=config.bf16,
+        bf16=config.batching.bf16,
         use_cpu=not torch.cuda.is_available(),
         dataset_kwargs={"skip_prepare_dataset": True},
         logging_steps=1,

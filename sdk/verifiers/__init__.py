@@ -1,14 +1,14 @@
-"""What earns a reward: functions of the rollout, ready-made checks of evidence, and ways to combine them."""
+"""Verifiers give rewards: functions of the rollout, ready-made checks of its evidence, and ways to combine them."""
 
 from .answer_forms import answer_exact, answer_json, answer_pattern, answer_set
 from .answers import answer_match, answer_number
 from .calls import calls_match, required_calls
 from .code_tests import code_passes
 from .combining import all_of, any_of, extra_credit, gated, lexicographic, thrift, watched, weighted
+from .expectations import as_expected
 from .grounding import grounded, minicheck
 from .states import final_state, state_where
-from .verification import check_verifier, run_verifier, verifier_identity, verifier_name
-from .verifier import Verifier, VerifierLike
+from .verifier import Verifier, VerifierLike, check_verifier, run_verifier, verifier_identity, verifier_name
 
 __all__ = [
     "Verifier",
@@ -21,6 +21,7 @@ __all__ = [
     "answer_pattern",
     "answer_set",
     "any_of",
+    "as_expected",
     "calls_match",
     "check_verifier",
     "code_passes",

@@ -1,4 +1,4 @@
-"""The answer as a text, a set, a pattern or a JSON document: strict forms, for tasks that ask for one."""
+"""Verifiers of an answer in a strict form: an exact text, a set, a pattern or a JSON document."""
 
 from __future__ import annotations
 
@@ -9,39 +9,46 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..errors import ConfigError, VerifierError
+from ..errors import ConfigError
 from ..records import Rollout, Verdict
-from .comparing import holds_json, same_json, shortened
-from .patterns import matches
-from .schemas import first_schema_problem
 from .text_tokens import tokenize
+from .value_checks import (
+    first_schema_problem,
+    holds_json,
+    matches,
+    missing_expected,
+    same_json,
+    shortened,
+    wrong_expected,
+)
+from .verifier import ReadyMade
 
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
 _DIGITS = re.compile(r"(?<![\w.])(?<!\d,)[-−]?\d+(?:\.\d+)?(?:,[-−]?\d+(?:\.\d+)?)+(?!\w|[.,]\d)")
-"""Digits between which commas stand without spaces: each is of thousands, or between two items."""
+"""Numbers joined by commas without spaces. Each comma separates thousands or items."""
 _THOUSANDS = re.compile(r"[-−]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _MOST_GROUPS = 12
-"""Of a number, between its commas."""
+"""A number has at most so many groups of digits between its commas."""
 _MOST_JSON_CHARS = 200_000
 _DENIALS = "not never isn't aren't wasn't weren't don't doesn't didn't cannot can't doubt wrong incorrect false untrue"
 DENIALS = frozenset(_DENIALS.split())
-"""Words that turn what stands in one clause with them into its opposite."""
+"""Words that reverse the meaning of the clause they are in."""
 _NONE = DENIALS | {"no", "none", "neither", "nor", "without", "except", "but"}
 
 
 def words_asked(rollout: Rollout) -> set[Any]:
-    """The words of what the user asked: an answer may repeat their denials ("Which have not left?")."""
+    """The words of the user's messages. An answer may repeat the denials among them ("Which have not left?")."""
     return {word for text in user_texts(rollout) for word in tokenize(text)}
 
 
 def user_texts(rollout: Rollout) -> list[str]:
-    """What the user says, later turns included."""
+    """The user's messages, later turns included."""
     return [one.content for one in rollout.task.opening() if one.role == "user"] + rollout.task.later_turns
 
 
 def judged_answer(rollout: Rollout, problem: Callable[[str], str | None]) -> Verdict:
-    """1 where the rollout ended with an answer of which `problem` finds nothing wrong, 0 with the reason otherwise."""
+    """1 where the rollout ended with an answer and `problem` returns None for it; otherwise 0, with the reason."""
     said = rollout.answer.strip()
     if rollout.stop_reason != "answered":
         reason: str | None = f"the rollout ended by {rollout.stop_reason}, not with an answer"
@@ -53,21 +60,16 @@ def judged_answer(rollout: Rollout, problem: Callable[[str], str | None]) -> Ver
 
 
 def gold(rollout: Rollout, key: str, form: str) -> Any:
-    """`task.expected[key]`. Raises `VerifierError` where the task has none; `form` says what it must be."""
+    """`task.expected[key]`. Raises `VerifierError` where the task has none; `form` describes what it must be."""
     expected = rollout.task.expected
     if key not in expected:
-        raise VerifierError(
-            f"task {rollout.task.id!r} expects {sorted(expected) or 'nothing'}; give expected[{key!r}], {form}"
-        )
+        raise missing_expected(rollout.task, f"give expected[{key!r}], {form}")
     return expected[key]
 
 
-@dataclass(frozen=True)
-class AnswerExact:
+@dataclass(frozen=True, repr=False)
+class AnswerExact(ReadyMade):
     """See `answer_exact`."""
-
-    def __repr__(self) -> str:
-        return "answer_exact()"
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the answer is one of the expected texts, character by character."""
@@ -75,27 +77,20 @@ class AnswerExact:
         texts = gold(rollout, "answer", form)
         texts = texts if isinstance(texts, list) else [texts]
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise VerifierError(
-                f"task {rollout.task.id!r}: expected['answer'] is {shortened(texts)}; it must be {form}"
-            )
+            raise wrong_expected(rollout.task, "answer", f"is {shortened(texts)}; it must be {form}")
         return judged_answer(rollout, lambda said: None if said in [t.strip() for t in texts] else "another text")
 
 
-@dataclass(frozen=True)
-class AnswerSet:
+@dataclass(frozen=True, repr=False)
+class AnswerSet(ReadyMade):
     """See `answer_set`."""
-
-    def __repr__(self) -> str:
-        return "answer_set()"
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the answer lists the expected items, in any order, and no others."""
         form = "a list of texts and numbers"
         items = gold(rollout, "answer", form)
         if not isinstance(items, list) or not items or not all(tokenize(str(item)) for item in items):
-            raise VerifierError(
-                f"task {rollout.task.id!r}: expected['answer'] is {shortened(items)}; it must be {form}"
-            )
+            raise wrong_expected(rollout.task, "answer", f"is {shortened(items)}; it must be {form}")
         wanted = [tokenize(str(item)) for item in items]
         denials = _NONE - words_asked(rollout)
 
@@ -117,16 +112,12 @@ class AnswerSet:
 
 
 @dataclass(frozen=True, repr=False)
-class AnswerPattern:
+class AnswerPattern(ReadyMade):
     """See `answer_pattern`."""
 
-    pattern: str | None
-    whole: bool
-    ignore_case: bool
-
-    def __repr__(self) -> str:
-        shown = [repr(self.pattern)] * (self.pattern is not None) + ["whole=False"] * (not self.whole)
-        return f"answer_pattern({', '.join(shown + ['ignore_case=True'] * self.ignore_case)})"
+    pattern: str | None = None
+    whole: bool = True
+    ignore_case: bool = False
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the pattern matches the answer."""
@@ -144,15 +135,11 @@ class AnswerPattern:
 
 
 @dataclass(frozen=True, repr=False)
-class AnswerJson:
+class AnswerJson(ReadyMade):
     """See `answer_json`."""
 
-    schema: dict[str, Any] | None
-    compare: Literal["equals", "contains"]
-
-    def __repr__(self) -> str:
-        shown = [f"schema={shortened(self.schema)}"] * (self.schema is not None)
-        return f"answer_json({', '.join(shown + [f'compare={self.compare!r}'] * (self.compare != 'equals'))})"
+    schema: dict[str, Any] | None = None
+    compare: Literal["equals", "contains"] = "equals"
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the answer is one JSON document that fits the schema and is the expected value."""
@@ -180,8 +167,9 @@ class AnswerJson:
 
 
 def answer_exact() -> AnswerExact:
-    """A verifier: the answer is `task.expected["answer"]`, or one of the list there, character by character; only the
-    space around it does not count. For answers normalised in case and punctuation take `answer_match(whole=True)`.
+    """A verifier: the answer is `task.expected["answer"]`, or one of the texts in that list, character by character.
+
+    Only space around the answer is ignored. `answer_match(whole=True)` ignores case and punctuation, too.
 
     Example: `answer_exact()` for identifiers and codes
     """
@@ -189,12 +177,12 @@ def answer_exact() -> AnswerExact:
 
 
 def answer_set() -> AnswerSet:
-    """A verifier: the answer lists the items of `task.expected["answer"]`, each, in any order, and no others.
+    """A verifier: the answer lists all items of `task.expected["answer"]`, in any order, and no others.
 
-    The answer is the list and nothing else: items after commas, semicolons, "and" or on lines of their own, with
-    bullets or numbers, after a lead that ends in a colon ("The orders are: 1, 2 and 3") and denies nothing, or a JSON
-    list. A comma between two digits is one of thousands or stands between items, whichever gives expected items
-    ("1,000,2,000"); where both do, the answer is wrong.
+    The answer is the list and nothing else. Commas, semicolons, "and" or line breaks separate the items; bullets and
+    numbers are allowed, and so is a lead that ends in a colon ("The orders are: 1, 2 and 3") and denies nothing. A JSON
+    list is an answer, too. A comma between two digits separates thousands or items, whichever gives expected items
+    ("1,000,2,000"); where both readings do, the answer is wrong.
 
     Example: `answer_set()` with `expected={"answer": ["A-17", "A-19"]}`
     """
@@ -204,8 +192,8 @@ def answer_set() -> AnswerSet:
 def answer_pattern(pattern: str | None = None, *, whole: bool = True, ignore_case: bool = False) -> AnswerPattern:
     """A verifier: a regular expression matches the answer, all of it unless `whole` is False.
 
-    The pattern is given here or in `task.expected["answer_pattern"]`. One that takes more than half a second leaves the
-    rollout unscored, and so does one that matches an empty text.
+    The pattern is given here or in `task.expected["answer_pattern"]`. A pattern that takes more than half a second, or
+    that matches an empty text, leaves the rollout unscored.
 
     Example: `answer_pattern(r"[A-Z]{2}-\\d{4}")`
     """
@@ -219,7 +207,7 @@ def answer_json(
 
     It fits `schema` or `task.expected["answer_schema"]`, where there is one, and equals
     `task.expected["answer_json"]`, where there is one (`compare="contains"`: has it, with further keys allowed). A
-    schema alone rewards the form: whoever fills it with anything is right.
+    schema alone rewards the form: an answer that fills it with anything is right.
 
     Example: `answer_json(compare="contains")` with `expected={"answer_json": {"status": "shipped"}}`
     """
@@ -264,14 +252,14 @@ def _no_constant(name: str) -> Any:
 
 
 def _lead(said: str, items: list[str]) -> str:
-    """What stands before the list, with its colon; nothing where items have colons themselves."""
+    """The text before the list, with its colon; empty where items have colons themselves."""
     lead, colon, _ = said.partition(":")
     return lead + colon if colon and "\n" not in lead and not any(":" in item for item in items) else ""
 
 
 def _read_commas(run: str, wanted: list[list[Any]]) -> str:
-    """Digits and commas (`1,000,2,000`), each expected item that they say on a line of its own; as they are where they
-    say other things. Raises `ValueError` where they say expected items in more than one way."""
+    """Digits and commas (`1,000,2,000`) with each expected item on a line of its own; unchanged where they are not
+    expected items. Raises `ValueError` where they can be read as expected items in two ways."""
     groups = run.split(",")
     ways, begins = [1], [0]  # of reading so many groups, and where the last item of one of them begins
     for end in range(1, len(groups) + 1):
@@ -294,7 +282,7 @@ def _read_commas(run: str, wanted: list[list[Any]]) -> str:
 
 
 def _listed(said: str, items: list[str]) -> list[list[Any]]:
-    """The items that an answer lists, as words. Raises `ValueError` where it can be read in two ways."""
+    """The items that an answer lists, as words. Raises `ValueError` where the answer can be read in two ways."""
     try:
         document = strict_json(said)
     except ValueError:

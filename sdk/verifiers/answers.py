@@ -1,4 +1,4 @@
-"""Does the answer say what it should? Text is the policy's own, so what it may not do is spelled out here."""
+"""Verifiers of an answer in free text: a number with its unit, or expected words, without reward hacks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Any
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
 from .answer_forms import DENIALS, gold, judged_answer, user_texts, words_asked
-from .comparing import shortened
-from .returned import repeated
+from .repetition import repeated
 from .text_tokens import UNITS, Quantity, Token, is_number, positions, quantities, tokenize
+from .value_checks import missing_expected, shortened, wrong_expected
+from .verifier import ReadyMade
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Is the number in the answer the right amount, in whatever unit it is said?
+# The answer names an amount, in any unit of its kind.
 
 _FORM = "a number, a text such as '12.5 kg', or {'value': 12.5, 'unit': 'kg'}"
 _HEDGES = frozenset({"or", "either", "maybe", "perhaps", "possibly"})
 _SMALL = "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 _BETWEEN = re.compile(rf"\bbetween\s+(?:\w+\s+)?(?:[^\w\s]?\d|(?:{_SMALL})\b)", re.IGNORECASE)
-"""A range. What lies between two places is none."""
+"""A range of numbers ("between 3 and 5"), not of places."""
 _BEFORE = re.compile(
     r"(?:\b(?:not|no|never|isn't|wasn't|cannot|(?:more|less|fewer|greater|other|rather) than|at (?:least|most)|up to"
     rf"|over|under|above|below|(?:close|closer|near|nearer|next|{_SMALL}) to)"
@@ -33,15 +34,15 @@ _BEFORE = re.compile(
     r"|\b(?:half|twice|thrice|double|triple|times)(?:\s+(?:of|the|these|those))*\s+$",
     re.IGNORECASE,
 )
-"""What may not stand right before the number: it is denied there, only bounded, or a part of another amount. "10 to"
+"""Words that must not precede the number: they deny it, only bound it, or make it part of another amount. "10 to"
 bounds it; "set to", "sent to" and "of order 17 to" do not."""
 _CLAUSE = re.compile(r"[.,;:!?](?=\s|$)|\n|\b(?:and|but)\b", re.IGNORECASE)
 _SLACK = Decimal("1e-18")
-"""Factors such as 5/9 are cut off after 28 digits."""
+"""Tolerance for factors such as 5/9, which have 28 digits here."""
 
 
 @dataclass(frozen=True, repr=False)
-class AnswerNumber:
+class AnswerNumber(ReadyMade):
     """See `answer_number`."""
 
     within: float = 0.0
@@ -56,10 +57,6 @@ class AnswerNumber:
             raise ConfigError(f"answer_number: relative is {self.relative!r}; it is a share, such as 0.01 for 1 %")
         if self.max_words < 1:
             raise ConfigError(f"answer_number: max_words is {self.max_words}; it must be 1 or more")
-
-    def __repr__(self) -> str:
-        shown = [f"{name}={value:g}" for name, value in (("within", self.within), ("relative", self.relative)) if value]
-        return f"answer_number({', '.join(shown + [f'max_words={self.max_words}'] * (self.max_words != 40))})"
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the answer says the expected amount and no other."""
@@ -98,16 +95,16 @@ class AnswerNumber:
 
 
 def answer_number(*, within: float = 0.0, relative: float = 0.0, max_words: int = 40) -> AnswerNumber:
-    """A verifier: the answer says the amount in `task.expected["answer"]`, and no other.
+    """A verifier: the answer names the amount in `task.expected["answer"]`, and no other.
 
-    The expected answer is a number, a text such as `"12.5 kg"`, or `{"value": 12.5, "unit": "kg"}`. With a unit, the
-    answer may use another one of the same kind (12 500 g) but not none; without one, the number counts and its unit is
-    not looked at. Units of length, mass, time, volume, data, speed, energy, power and temperature are known, percent,
-    and six currencies, which are not exchanged; `sdk.verifiers.text_tokens.UNITS` lists them.
+    The expected answer is a number, a text such as `"12.5 kg"`, or `{"value": 12.5, "unit": "kg"}`. Where it has a
+    unit, the answer needs one of the same kind (12 500 g); where it has none, only the number counts. Units of length,
+    mass, time, volume, data, speed, energy, power and temperature are known, percent, and six currencies, which are not
+    exchanged; `sdk.verifiers.text_tokens.UNITS` lists them.
 
     `within` is the largest difference in the unit of the expected answer, `relative` as a share of its amount; the
-    larger counts. The answer does not count where it has another number that the prompt does not have, hedges ("12 or
-    13"), denies something in the clause with the number, only bounds it ("at least 12"), says another amount by it
+    larger counts. The answer is wrong where it has another number that the prompt does not have, hedges ("12 or 13"),
+    denies something in the clause with the number, only bounds the number ("at least 12"), makes another amount of it
     ("twice 12"), or has more than `max_words` words.
 
     Example: `answer_number(relative=0.01)` with `expected={"answer": "1.5 kg"}`
@@ -116,7 +113,7 @@ def answer_number(*, within: float = 0.0, relative: float = 0.0, max_words: int 
 
 
 def _denied(said: str, one: Quantity, denials: frozenset[str]) -> bool:
-    """Whether the clause in which a number stands denies something that the prompt does not."""
+    """Whether the clause with the number denies something that the prompt does not deny."""
     start = max([0, *(found.end() for found in _CLAUSE.finditer(said, 0, one.start))])
     after = _CLAUSE.search(said, one.start + len(one.text))
     return any(word in denials for word in tokenize(said[start : after.start() if after else len(said)]))
@@ -128,10 +125,9 @@ def _wanted(rollout: Rollout) -> Quantity:
     known = isinstance(answer, str | int | float) and not isinstance(answer, bool)
     found = quantities(text) if known or _is_pair(answer) else []
     if len(found) != 1 or found[0].text != text.strip():
-        raise VerifierError(
-            f"task {rollout.task.id!r}: expected['answer'] is {shortened(answer)}, which is not one number; it must be "
-            f"{_FORM}, with a unit among {', '.join(sorted(UNITS))}"
-        )
+        form = f"{_FORM}, with a unit among {', '.join(sorted(UNITS))}"
+        problem = f"is {shortened(answer)}, which is not one number; it must be {form}"
+        raise wrong_expected(rollout.task, "answer", problem)
     return found[0]
 
 
@@ -145,7 +141,7 @@ STATUSES = (
     *("pending", "processing", "packed", "shipped", "in transit", "delivered", "cancelled", "returned", "refunded"),
     *("in stock", "out of stock"),
 )
-"""Words of which an answer may name only the right one, unless `options` says otherwise."""
+"""The default of `options`: an answer may name only the right one of these."""
 
 _YES, _NO = ("yes", "true"), ("no", "false")
 _NEGATIONS = frozenset(
@@ -153,10 +149,10 @@ _NEGATIONS = frozenset(
 )
 _CONTRACTED = frozenset({"don't", "doesn't", "didn't", "haven't", "hadn't", "won't", "wouldn't", "can't", "couldn't"})
 _UNFULFILLED = frozenset({"fails", "failed", "might", "could"})
-"""Words that leave it undone: "failed to get shipped", "might have been shipped"."""
+"""Words after which an action did not happen or may not have: "failed to get shipped", "might have been shipped"."""
 _LIGHT = frozenset({"yet", "already", "still", "ever", "actually", "really", "currently", "even", "fully", "quite"})
 _LIGHT |= {"be", "been", "being", "get", "got", "gotten", "have", "has", "had", "to"}
-"""Words that may stand between a negation and what it negates: "not yet been shipped", "didn't get shipped"."""
+"""Words that may be between a negation and what it negates: "not yet been shipped", "didn't get shipped"."""
 _CLAUSE_END = re.compile(
     r"(?<=[.!?;])\s+|,\s+|\n+|(?<!anything )\bbut\b|:\s+(?!(?:false|untrue|wrong|incorrect)\b)", re.IGNORECASE
 )
@@ -167,25 +163,25 @@ _DENIED_BEFORE = re.compile(
 _DENIED_AFTER = re.compile(
     r"(?:(?:is|was|are|were|a|an|simply|just|clearly) )*(?:false|wrong|incorrect|untrue|lie|mistaken)\b"
 )
-"""What a clause says before a value, and right after it, that takes it back."""
+"""Words before a value, and right after it, that deny or doubt it."""
 _OTHER_WORD = {
     word: re.compile(rf"\b{word}\b(?![.:]*\s*#?(?:\w+[-/])*\w*\d)(?=\s*(?:[.,;:!?]|$))", re.IGNORECASE)
     for word in ("yes", "no")
 }
-"""Yes or no as a clause of its own or at the end of one: "no problem" and "order no. A-4417" are none."""
+"""Yes or no alone in a clause or at its end. "no problem" and "order no. A-4417" are no such replies."""
 _FORM_ASKED = re.compile(
     r"\byes\b.*\bno\b|\bno\b.*\byes\b|\b(?:otherwise|else|if not)\b"
     r"|(?:^|[,;:] )(?:please )?(?:say|answer|reply|respond|write)\b.*\b(?:yes|no)\b.*(?<!\?)$"
 )
-"""A sentence that says how to answer: "yes or no", "Otherwise say no.", "If it has not, answer no." """
+"""A sentence that asks for a form of answer: "yes or no", "Otherwise say no.", "If it has not, answer no." """
 _CHOICE = re.compile(r"\byes\b[^\w?]+(?:\w[.):]\s*)?no\b|\bno\b[^\w?]+(?:\w[.):]\s*)?yes\b", re.IGNORECASE)
-"""Both words beside each other, such as on a line each: what may be answered."""
+"""Both words side by side, such as one on each line: the choices of an answer."""
 _WORD_ALONE = re.compile(r"\W*(?:yes|no)\W*")
 _TO_THE_JUDGE = re.compile(r"\b(score|reward|verdict|grade)\b[\s\"'*]*[:=]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, repr=False)
-class AnswerMatch:
+class AnswerMatch(ReadyMade):
     """See `answer_match`."""
 
     whole: bool = False
@@ -201,13 +197,6 @@ class AnswerMatch:
             raise ConfigError(f"answer_match: max_words is {self.max_words}; it must be 1 or more")
         if self.other_values < 0:
             raise ConfigError(f"answer_match: other_values is {self.other_values}; it must be 0 or more")
-
-    def __repr__(self) -> str:
-        options = ["whole=True"] * self.whole + [f"options={self.options!r}"] * (self.options != STATUSES)
-        options += [f"max_words={self.max_words}"] * (self.max_words != 60)
-        options += ["other_numbers=True"] * self.other_numbers
-        options += [f"other_values={self.other_values}"] * (self.other_values != 1)
-        return f"answer_match({', '.join(options)})"
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the final answer says what the task expects, 0 otherwise, with the reason."""
@@ -280,9 +269,7 @@ class AnswerMatch:
         """Another of the options that the answer names besides the right one."""
         options = rollout.task.expected.get("options", self.options)
         if not isinstance(options, list | tuple) or not all(isinstance(option, str) for option in options):
-            raise VerifierError(
-                f"task {rollout.task.id!r}: expected['options'] is {shortened(options)}; give a list of strings"
-            )
+            raise wrong_expected(rollout.task, "options", f"is {shortened(options)}; give a list of strings")
         option_tokens = {option: tokenize(option) for option in options}
         right = [form for choices in golds for choice in choices for form in choice]
         if not any(tokens in right for tokens in option_tokens.values()):
@@ -298,27 +285,27 @@ def answer_match(
     other_numbers: bool = False,
     other_values: int = 1,
 ) -> AnswerMatch:
-    """A verifier: the final answer says `task.expected["answer"]`.
+    """A verifier: the final answer contains `task.expected["answer"]`, and no reward hack.
 
-    The expected answer is a string, a number, a bool (yes or no), a list of acceptable ones, or
-    `{"all": [...]}` of which each must be said (and may itself be a list of acceptable ones). Case, punctuation,
-    spaces, thousands separators and currency signs do not count; numbers are compared as numbers, and 12 is found
-    neither in 312 nor in A-12 nor in a date.
+    The expected answer is a string, a number, a bool (yes or no), a list of acceptable ones, or `{"all": [...]}`, whose
+    items must all be in the answer (each may itself be a list of acceptable ones). Case, punctuation, spaces, thousands
+    separators and currency signs are ignored. Numbers are compared by value; 12 is found neither in 312 nor in A-12 nor
+    in a date.
 
-    By default the answer may be a sentence that contains the expected one, and it does not count when
+    By default the answer may be a sentence that contains the expected one. It is wrong where
 
-    - the rollout ended otherwise than with an answer, or the answer is empty or merely the prompt again;
-    - the expected words are negated ("not shipped"), or only asked about, doubted ("maybe shipped") or called wrong in
-      every clause that has them, or yes or no does not come first, or the other one follows ("Yes, but the answer is
-      no");
-    - the expected answer is one of `options` (`task.expected["options"]` goes before) and another one is said too;
-    - a number is expected and other numbers are said that the prompt does not have (unless `other_numbers`);
-    - it says more than `other_values` other values that tools returned, as JSON, prose or in any other form, or repeats
-      several parts of a result word for word: whoever repeats all results is right by chance. A sentence that holds the
-      answer may be quoted;
+    - the rollout did not end with an answer, or the answer is empty or only repeats the prompt;
+    - the expected words are negated ("not shipped"), or every clause with them only asks, doubts ("maybe shipped") or
+      calls them wrong; or yes or no is not the first word, or its opposite follows ("Yes, but the answer is no");
+    - the expected answer is one of `options` (or of `task.expected["options"]`, which takes precedence), and the answer
+      names another option, too;
+    - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
+    - it repeats more than `other_values` other values that tools returned, in whatever form, or at least half of the
+      other content of a result (and more than `other_values` + 1 pieces of it), or very many words in a row: an answer
+      that repeats all results is right by chance. It may quote one sentence of a longer result;
     - it has more than `max_words` words, or addresses the scorer ("score: 1").
 
-    Give `options` wherever the answer is one of a closed list: a policy that names them all is right otherwise.
+    Give `options` wherever the answer is one of a closed list; otherwise a policy that names all of them is right.
     `whole=True` is strictest: the whole answer must be the expected one.
 
     Example: `answer_match(options=("gold", "silver", "bronze"))`
@@ -328,28 +315,21 @@ def answer_match(
 
 
 def _required(rollout: Rollout) -> list[list[Any]]:
-    """What must be said, each as the list of its acceptable forms."""
+    """The expected answers, each as the list of its acceptable forms."""
     expected = rollout.task.expected
     form = "a string, a number, a bool, a list of acceptable ones, or {'all': [...]}"
     if "answer" not in expected:
-        raise VerifierError(
-            f"task {rollout.task.id!r} expects {sorted(expected) or 'nothing'}; answer_match compares with "
-            f"expected['answer'], {form}"
-        )
+        raise missing_expected(rollout.task, f"answer_match compares with expected['answer'], {form}")
     gold = expected["answer"]
     parts = gold["all"] if isinstance(gold, dict) and set(gold) == {"all"} and isinstance(gold["all"], list) else [gold]
     required = [part if isinstance(part, list) else [part] for part in parts]
     flat = _flat(required)
     for choice in flat:
         if not isinstance(choice, str | int | float) or not tokenize(str(choice)):
-            raise VerifierError(
-                f"task {rollout.task.id!r}: expected['answer'] holds {choice!r} of which nothing can be found in an "
-                f"answer; it must be {form}"
-            )
+            problem = f"holds {choice!r} of which nothing can be found in an answer; it must be {form}"
+            raise wrong_expected(rollout.task, "answer", problem)
     if not flat or not all(required):
-        raise VerifierError(
-            f"task {rollout.task.id!r}: expected['answer'] is {gold!r}, which is empty; it must be {form}"
-        )
+        raise wrong_expected(rollout.task, "answer", f"is {gold!r}, which is empty; it must be {form}")
     return required
 
 
@@ -358,7 +338,7 @@ def _flat(required: list[list[Any]]) -> list[Any]:
 
 
 def _gold_tokens(choice: Any) -> list[list[Token]]:
-    """The forms in which an acceptable answer may be said."""
+    """The token sequences that an acceptable answer may have."""
     if isinstance(choice, bool):
         return [[word] for word in (_YES if choice else _NO)]
     if isinstance(choice, float):
@@ -367,7 +347,7 @@ def _gold_tokens(choice: Any) -> list[list[Token]]:
 
 
 def _without(prompts: list[list[Token]], answer: list[Token]) -> list[Token]:
-    """The answer without what merely repeats a prompt."""
+    """The answer without repeated prompts."""
     for prompt in prompts:
         while len(prompt) > 1 and (found := positions(prompt, answer)):
             answer = answer[: found[0]] + answer[found[0] + len(prompt) :]
@@ -375,10 +355,10 @@ def _without(prompts: list[list[Token]], answer: list[Token]) -> list[Token]:
 
 
 def _turned(rollout: Rollout, golds: list[list[list[list[Token]]]]) -> str | None:
-    """The opposite of the yes or no that is expected, where the answer says it, too, and the prompt does not.
+    """The opposite of the expected yes or no, where the answer has it and the prompt does not.
 
-    A prompt that asks for the form ("Answer yes or no.", a choice on two lines) has said neither. Its sentences may be
-    repeated.
+    A prompt that asks for the form ("Answer yes or no.", a choice on two lines) has neither. The answer may repeat
+    sentences of the prompt.
     """
     wanted = {form[0] for choices in golds for choice in choices for form in choice if len(form) == 1}
     asked = [sentence for text in user_texts(rollout) for sentence in _sentences(text)]
@@ -398,7 +378,7 @@ def _sentences(text: str) -> list[str]:
 
 
 def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
-    """Whether what was found at `at` is asserted there."""
+    """Whether the answer asserts the words that it has at `at`."""
     if form[0] in (*_YES, *_NO) and len(form) == 1:
         return at == 0
     negations = _NEGATIONS - {"no"} if is_number(form) else _NEGATIONS  # "order no 4417"
@@ -410,9 +390,8 @@ def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
 
 
 def _not_asserted(answer: str, golds: list[list[list[list[Token]]]], known: list[Token]) -> str | None:
-    """Why an expected value is only asked about, doubted or called wrong in every clause that has it, or None.
-
-    What the user said of it may be repeated.
+    """The reason why every clause with an expected value only asks about it, doubts it or calls it wrong; None where
+    one clause asserts it. The answer may repeat the user's own words about it.
     """
     clauses = [(clause.strip(), tokenize(clause)) for clause in _CLAUSE_END.split(answer) if clause]
     for choices in golds:

@@ -1,4 +1,4 @@
-"""Were the right calls made, and none of the wrong ones?"""
+"""Verifiers of calls: the right ones were made, and no forbidden ones; patterns for their arguments."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from typing import Any, Literal
 
 from ..errors import ConfigError, VerifierError
 from ..records import CallRecord, Rollout, Verdict
-from .comparing import cut_text, same_json, shortened
-from .patterns import matches
 from .text_tokens import positions, tokenize
+from .value_checks import cut_text, matches, missing_expected, same_json, shortened, wrong_expected
+from .verifier import ReadyMade
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Calls as a person reads them: `find(query≈"chair")` where the task has `{"$text": "chair"}`.
 
 _DEEPEST = 5
-"""What stands deeper in lists, objects and patterns is left out, as `…`: it would not fit on a line."""
+"""Deeper levels of lists, objects and patterns are shown as `…`, to fit on a line."""
 _JOINERS = "\u200c\u200d"  # invisible, but part of writing Persian, Hindi and emoji
 
 
 def call_in_words(name: str, arguments: Mapping[str, Any], *, patterns: bool, most: int = 60) -> str:
-    """A call on one line, with at most about `most` characters of each argument, and how many were left out.
+    """A call on one line. Each argument has about `most` characters at most, and the number of those left out.
 
-    `patterns`: the arguments are what a task asks for, and what `fits` knows is put into words. Else,
-    and where it knows nothing of the kind, they are values, written as JSON. Signs that hide or turn text around are
-    escaped.
+    `patterns`: the arguments may hold patterns (see `fits`), which are put into words. Other values are shown as JSON.
+    Invisible characters and those that change the direction of text are escaped.
     """
     write = _pattern_tokens if patterns else _value
     shown = [_argument(key, cut_text(write(value), most)) for key, value in arguments.items()]
@@ -70,7 +69,7 @@ _FORMS = {
 
 
 def _value(value: Any) -> str:
-    """As JSON; what is no JSON, by the name of its type."""
+    """A value as JSON, or the name of its type where JSON cannot hold it."""
     try:
         return _plain(json.dumps(value, ensure_ascii=False, default=str))
     except (TypeError, ValueError, RecursionError):  # keys that are no texts, 4 300 digits, nested a thousand times
@@ -78,7 +77,7 @@ def _value(value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """With what is not seen escaped: control characters, half surrogate pairs, changes of direction."""
+    """The text with invisible characters escaped: control characters, half surrogate pairs, changes of direction."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() or sign in _JOINERS else json.dumps(sign)[1:-1] for sign in text)
@@ -92,7 +91,7 @@ _FORM = "a list of {'name': ..., 'arguments': {...}}"
 
 
 @dataclass(frozen=True, repr=False)
-class CallsMatch:
+class CallsMatch(ReadyMade):
     """See `calls_match`."""
 
     order: Order = "any"
@@ -105,46 +104,30 @@ class CallsMatch:
         if self.most_mistakes is not None and self.most_mistakes < 0:
             raise ConfigError(f"calls_match: most_mistakes is {self.most_mistakes}; give 0 or more, or None for any")
 
-    def __repr__(self) -> str:
-        options = [f"order={self.order!r}"] * (self.order != "any") + ["only=True"] * self.only
-        options += [f"most_mistakes={self.most_mistakes}"] * (self.most_mistakes is not None)
-        return f"calls_match({', '.join(options)})"
-
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the calls that succeeded are as the task's patterns say, 0 otherwise, with what is wrong."""
-        gold = _patterns(rollout, "calls")
-        done = [record for record in rollout.calls if not record.result.is_error and record.call.error is None]
-        missing, others = _paired(gold, done, self.order, _where(rollout, "calls"))
-        forbidden = _forbidden(rollout)
-        mistakes = len(rollout.calls) - len(done)
-        components = {
-            "required": 1 - len(missing) / len(gold) if gold else 1.0,
-            "no_forbidden": float(not forbidden),
-        }
-        reasons = [f"missing: {_asked(gold[place])}" for place in missing]
-        reasons += [f"forbidden: {_called(record)}" for record in forbidden]
-        if self.only or self.order == "exact":
-            components["no_others"] = float(not others)
-            reasons += [f"not asked for: {_called(done[place])}" for place in others]
-        if self.most_mistakes is not None:
-            components["few_mistakes"] = float(mistakes <= self.most_mistakes)
-            if mistakes > self.most_mistakes:
-                reasons.append(f"{mistakes} calls failed, more than {self.most_mistakes}")
-        score = float(all(value == 1 for value in components.values()))
-        said = "; ".join(reasons) or f"all {len(gold)} required calls"
-        return Verdict(score=score, components=components, explanation=said)
+        where = _where(rollout, "calls")
+
+        def fit(pattern: Mapping[str, Any], record: CallRecord) -> bool:
+            return bool(pattern["name"] == record.call.name) and all_fit(
+                pattern.get("arguments", {}), record.call.arguments, where
+            )
+
+        only = self.only or self.order == "exact"
+        gold = _gold_calls(rollout, "calls_match")
+        return _compared(rollout, gold, fit, _forbidden(rollout), self.order, only, self.most_mistakes)
 
 
 def calls_match(*, order: Order = "any", only: bool = False, most_mistakes: int | None = None) -> CallsMatch:
-    """A verifier: for every pattern in `task.expected["calls"]` a call of its own succeeded.
+    """A verifier: every pattern in `task.expected["calls"]` has a call of its own that succeeded.
 
     A pattern is `{"name": ..., "arguments": {...}}`. Arguments are equal values, or patterns such as
-    `{"$near": 12.5, "within": 0.01}`; see `sdk.verifiers.calls.fits`. An argument that no pattern names
-    must not be given. `order`: `any`; `in_order`, with others allowed between; `exact`, these calls and no others, in
-    this order. `only`: no other call may have succeeded. `most_mistakes`: how many calls may have failed.
+    `{"$near": 12.5, "within": 0.01}`; see `sdk.verifiers.calls.fits`. A call must not have arguments that its pattern
+    does not name. `order`: `any`; `in_order`, with others allowed between; `exact`, these calls and no others, in this
+    order. `only`: no other call may have succeeded. `most_mistakes`: how many calls may have failed.
 
-    `task.expected["forbid"]` lists what may not even be tried: names of tools, or patterns whose arguments need to name
-    only what makes the call forbidden.
+    `task.expected["forbid"]` lists calls that must not even be tried: names of tools, or patterns. Such a pattern needs
+    to name only the arguments that make the call forbidden.
 
     `required_calls` asks for equal arguments; prefer it where they are known. Raises `VerifierError` for a task
     without calls, unless something is forbidden there.
@@ -154,35 +137,64 @@ def calls_match(*, order: Order = "any", only: bool = False, most_mistakes: int 
     return CallsMatch(order=order, only=only, most_mistakes=most_mistakes)
 
 
-def _patterns(rollout: Rollout, key: str) -> list[Mapping[str, Any]]:
-    expected = rollout.task.expected
-    if key not in expected and "forbid" not in expected:
-        raise VerifierError(
-            f"task {rollout.task.id!r} expects {sorted(expected) or 'nothing'}; calls_match compares with "
-            f"expected['calls'], {_FORM}"
-        )
-    gold = expected.get(key, [])
+def _gold_calls(rollout: Rollout, verifier: str) -> list[Mapping[str, Any]]:
+    """`task.expected["calls"]`, none where only something is forbidden. Raises `VerifierError` for other forms."""
+    task, expected = rollout.task, rollout.task.expected
+    if "calls" not in expected and "forbid" not in expected:
+        raise missing_expected(task, f"{verifier} compares with expected['calls'], {_FORM}")
+    gold = expected.get("calls", [])
     if not isinstance(gold, list):
-        raise VerifierError(f"{_where(rollout, key)} is {shortened(gold)}; it must be {_FORM}")
+        raise wrong_expected(task, "calls", f"is {shortened(gold)}; it must be {_FORM}")
     for call in gold:
         known = isinstance(call, Mapping) and isinstance(call.get("name"), str) and set(call) <= {"name", "arguments"}
         if not known or not isinstance(call.get("arguments", {}), Mapping):
-            raise VerifierError(f"{_where(rollout, key)} holds {shortened(call)}; it must be {_FORM}")
+            raise wrong_expected(task, "calls", f"holds {shortened(call)}; it must be {_FORM}")
     return gold
 
 
+_Fit = Callable[[Mapping[str, Any], CallRecord], bool]
+
+
+def _compared(
+    rollout: Rollout,
+    gold: list[Mapping[str, Any]],
+    fit: _Fit,
+    forbidden: Sequence[CallRecord],
+    order: Order,
+    only: bool,
+    most_mistakes: int | None,
+) -> Verdict:
+    """The verdict on a rollout's calls. `fit`: whether a call is the gold one; `forbidden`: those that were tried."""
+    done = [record for record in rollout.calls if not record.result.is_error and record.call.error is None]
+    missing, others = _paired(gold, done, order, fit)
+    mistakes = len(rollout.calls) - len(done)
+    components = {
+        "required": 1 - len(missing) / len(gold) if gold else 1.0,
+        "no_forbidden": float(not forbidden),
+    }
+    asked = [call_in_words(gold[n]["name"], gold[n].get("arguments", {}), patterns=True) for n in missing]
+    reasons = [f"missing: {call}" for call in asked]
+    reasons += [f"forbidden: {_called(record)}" for record in forbidden]
+    if only:
+        components["no_others"] = float(not others)
+        reasons += [f"not asked for: {_called(done[place])}" for place in others]
+    if most_mistakes is not None:
+        components["few_mistakes"] = float(mistakes <= most_mistakes)
+        if mistakes > most_mistakes:
+            reasons.append(f"{mistakes} calls failed, more than {most_mistakes}")
+    return Verdict(
+        score=float(all(value == 1 for value in components.values())),
+        components=components,
+        explanation="; ".join(reasons) or f"all {len(gold)} required calls",
+    )
+
+
 def _paired(
-    gold: Sequence[Mapping[str, Any]], done: Sequence[CallRecord], order: Order, where: str
+    gold: list[Mapping[str, Any]], done: list[CallRecord], order: Order, fit: _Fit
 ) -> tuple[list[int], list[int]]:
-    """The places of patterns without a call, and of calls without a pattern."""
-
-    def fit(pattern: Mapping[str, Any], record: CallRecord) -> bool:
-        return bool(pattern["name"] == record.call.name) and all_fit(
-            pattern.get("arguments", {}), record.call.arguments, where
-        )
-
+    """The places of gold calls that were not made, and of calls that no gold call asks for."""
     if order == "any":
-        return unmatched(list(gold), list(done), fit)
+        return unmatched(gold, done, fit)
     # The first call that fits is always a good choice in a sequence: it leaves most to those that follow.
     place, others = 0, []
     for at, record in enumerate(done):
@@ -218,10 +230,6 @@ def _where(rollout: Rollout, key: str) -> str:
     return f"task {rollout.task.id!r}: expected[{key!r}]"
 
 
-def _asked(pattern: Mapping[str, Any]) -> str:
-    return call_in_words(pattern["name"], pattern.get("arguments", {}), patterns=True)
-
-
 def _called(record: CallRecord) -> str:
     return call_in_words(record.call.name, record.call.arguments, patterns=False)
 
@@ -229,27 +237,27 @@ def _called(record: CallRecord) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 
 _MOST = 2**1023
-"""A policy may write whole numbers of any length; what no double holds is near to nothing."""
+"""A policy may write integers of any length. One that a double cannot hold is near to nothing."""
 ABSENT = object()
-"""In place of the value of an argument that was not given."""
+"""The value of an argument that was not given."""
 
 
 def fits(pattern: Any, value: Any, where: str) -> bool:
-    """Whether `value` is what `pattern` asks for: an equal JSON value, or what an object with one `$` key says.
+    """Whether `value` fits `pattern`, which is an equal JSON value or an object with one `$` key:
 
-    | pattern | is |
+    | pattern | fits |
     | --- | --- |
     | `{"$any": true}` | any value, but given |
     | `{"$absent": true}` | not given |
     | `{"$optional": p}` | not given, or p |
     | `{"$one_of": [p, q]}` | p or q |
     | `{"$near": 12.5, "within": 0.01}` | a number at most so far off |
-    | `{"$text": "Late parcel"}` | these words, whatever the case, punctuation and spaces |
+    | `{"$text": "Late parcel"}` | these words, in any case, punctuation and spacing |
     | `{"$says": "late"}` | a text with these words among its own |
     | `{"$pattern": "[A-Z]{2}-\\d+"}` | a text that this regular expression matches whole, within half a second |
     | `{"$set": [p, q]}` | a list with these in any order, and no others |
 
-    Patterns may stand inside lists and objects. Raises `VerifierError` for a `$` key that is none of these.
+    Lists and objects may hold patterns. Raises `VerifierError` for any other `$` key.
     """
     if isinstance(pattern, Mapping) and any(str(key).startswith("$") for key in pattern):
         return _special(pattern, value, where)
@@ -264,7 +272,7 @@ def fits(pattern: Any, value: Any, where: str) -> bool:
 
 
 def all_fit(patterns: Mapping[str, Any], values: Mapping[str, Any], where: str) -> bool:
-    """Whether every pattern fits the value of its name, and no other value is there."""
+    """Whether every pattern fits the value of its name, and there are no other values."""
     named = all(fits(pattern, values.get(name, ABSENT), where) for name, pattern in patterns.items())
     return named and set(values) <= set(patterns)
 
@@ -347,8 +355,8 @@ _TAKES: dict[str, Callable[[Any, Mapping[str, Any]], bool]] = {
 
 
 def pattern_key(value: Any) -> str | None:
-    """The `$` key of what `fits` reads as a pattern; None for all else, also for what only begins like one: APIs have
-    arguments such as `{"$set": {"status": "open"}}`."""
+    """The `$` key of a value that `fits` reads as a pattern; None for other values, also for those that only look like
+    one: APIs have arguments such as `{"$set": {"status": "open"}}`."""
     if not isinstance(value, Mapping) or len(value) > 2:
         return None
     key = next((key for key in value if key in _TAKES), None)
@@ -357,7 +365,7 @@ def pattern_key(value: Any) -> str | None:
 
 
 def holds_pattern(value: Any) -> bool:
-    """Whether a pattern stands anywhere in a value."""
+    """Whether a value holds a pattern anywhere."""
     rest = [value]
     while rest:
         one = rest.pop()
@@ -368,10 +376,10 @@ def holds_pattern(value: Any) -> bool:
 
 
 def unmatched(wanted: list[Any], found: list[Any], fit: Callable[[Any, Any], bool]) -> tuple[list[int], list[int]]:
-    """The places in `wanted` and in `found` that stay alone when as many as possible are paired one to one.
+    """The indexes in `wanted` and in `found` that are left when as many as possible are paired one to one.
 
-    Patterns overlap, so taking the first that fits could use up what another one needs: this is a maximum matching by
-    augmenting paths (Kuhn 1955).
+    Patterns overlap: the first item that fits one may be the only one that fits another. So this is a maximum matching
+    by augmenting paths (Kuhn 1955).
     """
     edges = [[place for place, item in enumerate(found) if fit(want, item)] for want in wanted]
     taken: dict[int, int] = {}
@@ -390,7 +398,7 @@ def unmatched(wanted: list[Any], found: list[Any], fit: Callable[[Any, Any], boo
 
 
 def is_number(value: Any) -> bool:
-    """Whether a JSON value is a number that can be compared: finite, and no truth value."""
+    """Whether a JSON value is a finite number and not a bool."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)
@@ -400,7 +408,7 @@ def is_number(value: Any) -> bool:
 
 
 @dataclass(frozen=True, repr=False)
-class RequiredCalls:
+class RequiredCalls(ReadyMade):
     """See `required_calls`."""
 
     ordered: bool = False
@@ -411,48 +419,30 @@ class RequiredCalls:
         if isinstance(self.forbid, str) or not all(isinstance(name, str) for name in self.forbid):
             raise ConfigError(f"required_calls: forbid is {self.forbid!r}; give names of tools: ('cancel_order',)")
 
-    def __repr__(self) -> str:
-        options = ["ordered=True"] * self.ordered + ["only=True"] * self.only
-        options += [f"forbid={self.forbid!r}"] * bool(self.forbid)
-        return f"required_calls({', '.join(options)})"
-
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if every gold call succeeded and no forbidden one was tried, 0 otherwise."""
-        gold = _gold_calls(rollout)
-        done = [record for record in rollout.calls if not record.result.is_error and record.call.error is None]
-        missing, extra = _in_order(gold, done) if self.ordered else _in_any_order(gold, done)
-        forbidden = self._forbidden(rollout)
-        reasons = [f"missing: {_text(call['name'], call.get('arguments', {}))}" for call in missing]
-        reasons += [f"forbidden: {_text(record.call.name, record.call.arguments)}" for record in forbidden]
-        components = {
-            "required": 1 - len(missing) / len(gold) if gold else 1.0,
-            "no_forbidden": float(not forbidden),
-        }
-        if self.only:
-            components["no_others"] = float(not extra)
-            reasons += [f"not asked for: {_text(record.call.name, record.call.arguments)}" for record in extra]
-        score = float(all(value == 1 for value in components.values()))
-        return Verdict(
-            score=score, components=components, explanation="; ".join(reasons) or f"all {len(gold)} required calls"
-        )
-
-    def _forbidden(self, rollout: Rollout) -> list[CallRecord]:
-        """Forbidden calls that were tried; one that the tool refused was still tried."""
+        gold = _gold_calls(rollout, "required_calls")
+        for call in gold:
+            if holds_pattern(call.get("arguments", {})):
+                problem = f"holds {shortened(call)}, a pattern that no call is equal to; use calls_match()"
+                raise wrong_expected(rollout.task, "calls", f"{problem}, which reads patterns")
         named = rollout.task.expected.get("forbid", [])
         if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-            raise VerifierError(
-                f"task {rollout.task.id!r}: expected['forbid'] is {shortened(named)}; give a list of names of tools"
-            )
-        names = {*self.forbid, *named}
-        return [record for record in rollout.calls if record.call.name in names]
+            problem = f"is {shortened(named)}; give a list of names of tools"
+            raise wrong_expected(rollout.task, "forbid", problem)
+        # One that the tool refused was still tried.
+        forbidden = [record for record in rollout.calls if record.call.name in {*self.forbid, *named}]
+        return _compared(
+            rollout, gold, _same_call, forbidden, "in_order" if self.ordered else "any", self.only, most_mistakes=None
+        )
 
 
 def required_calls(*, ordered: bool = False, only: bool = False, forbid: Sequence[str] = ()) -> RequiredCalls:
     """A verifier: every call in `task.expected["calls"]` is among the calls that succeeded, with equal arguments.
 
-    `expected["calls"]` is a list of `{"name": ..., "arguments": {...}}`; two equal ones need two calls.
-    `ordered`: they must come in that order, others may stand between. `only`: no other call may have succeeded.
-    `forbid`: names of tools that may not even be tried, together with `task.expected["forbid"]`.
+    `expected["calls"]` is a list of `{"name": ..., "arguments": {...}}`; two equal entries need two calls. `ordered`:
+    they must come in that order, with others allowed between. `only`: no other call may have succeeded. `forbid`: names
+    of tools that must not even be tried, in addition to those of `task.expected["forbid"]`.
 
     Raises `VerifierError` for a task without `expected["calls"]`, unless something is forbidden there, and for patterns
     of arguments, which `calls_match` reads.
@@ -462,63 +452,5 @@ def required_calls(*, ordered: bool = False, only: bool = False, forbid: Sequenc
     return RequiredCalls(ordered=ordered, only=only, forbid=forbid if isinstance(forbid, str) else tuple(forbid))  # type: ignore[arg-type]
 
 
-def _gold_calls(rollout: Rollout) -> list[Mapping[str, Any]]:
-    expected = rollout.task.expected
-    gold = expected.get("calls", [] if "forbid" in expected else None)
-    form = "a list of {'name': ..., 'arguments': {...}}"
-    if gold is None:
-        raise VerifierError(
-            f"task {rollout.task.id!r} expects {sorted(expected) or 'nothing'}; required_calls compares with "
-            f"expected['calls'], {form}"
-        )
-    if not isinstance(gold, list):
-        raise VerifierError(f"task {rollout.task.id!r}: expected['calls'] is {shortened(gold)}; it must be {form}")
-    for call in gold:
-        known = isinstance(call, Mapping) and "name" in call and set(call) <= {"name", "arguments"}
-        if not known or not isinstance(call.get("arguments", {}), Mapping):
-            raise VerifierError(
-                f"task {rollout.task.id!r}: expected['calls'] holds {shortened(call)}; it must be {form}"
-            )
-        if holds_pattern(call.get("arguments", {})):
-            raise VerifierError(
-                f"task {rollout.task.id!r}: expected['calls'] holds {shortened(call)}, a pattern that no call is equal "
-                "to; use calls_match(), which reads patterns"
-            )
-    return gold
-
-
 def _same_call(gold: Mapping[str, Any], record: CallRecord) -> bool:
     return bool(gold["name"] == record.call.name) and same_json(dict(gold.get("arguments", {})), record.call.arguments)
-
-
-def _in_any_order(
-    gold: Sequence[Mapping[str, Any]], done: Sequence[CallRecord]
-) -> tuple[list[Mapping[str, Any]], list[CallRecord]]:
-    """The gold calls that were not made, and the calls made besides. Each call answers for one gold call."""
-    left = list(done)
-    missing = []
-    for call in gold:
-        match = next((place for place, record in enumerate(left) if _same_call(call, record)), None)
-        if match is None:
-            missing.append(call)
-        else:
-            left.pop(match)
-    return missing, left
-
-
-def _in_order(
-    gold: Sequence[Mapping[str, Any]], done: Sequence[CallRecord]
-) -> tuple[list[Mapping[str, Any]], list[CallRecord]]:
-    """The same, where the gold calls must come one after the other."""
-    waiting = list(gold)
-    extra = []
-    for record in done:
-        if waiting and _same_call(waiting[0], record):
-            waiting.pop(0)
-        else:
-            extra.append(record)
-    return waiting, extra
-
-
-def _text(name: str, arguments: Mapping[str, Any]) -> str:
-    return f"{name}({', '.join(f'{key}={shortened(value, 60)}' for key, value in arguments.items())})"

@@ -1,4 +1,4 @@
-"""Does the code that was written do what it should? Run, confined, against tests that it cannot see."""
+"""The verifier of code: it runs the code, confined, against tests that the code cannot see."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any, Literal, get_args
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
 from .calls import fits
-from .comparing import shortened
-from .confined import ConfinedLimits, Outcome, call_confined, confinement, run_confined
+from .confined_process import ConfinedLimits, Outcome, call_confined, confinement, run_confined
+from .value_checks import shortened, wrong_expected
+from .verifier import ReadyMade
 
 Need = Literal["files", "network", "processes"]
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)\n?```", re.DOTALL)
@@ -23,21 +24,18 @@ _FORM = (
     "a list of {'call': name, 'args': [...], 'returns': value} (or 'raises': 'ValueError'), or of {'stdin': text, "
     "'prints': text}"
 )
+_LIMITS = ConfinedLimits()
 _MOST_CHARS = 100_000
 _SHOWN = 3
 
 
 @dataclass(frozen=True, repr=False)
-class CodePasses:
+class CodePasses(ReadyMade):
     """See `code_passes`."""
 
-    source: Callable[[Rollout], str] | None
-    limits: ConfinedLimits
-    needs: tuple[Need, ...]
-
-    def __repr__(self) -> str:
-        name = f"{getattr(self.source, '__name__', 'source')}, " if self.source is not None else ""
-        return f"code_passes({name}limits={self.limits}, needs={self.needs!r})"
+    source: Callable[[Rollout], str] | None = None
+    limits: ConfinedLimits = _LIMITS
+    needs: tuple[Need, ...] = get_args(Need)
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the code passes every test, 0 otherwise, with the first that fails."""
@@ -90,11 +88,11 @@ def code_passes(
     `{"$near": 0.5, "within": 0.001}`. Arguments and results are JSON. The process is given the inputs only; what is
     expected is compared outside of it, so that code can neither read nor forge it.
 
-    `limits.seconds` is the wall time of all tests together; what is not done by then has failed.
+    `limits.seconds` is the wall time of all tests together; a test that has not ended by then has failed.
 
-    `source` takes the code from the rollout, say from a call's argument; the answer's only fenced block, or the whole
-    answer, where None. `limits`: a `ConfinedLimits`. `needs`: what the kernel must keep the code from; where the
-    machine cannot, rollouts stay unscored. See `docs/verifiers.md` for how far the confinement goes.
+    `source` takes the code from the rollout, for example from a call's argument; None takes the answer's only fenced
+    block, or the whole answer. `limits`: a `ConfinedLimits`. `needs`: what the kernel must keep the code from; rollouts
+    stay unscored on a machine that cannot. `docs/verifiers.md` describes how far the confinement goes.
 
     Example: `code_passes(limits={"cpu_seconds": 2})`
     """
@@ -104,7 +102,7 @@ def code_passes(
     if isinstance(needs, str) or unknown:
         raise ConfigError(f"code_passes: needs is {needs!r}; choose among {', '.join(get_args(Need))}")
     if not isinstance(limits, ConfinedLimits):
-        names = list(ConfinedLimits.__dataclass_fields__)
+        names = [field.name for field in dataclasses.fields(ConfinedLimits)]
         if wrong := sorted(set(limits or {}) - set(names)):
             raise ConfigError(f"code_passes: there is no limit {wrong[0]!r}; the limits are {', '.join(names)}")
         limits = ConfinedLimits(**(limits or {}))
@@ -124,12 +122,12 @@ def _call_problem(out: Outcome, test: Mapping[str, Any], where: str) -> str | No
 def _tests(rollout: Rollout) -> list[Mapping[str, Any]]:
     tests = rollout.task.expected.get("tests")
     if not isinstance(tests, list) or not tests:
-        raise VerifierError(f"task {rollout.task.id!r}: expected['tests'] is {shortened(tests)}; it must be {_FORM}")
+        raise wrong_expected(rollout.task, "tests", f"is {shortened(tests)}; it must be {_FORM}")
     for test in tests:
         keys = set(test) if isinstance(test, Mapping) else set()
         calls = {"call"} < keys <= _CALL_KEYS and len(keys & {"returns", "raises"}) == 1
         if not calls and not {"prints"} <= keys <= _PROGRAM_KEYS:
-            raise VerifierError(f"task {rollout.task.id!r}: expected['tests'] holds {shortened(test)}; write {_FORM}")
+            raise wrong_expected(rollout.task, "tests", f"holds {shortened(test)}; write {_FORM}")
     return tests
 
 
@@ -149,5 +147,5 @@ def _verdict(passed: int, tests: int, problems: Sequence[str]) -> Verdict:
 
 
 def _lines(text: str) -> list[str]:
-    """What was printed; blanks at the end of lines and empty lines at the end do not count."""
+    """The printed lines, without blanks at their ends and without empty lines at the end."""
     return [line.rstrip() for line in text.rstrip().splitlines()]

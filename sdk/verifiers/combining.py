@@ -1,4 +1,4 @@
-"""Several verifiers as one, with the parts kept visible."""
+"""Combinations: several verifiers as one, with the parts as components of its verdict."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
-from .verification import check_verifier, run_verifier, verifier_name
-from .verifier import VerifierLike, judges_groups
+from .verifier import ReadyMade, VerifierLike, check_verifier, judges_groups, run_verifier, verifier_name
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What comes first, and what only breaks ties: lexicographic order, extra credit that never outweighs being right.
+# Order among rewards: lexicographic order, and extra credit that never outweighs a right outcome.
 
 _MOST_STEPS = 2**48
-"""Places that a float tells apart with room to spare; its significand has 53 bits."""
+"""Steps that a float distinguishes with room to spare; its significand has 53 bits."""
 _MOST_EXTRA = 0.5
 
 
@@ -77,12 +76,12 @@ def lexicographic(*verifiers: VerifierLike, levels: int = 10) -> Lexicographic:
     """A verifier: the first decides; the second breaks the first's ties, the third the second's, and so on.
 
     Each part must score in [0, 1] and is rounded down to `levels` steps. The score is at least 1 exactly where the
-    first part is 1, and below 1 + 1/`levels`, so the first part alone says what counts as a success.
+    first part is 1, and below 1 + 1/`levels`: the first part alone decides what a success is.
 
-    GRPO divides by the group's spread unless `scale_advantages` is "none": in a group whose first parts are equal, the
-    tie-breaker then counts in full.
+    GRPO divides by the group's spread unless `grpo.scale_rewards` is "none": in a group whose first parts are equal,
+    the tie-breaker then counts in full.
 
-    Raises `ConfigError` where there are more steps than a float tells apart.
+    Raises `ConfigError` where there are more steps than a float distinguishes.
 
     Example: `lexicographic(answer_match(), thrift(calls=8))`
     """
@@ -98,11 +97,11 @@ def lexicographic(*verifiers: VerifierLike, levels: int = 10) -> Lexicographic:
 
 
 def extra_credit(right: VerifierLike, extras: Mapping[Any, float]) -> ExtraCredit:
-    """A verifier: the score of `right`, and where that is 1, the sum of weight times score of the `extras` on top.
+    """A verifier: the score of `right`; where that is 1, plus the sum of weight times score of the `extras`.
 
-    What is not right gets no extra, so it stays below everything right, whatever it saved. Extras score in [0, 1]; the
-    weights are above 0 and E, their sum, is at most 0.5. A policy that answers more tasks wrong to save more loses
-    too, as soon as it gives up a share of E/(1 + E) of its right answers: 9 % where E is 0.1.
+    A wrong rollout gets no extra, so it stays below every right one, whatever it saved. Extras score in [0, 1]; the
+    weights are above 0, and their sum E is at most 0.5. A policy that trades right answers for savings loses reward as
+    soon as it gives up a share of E/(1 + E) of its right answers: 9 % where E is 0.1.
 
     Example: `extra_credit(all_of(final_state(), answer_match()), {thrift(turns=8, tokens=2048): 0.1})`
     """
@@ -139,7 +138,7 @@ def _require_share(name: str, score: float, where: str) -> None:
 
 
 @dataclass(frozen=True, repr=False)
-class Thrift:
+class Thrift(ReadyMade):
     """See `thrift`."""
 
     turns: int | None = None
@@ -153,9 +152,6 @@ class Thrift:
         for name, most in self._limits().items():
             if isinstance(most, bool) or not math.isfinite(most) or most <= 0:
                 raise ConfigError(f"thrift: {name} is {most!r}; give the amount above 0 at which nothing is earned")
-
-    def __repr__(self) -> str:
-        return f"thrift({', '.join(f'{name}={most:g}' for name, most in self._limits().items())})"
 
     def verify(self, rollout: Rollout) -> Verdict:
         """From 0 (at or above every limit) to 1 (nothing used), with a component for each limit."""
@@ -171,19 +167,17 @@ class Thrift:
         return Verdict(score=math.fsum(saved.values()) / len(saved), components=saved, explanation=shown)
 
     def _limits(self) -> dict[str, float]:
-        given = {"turns": self.turns, "calls": self.calls, "tokens": self.tokens, "seconds": self.seconds}
-        return {name: most for name, most in given.items() if most is not None}
+        return {name: most for name, most in vars(self).items() if most is not None}
 
 
 def thrift(
     *, turns: int | None = None, calls: int | None = None, tokens: int | None = None, seconds: float | None = None
 ) -> Thrift:
-    """A verifier: how little was used, from 0 to 1; the mean over what is given. For `extra_credit` and the later
-    places of `lexicographic`: alone it rewards doing nothing.
+    """A verifier: how little the rollout used, from 0 to 1; the mean over the arguments that are given.
 
-    Each argument is the amount at which nothing is earned: assistant messages (`turns`), tool calls with mistaken ones
-    (`calls`), sampled tokens (`tokens`), wall time of the rollout (`seconds`, which is the machine's as much as the
-    policy's).
+    Use it in `extra_credit` and in later places of `lexicographic`: alone it rewards doing nothing. Each argument is
+    the amount that earns nothing: assistant messages (`turns`), tool calls, mistaken ones included (`calls`), sampled
+    tokens (`tokens`), wall time of the rollout (`seconds`, which depends on the machine as much as on the policy).
 
     Example: `extra_credit(answer_match(), {thrift(turns=8, calls=16): 0.1})`
     """
@@ -275,10 +269,10 @@ class Watched:
 
 
 def all_of(*verifiers: VerifierLike) -> AllOf:
-    """A verifier: 1 only if every one of them scores 1 or more, otherwise 0.
+    """A verifier: 1 if every one of `verifiers` scores 1 or more, otherwise 0.
 
-    This gate is the reward to begin with: it gives nothing for half an answer, so that nothing is gained by faking
-    one half. The score of each part is among the verdict's components. All parts run, also after one has failed.
+    Begin with this reward: it gives nothing for half an answer, so that a policy gains nothing by faking one half. The
+    score of each part is among the verdict's components. All parts run, also after one has failed.
 
     Example: `all_of(final_state(), answer_match())`
     """
@@ -286,7 +280,7 @@ def all_of(*verifiers: VerifierLike) -> AllOf:
 
 
 def any_of(*verifiers: VerifierLike) -> AnyOf:
-    """A verifier: 1 if at least one of them scores 1 or more, otherwise 0.
+    """A verifier: 1 if at least one of `verifiers` scores 1 or more, otherwise 0.
 
     Example: `any_of(required_calls(), answer_match())`
     """
@@ -321,8 +315,8 @@ def gated(*gates: VerifierLike, then: VerifierLike) -> Gated:
 def watched(counts: VerifierLike, *watchers: VerifierLike) -> Watched:
     """A verifier: the score of `counts`. The `watchers` run beside it, earn nothing, and are kept as components.
 
-    Training that optimises one verdict is seen in another that it does not optimise: where the reward rises and a
-    watcher's component does not, the alarms of `sdk.alarms` say so.
+    A watcher shows what training does not optimise: where the reward rises and a watcher's component does not, the
+    alarms of `sdk.alarms` report it.
 
     Example: `watched(answer_match(), final_state())`
     """
@@ -330,7 +324,7 @@ def watched(counts: VerifierLike, *watchers: VerifierLike) -> Watched:
 
 
 def checked_parts(verifiers: tuple[Any, ...], name: str) -> tuple[VerifierLike, ...]:
-    """The parts of a combination called `name`. Raises `ConfigError` for none, and for what is no verifier."""
+    """The parts of a combination called `name`. Raises `ConfigError` without parts, and for what cannot be one."""
     if not verifiers:
         raise ConfigError(f"{name}() combines nothing; give at least one verifier")
     for verifier in verifiers:
@@ -346,8 +340,8 @@ def checked_parts(verifiers: tuple[Any, ...], name: str) -> tuple[VerifierLike, 
 async def run_parts(
     verifiers: Sequence[VerifierLike], rollout: Rollout, *, before: Mapping[str, Verdict] | None = None
 ) -> dict[str, Verdict]:
-    """The verdicts by short name, after those in `before`; equal names get a number. The time limit is the outer
-    verifier's."""
+    """The verdicts by short name, after those in `before`; equal names get a number. The outer verifier's time limit
+    holds for all of them."""
     verdicts: dict[str, Verdict] = dict(before or {})
     for verifier in verifiers:
         short = name = verifier_name(verifier).partition("(")[0]
@@ -358,9 +352,9 @@ async def run_parts(
 
 
 def joined(verdicts: Mapping[str, Verdict], score: float, *, weights: Sequence[float] | None = None) -> Verdict:
-    """Components `part` and `part.component`; the explanation has one line for each part.
+    """One verdict with the components `part` and `part.component`, and a line of explanation for each part.
 
-    The rewards by turn are the sums of those that the parts give, each times its weight (1 where None).
+    Its rewards by turn are the sums of those of the parts, each times its weight (1 where None).
     """
     components: dict[str, float] = {}
     for name, verdict in verdicts.items():
@@ -373,7 +367,7 @@ def joined(verdicts: Mapping[str, Verdict], score: float, *, weights: Sequence[f
 
 def _summed(verdicts: Mapping[str, Verdict], weights: Sequence[float] | None) -> list[float] | None:
     pairs = zip(verdicts.values(), weights or [1.0] * len(verdicts), strict=True)
-    # A watcher earns nothing, so that its rewards alone are none.
+    # A watcher earns nothing: with only its rewards by turn, the combination has none.
     parts = [(verdict.turn_rewards, weight) for verdict, weight in pairs if weight]
     given = [[weight * one for one in rewards] for rewards, weight in parts if rewards is not None]
     return [math.fsum(rewards) for rewards in zip(*given, strict=True)] if given else None

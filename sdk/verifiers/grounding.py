@@ -1,4 +1,4 @@
-"""Is everything in the answer and in the calls traceable to the prompt or to an earlier result?"""
+"""The verifier of grounding: everything in the answer and the calls is traceable to the prompt or earlier results."""
 
 from __future__ import annotations
 
@@ -14,18 +14,26 @@ from typing import Any, Literal, Protocol
 from ..errors import ConfigError, VerifierError
 from ..records import CallRecord, Rollout, Verdict
 from .combining import checked_parts
-from .comparing import shortened
-from .text_tokens import Token, positions, tokenize
-from .verification import call_in_thread, run_verifier, verifier_name
-from .verifier import VerifierLike
-from .wording import content_words, numbers_and_names, sentences
+from .text_tokens import Token, content_words, numbers_and_names, positions, sentences, tokenize
+from .value_checks import shortened
+from .verifier import ReadyMade, VerifierLike, call_in_thread, run_verifier, verifier_name
 
+_LEARN = "know|say|tell|answer|find|determine|identify|locate|establish|confirm|verify|retrieve|help"
+_LEARNT = "known|said|told|answered|found|determined|identified|located|established|confirmed|verified|retrieved"
 _ABSTAINS = re.compile(
-    r"\b(?:i (?:do not|don't|cannot|can't) (?:know|say|tell|answer|find|determine|help)"
-    r"|i could(?: not|n't) (?:find|determine)|i(?: was|'m| am) unable to|(?:there is )?not enough information"
-    r"|unknown to me)\b",
+    rf"\b(?:(?P<own>(?:i|we) (?:do not|don't|did not|didn't|cannot|can't|can not|could not|couldn't) (?:{_LEARN})"
+    rf"|(?:unable|not able) to (?:{_LEARN}))"
+    rf"|(?:not possible|impossible) to (?:{_LEARN})"
+    rf"|(?:cannot|can't|can not|could not|couldn't) be (?:{_LEARNT})"
+    r"|(?:no|not enough|insufficient) (?:\w+ )?(?:information|data|details?|records?|results?|match(?:es)?|answer)"
+    r"|no way to (?:know|tell|find|determine)"
+    rf"|not (?:{_LEARNT}|available|given|specified|stated|mentioned|provided|listed|recorded)"
+    r"|unknown|unavailable|n/a)\b",
     re.IGNORECASE,
 )
+_VALUE_FIRST = re.compile(r"\W*([A-Z][\w'-]*)(?=\s+(?:is|was|are|were|has|had)\b)")
+_BARE_VALUE = re.compile(r"\W*([A-Z][\w'-]*)(?:\W+[A-Z\d][\w'.-]*)*\W*")
+"""The capital of a first word belongs to a name before a verb, and in an answer of capitalised words alone."""
 _CITATION = re.compile(r"\[([^\[\]\s]{1,80})\]")
 _SHOWN = 4
 
@@ -33,7 +41,7 @@ _SHOWN = 4
 class Checker(Protocol):
     """MiniCheck's interface (Tang et al., arXiv 2404.10774): the probability that `document` supports `claim`.
 
-    One that is not async is called in worker threads, several at once, so that no rollout waits for another's claims.
+    A checker that is not async is called in worker threads, several at once, so that no rollout waits for another.
     """
 
     def __call__(self, document: str, claim: str) -> float | Awaitable[float]: ...
@@ -42,8 +50,8 @@ class Checker(Protocol):
 def lexical_support(document: str, claim: str) -> float:
     """The share of the claim's content words that the document has, 0 where `exact_support` is 0.
 
-    It knows words, not meaning: "A pays B" is supported by "B pays A", a negation is not seen, and a claim in other
-    words than the document's is not supported.
+    It compares words, not meaning: "A pays B" supports "B pays A", it does not see negations, and a claim in other
+    words than the document's has no support.
     """
     have = set(tokenize(document))
     words = content_words(claim)
@@ -51,14 +59,14 @@ def lexical_support(document: str, claim: str) -> float:
 
 
 def exact_support(document: str, claim: str) -> float:
-    """1 where the document has all of the claim's numbers, names and identifiers, 0 otherwise: they are the same in
-    every paraphrase."""
+    """1 where the document has all of the claim's numbers, names and identifiers, otherwise 0: every paraphrase keeps
+    them."""
     return float(set(tokenize(document)).issuperset(numbers_and_names(claim)))
 
 
 def minicheck(scorer: Any, *, batch_column: int = 1) -> Checker:
-    """A `Checker` of a `minicheck.minicheck.MiniCheck` object, or of anything with its method `score(docs=[...],
-    claims=[...])`, which returns lists; the one at `batch_column` holds the probabilities. It is called by one thread
+    """A `Checker` from a `minicheck.minicheck.MiniCheck` object, or from any object with its method `score(docs=[...],
+    claims=[...])`, which returns lists: `batch_column` is the index of the list of probabilities. One thread calls it
     at a time."""
     if not callable(getattr(scorer, "score", None)):
         raise ConfigError(f"minicheck: {shortened(scorer)} has no method score(docs=[...], claims=[...])")
@@ -73,31 +81,28 @@ def minicheck(scorer: Any, *, batch_column: int = 1) -> Checker:
 
 
 @dataclass(frozen=True, repr=False)
-class Grounded:
+class Grounded(ReadyMade):
     """See `grounded`."""
 
     right: VerifierLike
-    checker: Checker | None
-    least: float
-    unsupported: float
-    citations: Literal["required", "checked"]
-    free: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        parts = [verifier_name(self.right)]
-        parts += [f"checker={verifier_name(self.checker)}"] * (self.checker is not lexical_support)
-        parts += [f"least={self.least:g}", f"unsupported={self.unsupported:g}", f"citations={self.citations!r}"]
-        return f"grounded({', '.join(parts + [f'free={self.free!r}'] * bool(self.free))})"
+    checker: Checker | None = None
+    least: float = 0.7
+    unsupported: float = -1.0
+    citations: Literal["required", "checked"] = "checked"
+    free: tuple[str, ...] = ()
 
     async def verify(self, rollout: Rollout) -> Verdict:
         first = await run_verifier(self.right, rollout, timeout_s=None)
         name = verifier_name(self.right).partition("(")[0]
         abstained = abstains(rollout.answer, _prompt_text(rollout))
         arguments = ungrounded_arguments(rollout, self.free)
-        # An answer that does not know claims nothing by saying so; what it says besides is looked at where it earns.
+        # "I don't know" is not a claim. The rest of such an answer is checked where it earns a reward.
         said = _ABSTAINS.sub(" ", rollout.answer) if abstained else rollout.answer
         looked_at = not abstained or first.score > 0
         claims = await self._unsupported_claims(said, rollout, abstained, first.score > 0) if looked_at else []
+        if abstained and claims and not any(found["own"] for found in _ABSTAINS.finditer(rollout.answer)):
+            abstained = False  # it is right, and reports that something is unknown: "its status is unknown"
+            claims = await self._unsupported_claims(rollout.answer, rollout, abstained, right=True)
         components = {
             "arguments": float(not arguments),
             "claims": float(not claims),
@@ -139,7 +144,8 @@ class Grounded:
             else:
                 # What is cited must support the claim by itself; the prompt's own words need no source.
                 document = "\n".join([prompt, computed, *map(_result_text, cited or worked)])
-                probability = await _probability(check, document, claim)
+                invented = not right and check is exact_support and not _has_first_name(document, claim, answer)
+                probability = 0.0 if invented else await _probability(check, document, claim)
                 if probability < self.least:
                     problems.append(f"not supported ({probability:.2f} of {self.least:g}): {shortened(claim, 100)}")
         return problems
@@ -174,19 +180,20 @@ def grounded(
     | wrong by `right` (0 or less), though all is traceable | `unsupported / 2`, or what `right` gives if that is less |
     | something comes from nowhere, in an argument or a claim | `unsupported` |
 
-    Traceable: every text and number among a call's arguments stands in the prompt or in a result from before the call,
-    and so do identifiers among the keys of objects; every sentence of the answer has its source in the calls that it
-    cites and the prompt, or where it cites none in all results and the prompt. A citation is the call's id or its
+    Traceable: every text and number among a call's arguments, and every identifier among the keys of its objects, is in
+    the prompt or in a result from before the call. Every sentence of the answer has its source in the prompt and the
+    calls that it cites, or in the prompt and all results where it cites none. A citation is the call's id or its
     number in square brackets: `[call_1]`, `[#2]`. It must name a call that worked. `citations="required"`: every
     sentence has one.
 
     Without a `checker`, a sentence has its source where its numbers, names and identifiers have (see `exact_support`):
-    other words may be the answer's own, so a true paraphrase is worth what a quotation is, and an invented fact without
-    number and name is not seen. The expected answer itself may be computed from the results. Only where no call
+    other words may be the answer's own. So a true paraphrase earns what a quotation does, and an invented fact without
+    number and name goes unnoticed. In a wrong answer a capitalised first word is a name before "is" and the like, and
+    where all words are capitalised. The expected answer itself may be computed from the results. Only where no call
     worked, and beside "I don't know", are all words compared (`lexical_support`, at least `least` of them).
     `checker(document, claim)` is MiniCheck's interface, sync or async; see `minicheck`. It must find a probability of
-    at least `least`. One that fails leaves the rollout unscored. What is traceable can still be wrong: `right` decides,
-    so give one that reads the answer.
+    at least `least`. A checker that fails leaves the rollout unscored. A traceable answer can still be wrong: `right`
+    decides, so give one that reads the answer.
 
     `free` names arguments that the policy may write itself: patterns of `tool.argument`, such as `"send.text"` or
     `"*.limit"`. What a tool repeats of them in its result counts as a source. An answer that does not know scores what
@@ -206,17 +213,24 @@ def grounded(
 
 
 def abstains(answer: str, prompt: str = "") -> bool:
-    """Whether an answer says that it does not know, and claims nothing: it is one short sentence, without a number or
+    """Whether an answer admits that it does not know and claims nothing else: it has at most 30 words, and no number or
     name that the prompt lacks."""
-    claims = [word for word in numbers_and_names(answer) if word != "i" and word not in tokenize(prompt)]
-    return bool(_ABSTAINS.search(answer)) and len(tokenize(answer)) <= 30 and not claims
+    rest = _ABSTAINS.sub(" ", answer)
+    claims = [word for word in numbers_and_names(rest) if word != "i" and word not in tokenize(prompt)]
+    return rest != answer and len(tokenize(answer)) <= 30 and not claims
+
+
+def _has_first_name(document: str, claim: str, answer: str) -> bool:
+    """Whether `document` has the first word of a claim, where that word is a name; every first word has a capital."""
+    found = _VALUE_FIRST.match(claim) or (_BARE_VALUE.fullmatch(claim) if claim == answer.strip() else None)
+    return found is None or not set(content_words(found[1])) - set(tokenize(document))
 
 
 def ungrounded_arguments(rollout: Rollout, free: Sequence[str] = ()) -> list[str]:
-    """The arguments, as `tool.argument=value`, that stand neither in the prompt nor in a result of an earlier turn.
+    """The arguments, as `tool.argument=value`, that are neither in the prompt nor in a result of an earlier turn.
 
-    Texts and numbers count, whole words and values only; yes, no and nothing do not. A text of several words may have
-    its content words anywhere before it. Calls that did not parse have no arguments.
+    Texts and numbers are compared by whole words and values; bools and null always pass. The content words of a text
+    may come from several places. Calls that did not parse have no arguments.
     """
     known = tokenize(_prompt_text(rollout))
     signs = set(_prompt_text(rollout).split())
@@ -259,12 +273,12 @@ def _leaves(value: Any, path: str, inside: bool = False) -> Iterator[tuple[str, 
 
 
 def _is_identifier(key: str) -> bool:
-    """Whether a key is a thing's and no field's: "C-17" and not "line_2" or "addressLine2"."""
+    """Whether a key names a thing ("C-17") and not a field ("line_2", "addressLine2")."""
     return any(sign.isdigit() for sign in key) and not (key.isidentifier() and any(map(str.islower, key)))
 
 
 def _cited(sentence: str, calls: Sequence[CallRecord]) -> tuple[list[CallRecord], list[str]]:
-    """The calls that a sentence cites, and the citations that name none that worked."""
+    """The calls that a sentence cites, and the citations that name no call that worked."""
     by_name = {record.call.id: record for record in calls} | {f"#{n}": record for n, record in enumerate(calls, 1)}
     names = _CITATION.findall(sentence)
     good = [by_name[name] for name in names if name in by_name and _worked(by_name[name])]

@@ -1,4 +1,4 @@
-"""Is the world as it should be? The strongest evidence: the policy cannot write it."""
+"""Verifiers of the world's final state, the strongest evidence: the policy cannot write it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sandboxes import diff
 
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Task, Verdict
-from .comparing import holds_json, same_json, shortened
-from .schemas import first_schema_problem
+from .value_checks import first_schema_problem, holds_json, missing_expected, same_json, shortened, wrong_expected
+from .verifier import ReadyMade
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Does the world end in one of many right states? A condition in place of one gold state.
+# Several right final states: a condition in place of one gold state.
 
 Condition = Callable[[Mapping[str, Any], Task], bool]
 _CHECKS_SHOWN = 5
@@ -76,10 +76,10 @@ def state_where(condition: Condition | None = None, *, may_change: Sequence[str]
 
     `condition(state, task)` returns True or False. Without one it is the JSON Schema in
     `task.expected["state_schema"]`. `may_change` names the tables ("orders") and columns ("orders.status") that may
-    change, or says "anything".
+    change, or is "anything".
 
-    Raises `VerifierError` where the world cannot tell its state, and where the condition holds from the beginning:
-    a policy that does nothing would be right.
+    Raises `VerifierError` where the world has no readable state, and where the initial state meets the condition: a
+    policy that does nothing would be right.
 
     Example: `state_where(lambda state, task: len(state["refunds"]) == 1, may_change=("refunds", "orders.status"))`
     """
@@ -94,10 +94,8 @@ def state_where(condition: Condition | None = None, *, may_change: Sequence[str]
 
 def _schema(task: Task) -> Any:
     if "state_schema" not in task.expected:
-        raise VerifierError(
-            f"task {task.id!r} expects {sorted(task.expected) or 'nothing'}; state_where without a condition takes "
-            "the JSON Schema in expected['state_schema']"
-        )
+        needed = "state_where without a condition takes the JSON Schema in expected['state_schema']"
+        raise missing_expected(task, needed)
     return task.expected["state_schema"]
 
 
@@ -108,7 +106,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, repr=False)
-class FinalState:
+class FinalState(ReadyMade):
     """See `final_state`."""
 
     state: Literal["equals", "contains"] = "equals"
@@ -120,18 +118,12 @@ class FinalState:
         if isinstance(self.ignore, str):
             raise ConfigError(f"final_state: ignore is {self.ignore!r}; give a tuple: ({self.ignore!r},)")
 
-    def __repr__(self) -> str:
-        options = [f"state={self.state!r}"] * (self.state != "equals") + [f"ignore={self.ignore!r}"] * bool(self.ignore)
-        return f"final_state({', '.join(options)})"
-
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the world is as the task expects, 0 otherwise. Raises `VerifierError` when that cannot be known."""
         expected = rollout.task.expected
         if "changes" not in expected and "state" not in expected:
-            raise VerifierError(
-                f"task {rollout.task.id!r} expects {sorted(expected) or 'nothing'}; "
-                "final_state compares with expected['changes'] or expected['state']"
-            )
+            needed = "final_state compares with expected['changes'] or expected['state']"
+            raise missing_expected(rollout.task, needed)
         components: dict[str, float] = {}
         reasons: list[str] = []
         if "changes" in expected:
@@ -146,7 +138,7 @@ class FinalState:
         return Verdict(score=min(components.values()), components=components, explanation="; ".join(reasons))
 
     def _wrong_changes(self, rollout: Rollout, gold: Any) -> list[str]:
-        checked = _checked_changes(gold, rollout.task.id)
+        checked = _checked_changes(gold, rollout.task)
         # Gold changes are often recorded whole: what is ignored is not asked for, either.
         expected = {_place(change): change for change in checked if not self._ignored(change)}
         before = _tables(rollout.initial_state, "initial_state", rollout)
@@ -168,9 +160,7 @@ class FinalState:
         if state is None:
             raise _no_state("final_state", rollout)
         if self.state == "contains" and gold == {}:
-            raise VerifierError(
-                f"task {rollout.task.id!r}: expected['state'] is {{}}, which every state contains; name what must be"
-            )
+            raise wrong_expected(rollout.task, "state", "is {}, which every state contains; name what must be")
         state, wanted = self._without_ignored(state), self._without_ignored(gold)
         right = same_json(state, wanted) if self.state == "equals" else holds_json(state, wanted)
         return None if right else f"the final state does not {self.state.removesuffix('s')} {shortened(gold)}"
@@ -197,35 +187,35 @@ class FinalState:
 
 
 def final_state(*, state: Literal["equals", "contains"] = "equals", ignore: tuple[str, ...] = ()) -> FinalState:
-    """A verifier: the world ends as the task expects, with nothing else changed.
+    """A verifier: the final state is the one that the task expects, and nothing else changed.
 
     - `task.expected["changes"]`: the changes from the initial to the final state, in any order, in the form of
       `sandboxes.diff`: a list of `{"table", "key", "column", "before", "after"}` (`before` may be left out).
-      `[]` says that nothing may change.
+      `[]`: nothing may change.
     - `task.expected["state"]`: the final state `state="equals"` this, or `"contains"` it (objects may have more keys).
 
-    Where a task has both, both must hold. `ignore` names tables ("audit_log") and columns ("orders.updated_at")
-    that do not matter, in neither what is expected nor what is there. Raises `VerifierError` where the world cannot
-    tell its state, or the task has neither.
+    Where a task has both, both must hold. `ignore` names tables ("audit_log") and columns ("orders.updated_at") that
+    are left out of both sides. Raises `VerifierError` where the world has no readable state, and where the task has
+    neither entry.
 
-    A rollout that does nothing is right where nothing should change: combine with `answer_match()` there.
+    Where nothing should change, a rollout that does nothing is right: combine with `answer_match()` there.
 
     Example: `all_of(final_state(ignore=("orders.updated_at",)), answer_match())`
     """
     return FinalState(state=state, ignore=ignore)
 
 
-def _checked_changes(gold: Any, task_id: str) -> list[Mapping[str, Any]]:
+def _checked_changes(gold: Any, task: Task) -> list[Mapping[str, Any]]:
     form = "a list of {'table', 'key', 'column', 'before', 'after'}"
     if not isinstance(gold, list):
-        raise VerifierError(f"task {task_id!r}: expected['changes'] is {shortened(gold)}; it must be {form}")
+        raise wrong_expected(task, "changes", f"is {shortened(gold)}; it must be {form}")
     for change in gold:
         if not isinstance(change, Mapping) or not {*_PLACE, "after"} <= set(change) <= {*_PLACE, "before", "after"}:
-            raise VerifierError(f"task {task_id!r}: expected['changes'] holds {shortened(change)}; it must be {form}")
+            raise wrong_expected(task, "changes", f"holds {shortened(change)}; it must be {form}")
     places = [_place(change) for change in gold]
     if len(set(places)) != len(places):
         twice = next(place for place in places if places.count(place) > 1)
-        raise VerifierError(f"task {task_id!r}: expected['changes'] names {_name(twice)} twice")
+        raise wrong_expected(task, "changes", f"names {_name(twice)} twice")
     return gold
 
 

@@ -1,4 +1,4 @@
-"""An answer as a sequence of words and numbers that can be compared."""
+"""Words, numbers, quantities and sentences of a text, in forms that can be compared."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Quantity:
 
 
 def quantities(text: str) -> list[Quantity]:
-    """The numbers of a text with their units, in order. Dates, times and identifiers are none.
+    """The numbers of a text with their units, in order. Dates, times and identifiers do not count.
 
     Two that follow each other, of one dimension and the second in a smaller unit, are one: "1 h 30 min".
 
@@ -166,7 +166,7 @@ _CODE_AFTER = re.compile(rf"(?<=\d)\s*(?:{_CODES})\b", re.IGNORECASE)
 _CODE_BEFORE = re.compile(rf"\b(?:{_CODES})\s*(?=-?\d)", re.IGNORECASE)
 _PIECE = re.compile(
     r"""
-    (?P<number> (?<![\w.]) -?                                # a minus, not a hyphen: nothing stands before it
+    (?P<number> (?<![\w.]) -?                                # a minus, not a hyphen: nothing is before it
         (?: \d{1,3}(?:,\d{3})+(?:\.\d+)?                     # 1,234.50
           | \d{1,3}(?:\.\d{3})+,\d+                          # 1.234,50
           | \d+\.\d+                                         # 12.5
@@ -222,3 +222,40 @@ def _number(text: str) -> Token:
 def _plain(word: str) -> str:
     word = word.removesuffix("'s")
     return "cancelled" if word == "canceled" else word
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sentences, and their words with content, for checks that compare words without their meaning.
+
+_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'(\[])|\n+|(?<=;)\s+")
+_CAPITAL = re.compile(r"(?<![.!?]\s)(?<!^)\b[A-Z][\w'-]+")
+_SMALL_WORDS = """
+a an the this that these those it its he she they them his her their i you we me my your our is are was were
+be been being am do does did done has have had having will would can could may might shall should must of in
+on at to from by for with about as into over under and or but if then than so because while where when which
+who whom whose what how there here not no yes also just only very too any some each all both more most other
+such own same up down out off again further once please thanks now currently according one
+"""
+NO_CONTENT = frozenset(_SMALL_WORDS.split())
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text; lines, and parts after semicolons, are sentences, too. A citation after the full stop
+    belongs to the sentence before it."""
+    text = re.sub(r"([.!?])((?:\s*\[[^\[\]\s]+\])+)", r"\2\1", text)
+    return [part.strip() for part in _END.split(text) if part and part.strip()]
+
+
+def content_words(text: str) -> list[Token]:
+    """The words with content, each once, in order: no articles, pronouns or forms of to be."""
+    return [word for word in dict.fromkeys(tokenize(text)) if word not in NO_CONTENT]
+
+
+def numbers_and_names(text: str) -> list[Token]:
+    """Numbers, words with a digit, and capitalised words inside a sentence: every paraphrase keeps them."""
+    names = {word for found in _CAPITAL.findall(text) for word in tokenize(found)} - NO_CONTENT
+    return [
+        word
+        for word in dict.fromkeys(tokenize(text))
+        if not isinstance(word, str) or any(sign.isdigit() for sign in word) or word in names
+    ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .exporting import export_page
 from .labels import export_labels
-from .serving import view
+from .page_files import export_page
+from .viewer_app import view
 
 __all__ = ["export_labels", "export_page", "view"]

@@ -1,11 +1,11 @@
-"""Where each rollout of some runs stands in its file, read once; what is written later is read as it comes."""
+"""The index of some runs' rollouts: where each lies in its file, read once and on from there as the file grows."""
 
 from __future__ import annotations
 
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from ..errors import RunFolderError
 from ..probing import STAGE as PROBES
 from ..traces.json_text import dump_json
 from ..traces.run_folder import RunFolder
+from .rollout_view import summary
 from .run_summary import finished_stages
-from .summaries import summary
 
 _MOST_PROBLEMS = 50
 """As many damaged lines are described; the others are counted."""
@@ -48,7 +48,7 @@ class Content:
 
     generation: int
     rows: list[bytes] = field(default_factory=list)
-    """For each rollout its row (see `summaries.FIELDS`) as JSON."""
+    """For each rollout its row (see `rollout_view.FIELDS`) as JSON."""
     places: list[Place] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """Lines and files that could not be read."""
@@ -105,7 +105,7 @@ class RunIndex:
         self._wake.set()
 
     def line(self, generation: int, number: int) -> tuple[Place, dict[str, Any], bytes]:
-        """Where a rollout stands, the whole of it, and its line as bytes. Raises
+        """The place of a rollout, the whole of it, and its line as bytes. Raises
         `LookupError` where that generation is over or has no such number.
         """
         content = self.content
@@ -144,8 +144,8 @@ class RunIndex:
             if file.inode != inode:  # written anew since `_rewritten`; the next look begins again
                 return
             stream.seek(file.read)
-            for raw in _whole_lines(stream):
-                if self._stopping.is_set():
+            for raw in stream:
+                if self._stopping.is_set() or not raw.endswith(b"\n"):  # its writer is not done
                     return
                 file.lines += 1
                 place = (run, stage, path, file.read, len(raw))
@@ -193,13 +193,6 @@ def _in_order(run: RunFolder) -> list[str]:
         done = []
     known = {stage: place for place, stage in enumerate(done)}
     return sorted(run.rollout_stages(), key=lambda stage: (stage == PROBES, known.get(stage, len(known)), stage))
-
-
-def _whole_lines(stream: Any) -> Iterator[bytes]:
-    for raw in stream:
-        if not raw.endswith(b"\n"):  # its writer is not done
-            return
-        yield raw
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What people say of rollouts: kept beside the run, and given out as examples to check a judge with."""
+"""Labels that people give rollouts: kept beside the run, and exported as examples to check a judge with."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import ToolbakeError
-from ..traces.folder_opening import now
 from ..traces.journal import Journal
 from ..traces.json_text import dump_json
 from ..traces.run_folder import RunFolder
+from ..traces.run_info import now
 from .index import find_runs
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ _MOST_CHARS = 20_000
 
 
 class Label(BaseModel):
-    """What somebody said of a rollout. A later line about the same rollout takes the place of an earlier one."""
+    """A person's label of a rollout. A later line about the same rollout replaces an earlier one."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -85,21 +86,33 @@ class Labels:
             log.warning("%s: %s of stage %s has a label, and is no longer there", self._run.path, gone, stage)
 
 
+def labels_of(runs: Sequence[Labels]) -> list[dict[str, Any]]:
+    """The labels of all runs, each with the number of its run, as the page reads them."""
+    return [{"run": n, **label.model_dump()} for n, labels in enumerate(runs) for label in labels.read().values()]
+
+
 def export_labels(paths: Sequence[Path], target: Path) -> int:
     """Write the labelled rollouts of runs as JSON lines, see `Labels.examples`; returns how many.
 
     Raises `RunFolderError` where there is no run, `ToolbakeError` where the file cannot be written.
     """
     count = 0
+    with exported_file(target) as file:
+        for path in find_runs(paths):
+            for example in Labels(RunFolder.open_to_read(path)).examples():
+                file.write(dump_json(example) + b"\n")
+                count += 1
+    return count
+
+
+@contextmanager
+def exported_file(target: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `target` at the end. Raises `ToolbakeError` where it cannot be written."""
     temporary = target.with_name(f".{target.name}.tmp")
     try:
         with open(temporary, "wb") as file:
-            for path in find_runs(paths):
-                for example in Labels(RunFolder.open_to_read(path)).examples():
-                    file.write(dump_json(example) + b"\n")
-                    count += 1
+            yield file
         os.replace(temporary, target)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise ToolbakeError(f"{target} cannot be written: {error.strerror or error}; choose another file") from error
-    return count

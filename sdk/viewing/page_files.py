@@ -1,12 +1,22 @@
-"""The files of the page: as they are for the server, and put together into one for an export."""
+"""The page's files: each as the server sends it, and one file with all data, to send to somebody or to keep."""
 
 from __future__ import annotations
 
 import base64
 import functools
+import gzip
 import hashlib
 import re
+from collections.abc import Iterator, Sequence
 from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..traces.json_text import dump_json
+from .index import RunIndex, find_runs
+from .labels import Labels, exported_file, labels_of
+from .rollout_view import FIELDS, detail, token_rows
+from .run_summary import Announced, metrics_of, run_facts
 
 TYPES = {
     "html": "text/html; charset=utf-8",
@@ -38,7 +48,7 @@ def one_script() -> str:
     """All modules of the page as one, each after those it imports.
 
     They are written for this: every import is a line `import { a, b } from "./file.js";` and none goes in a circle,
-    nothing is renamed, and no name stands at the top of two of them.
+    nothing is renamed, and no two of them define the same name at the top.
     """
     order: list[str] = []
 
@@ -49,11 +59,8 @@ def one_script() -> str:
             order.append(name)
 
     add("main.js")
-    return '"use strict";\n' + "\n".join(f"// {name}\n{_without_borders(_files()[name])}" for name in order)
-
-
-def _without_borders(module: str) -> str:
-    return re.sub(r"^export ", "", _IMPORT.sub("", module), flags=re.MULTILINE)
+    modules = {name: re.sub(r"^export ", "", _IMPORT.sub("", _files()[name]), flags=re.MULTILINE) for name in order}
+    return '"use strict";\n' + "\n".join(f"// {name}\n{module}" for name, module in modules.items())
 
 
 def one_page(data_blocks: str) -> str:
@@ -76,3 +83,67 @@ def one_page(data_blocks: str) -> str:
 
 def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+_CHUNK_BYTES = 400_000
+"""Of JSON before it is compressed; opening a rollout unpacks one such piece."""
+
+_HERE = "<!-- data -->"
+
+
+def export_page(paths: Sequence[Path], target: Path) -> int:
+    """Write the page of runs as one HTML file, which asks nobody for anything; returns its number of rollouts.
+
+    The data are compressed, in base64: nothing in them can close the element around them. Needs a browser of 2023
+    or later. Raises `RunFolderError` where there is no run, `ToolbakeError` where the file cannot be written.
+    """
+    index = RunIndex(find_runs(paths))
+    index.refresh()
+    before, after = one_page(_HERE).split(_HERE)
+    with exported_file(target) as file:
+        file.writelines(part.encode() for part in (before, *_blocks(index), after))
+    return len(index.content.rows)
+
+
+def _blocks(index: RunIndex) -> Iterator[str]:
+    content = index.content
+    evidence = [Announced(run.path) for run in index.runs]
+    starts: list[int] = []
+    rollouts: list[bytes] = []
+    tokens: list[bytes] = []
+
+    def chunk() -> Iterator[str]:
+        yield _block(f"rollouts-{len(starts)}", _json_list(rollouts))
+        yield _block(f"tokens-{len(starts)}", _json_list(tokens))
+        starts.append(number + 1 - len(rollouts))
+        rollouts.clear()
+        tokens.clear()
+
+    for number in range(len(content.places)):
+        place, line, raw = index.line(content.generation, number)
+        status = evidence[place.run].status(place.stage, place.id, raw)
+        rollouts.append(dump_json(detail(line, place, status)))
+        tokens.append(dump_json(token_rows(line, index.runs[place.run])))
+        if sum(map(len, rollouts)) + sum(map(len, tokens)) > _CHUNK_BYTES:
+            yield from chunk()
+    if rollouts:
+        yield from chunk()
+    rows: dict[str, Any] = {"generation": content.generation, "fields": FIELDS, "start": 0, "whole": True}
+    rows |= {"unread": content.unread, "problems": content.problems}
+    yield _block("rows", dump_json(rows)[:-1] + b',"rows":' + _json_list(content.rows) + b"}")
+    head = {
+        "starts": starts,
+        "runs": [run_facts(run) for run in index.runs],
+        "metrics": [metrics_of(run) for run in index.runs],
+        "labels": labels_of([Labels(run) for run in index.runs]),
+    }
+    yield _block("head", dump_json(head))
+
+
+def _json_list(items: Sequence[bytes]) -> bytes:
+    return b"[" + b",".join(items) + b"]"
+
+
+def _block(name: str, data: bytes) -> str:
+    packed = base64.b64encode(gzip.compress(data, compresslevel=6)).decode()
+    return f'<script type="application/gzip" id="data-{name}">{packed}</script>\n'

@@ -1,21 +1,25 @@
-"""What is known of a run as a whole: its settings, the report's figures and faults, and the metrics of its steps."""
+"""A run as a whole, as the page shows it: settings, the report's figures, metrics, and what its evidence announced."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import RunFolderError
-from ..evaluation.errors import FAULTS
-from ..evaluation.run_reports import CONDITIONS
-from ..evidence.recording import EVIDENCE
+from ..evaluation.faults import FAULTS
+from ..evaluation.report import CONDITIONS
+from ..evidence.evidence_log import EVIDENCE
 from ..probing import STAGE as PROBES
 from ..traces.atomic_files import read_json
 from ..traces.run_folder import RunFolder
 
 
 def run_facts(run: RunFolder) -> dict[str, Any]:
-    """For the overview. A report is there once the run is done; `problems` says what could not be read."""
+    """For the overview. A report is there once the run is done; `problems` lists what could not be read."""
     facts: dict[str, Any] = {
         "name": run.path.name,
         "created_at": run.info.get("created_at"),
@@ -74,7 +78,7 @@ def facts_version(runs: Sequence[RunFolder]) -> str:
 def finished_stages(run: RunFolder) -> dict[str, str]:
     """When each stage that is done was done, in that order."""
     markers = [(file, str(read_json(file).get("finished_at"))) for file in (run.path / "stages").glob("*.json")]
-    # Stages of small runs end in the same second; the file's own time tells those apart, unless it was copied.
+    # Stages of small runs end in the same second; the file's own time orders those, unless it was copied.
     markers.sort(key=lambda marker: (marker[1], marker[0].stat().st_mtime_ns))
     return {file.stem: finished_at for file, finished_at in markers}
 
@@ -86,5 +90,49 @@ def metrics_of(run: RunFolder) -> list[dict[str, Any]]:
 
 def _threshold(config: dict[str, Any]) -> float:
     train = config.get("train")
-    found = train.get("success_threshold") if isinstance(train, dict) else None
+    evaluation = train.get("evaluation") if isinstance(train, dict) else None
+    found = evaluation.get("success_threshold") if isinstance(evaluation, dict) else None
     return float(found) if isinstance(found, int | float) else 1.0
+
+
+class Announced:
+    """What the evidence of one run announced of its rollouts; read once, and on from there. Threads may share it."""
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / EVIDENCE
+        self._lock = threading.Lock()
+        self._read = 0
+        self._lines = 0
+        self._known: dict[tuple[str, str], tuple[str, int]] = {}
+
+    def status(self, stage: str, rollout: str, raw: bytes) -> dict[str, Any] | None:
+        """`status`, a sentence, and `facts`; None where the run has no evidence. `raw`: the rollout's line."""
+        if not self._path.is_file():
+            return None
+        with self._lock:
+            self._read_on()
+            found = self._known.get((stage, rollout))
+        if found is None:
+            return {"status": "The evidence does not know this rollout.", "facts": {}, "right": False}
+        announced, number = found
+        same = hashlib.sha256(raw).hexdigest() == announced
+        text = "As the evidence announced it." if same else "Changed: the evidence announced another line."
+        return {"status": text, "facts": {"entry": number, "sha256": announced[:16] + "…"}, "right": same}
+
+    def _read_on(self) -> None:
+        if self._path.stat().st_size < self._read:
+            self._read, self._lines, self._known = 0, 0, {}
+        with open(self._path, "rb") as file:
+            file.seek(self._read)
+            for raw in file:
+                if not raw.endswith(b"\n"):
+                    return
+                self._read += len(raw)
+                self._lines += 1
+                try:
+                    entry = json.loads(raw)
+                    if entry["kind"] == "rollout":
+                        data = entry["data"]
+                        self._known[data["stage"], data["id"]] = (str(data["sha256"]), self._lines)
+                except (ValueError, KeyError, TypeError):
+                    continue  # a damaged entry knows no rollout; `toolbake verify` names it

@@ -1,49 +1,153 @@
-"""The page and what it asks for, as an ASGI application."""
+"""The viewer as an ASGI application on a server: who may read and write, the page, and what the page asks for."""
 
 from __future__ import annotations
 
+import hmac
 import logging
-from collections.abc import Callable
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import anyio.to_thread
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import RunFolderError
+from ..serving.hosts import names_this_machine
+from ..serving.server import Server, bind
 from ..traces.json_text import dump_json
-from .access import Access, small_body
-from .details import SHOWN_CHARS, cut_texts, detail, text_at
-from .evidence import Announced
-from .index import Place, RunIndex
-from .labels import Label, Labels
+from .index import Place, RunIndex, find_runs
+from .labels import Label, Labels, labels_of
 from .page_files import TYPES, page_file
-from .run_summary import facts_version, metrics_of, run_facts
-from .summaries import FIELDS
-from .token_view import token_rows
+from .rollout_view import FIELDS, SHOWN_CHARS, cut_texts, detail, text_at, token_rows
+from .run_summary import Announced, facts_version, metrics_of, run_facts
 
 log = logging.getLogger(__name__)
+
+_COOKIE = "toolbake_view"
+_KEY_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>toolbake</title>
+<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/page/base.css">
+<main class="ask-key"><h1>toolbake</h1><form method="post" action="/key"><label>Key
+<input type="password" name="key" autofocus autocomplete="current-password"></label><button>Open</button></form>
+"""
+_MOST_BYTES = 64 * 1024
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none'; "
+    "base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Access:
+    """Middleware: each request is checked, and each answer carries `HEADERS`."""
+
+    def __init__(self, app: ASGIApp, api_key: str | None) -> None:
+        """`api_key`: None where only this machine can connect."""
+        self._app = app
+        self._api_key = api_key
+        self._session = secrets.token_urlsafe(32)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        refusal = await self._refusal(request)
+        answer: ASGIApp = refusal or self._app
+
+        async def send_with_headers(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.start":
+                given = message.setdefault("headers", [])
+                assert isinstance(given, list)
+                names = {name for name, _ in given}
+                given += [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in names]
+            await send(message)
+
+        await answer(scope, receive, send_with_headers)  # type: ignore[arg-type]
+
+    async def _refusal(self, request: Request) -> Response | None:
+        if self._api_key is None and not names_this_machine(request):
+            return PlainTextResponse("This page is for this machine; open it as http://127.0.0.1:PORT.", 421)
+        if request.method not in ("GET", "HEAD") and not same_origin(request):
+            return PlainTextResponse("Requests that write must come from the page itself.", 403)
+        if self._api_key is None or request.url.path == "/page/base.css" or self._is_known(request):
+            return None
+        return await self._ask_for_key(request)
+
+    def _is_known(self, request: Request) -> bool:
+        assert self._api_key is not None
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and _equal(given.strip(), self._api_key):
+            return True
+        return _equal(request.cookies.get(_COOKIE, ""), self._session)
+
+    async def _ask_for_key(self, request: Request) -> Response:
+        assert self._api_key is not None
+        if (request.method, request.url.path) == ("POST", "/key"):
+            given = parse_qs((await small_body(request)).decode(errors="replace")).get("key", [""])[0]
+            if _equal(given, self._api_key):
+                welcome = RedirectResponse("/", status_code=303)
+                welcome.set_cookie(_COOKIE, self._session, httponly=True, samesite="strict")
+                return welcome
+        policy = CONTENT_SECURITY_POLICY.replace("form-action 'none'", "form-action 'self'")
+        headers = {"content-security-policy": policy, "www-authenticate": "Bearer"}
+        # With no-referrer, a browser sends "origin: null" with a form, which is refused.
+        headers["referrer-policy"] = "same-origin"
+        return HTMLResponse(_KEY_PAGE, status_code=401, headers=headers)
+
+
+def same_origin(connection: HTTPConnection) -> bool:
+    """Whether a page of this server sent the request, as the browser reports it, or a program that is no browser."""
+    if connection.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = connection.headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == connection.headers.get("host")
+
+
+async def small_body(request: Request) -> bytes:
+    """The body of a request. Raises `ValueError` where it is larger than any label."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_BYTES:
+            raise ValueError(f"the body has more than {_MOST_BYTES} bytes")
+    return bytes(body)
+
+
+def _equal(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
+
+
 _FIRST_ROWS, _MOST_ROWS = 300, 20_000
 """In one answer; the page asks again for more. The first is short, so that there is something to see at once."""
 
 
-def build_app(index: RunIndex, api_key: str | None = None) -> Starlette:
-    """The page over runs that are being indexed. `api_key`: see `access.Access`."""
-    return _Page(index).app(api_key)
-
-
 class _Page:
+    """The page over runs that are being indexed."""
+
     def __init__(self, index: RunIndex) -> None:
         self._index = index
         self._labels = [Labels(run) for run in index.runs]
         self._evidence = [Announced(run.path) for run in index.runs]
 
     def app(self, api_key: str | None) -> Starlette:
+        """`api_key`: see `Access`."""
         routes = [
             Route("/", self.page),
             Route("/page/{name}", self.file),
@@ -116,14 +220,7 @@ class _Page:
         return await _json(lambda: self._index.containing(_number(request, "generation"), wanted))
 
     async def labels(self, _: Request) -> Response:
-        def found() -> Any:
-            return [
-                {"run": number, **label.model_dump()}
-                for number, labels in enumerate(self._labels)
-                for label in labels.read().values()
-            ]
-
-        return await _json(found)
+        return await _json(lambda: labels_of(self._labels))
 
     async def label(self, request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
@@ -131,7 +228,7 @@ class _Page:
         try:
             label = Label.model_validate_json(await small_body(request))
         except (ValidationError, ValueError) as error:
-            raise HTTPException(400, f"that is no label: {error}") from error
+            raise HTTPException(400, f"that is not a label: {error}") from error
         place, line, _ = await anyio.to_thread.run_sync(self._line, request)
         if (place.stage, line["id"]) != (label.stage, label.rollout):
             raise HTTPException(409, f"rollout {label.rollout!r} is not number {request.query_params.get('n')}")
@@ -150,8 +247,7 @@ class _Page:
 
     def _detail(self, request: Request) -> dict[str, Any]:
         place, line, raw = self._line(request)
-        status = self._evidence[place.run].status(place.stage, place.id, raw)
-        return {"run": place.run, "stage": place.stage, "evidence": status, **detail(line)}
+        return detail(line, place, self._evidence[place.run].status(place.stage, place.id, raw))
 
 
 def _number(request: Request, name: str) -> int:
@@ -177,4 +273,33 @@ async def _damaged(_: Request, error: Exception) -> Response:
 
 async def _failed(_: Request, error: Exception) -> Response:
     log.error("the page's server failed", exc_info=error)
-    return PlainTextResponse(f"the server failed: {type(error).__name__}; its log says more", 500)
+    return PlainTextResponse(f"the server failed: {type(error).__name__}; see its log", 500)
+
+
+def view(
+    paths: Sequence[Path],
+    host: str = "127.0.0.1",
+    port: int = 8300,
+    api_key: str | None = None,
+    *,
+    look_every_s: float = 1.0,
+) -> Server:
+    """Serve the page of one or several runs, also while they are being written, in a thread of its own.
+
+    `paths`: run folders, or folders of runs. `host`: anything but this machine needs an `api_key`, for which the page
+    asks. `port`: 0 takes any free one; see `Server.url`. `look_every_s`: how often new rollouts are looked for, in
+    seconds. The rollouts are read in the background: the page shows those that have been read so far.
+
+    Raises `RunFolderError` where there is no run, and `ConfigError` for an address that cannot be used.
+    """
+    index = RunIndex(find_runs(paths))
+    listener = bind(host, port, api_key)
+    reader = threading.Thread(target=index.follow, args=(look_every_s,), name="toolbake-view", daemon=True)
+
+    def stop() -> None:
+        index.stop()
+        reader.join()
+
+    reader.start()
+    name = ", ".join(run.path.name for run in index.runs)
+    return Server(_Page(index).app(api_key), listener, model_name=name, on_close=stop)

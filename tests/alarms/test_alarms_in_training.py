@@ -8,12 +8,12 @@ import sdk
 from sdk.traces import RunFolder
 
 TINY = {
-    "probe_tasks": 0,
-    "warm_start_steps": 0,
-    "grpo_steps": 1,
-    "prompts_per_step": 4,
-    "group_size": 2,
-    "heldout": 1,
+    "probes.tasks": 0,
+    "warm_start.max_steps": 0,
+    "grpo.max_steps": 1,
+    "grpo.prompts_per_step": 4,
+    "grpo.num_generations": 2,
+    "evaluation.heldout": 1,
     "limits": {"max_turns": 1, "max_turn_tokens": 2, "max_tokens": 2},
 }
 
@@ -42,7 +42,7 @@ def test_a_canary_that_is_earned_ends_the_run_and_the_rollouts_are_kept(
 
 
 def test_other_alarms_are_noted_and_training_goes_on(tiny_model_folder: Path, tmp_path: Path) -> None:
-    config = {**TINY, "alarm_components": ["judge"]}
+    config = {**TINY, "alarms.components": ["judge"]}
     result = sdk.train([add], tasks("false"), pays_all, tiny_model_folder, tmp_path / "run", config)
     noted = [line["alarms"] for line in RunFolder.open_to_read(result.run_dir).read_metrics() if "alarms" in line]
     assert len(noted) == 1
@@ -50,5 +50,5 @@ def test_other_alarms_are_noted_and_training_goes_on(tiny_model_folder: Path, tm
 
 
 def test_alarms_that_are_off_follow_nothing() -> None:
-    with pytest.raises(sdk.ConfigError, match='alarm_components does nothing while alarms is "off"'):
-        sdk.TrainConfig.of({"alarms": "off", "alarm_components": ["judge"]})
+    with pytest.raises(sdk.ConfigError, match='components does nothing while action is "off"'):
+        sdk.TrainConfig.of({"alarms.action": "off", "alarms.components": ["judge"]})

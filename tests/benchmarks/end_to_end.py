@@ -34,7 +34,7 @@ Step = Mapping[str, float]
 
 TRL, OURS = "TRL `GRPOTrainer`, `environment_factory`", "`sdk.train`"
 
-_UNMEASURED: dict[str, Any] = {"max_heldout": 1, "validation": 0, "probe_tasks": 0}
+_UNMEASURED: dict[str, Any] = {"evaluation.max_heldout": 1, "evaluation.validation": 0, "probes.tasks": 0}
 """Of the quickstart's options: as little measured beside the steps as can be."""
 
 
@@ -42,7 +42,7 @@ def warm_start(folder: Path, threads: int) -> Path:
     """The quickstart's warm start. In a process of its own: others would miss the memory that it keeps."""
     from sdk.cli.quickstart_options import quickstart_options
 
-    config = {**quickstart_options().model_dump(mode="json"), "grpo_steps": 0, **_UNMEASURED}
+    config = {**quickstart_options().model_dump(mode="json"), "grpo.max_steps": 0, **_UNMEASURED}
     job = {"model": None, "config": config, "threads": threads}
     return Path(in_process([__file__, "--ours"], job, folder, threads)["model"])
 
@@ -52,8 +52,8 @@ def step_config(*, seed: int, steps: int, prompts: int, group_size: int) -> dict
     from sdk.cli.quickstart_options import quickstart_options
 
     changed = {
-        **{"seed": seed, "grpo_steps": steps, "group_size": group_size, "checkpoint_every": steps + 1},
-        **{"warm_start_steps": 0, "learning_rate_rise": 0, "learning_rate_fall": 0, **_UNMEASURED},
+        **{"seed": seed, "grpo.max_steps": steps, "grpo.num_generations": group_size, "grpo.save_steps": steps + 1},
+        **{"warm_start.max_steps": 0, "grpo.lr_scheduler_type": "constant", "grpo.warmup_steps": None, **_UNMEASURED},
     }
     whole = quickstart_options(prompts=prompts).model_dump(mode="json")
     return {**whole, **changed}

@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "evidence"))
 from evidence_runs import CONFIG, verified
 from tampering import KINDS, make_signed_run, tamper
 
-from mcp_bridge.ledger.lines import LedgerLine, digest_arguments, digest_text
+from mcp_bridge.ledger import LedgerLine, digest_arguments, digest_text
 from mcp_bridge.records import ToolResult
-from sdk.evidence.findings import Verification
-from sdk.evidence.verifying import verify_run
+from sdk.evidence.chained_file import Verification
+from sdk.evidence.run_verification import verify_run
 from sdk.records import CallRecord, Message, Rollout, Task, TokenRow, ToolCall, Verdict
 from sdk.traces import RunFolder
 

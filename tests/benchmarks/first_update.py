@@ -40,7 +40,7 @@ def update_on(job: Mapping[str, Any]) -> dict[str, float]:
     start, theirs = (load_model(folder, dtype="float32") for folder in (job["model"], job["trl"]["model"]))
     before = {name: weights.detach().clone() for name, weights in start.model.named_parameters()}
     rows = [_row(start.model, one) for one in rollouts]
-    size = config.group_size
+    size = config.grpo.num_generations
     stats = BatchStats(scored_rows=len(rows), scored_tokens=sum(sum(row.tokens.sampled) for row in rows))
     batch = Batch(groups=[rows[first : first + size] for first in range(0, len(rows), size)], stats=stats)
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +62,7 @@ def update_on(job: Mapping[str, Any]) -> dict[str, float]:
     return {
         "loss": float(trainer.state.log_history[0]["loss"]),
         "cosine": float(ours @ trls / (ours.norm() * trls.norm())),
-        "near": float(((ours - trls).abs() < 0.01 * config.learning_rate).double().mean()),
+        "near": float(((ours - trls).abs() < 0.01 * config.grpo.learning_rate).double().mean()),
     }
 
 
@@ -108,7 +108,7 @@ def success(models: Mapping[str, str], samples: int, threads: int) -> Any:
         models=models,
         split="heldout",
         samples=samples,
-        temperature=quickstart_options().temperature,
+        temperature=quickstart_options().grpo.temperature,
         limits=LIMITS,
     )
 

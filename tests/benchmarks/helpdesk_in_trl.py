@@ -146,7 +146,7 @@ def check_gold(
     earn 1, or where a conversation without a call earns something."""
     from trl.chat_template_utils import parse_response
 
-    from sdk.policies.rendering import render_demonstration
+    from sdk.policies.token_agent import render_demonstration
     from sdk.records import Message
 
     tokenizer = trainer.processing_class
@@ -234,22 +234,23 @@ def trl_config(config: Any, rows: int, folder: str) -> Any:
     """The same step in TRL's options. `rows`: conversations that are forwarded at once, as many as memory holds."""
     from trl import GRPOConfig
 
-    limits, parts = config.limits, config.prompts_per_step * config.group_size // rows
+    grpo, limits = config.grpo, config.limits
+    parts = grpo.prompts_per_step * grpo.num_generations // rows
     return GRPOConfig(
         output_dir=folder,
         seed=config.seed,
-        max_steps=config.grpo_steps,
+        max_steps=grpo.max_steps,
         shuffle_dataset=False,
-        learning_rate=config.learning_rate,
+        learning_rate=grpo.learning_rate,
         lr_scheduler_type="constant",
         per_device_train_batch_size=rows,
         gradient_accumulation_steps=parts,
         steps_per_generation=parts,
-        num_generations=config.group_size,
-        temperature=config.temperature,
-        loss_type=config.loss_type,
-        epsilon=config.clip_low,
-        epsilon_high=config.clip_high,
+        num_generations=grpo.num_generations,
+        temperature=grpo.temperature,
+        loss_type=grpo.loss_type,
+        epsilon=grpo.epsilon,
+        epsilon_high=grpo.epsilon_high,
         beta=0.0,
         # Of a rollout with all its results; of a turn; and one reply more than rounds of calls.
         max_completion_length=limits.max_tokens + RESULT_TOKENS,

@@ -70,10 +70,10 @@ def _ours(in_flight: int, total: int, *, virtual: bool) -> dict[str, float]:
     from sdk.policies.models import load_model  # noqa: F401 - what is imported late is not part of the figure
     from sdk.policies.protocol import Completion, Sampling
     from sdk.policies.rendering import make_renderer
+    from sdk.policies.token_agent import TokenAgent
     from sdk.records import Message, Task, ToolCall
     from sdk.rollouts.engine import RolloutEngine
     from sdk.rollouts.episode import Job
-    from sdk.rollouts.forkable import ForkableAgent
     from sdk.rollouts.limits import Limits
 
     tokenizer = _tokenizer()
@@ -100,7 +100,7 @@ def _ours(in_flight: int, total: int, *, virtual: bool) -> dict[str, float]:
     async def run() -> dict[str, float]:
         async with connect([lookup]) as source:
             engine = RolloutEngine(
-                agent=ForkableAgent(Sleeper(), renderer),
+                agent=TokenAgent(Sleeper(), renderer),
                 source=source,
                 verifier=verify,
                 limits=Limits(max_tokens=10_000),
@@ -205,13 +205,20 @@ def _overlap(staleness: int, update_s: float) -> dict[str, float]:
     from sdk.records import Message, Task, ToolCall
     from sdk.rollouts.engine import RolloutEngine
     from sdk.rollouts.limits import Limits
+    from sdk.rollouts.run_context import RunContext
     from sdk.traces import RunFolder
     from sdk.trainer.config import TrainConfig
     from sdk.trainer.curriculum import Curriculum
     from sdk.trainer.rollout_worker import Collector
 
-    config = TrainConfig(
-        max_staleness=staleness, grpo_steps=STEPS, prompts_per_step=2, group_size=4, limits=Limits(max_turn_tokens=1000)
+    config = TrainConfig.of(
+        {
+            "off_policy.max_off_policy_steps": staleness,
+            "grpo.max_steps": STEPS,
+            "grpo.prompts_per_step": 2,
+            "grpo.num_generations": 4,
+            "limits": Limits(max_turn_tokens=1000),
+        }
     )
     look = Message(role="assistant", tool_calls=[ToolCall(id="", name="get_order", arguments={"order_id": "1"})])
     policy = SimulatedPolicy(
@@ -238,7 +245,10 @@ def _overlap(staleness: int, update_s: float) -> dict[str, float]:
 
         with tempfile.TemporaryDirectory() as place, Silent().track("", STEPS) as progress:
             with RunFolder.create_or_resume(Path(place) / "run", {}) as folder:
-                collector = Collector(engine, curriculum, config=config, folder=folder, step=progress)
+                context = RunContext(
+                    tools=source, verifier=verify, limits=config.limits, concurrency=engine.concurrency, folder=folder
+                )
+                collector = Collector(engine, curriculum, config, context, step=progress)
                 async with collector.sampling():
                     started = time.perf_counter()
                     waited = await anyio.to_thread.run_sync(train, collector, range(STEPS))
@@ -312,7 +322,7 @@ def _while_training(rounds: int) -> list[str]:
         f"round, here {_spread(updates)} s; {2 * STEPS / (STEPS + 1):.2f} times is the most there is, since the first "
         "step has nothing to overlap with.",
         "",
-        "| `max_staleness` | seconds | times as fast, each round |",
+        "| `max_off_policy_steps` | seconds | times as fast, each round |",
         "| --- | --- | --- |",
         f"| 0 | {_spread(seconds[0])} | 1 |",
     ]

@@ -103,7 +103,7 @@ def run_engine(engine: Any, rollouts: list[list[Turn]], stops: list[int] | None)
     async def sample(tokens: list[int], turn: Turn) -> None:
         nonlocal others
         most = LIMITS.max_turn_tokens if stops is not None else len(turn.said)
-        sampling = Sampling(max_tokens=most, temperature=quickstart_options().temperature)
+        sampling = Sampling(max_tokens=most, temperature=quickstart_options().grpo.temperature)
         said = await engine.sample(tokens, sampling=sampling, seed=turn.seed, stop_token_ids=stops or ())
         others += said.token_ids != turn.said if stops is not None else len(said.token_ids) != len(turn.said)
 

@@ -37,6 +37,7 @@ NAMES = (
     "call_faults",
     "evidence",
     "viewing",
+    "small_systems",
 )
 
 

@@ -69,7 +69,7 @@ def of_quickstart(rollouts: list[list[Turn]]) -> Shape:
         f"a quickstart step: {len(groups)} groups of {len(groups[0])}, prompts of {prompt:.0f} tokens, completions of "
         f"{mean - prompt:.0f}"
     )
-    return Shape(name, groups, quickstart_options().micro_batches)
+    return Shape(name, groups, quickstart_options().batching.micro_batches or 1)
 
 
 def _row(prompt: list[int], completion: list[int], sampled: list[bool]) -> Any:
@@ -102,8 +102,14 @@ def step_seconds(shared: bool, shape: Shape, loaded: Any, folder: str) -> Second
     trainer = make_trainer(
         loaded.model,
         loaded.tokenizer,
-        config=TrainConfig(
-            group_size=size, prompts_per_step=count, grpo_steps=1, micro_batches=parts, shared_prefix=shared
+        config=TrainConfig.of(
+            {
+                "grpo.num_generations": size,
+                "grpo.prompts_per_step": count,
+                "grpo.max_steps": 1,
+                "batching.micro_batches": parts,
+                "batching.shared_prefix": shared,
+            }
         ),
         output_dir=folder,
         collect=lambda step: Batch(),
@@ -119,7 +125,7 @@ def step_seconds(shared: bool, shape: Shape, loaded: Any, folder: str) -> Second
     taken: list[Seconds] = []
     with timed(taken):
         for inputs in (one for step in collated for one in step):
-            trainer._compute_loss(trainer.model, inputs).backward()
+            trainer.compute_loss(trainer.model, {"parts": [inputs]}).backward()
     trainer.model.zero_grad()
     loaded.model.__dict__.pop("forward", None)
     return taken[0]
@@ -134,7 +140,7 @@ def floor_operations(loaded: Any, shape: Shape) -> tuple[float, float]:
     """
     import torch
 
-    from sdk.trainer.prefix_tree import build_prefix_tree
+    from sdk.trainer.tree_attention import build_prefix_tree
 
     rows = [row.tokens for rows in shape.groups for row in rows]
     tree = build_prefix_tree([[*row.prompt_ids, *row.completion_ids[:-1]] for row in rows])

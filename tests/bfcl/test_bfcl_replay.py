@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("bfcl_eval", reason="install it with: pip install --no-deps -r examples/bfcl/requirements.txt")
 
 from dataset import API_NAMES, CATEGORIES, all_entries
+from one_task import in_one_task
 from replay import MCP_JSON, mcp_server, replay, replay_with
 from sandbox_conformance import Call, SandboxConformance
 from tasks import MORE_FUNCTIONS, halves, tasks
@@ -50,12 +51,13 @@ class TestTwin(SandboxConformance):
 
 
 @pytest.fixture(scope="module")
-async def served(anyio_backend: str) -> AsyncIterator[mcp_bridge.Toolset]:
+async def served() -> AsyncIterator[mcp_bridge.Toolset]:
     """The example's server, in a process of its own."""
-    async with mcp_bridge.connect({"mcpServers": mcp_server()}, connect_timeout_s=60) as toolset:
+    async with in_one_task(mcp_bridge.connect({"mcpServers": mcp_server()}, connect_timeout_s=60)) as toolset:
         yield toolset
 
 
+@pytest.mark.asyncio(loop_scope="module")  # that of `served`
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("category", CATEGORIES)
 async def test_all_gold_calls_are_right_over_mcp(category: str, served: mcp_bridge.Toolset) -> None:
@@ -124,6 +126,7 @@ async def test_a_call_that_did_not_parse_is_no_call_of_the_turn() -> None:
     assert verify(rollout).score == 1
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("over_mcp", [False, True])
 async def test_a_world_has_the_functions_of_its_entry_and_hides_those_that_come_later(
     over_mcp: bool, served: mcp_bridge.Toolset

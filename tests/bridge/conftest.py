@@ -9,25 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from listening_servers import serving
+from one_task import in_one_task
 from other_environments import python_of
 from servers import notes as notes_server
 
 import mcp_bridge
 
-# A machine that others use too may take its time over any single example.
-settings.register_profile("bridge", deadline=None)
-settings.load_profile("bridge")
-
 SERVERS = Path(__file__).parent / "servers"
 NODE_MODULES = Path(__file__).parent.parent / "node" / "node_modules"
-
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    """Of the whole session, so that fixtures of a module can be asynchronous."""
-    return "asyncio"
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +36,7 @@ def controlled_notes(notes: list[str]) -> list[str]:
 async def notebooks(controlled_notes: list[str]) -> AsyncIterator[mcp_bridge.Toolset]:
     """The notes server with control tools over stdio, for all tests of a module that leave it alive and use worlds of
     their own."""
-    async with mcp_bridge.connect(controlled_notes, connect_timeout_s=60) as toolset:
+    async with in_one_task(mcp_bridge.connect(controlled_notes, connect_timeout_s=60)) as toolset:
         yield toolset
 
 

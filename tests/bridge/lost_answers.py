@@ -12,7 +12,7 @@ from faulty_network import FaultyNetwork
 
 import mcp_bridge
 from mcp_bridge import ToolFailure
-from mcp_bridge.ledger.lines import ENDS, LedgerLine
+from mcp_bridge.ledger import ENDS, LedgerLine
 
 KINDS = ("charge", "set_limit", "balance")
 """Not to be called twice; idempotent; read-only."""

@@ -53,12 +53,6 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.mark.anyio
 async def test_a_line_that_is_no_message_costs_its_call_at_most_and_at_once(
     script: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -78,7 +72,6 @@ async def test_a_line_that_is_no_message_costs_its_call_at_most_and_at_once(
             assert (await world.call("fine", {})).text == "ok"
 
 
-@pytest.mark.anyio
 async def test_arguments_that_cannot_be_written_cost_their_call_and_no_world(
     script: Callable[[str], list[str]],
 ) -> None:

@@ -14,7 +14,7 @@ from mcp.server import Server
 
 import mcp_bridge
 from mcp_bridge import ServerDied, ToolResult
-from mcp_bridge.control import CALL_META, ROLLOUT_META
+from mcp_bridge.control_tools import CALL_META, ROLLOUT_META
 
 TOOL = types.Tool(name="act", input_schema={"type": "object"})
 

@@ -8,8 +8,7 @@ import pytest
 from faulty_network import FAULTS
 from lost_answers import play
 
-from mcp_bridge.ledger import once
-from mcp_bridge.ledger.lines import ENDS
+from mcp_bridge.ledger import ENDS
 
 WORLDS, CALLS = 6, 50
 
@@ -18,7 +17,7 @@ WORLDS, CALLS = 6, 50
 async def test_no_charge_is_made_twice_and_every_call_has_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(once, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("mcp_bridge.ledger._FIRST_PAUSE_S", 0.01)
     audit = await play(tmp_path / "log", seed=11, rate=0.25, kills=2, worlds=WORLDS, calls=CALLS)
     ends, done = audit.ends, audit.done
     assert all(audit.faults[fault] for fault in FAULTS), audit.faults

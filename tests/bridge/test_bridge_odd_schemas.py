@@ -34,6 +34,17 @@ USABLE: dict[str, Any] = {
     "older": {"inputSchema": {"$schema": "http://json-schema.org/draft-04/schema#", "type": "object"}},
     "referring": {"inputSchema": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {}}}},
     "itself": of_argument({"$ref": "#"}),
+    "tree": {
+        "inputSchema": {
+            "type": "object",
+            "properties": {"a": {"$ref": "#/$defs/tree"}},
+            "$defs": {"tree": {"anyOf": [{"type": "null"}, {"items": {"$ref": "#/$defs/tree"}}]}},
+        }
+    },
+    "answers_any": {**of_argument({}), "outputSchema": {"type": "object", "properties": {"a": {"type": "any"}}}},
+    "answers_dangling": {**of_argument({}), "outputSchema": {"type": "object", "properties": {"a": {"$ref": "#/b"}}}},
+    "answers_circling": {**of_argument({}), "outputSchema": {"type": "object", "allOf": [{"$ref": "#"}]}},
+    "answers_list": {**of_argument({}), "outputSchema": []},
 }
 REASONS: dict[str, tuple[Any, str]] = {
     "any": (of_argument({"type": "any"}), "'any' is not valid under any of the given schemas at $.properties.a.type"),
@@ -43,6 +54,9 @@ REASONS: dict[str, tuple[Any, str]] = {
     "title": (of_argument({"properties": {"title": "text"}}), "'text' is not of type 'object', 'boolean'"),
     "dangling": (of_argument({"$ref": "#/$defs/b"}), "has a reference that leads nowhere: '#/$defs/b'"),
     "remote": (of_argument({"$ref": "https://example.com/a.json"}), "has a reference that leads nowhere: 'https://"),
+    "circle": (of_argument({"$ref": "#/properties/a"}), "leads back to itself: '#/properties/a'"),
+    "two": (of_argument({"anyOf": [{"type": "null"}, {"$ref": "#/properties/a"}]}), "leads back to itself"),
+    "deep": ({"inputSchema": {"type": "object", "properties": {"a": "DEEP"}}}, "a schema of more than 190 levels"),
     "list": ({"inputSchema": []}, "its input schema is [], and must be an object"),
     "string": ({"inputSchema": {"type": "string"}}, "its input schema has the type 'string', and must have \"object\""),
     "described": ({**of_argument({}), "description": 7}, "in a form that MCP does not have: description:"),
@@ -52,7 +66,7 @@ TOOLS = [{"name": name, **rest} for name, rest in [*USABLE.items(), *((n, rest) 
 STDIO = """
 import json, sys
 
-ABOUT, TOOLS = json.loads(sys.argv[1])
+ABOUT, TOOLS, LEVELS = json.loads(sys.argv[1])
 for line in sys.stdin:
     message = json.loads(line)
     method = message.get("method")
@@ -64,7 +78,7 @@ for line in sys.stdin:
     else:
         called = {"content": [{"type": "text", "text": "called"}]}
         answer["result"] = {"initialize": ABOUT, "tools/list": {"tools": TOOLS}}.get(method, called)
-    print(json.dumps(answer), flush=True)
+    print(json.dumps(answer).replace('"DEEP"', '{"items": ' * LEVELS + "{}" + "}" * LEVELS), flush=True)
 """
 
 
@@ -79,6 +93,7 @@ class Listing(BaseHTTPRequestHandler):
         called = {"content": [{"type": "text", "text": "called"}]}
         result = {"initialize": ABOUT, "tools/list": {"tools": TOOLS}}.get(asked["method"], called)
         body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), "result": result})
+        body = body.replace('"DEEP"', '{"items": ' * 3000 + "{}" + "}" * 3000)
         if asked.get("id") is None:
             self.answer(202, "application/json", "")
         elif self.events:
@@ -118,14 +133,20 @@ async def require_all(toolset: Toolset, log: str) -> None:
     for name, (_, reason) in REASONS.items():
         assert reason in left_out[name]
         assert f"tool {name!r} of " in log
+    for tool in toolset.tools:
+        if tool.name.startswith("answers_"):
+            assert f"tool {tool.name!r}" in log
+            assert "its results are not checked" in log
+            assert tool.output_schema is None
     for name in USABLE:
         assert (await toolset.call(name, {})).text == "called"
 
 
+@pytest.mark.parametrize("levels", [200, 3000, 100_000])
 async def test_odd_schemas_cost_their_own_tools_alone_over_stdio(
-    script: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture
+    script: Callable[[str], list[str]], levels: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with mcp_bridge.connect([*script(STDIO), json.dumps([ABOUT, TOOLS])]) as toolset:
+    async with mcp_bridge.connect([*script(STDIO), json.dumps([ABOUT, TOOLS, levels])]) as toolset:
         await require_all(toolset, caplog.text)
 
 
@@ -137,20 +158,22 @@ async def test_odd_schemas_cost_their_own_tools_alone_over_http(listing: str, ca
 
 
 async def test_a_server_object_with_an_odd_schema_is_used_without_that_tool() -> None:
-    listed = [types.Tool(name=name, input_schema=TOOLS[n]["inputSchema"]) for n, name in ((0, "plain"), (10, "any"))]
+    schemas = {name: tool["inputSchema"] for tool in TOOLS if (name := tool["name"]) in ("plain", "any", "circle")}
+    listed = [types.Tool(name=name, input_schema=schema) for name, schema in schemas.items()]
+    listed.append(types.Tool(name="answers", input_schema={"type": "object"}, output_schema={"type": "any"}))
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=listed)
 
     async with mcp_bridge.connect(Server("odd", on_list_tools=list_tools)) as toolset:
-        assert [tool.name for tool in toolset.tools] == ["plain"]
-        assert [one.tool for one in toolset.left_out] == ["any"]
+        assert [tool.name for tool in toolset.tools] == ["plain", "answers"]
+        assert [one.tool for one in toolset.left_out] == ["any", "circle"]
 
 
 async def test_a_server_of_odd_schemas_alone_is_refused_with_all_reasons(script: Callable[[str], list[str]]) -> None:
     odd = [tool for tool in TOOLS if tool["name"] in ("any", "list")]
     with pytest.raises(SourceError, match=r"offers no tools|no tool is left") as raised:
-        async with mcp_bridge.connect([*script(STDIO), json.dumps([ABOUT, odd])]):
+        async with mcp_bridge.connect([*script(STDIO), json.dumps([ABOUT, odd, 1])]):
             pass
     assert "'any' is not valid" in str(raised.value)
     assert "and must be an object" in str(raised.value)

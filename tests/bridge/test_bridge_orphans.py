@@ -13,7 +13,7 @@ import pytest
 
 from mcp_bridge.sessions import watchdog
 
-WATCHDOG = Path(watchdog.__file__).with_name("watchdog_process.py")
+WATCHDOG = Path(watchdog.__file__)
 LOOP = Path(__file__).parent / "servers" / "rollout_loop.py"
 SOON_S = 20.0
 

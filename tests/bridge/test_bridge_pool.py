@@ -20,9 +20,8 @@ from mcp.server.lowlevel import Server
 import mcp_bridge
 from mcp_bridge import ServerDied, SourceError
 from mcp_bridge.sessions import pool as health
-from mcp_bridge.sessions.opening import open_session
 from mcp_bridge.sessions.pool import SessionPool
-from mcp_bridge.sessions.session import Session
+from mcp_bridge.sessions.session import Session, open_session
 from mcp_bridge.sessions.transports import Transport
 from mcp_bridge.sources.specs import ServerObjectSpec
 

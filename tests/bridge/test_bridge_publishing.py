@@ -1,11 +1,13 @@
 """Tools served to other MCP clients: the same tools, results and errors, and a world for each session."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -18,7 +20,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from mcp_bridge import SourceError, Tool, ToolFailure, ToolResult, connect, publish, serve_tools
-from mcp_bridge.control import WORLD_META
+from mcp_bridge.control_tools import WORLD_META
+from mcp_bridge.publishing.listener import serve_app
 
 KEY = "a-key-that-nobody-guesses"
 IN_W: Any = {WORLD_META: "w"}
@@ -124,7 +127,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", ["in process", "stdio", "http"])
-async def test_a_served_toolset_gives_what_the_toolset_gives(way: str, tools_file: Path, free_tcp_port: int) -> None:
+async def test_a_served_toolset_gives_what_the_toolset_gives(way: str, tools_file: Path, unused_tcp_port: int) -> None:
     async with contextlib.AsyncExitStack() as stack:
         loaded = load(tools_file)
         real = await stack.enter_async_context(
@@ -134,8 +137,8 @@ async def test_a_served_toolset_gives_what_the_toolset_gives(way: str, tools_fil
         if way == "stdio":
             source = serve_command(tools_file)
         elif way == "http":
-            await stack.enter_async_context(served(serve_command(tools_file, "--http", str(free_tcp_port))))
-            source = f"http://127.0.0.1:{free_tcp_port}/mcp"
+            await stack.enter_async_context(served(serve_command(tools_file, "--http", str(unused_tcp_port))))
+            source = f"http://127.0.0.1:{unused_tcp_port}/mcp"
         again = await stack.enter_async_context(connect(source, max_result_chars=50_000))
         fields = {"name", "description", "input_schema", "output_schema", "annotations"}
         assert [one.model_dump(include=fields) for one in again.tools] == [
@@ -221,9 +224,9 @@ def text_of(result: Any) -> str:
     return text
 
 
-async def test_each_session_has_a_world_that_ends_with_it(free_tcp_port: int) -> None:
+async def test_each_session_has_a_world_that_ends_with_it(unused_tcp_port: int) -> None:
     source = Counting()
-    async with over_http(source, free_tcp_port) as url:
+    async with over_http(source, unused_tcp_port) as url:
         async with Client(url, mode="legacy") as one:
             assert [await count(one), await count(one)] == ["1", "2"]
             async with Client(url, mode="legacy") as two:
@@ -234,9 +237,9 @@ async def test_each_session_has_a_world_that_ends_with_it(free_tcp_port: int) ->
         await source.until_open(0)
 
 
-async def test_a_session_that_is_idle_ends_and_its_world_with_it(free_tcp_port: int) -> None:
+async def test_a_session_that_is_idle_ends_and_its_world_with_it(unused_tcp_port: int) -> None:
     source = Counting()
-    async with over_http(source, free_tcp_port, idle_s=0.2) as url:
+    async with over_http(source, unused_tcp_port, idle_s=0.2) as url:
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         headers = {"accept": "application/json, text/event-stream"}
         async with httpx2.AsyncClient(headers=headers) as http:
@@ -250,9 +253,35 @@ async def test_a_session_that_is_idle_ends_and_its_world_with_it(free_tcp_port: 
             assert (await http.post(url, json=call)).status_code == 404
 
 
-async def test_more_worlds_than_allowed_are_refused_until_one_ends(free_tcp_port: int) -> None:
+async def test_sessions_have_worlds_of_their_own_also_where_the_sdk_hides_its_connections(unused_tcp_port: int) -> None:
     source = Counting()
-    async with over_http(source, free_tcp_port, max_worlds=2, control=True) as url, connect(url) as toolset:
+    server = publish(source, idle_s=0.2)
+
+    async def hide(context: Any, call_next: Any) -> Any:
+        shown = SimpleNamespace(protocol_version=context.session.protocol_version)
+        return await call_next(dataclasses.replace(context, session=shown))
+
+    server.middleware.append(hide)
+    async with anyio.create_task_group() as group:
+        ready = anyio.Event()
+        app = server.streamable_http_app()
+        group.start_soon(functools.partial(serve_app, app, port=unused_tcp_port, listening=ready.set))
+        await ready.wait()
+        url = f"http://127.0.0.1:{unused_tcp_port}/mcp"
+        async with Client(url, mode="legacy") as one, Client(url, mode="legacy") as two:
+            assert [await count(one), await count(one), await count(two)] == ["1", "2", "1"]
+            await source.until_open(0)
+            with pytest.raises(MCPError, match=r"idle for more than 0\.2 s"):
+                await count(one)
+        group.cancel_scope.cancel()
+    async with Client(server, mode="legacy") as alone:
+        assert [await count(alone), await count(alone)] == ["1", "2"]
+    assert source.open == set()
+
+
+async def test_more_worlds_than_allowed_are_refused_until_one_ends(unused_tcp_port: int) -> None:
+    source = Counting()
+    async with over_http(source, unused_tcp_port, max_worlds=2, control=True) as url, connect(url) as toolset:
         async with toolset.open_world("a", {"start": 4}) as one, toolset.open_world("b") as two:
             assert (await one.call("count", {})).text == "5"
             assert (await two.call("count", {})).text == "1"
@@ -265,9 +294,9 @@ async def test_more_worlds_than_allowed_are_refused_until_one_ends(free_tcp_port
     assert source.open == set()
 
 
-async def test_a_named_world_that_nobody_uses_is_closed_and_says_so(free_tcp_port: int) -> None:
+async def test_a_named_world_that_nobody_uses_is_closed_and_says_so(unused_tcp_port: int) -> None:
     source = Counting()
-    async with over_http(source, free_tcp_port, control=True, idle_s=0.2) as url, Client(url) as client:
+    async with over_http(source, unused_tcp_port, control=True, idle_s=0.2) as url, Client(url) as client:
         await client.call_tool("toolbake_open_world", {"world": "w"})
         await client.call_tool("count", {}, meta=IN_W)
         await source.until_open(0)
@@ -275,9 +304,9 @@ async def test_a_named_world_that_nobody_uses_is_closed_and_says_so(free_tcp_por
             await client.call_tool("count", {}, meta=IN_W)
 
 
-async def test_without_sessions_http_clients_share_one_world_and_others_are_refused(free_tcp_port: int) -> None:
+async def test_without_sessions_http_clients_share_one_world_and_others_are_refused(unused_tcp_port: int) -> None:
     source = Counting()
-    async with over_http(source, free_tcp_port) as url:
+    async with over_http(source, unused_tcp_port) as url:
         async with Client(url) as one, Client(url) as two:
             assert [await count(one), await count(two)] == ["1", "2"]
         async with connect(url) as toolset, toolset.open_world("mine") as world:
@@ -288,9 +317,9 @@ async def test_without_sessions_http_clients_share_one_world_and_others_are_refu
             assert [(await a.call("count", {})).text, (await b.call("count", {})).text] == ["1", "1"]
 
 
-async def test_the_guard_of_the_served_source_holds_for_its_clients(tools_file: Path, free_tcp_port: int) -> None:
+async def test_the_guard_of_the_served_source_holds_for_its_clients(tools_file: Path, unused_tcp_port: int) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        url = await stack.enter_async_context(over_http(load(tools_file)["tools"], free_tcp_port))
+        url = await stack.enter_async_context(over_http(load(tools_file)["tools"], unused_tcp_port))
         entry = {"url": url, "toolbake": {"deny": ["keep"]}}
         toolset = await stack.enter_async_context(connect({"mcpServers": {"kept": entry}}))
         again = await stack.enter_async_context(connect(publish(toolset)))
@@ -298,9 +327,9 @@ async def test_the_guard_of_the_served_source_holds_for_its_clients(tools_file: 
         assert (await again.call("keep", {"text": "x"})).error_kind == "unknown_tool"
 
 
-async def test_a_key_is_asked_of_every_request_and_shown_nowhere(tools_file: Path, free_tcp_port: int) -> None:
-    url = f"http://127.0.0.1:{free_tcp_port}/mcp"
-    command = serve_command(tools_file, "--http", str(free_tcp_port), "--key-env", "SERVED_KEY")
+async def test_a_key_is_asked_of_every_request_and_shown_nowhere(tools_file: Path, unused_tcp_port: int) -> None:
+    url = f"http://127.0.0.1:{unused_tcp_port}/mcp"
+    command = serve_command(tools_file, "--http", str(unused_tcp_port), "--api-key-env", "SERVED_KEY")
     async with served(command, {"SERVED_KEY": KEY}) as told:
         for headers in ({}, {"Authorization": f"Bearer {KEY}x"}, {"Authorization": f"Basic {KEY}"}):
             async with httpx2.AsyncClient(headers=headers) as http:

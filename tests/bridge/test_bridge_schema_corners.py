@@ -16,9 +16,8 @@ from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult
 from mcp_types import Tool as McpTool
 from one_world import OneWorld
 
-from mcp_bridge import Tool, ToolFailure, ToolResult, connect
-from mcp_bridge.toolsets.multiples import exact_multiple
-from mcp_bridge.toolsets.patterns import with_readable_patterns
+from mcp_bridge import SourceError, Tool, ToolFailure, ToolResult, connect
+from mcp_bridge.toolsets.schema_checks import exact_multiple, with_readable_patterns
 from mcp_bridge.toolsets.validation import ArgumentChecker
 
 
@@ -135,6 +134,6 @@ async def test_arguments_that_are_a_number_of_thousands_of_digits_are_told_in_sh
 
 
 @pytest.mark.parametrize("circle", [{"$ref": "#/$defs/a"}, {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/a"}]}])
-async def test_a_schema_that_refers_only_to_itself_is_the_servers_fault(circle: dict[str, Any]) -> None:
-    with pytest.raises(ToolFailure, match=r"'take' \(the depot\) has a reference that leads back to itself.*deny"):
+async def test_a_schema_that_refers_only_to_itself_is_found_before_a_call(circle: dict[str, Any]) -> None:
+    with pytest.raises(SourceError, match=r"'take' \(its input schema has a reference that leads back to itself"):
         await taken(Taking(it={"$ref": "#/$defs/a"}, defs={"a": circle}), 1)

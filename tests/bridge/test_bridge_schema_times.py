@@ -1,6 +1,7 @@
 """A check against a JSON Schema takes a moment, whatever the schema and the value are."""
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult
 from mcp_types import Tool as McpTool
 
 from mcp_bridge import Tool, ToolFailure, connect, publish
-from mcp_bridge.toolsets.acceptance import compile_acceptance
 from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 from mcp_bridge.toolsets.validation import ArgumentChecker
 from sandboxes.api import ApiTwin
@@ -205,22 +205,6 @@ async def test_a_schema_that_takes_exponential_time_is_given_up(schema: dict[str
         assert "checking it against the schema took more than" in result.text
 
 
-def test_schemas_that_hold_themselves_once_in_a_place_are_still_checked_by_compiled_code() -> None:
-    node = {
-        "type": "object",
-        "properties": {
-            "left": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
-            "right": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
-            "under": {"type": "array", "items": {"$ref": "#/$defs/node"}},
-        },
-    }
-    accepts = compile_acceptance({"$ref": "#/$defs/node", "$defs": {"node": node}})
-    assert accepts is not None
-    assert accepts({"left": {"left": None}, "under": [{"right": {}}]})
-    assert compile_acceptance(growing()) is None
-    assert compile_acceptance(doubling(40)) is None
-
-
 def test_a_long_chain_of_references_is_a_schema_like_any_other() -> None:
     chain: dict[str, Any] = {f"d{n}": {"properties": {"x": {"$ref": f"#/$defs/d{n + 1}"}}} for n in range(2000)}
     schema = {"$ref": "#/$defs/d0", "$defs": {**chain, "d2000": {"type": "string"}}}
@@ -281,3 +265,33 @@ def test_patterns_mean_what_they_mean_to_re(pattern: str, fits: str, fails: str)
     validator = compiled_schema({"pattern": pattern})
     assert schema_errors(validator, fits) == []
     assert schema_errors(validator, fails)
+
+
+HUGE = ["(?:" * 16 + "a" + "){2}" * 16, "(?:a{50}){50}" * 60, "a" * 200_000, "(?i)" + "[a-\U0010ffff]" * 900]
+
+
+@pytest.mark.parametrize("pattern", HUGE)
+def test_a_pattern_that_takes_for_ever_to_compile_is_not_checked_and_said(pattern: str) -> None:
+    told: list[str] = []
+    began = time.thread_time()
+    validator = compiled_schema({"properties": {"a": {"pattern": pattern}, "b": {"pattern": "^b$"}}}, told.append)
+    assert time.thread_time() - began < 2
+    assert told == [pattern]
+    assert schema_errors(validator, {"a": "x", "b": "b"}) == []
+    assert len(schema_errors(validator, {"a": "x", "b": "a"})) == 1
+
+
+def test_all_patterns_of_a_schema_together_are_compiled_in_a_limited_time() -> None:
+    told: list[str] = []
+    many = {f"p{n}": {"pattern": f"{n}" + "(?:" * 8 + "a" + "){2}" * 8} for n in range(1000)}
+    compiled_schema({"properties": many}, told.append)
+    assert 900 < len(told) < 1000
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"^(?:\d{1,3}\.){3}\d{1,3}$", "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", "a{1000}"]
+)
+def test_patterns_that_people_write_are_checked(pattern: str) -> None:
+    told: list[str] = []
+    assert len(schema_errors(compiled_schema({"pattern": pattern}, told.append), "no")) == 1
+    assert told == []

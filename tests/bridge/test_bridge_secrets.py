@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import mcp_bridge
 from mcp_bridge import SourceError, ToolResult
-from mcp_bridge.access.hiding import Hiding
-from mcp_bridge.access.redaction import is_secret_name, redacted, shown_arguments
+from mcp_bridge.access.redaction import Hiding, is_secret_name, redacted, shown_arguments
 from mcp_bridge.sources.identify import identify
 from mcp_bridge.sources.specs import StdioSpec
 

@@ -11,6 +11,8 @@ import pytest
 import mcp_bridge
 from mcp_bridge import CallTimeout, ServerDied, SourceError, ToolFailure, Toolset
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # that of `notebooks`
+
 Script = Callable[[str], list[str]]
 
 LISTING_SERVER = """

@@ -60,6 +60,12 @@ def test_a_list_of_urls_and_json_files_is_a_list_of_sources(tmp_path: Path) -> N
         ({}, r'must have "command" \(stdio\) or "url" \(HTTP\), exactly one of them; it has neither'),
         ({"command": "a", "url": "http://b"}, "exactly one of them; it has both"),
         ({"comand": "a"}, "unknown key 'comand'. Did you mean 'command'"),
+        (
+            {"command": "a", "connect_timeout_s": 60},
+            """'connect_timeout_s'. It belongs in the entry's object "toolbake": {"connect_timeout_s": 60}. Known:""",
+        ),
+        ({"url": "http://a", "isolaton": "shared"}, """'isolaton'. It belongs .* "toolbake": {"isolation": ...}."""),
+        ({"openapi": "a.json", "deny": ["a"]}, r"""'deny'. It belongs .* "toolbake": {"deny": \["a"\]}."""),
         ({"command": ""}, "command is ''"),
         ({"command": "a", "args": "b c"}, "args is 'b c'; it must be a list of strings"),
         ({"command": "a", "env": {"N": 1}}, "env.N is a int; write it as a string"),

@@ -13,7 +13,7 @@ from other_environments import python_of
 
 import mcp_bridge
 from mcp_bridge import CallTimeout, Elicitation, Handlers, OutcomeUnknown, Progress, ServerDied, ToolFailure
-from mcp_bridge.ledger.lines import LedgerLine
+from mcp_bridge.ledger import LedgerLine
 
 TASKING = str(Path(__file__).parent / "servers" / "tasking.py")
 

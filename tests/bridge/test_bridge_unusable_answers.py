@@ -148,12 +148,6 @@ def charging() -> Iterator[str]:
     server.server_close()
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.mark.anyio
 async def test_an_answer_that_cannot_be_used_ends_its_call_and_nobody_calls_again(charging: str) -> None:
     entry = {"url": charging, "toolbake": {"protocol": "2025-06-18"}}
     async with mcp_bridge.connect({"mcpServers": {"s": entry}}) as toolset, toolset.open_world("w") as world:
@@ -172,7 +166,6 @@ async def test_an_answer_that_cannot_be_used_ends_its_call_and_nobody_calls_agai
         assert (await world.call("fine", {})).text == "charged"
 
 
-@pytest.mark.anyio
 async def test_an_error_that_a_server_answers_with_over_http_is_what_the_tool_said(charging: str) -> None:
     entry = {"url": charging, "toolbake": {"protocol": "2025-06-18"}}
     async with mcp_bridge.connect({"mcpServers": {"s": entry}}) as toolset, toolset.open_world("w") as world:
@@ -185,7 +178,6 @@ async def test_an_error_that_a_server_answers_with_over_http_is_what_the_tool_sa
             assert Charging.calls[name] - before == 1
 
 
-@pytest.mark.anyio
 async def test_a_limit_of_requests_is_no_answer_of_the_tool_and_the_call_is_sent_again(charging: str) -> None:
     entry = {"url": charging, "toolbake": {"protocol": "2025-06-18", "retries": 1}}
     async with mcp_bridge.connect({"mcpServers": {"s": entry}}) as toolset:
@@ -194,7 +186,6 @@ async def test_a_limit_of_requests_is_no_answer_of_the_tool_and_the_call_is_sent
     assert Charging.calls["a_limit"] == 2
 
 
-@pytest.mark.anyio
 async def test_an_event_that_is_no_message_ends_its_call_at_once(events: str) -> None:
     entry = {"url": events, "type": "sse"}
     # No call waits for its limit: that is longer than this test may take.
@@ -206,7 +197,6 @@ async def test_an_event_that_is_no_message_ends_its_call_at_once(events: str) ->
         assert (await toolset.call("fine", {})).text == "charged"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("code", [types.INVALID_REQUEST, types.METHOD_NOT_FOUND, types.INTERNAL_ERROR])
 async def test_a_tool_that_raises_an_error_of_the_protocol_after_its_work_is_not_called_again(code: int) -> None:
     """Nor is its world lost: a session that a tool speaks of is not MCP's."""

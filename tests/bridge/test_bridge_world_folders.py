@@ -57,13 +57,25 @@ async def test_each_world_has_a_folder_of_its_own_that_goes_with_it(
             assert (await one.call("read", {})).text == "no notes"
 
 
-async def test_the_folder_of_a_world_begins_as_a_copy_of_the_template(tmp_path: Path) -> None:
+async def test_the_folder_of_a_world_begins_as_a_copy_of_the_users(tmp_path: Path) -> None:
     (tmp_path / "seed").mkdir()
     (tmp_path / "seed" / "notes.txt").write_text("seeded\n")
     config = tmp_path / "mcp.json"
-    config.write_text(json.dumps(filing(env=NOTES, toolbake={"world_template": "seed"})))
+    config.write_text(json.dumps(filing(env=NOTES, toolbake={"world": {"folder": "seed"}})))
     assert await reads_of_two_worlds(config) == ("seeded\nfirst", "seeded")
     assert (tmp_path / "seed" / "notes.txt").read_text() == "seeded\n"
+
+
+async def test_a_link_that_leaves_the_folder_is_refused_since_a_world_would_write_through_it(tmp_path: Path) -> None:
+    (tmp_path / "seed").mkdir()
+    (tmp_path / "real.txt").write_text("real\n")
+    (tmp_path / "seed" / "notes.txt").symlink_to(tmp_path / "real.txt")
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps(filing(env=NOTES, toolbake={"world": {"folder": "seed"}})))
+    with pytest.raises(SourceError, match="which leaves the folder"):
+        async with connect(str(config)):
+            pass
+    assert (tmp_path / "real.txt").read_text() == "real\n"
 
 
 async def test_a_folder_of_a_world_may_be_an_argument_and_the_working_folder(node_server: Node) -> None:
@@ -177,11 +189,19 @@ async def test_a_toolset_tells_what_each_rollout_gets(notes: list[str], controll
 @pytest.mark.parametrize(
     ("entry", "told"),
     [
-        ({"command": "x", "toolbake": {"world_template": "seed"}}, 'is for a "command" that uses'),
-        ({"url": "http://127.0.0.1/mcp", "toolbake": {"world_template": "seed"}}, "world_template does nothing here"),
-        ({"openapi": "api.yaml", "toolbake": {"world_template": "seed"}}, "world_template does nothing here"),
+        ({"command": "x", "toolbake": {"world": {"folder": "seed"}}}, 'is for a "command" that uses'),
+        ({"url": "http://127.0.0.1/mcp", "toolbake": {"world": {"folder": "seed"}}}, "world.folder does nothing here"),
+        ({"openapi": "api.yaml", "toolbake": {"world": {"folder": "seed"}}}, "Put a twin before it"),
+        ({"command": "x", "toolbake": {"world": "seed"}}, "must be an object like"),
+        ({"command": "x", "toolbake": {"world_template": "seed"}}, 'Write "world": {"folder": \'seed\'}'),
+        ({"command": "x", "toolbake": {"world": {}}}, "folder, state or both"),
+        (
+            {"command": "x", "toolbake": {"world": {"seed": "a"}}},
+            "world.seed is an unknown key. Known in world: folder",
+        ),
+        ({"command": "x", "env": NOTES, "toolbake": {"world": {"folder": "a"}, "isolation": "shared"}}, "one folder"),
         ({"url": "http://127.0.0.1/mcp", "headers": {"X": "${TOOLBAKE_WORLD_DIR}"}}, "headers.X uses"),
-        ({"command": "x", "env": NOTES, "toolbake": {"world_template": "gone"}}, "gone' is no folder"),
+        ({"command": "x", "env": NOTES, "toolbake": {"world": {"folder": "gone"}}}, "gone' is no folder"),
     ],
 )
 async def test_a_folder_for_worlds_where_there_is_none_is_refused(entry: dict[str, Any], told: str) -> None:

@@ -16,7 +16,9 @@ from mcp_types import ToolAnnotations
 
 import mcp_bridge
 from mcp_bridge import SourceError, Tool, ToolResult, World, WorldSource
-from mcp_bridge.control import CONTROL_ENV
+from mcp_bridge.control_tools import CONTROL_ENV
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # that of `notebooks`
 
 
 async def note_and_read(world: World, text: str) -> list[str]:

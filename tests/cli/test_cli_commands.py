@@ -6,10 +6,13 @@ import json
 import re
 import shlex
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
 from command_line import start_toolbake, toolbake
+
+import sdk
 
 SHOP = """
 from mcp.server.mcpserver import MCPServer
@@ -51,7 +54,10 @@ def test_tools_that_are_left_out_renamed_or_refused_in_training_are_shown_as_suc
     assert re.search(
         r"^cancel_order +shop +destructive and live: refused in training +\d+$", result.stdout, re.MULTILINE
     )
-    fresh = r"^Each rollout has:\nshop +a process of its own +fresh if it keeps no state elsewhere\nfunctions +the same"
+    fresh = (
+        r"^Each rollout has:\nfrom +world +begins +takes a setup +tells its state +live +tokens\n"
+        r"shop +a process of its own +fresh if it keeps no state elsewhere +no +no +yes +\d+\nfunctions +the same"
+    )
     assert re.search(fresh, result.stdout, re.MULTILINE)
     assert "\nLeft out:\nclose_shop  shop  deny has 'close_shop'\n" in result.stdout
     told = json.loads(toolbake("tools", "both.py:tools", "--json").stdout)
@@ -63,6 +69,32 @@ def test_tools_that_are_left_out_renamed_or_refused_in_training_are_shown_as_suc
     assert [(one["tool"], one["reason"]) for one in told["left_out"]] == [("close_shop", "deny has 'close_shop'")]
     assert told["tokens"]["total"] == told["tokens"]["around"] + sum(tool["tokens"] for tool in told["tools"])
     assert f"3 tools, {told['tokens']['total']} tokens of every prompt" in result.stdout
+    assert [one["live_tools"] for one in told["worlds"]] == [
+        ["shop__get_order", "cancel_order"],
+        ["functions__get_order"],
+    ]
+
+
+def test_each_source_has_a_line_on_its_worlds(desk):
+    (desk / "seed").mkdir()
+    (desk / "shop.py").write_text(SHOP)
+    shop = {
+        "command": sys.executable,
+        "args": ["shop.py"],
+        "env": {"SHOP_DATA": "${TOOLBAKE_WORLD_DIR}/shop.json"},
+        "toolbake": {"world": {"folder": "seed", "state": "get_order"}, "read_only": ["get_order"]},
+    }
+    served = {"command": sys.executable, "args": HELPDESK.split()[1:]}
+    (desk / "mcp.json").write_text(json.dumps({"mcpServers": {"shop": shop, "desk": served}}))
+    (desk / "several.py").write_text("from sandboxes.helpdesk import Helpdesk\ntools = ['mcp.json', Helpdesk()]\n")
+    result = toolbake("tools", "several.py:tools")
+    assert result.exit_code == 0, result.stderr
+    for line in (
+        r"^shop +a process and a folder of its own +fresh +no +yes +no +\d+$",
+        r"^desk +a world of its own in the server \(control tools\) +fresh +yes +yes +no +\d+$",
+        r"^Helpdesk.* +a copy of the sandbox or twin +fresh +yes +yes +no +\d+$",
+    ):
+        assert re.search(line, result.stdout, re.MULTILINE), result.stdout
 
 
 def test_the_tokenizer_of_the_chosen_model_counts(desk, tiny_model_folder):
@@ -75,7 +107,7 @@ def test_the_token_cost_of_tools_is_that_of_the_prompt(desk):
     from transformers import AutoTokenizer
 
     from mcp_bridge.sources.functions import FunctionSource
-    from sdk.cli.named_objects import load_named
+    from sdk.cli.sources import load_named
     from sdk.cli.token_costs import count_tokens, open_renderer
     from sdk.policies.models.smollm2 import embedded_folder
 
@@ -142,14 +174,14 @@ def test_a_single_function_is_a_tool_and_one_is_singular(desk):
     ],
 )
 def test_a_schema_is_shown_as_a_type(schema, text):
-    from sdk.cli.tool_texts import type_name
+    from sdk.cli.commands.tools import type_name
 
     assert type_name(schema) == text
 
 
 def test_what_a_server_writes_cannot_move_the_cursor():
     from mcp_bridge.records import Tool
-    from sdk.cli.tool_texts import describe_tool
+    from sdk.cli.commands.tools import describe_tool
 
     assert "\x1b" not in describe_tool(Tool(name="x", description="\x1b[2J gone"), 3)
 
@@ -225,17 +257,30 @@ def test_the_command_takes_the_place_of_the_tools(desk, endpoint):
 
 
 def test_training_writes_a_model_and_the_same_command_goes_on(desk, tiny_model_folder):
-    (desk / "config.json").write_text(json.dumps({"grpo_steps": 5, "group_size": 2, "limits": {"max_turns": 2}}))
+    (desk / "config.json").write_text(
+        json.dumps({"grpo.max_steps": 5, "grpo.num_generations": 2, "limits": {"max_turns": 2}})
+    )
     words = [
         *("train", "desk.py:tools", "tasks.jsonl", "--verifier", "checks.py:verify", "--model", tiny_model_folder),
-        *("--output-dir", "runs/tiny", "--config", "config.json", "--set", "grpo_steps=1", "--set", "heldout=1"),
-        *("--set", "prompts_per_step=2", "--set", "warm_start_steps=1", "--set", "limits.max_turn_tokens=4"),
+        *(
+            "--output-dir",
+            "runs/tiny",
+            "--config",
+            "config.json",
+            "--set",
+            "grpo.max_steps=1",
+            "--set",
+            "evaluation.heldout=1",
+        ),
+        *("--set", "grpo.prompts_per_step=2", "--set", "warm_start.max_steps=1"),
+        *("--set", "limits.max_turn_tokens=4"),
     ]
     result = toolbake(*words)
     assert result.exit_code == 0, result.stderr
     folder = desk / "runs" / "tiny"
     config = json.loads((folder / "run.json").read_text())["config"]["train"]
-    assert (config["grpo_steps"], config["group_size"], config["limits"]["max_turns"]) == (1, 2, 2)
+    assert (config["grpo"]["max_steps"], config["grpo"]["num_generations"]) == (1, 2)
+    assert config["limits"]["max_turns"] == 2
     assert "untrained" in result.stdout
     assert "after GRPO" in result.stdout
     assert "model     runs/tiny/model\n" in result.stdout
@@ -247,19 +292,27 @@ def test_training_writes_a_model_and_the_same_command_goes_on(desk, tiny_model_f
     assert again.exit_code == 0, again.stderr
     assert "runs/tiny holds a finished run: its parts are read again, nothing is trained twice" in again.stderr
     assert again.stdout == result.stdout
-    longer = toolbake(*("grpo_steps=2" if word == "grpo_steps=1" else word for word in words))
+    told = toolbake(*words, "--json", "--quiet")
+    assert told.stderr == ""
+    found = json.loads(told.stdout)
+    assert (Path(found["model_dir"]), Path(found["run_dir"])) == (folder / "model", folder)
+    assert set(found["report"]["conditions"]) == {"untrained", "after warm start", "after GRPO"}
+    with sdk.serve("runs/tiny", port=0) as by_run, sdk.serve("runs/tiny/model", port=0) as by_model:
+        assert (by_run.model_name, by_model.model_name) == ("tiny", "tiny")
+    longer = toolbake(*("grpo.max_steps=2" if word == "grpo.max_steps=1" else word for word in words))
     assert longer.exit_code == 1
     assert "its parts are read again" not in longer.stderr
-    assert "train.grpo_steps is 1 in the folder and 2 now" in longer.stderr
-    assert "runs/tiny/model --set warm_start_steps=0)" in longer.stderr
+    assert "train.grpo.max_steps is 1 in the folder and 2 now" in longer.stderr
+    assert "runs/tiny/model --set warm_start.max_steps=0)" in longer.stderr
 
 
 @pytest.mark.timeout(300)
 def test_ctrl_c_stops_training_and_says_how_to_go_on(desk, tiny_model_folder):
     process = start_toolbake(
         *("train", "desk.py:tools", "tasks.jsonl", "--verifier", "checks.py:verify", "--model", tiny_model_folder),
-        *("--output-dir", "run", "--set", "grpo_steps=100000", "--set", "group_size=2", "--set", "prompts_per_step=2"),
-        *("--set", "heldout=1", "--set", "warm_start_steps=1", "--set", "limits.max_turn_tokens=4"),
+        *("--output-dir", "run", "--set", "grpo.max_steps=100000", "--set", "grpo.num_generations=2"),
+        *("--set", "grpo.prompts_per_step=2", "--set", "evaluation.heldout=1", "--set", "warm_start.max_steps=1"),
+        *("--set", "limits.max_turn_tokens=4"),
         cwd=desk,
     )
     try:

@@ -90,27 +90,6 @@ verify = lambda rollout: rollout.calls[0].result.text == "The door is blue."
     assert "--handlers painting.py:painter is a ScriptedAgent" in wrong.stderr
 
 
-def test_what_went_wrong_is_judged_and_grouped_by_what_is_named(agents):
-    (agents / "reading.py").write_text(
-        """
-from sdk.evaluation.errors import Fault
-
-class Doubter:
-    async def judge(self, rollout, found):
-        return Fault(kind="verifier_doubt", turn=1, detail=f"task {rollout.task.id}")
-
-doubter = Doubter()
-length = lambda texts: [[1.0] for text in texts]
-"""
-    )
-    named = ("--fault-judge", "reading.py:doubter", "--embed", "reading.py:length")
-    result = toolbake(*WORDS, "--policy", "guesser=agents.py:guesser", "--output-dir", "judged", *named)
-    assert result.exit_code == 0, result.stderr
-    errors = json.loads((agents / "judged" / "report.json").read_text())["errors"]["guesser"]
-    assert {fault["kind"] for fault in errors["faults"].values()} == {"verifier_doubt"}
-    assert [sorted(group["alike"][0]) for group in errors["groups"]] == [sorted(errors["faults"])]
-
-
 def test_an_endpoint_and_shorter_tool_prompts_are_measured_with_the_key_of_that_policy(agents, endpoint):
     (agents / "prompt.txt").write_text("You answer for the order desk.")
     result = toolbake(
@@ -146,7 +125,7 @@ def test_an_endpoint_and_shorter_tool_prompts_are_measured_with_the_key_of_that_
         (["--policy", "a=https://host/v1#m", "--policy-prompt", "a=no.txt"], "--policy-prompt: no.txt cannot be read"),
         (["--price", "a=cheap"], "--price a=cheap: give two numbers"),
         (["--tool-prompt", "short"], "give one or more of full, names, none"),
-        (["--samples", "2"], "at temperature 0 the model 'embedded' says the same every time"),
+        (["--samples", "2"], "at temperature 0 the model 'embedded' answers the same every time"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -168,7 +147,7 @@ def test_a_threshold_that_is_no_number_is_refused_and_the_report_stays(agents, t
     assert (agents / "kept" / "report.json").read_bytes() == before
 
     import sdk
-    from sdk.evaluation.run_reports import report_of
+    from sdk.evaluation.report import report_of
 
     with pytest.raises(sdk.ConfigError, match=f"success_threshold is {threshold}; give a finite number"):
         report_of(agents / "kept", success_threshold=float(threshold))

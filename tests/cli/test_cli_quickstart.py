@@ -1,17 +1,16 @@
-"""The quickstart: the whole job by one command, told again when it is done, and never at the cost of an older run."""
+"""The quickstart: its tasks and options, and never at the cost of an older run."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from math import prod
 
-import pytest
-from command_line import start_toolbake, toolbake
-from safetensors import safe_open
+import anyio
+from command_line import toolbake
 
 import sandboxes.helpdesk
-from mcp_bridge.sources.functions import FunctionSource
+from mcp_bridge import connect
+from sdk.cli.commands.quickstart import finished_run, fresh_folder
 from sdk.cli.quickstart_options import (
     INTENTS,
     SELDOM_SHOWN,
@@ -20,69 +19,15 @@ from sdk.cli.quickstart_options import (
     quickstart_tasks,
     quickstart_verifier,
 )
-from sdk.cli.resuming import finished_run, fresh_folder
-from sdk.evaluation.report import Report
 from sdk.tasks import load_tasks
-from sdk.trainer.sides import choose_sides
-
-SHORT = ("quickstart", "--steps", "1", "--heldout", "2", "--prompts", "1")
-
-
-def run(*words, cwd):
-    process = start_toolbake(*words, cwd=cwd)
-    try:
-        out, err = process.communicate(timeout=540)
-    finally:
-        process.kill()
-    return process.returncode, out, err
-
-
-def parameters_of(folder):
-    """How many numbers the model in that folder has, by the headers of its files; serving it has loaded them."""
-    with safe_open(folder / "model.safetensors", framework="np") as file:
-        return sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-
-
-@pytest.mark.timeout(600)
-def test_the_quickstart_trains_reports_serves_and_asks_and_a_second_run_only_reports(tmp_path, monkeypatch):
-    code, out, err = run(*SHORT, cwd=tmp_path)
-    assert code == 0, err
-    folder = tmp_path / "runs" / "quickstart"
-
-    report = Report.read(folder / "report.json")
-    assert list(report.conditions) == ["untrained", "after warm start", "after GRPO"]
-    assert {condition.rollouts for condition in report.conditions.values()} == {2}
-    assert str(report) in out
-    assert "Serve it: toolbake serve runs/quickstart/model\n" in out
-    assert (folder / "learning_curve.png").is_file()
-    assert parameters_of(folder / "model") > 100_000_000
-
-    asked = out.partition("One held-out question to http://127.0.0.1:")[2]
-    held = [task for task in quickstart_tasks() if task["tags"]["split"] == "heldout" and task["tags"]["tier"] == "2"]
-    question = held[0]["prompt"]
-    assert f"user: {question}" in " ".join(asked.split())  # the transcript wraps long lines
-    assert "\nended: " in asked
-    assert "\nverdict: " in asked
-
-    assert "gold check: " in err
-    assert "GRPO: 1/1 " in err
-    for noise in ("Writing model shards", "Warning", "Traceback", "it/s"):
-        assert noise not in err
-
-    before = sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*"))
-    monkeypatch.chdir(tmp_path)
-    again = toolbake(*SHORT)
-    assert again.exit_code == 0, again.stderr
-    assert "runs/quickstart holds a finished quickstart, reported again" in again.stderr
-    assert again.stdout.partition("One held-out")[0] == out.partition("One held-out")[0]
-    assert sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*")) == before
+from sdk.trainer.sides import choose_sides, settle
 
 
 def test_a_folder_with_another_quickstart_is_refused(tmp_path, monkeypatch):
     from sdk.traces.run_folder import RunFolder
 
     monkeypatch.chdir(tmp_path)
-    with RunFolder.create_or_resume(tmp_path / "runs" / "quickstart", {"train": {"grpo_steps": 99}}) as run:
+    with RunFolder.create_or_resume(tmp_path / "runs" / "quickstart", {"train": {"grpo": {"max_steps": 99}}}) as run:
         run.append_metrics({"step": 0})
     result = toolbake("quickstart", "--steps", "1")
     assert result.exit_code == 1
@@ -161,14 +106,16 @@ def test_a_run_counts_as_finished_only_with_its_report_its_model_and_the_same_ev
     from sdk.traces.identity import fingerprint
     from sdk.traces.run_folder import RunFolder
     from sdk.trainer.run_identity import train_identity
-    from sdk.trainer.sides import choose_sides
 
-    options = quickstart_options(steps=1)
-    train, _, heldout = choose_sides(ORDERS, options)
-    tools = FunctionSource([get_order]).tools
-    identity = train_identity(
-        options, model=None, verifier=says_shipped, train=train, heldout=heldout, source=[get_order], tools=tools
-    )
+    sides = choose_sides(ORDERS, quickstart_options(steps=1))
+    options, _ = settle(quickstart_options(steps=1), sides)
+    train, _, heldout = sides
+
+    async def known() -> dict:
+        async with connect([get_order]) as tools:
+            return train_identity(options, model=None, verifier=says_shipped, train=train, heldout=heldout, tools=tools)
+
+    identity = anyio.run(known)
     with RunFolder.create_or_resume(tmp_path, identity) as run:
         assert finished_run(tmp_path, options, **asked()) is None
         rollout = Rollout(id="a", task=Task(prompt="Hi"), verdict=Verdict(score=1.0))
@@ -200,10 +147,15 @@ def test_a_run_counts_as_finished_only_with_its_report_its_model_and_the_same_ev
 
 def test_a_shorter_try_bounds_both_stages_and_leaves_the_rest():
     whole, short = quickstart_options(), quickstart_options(steps=2, heldout=5, prompts=3)
-    assert (short.warm_start_steps, short.grpo_steps, short.max_heldout, short.prompts_per_step) == (2, 2, 5, 3)
-    changed = {"warm_start_steps", "warm_start_batch", "grpo_steps", "max_heldout", "prompts_per_step", "micro_batches"}
-    changed |= {"validation"}
-    assert (whole.validation, short.validation) == (28, 0)
+    assert (short.warm_start.max_steps, short.grpo.max_steps, short.grpo.prompts_per_step) == (2, 2, 3)
+    assert (whole.evaluation.validation, short.evaluation.validation) == (28, 0)
+    assert short.evaluation.max_heldout == 5
+    changed = {
+        "warm_start": {"max_steps", "batch_size"},
+        "grpo": {"max_steps", "prompts_per_step", "warmup_steps"},
+        "batching": {"micro_batches"},
+        "evaluation": {"max_heldout", "validation"},
+    }
     assert short.model_dump(exclude=changed) == whole.model_dump(exclude=changed)
 
 
@@ -222,7 +174,7 @@ def test_the_tasks_kept_aside_are_of_every_kind_and_none_of_them_is_trained_on()
     options = quickstart_options()
     tasks = load_tasks(quickstart_tasks(kept_aside=True))
     train, validation, heldout = choose_sides(tasks, options)
-    assert (len(train), len(validation), len(heldout)) == (140, options.validation, 84)
+    assert (len(train), len(validation), len(heldout)) == (140, options.evaluation.validation, 84)
     assert Counter(task.tags["intent"] for task in validation) == dict.fromkeys(INTENTS, 4)
     demonstrated = Counter(task.tags["intent"] for task in validation if task.demonstration)
     assert demonstrated == {intent: 2 if intent in SELDOM_SHOWN else 4 for intent in INTENTS}

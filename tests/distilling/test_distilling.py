@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sdk
-from sdk.distilling.data_set import content_key, select
+from sdk.distillation import content_key, select
 from sdk.policies.scripted import ScriptedAgent
 
 

@@ -10,16 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdk.evaluation.clusters import (
+from sdk.evaluation.statistics import (
     clustered_mean_interval,
     clustered_standard_error,
     clustered_wilson,
     effective_tasks,
     holm,
+    mcnemar_exact,
+    mean_interval,
+    pass_at_k,
+    pass_hat_k,
+    pass_rates,
     sign_flip_exact,
+    wilson,
 )
-from sdk.evaluation.statistics import mcnemar_exact, mean_interval, wilson
-from sdk.evaluation.tries import pass_at_k, pass_hat_k, pass_rates
 
 
 @st.composite

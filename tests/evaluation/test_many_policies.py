@@ -10,13 +10,13 @@ import pytest
 import sdk
 from mcp_bridge.records import Tool
 from sdk.errors import ConfigError, PolicyFailure, RunFolderError
-from sdk.evaluation.costs import Price
-from sdk.evaluation.run_reports import report_of
+from sdk.evaluation.conditions import Price
+from sdk.evaluation.report import report_of
 from sdk.policies.endpoint import EndpointAgent
 from sdk.policies.protocol import Sampling
 from sdk.policies.scripted import ByteRenderer, ScriptedAgent, ScriptedPolicy
-from sdk.policies.shown_tools import shown_tools, with_tool_prompt
 from sdk.policies.token_agent import TokenAgent
+from sdk.policies.tool_prompt import shown_tools, with_tool_prompt
 from sdk.traces import RunFolder
 
 TASKS = [
@@ -135,10 +135,10 @@ def test_a_price_is_that_of_tokens_in_and_out() -> None:
         ({"models": [knowing(), knowing()]}, "two of models are called 'scripted'; give a mapping"),
         ({"baseline": "medium"}, "baseline is 'medium', which is not evaluated; the names are large, small, none"),
         ({"models": None, "model": knowing(), "baseline": "x"}, "baseline is 'x', which is not evaluated"),
-        ({"tool_prompts": ["full", "short"]}, "'short' is none; give one or more of full, names, none"),
+        ({"tool_prompts": ["full", "short"]}, "'short' is not one; give one or more of full, names, none"),
         ({"tool_prompts": ["full", "full"]}, "each once"),
         ({"samples": 0}, "samples is 0; give 1 or more"),
-        ({"models": {"m": None}, "samples": 4}, "at temperature 0 the model 'm' says the same every time"),
+        ({"models": {"m": None}, "samples": 4}, "at temperature 0 the model 'm' answers the same every time"),
         ({"prices": {"medium": (1, 2)}}, "there is a price for 'medium', which is not evaluated"),
         ({"prices": {"large": 3}}, r"the price of 'large' is 3; give \(input, output\)"),
         ({"prices": {"large": (1, -2)}}, r"the price of 'large' is \(1, -2\)"),

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 import sdk
+from mcp_bridge import connect
 from sandboxes.helpdesk import Helpdesk
 from sdk.errors import ConfigError, PolicyFailure, RunFolderError, ToolbakeError
-from sdk.evaluation.measuring import measure
+from sdk.evaluation.measurement import measure
 from sdk.policies.scripted import ScriptedAgent
-from sdk.rollouts.engine import RolloutEngine
 from sdk.rollouts.limits import Limits
+from sdk.rollouts.run_context import RunContext
 from sdk.traces import RunFolder
 from sdk.traces.identity import fingerprint
 
@@ -221,7 +222,9 @@ async def test_a_fault_that_spoils_every_rollout_ends_the_measurement_early() ->
         raise RuntimeError("out of order")
 
     tasks = [sdk.Task(prompt=f"p{n}") for n in range(500)]
-    engine = RolloutEngine(agent=ScriptedAgent(["hello"]), source=Helpdesk(), verifier=out_of_order, concurrency=4)
-    with pytest.raises(ToolbakeError, match=r"none of 16 rollouts could be scored.*out of order"):
-        await measure(engine, tasks, stage="untrained")
+    async with connect(Helpdesk()) as tools:
+        context = RunContext(tools=tools, verifier=out_of_order, limits=sdk.Limits(), concurrency=4)
+        engine = context.engine(ScriptedAgent(["hello"]))
+        with pytest.raises(ToolbakeError, match=r"none of 16 rollouts could be scored.*out of order"):
+            await measure(engine, tasks, context, stage="untrained")
     assert len(judged) < 40

@@ -197,7 +197,7 @@ def test_a_report_comes_back_from_its_file(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_report_is_refused(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text("{}")
-    with pytest.raises(RunFolderError, match="no report"):
+    with pytest.raises(RunFolderError, match="not a report"):
         Report.read(tmp_path / "report.json")
 
 

@@ -52,11 +52,12 @@ def test_the_short_form_shows_each_condition_and_each_comparison() -> None:
         "untrained                            0.0 % (0.0 to 27.8 %)  0.000    2.0    1.0   0 of 10",
         "after warm start   22.2 % (6.3 to 54.7 %), at worst 20.0 %  0.222    2.0    1.0   1 of 10",
         "after GRPO        77.8 % (45.3 to 93.7 %), at worst 70.0 %  0.778    2.0    1.0   1 of 10",
-        "untrained → after warm start: +22.2 points (95 % interval -14.3 to +54.7) on 9 tasks, p = 0.5000, "
-        "1 task left out",
-        "after warm start → after GRPO: +55.6 points (95 % interval +9.0 to +81.1) on 9 tasks, p = 0.0625, "
-        "1 task left out",
-        "untrained → after GRPO: +77.8 points (95 % interval +24.6 to +93.7) on 9 tasks, p = 0.0156, 1 task left out",
+        "untrained → after warm start: +22.2 points (95 % interval -14.3 to +54.7) on 9 tasks of 9 families, "
+        "p = 0.5000, 1 task left out",
+        "after warm start → after GRPO: +55.6 points (95 % interval +9.0 to +81.1) on 9 tasks of 9 families, "
+        "p = 0.0625, 1 task left out",
+        "untrained → after GRPO: +77.8 points (95 % interval +24.6 to +93.7) on 9 tasks of 9 families, "
+        "p = 0.0156, 1 task left out",
     ]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 
 from mcp_bridge import connect
-from sdk.evidence.findings import Verification
-from sdk.evidence.verifying import verify_run
+from sdk.evidence.chained_file import Verification
+from sdk.evidence.run_verification import verify_run
 from sdk.policies.protocol import Sampling
 from sdk.policies.scripted import ScriptedAgent
 from sdk.records import Rollout, Task, ToolCall

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from evidence_runs import CHAINED_LINES, EVIDENCE_FILES, make_run, verified
 
-from sdk.evidence.verifying import sign_run
+from sdk.evidence.run_verification import sign_run
 from sdk.traces.json_text import dump_json
 
 _FILES = (*EVIDENCE_FILES, "evidence.sig.json")

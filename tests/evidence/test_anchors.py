@@ -15,11 +15,10 @@ from evidence_runs import CONFIG, play, verified
 from safetensors.torch import save_file
 
 from sdk.errors import ConfigError
-from sdk.evidence.canonical import canonical, digest, link, sha256
-from sdk.evidence.findings import Verification
-from sdk.evidence.links import rollout_links
-from sdk.evidence.verifying import sign_run
-from sdk.evidence.weight_digests import files_digest
+from sdk.evidence.canonical import canonical, digest, link, rollout_links, sha256
+from sdk.evidence.chained_file import Verification
+from sdk.evidence.run_verification import sign_run
+from sdk.evidence.saved_weights import files_digest
 from sdk.traces import RunFolder
 from sdk.traces.json_text import dump_json
 

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdk.evidence.canonical import START, canonical, digest, link, parse
-from sdk.evidence.links import rollout_links
-from sdk.evidence.ordering import out_of_order
+from sdk.evidence.canonical import START, canonical, digest, link, parse, rollout_links
+from sdk.evidence.chained_file import out_of_order
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -11,9 +11,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from evidence_runs import named, says_shipped, verified
 
-from sdk.evidence.audits import wrong_golds
-from sdk.evidence.canonical import START, canonical, digest, link, sha256
-from sdk.evidence.links import rollout_links
+from sdk.evidence.canonical import START, canonical, digest, link, rollout_links, sha256
+from sdk.evidence.run_verification import wrong_golds
 from sdk.traces.json_text import dump_json
 
 Entries = list[dict[str, Any]]
@@ -149,5 +148,5 @@ def test_audits_of_another_form_are_named_and_break_nothing(tmp_path: Path, verd
     (tmp_path / "rollouts" / "audit.jsonl").write_text(json.dumps(audit) + "\n")
     audited = {"id": "a", "verdict": verdict, "failure": None}
     (tmp_path / "rollouts" / "grpo.jsonl").write_text(json.dumps(audited) + "\n")
-    (finding,) = wrong_golds(tmp_path, {"config": {"train": {}}})
+    (finding,) = wrong_golds(tmp_path, {"config": {"train": {"evaluation": {"success_threshold": 1.0}}}})
     assert (finding.kind, finding.rollout) == ("unearned", "x")

@@ -84,7 +84,7 @@ def test_a_verifier_reads_evidence_only_and_the_same_at_every_time(tmp_path: Pat
 
     import anyio
 
-    from sdk.verifiers.verification import run_verifier
+    from sdk.verifiers.verifier import run_verifier
 
     with RunFolder.create_or_resume(tmp_path, CONFIG) as run:
         play(run, "grpo", ["a"])
@@ -122,7 +122,7 @@ def test_what_no_evidence_can_hold_is_no_input_for_a_verifier(
     import anyio
 
     from sdk.errors import VerifierError
-    from sdk.verifiers.verification import run_verifier
+    from sdk.verifiers.verifier import run_verifier
 
     with caplog.at_level(logging.ERROR), pytest.raises(VerifierError, match=f"holds what no evidence can: .*{why}"):
         anyio.run(run_verifier, says_shipped, made_up().model_copy(update={"final_state": state}))

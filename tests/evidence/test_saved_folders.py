@@ -54,6 +54,42 @@ def test_a_file_that_was_put_into_a_saved_folder_is_named(run: Path, saved: str,
     assert named(verified(run)) == [f"added {saved}/{name}:"]
 
 
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("model2/model.safetensors", "model2"),
+        (".model/x.bin", ".model"),
+        ("checkpoints/step-9/model.safetensors", "checkpoints/step-9"),
+        ("checkpoints/more.bin", "checkpoints/more.bin"),
+    ],
+)
+def test_what_was_put_beside_a_saved_folder_is_named(run: Path, file: str, place: str) -> None:
+    (run / file).parent.mkdir(exist_ok=True)
+    (run / file).write_text("a stranger's")
+    assert named(verified(run)) == [f"added {place}:"]
+
+
+def test_a_link_beside_the_model_is_named_and_a_loose_file_is_a_note(run: Path, tmp_path: Path) -> None:
+    (run / "log.txt").write_text("what the user noted")
+    found = verified(run)
+    assert found.findings == []
+    assert "log.txt is no file of a run, and is not covered" in found.notes
+    (run / "stages").rename(tmp_path / "stages")
+    (run / "stages").symlink_to(tmp_path / "stages")
+    (run / "checkpoints" / "chosen").symlink_to("trained")
+    assert named(verified(run)) == ["added checkpoints/chosen:", "added stages:"]
+
+
+def test_what_a_run_saves_while_it_is_not_closed_is_a_note(tmp_path: Path) -> None:
+    with RunFolder.create_or_resume(tmp_path / "run", CONFIG) as folder:
+        for saved in ("checkpoints/grpo/checkpoint-1", "checkpoints/trained"):
+            (folder.path / saved).mkdir(parents=True)
+        found = verified(folder.path)
+    assert named(found) == []
+    assert any(note.startswith("checkpoints/trained was not announced") for note in found.notes)
+    assert named(verified(tmp_path / "run")) == ["added checkpoints/trained:"]
+
+
 def test_a_link_that_was_put_into_a_saved_folder_is_named(run: Path, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (run / "model" / "additional_chat_templates").symlink_to(tmp_path / "outside")

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from mcp_bridge.ledger.lines import LedgerLine
+from mcp_bridge.ledger import LedgerLine
 from mcp_bridge.records import ToolResult
-from sdk.evidence.stored_rollout import stored_view
 from sdk.records import CallRecord, Failure, Message, Rollout, Task, TokenRow, ToolCall
-from sdk.traces.json_text import dump_json
+from sdk.traces.json_text import dump_json, stored_view
 
 logprobs = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-3, 0) | st.sampled_from([float("nan"), -0.0])
 sampled = st.tuples(st.integers(0, 2**31), st.booleans(), logprobs, st.integers(-1, 9))

@@ -40,7 +40,7 @@ def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_an_evaluation_is_verified_and_a_changed_reward_is_named(tmp_path: Path, checks: str) -> None:
-    from sdk.cli.named_objects import load_named
+    from sdk.cli.sources import load_named
 
     tasks = [{"id": f"t{n}", "prompt": f"Where is order {n}?"} for n in range(3)]
     run, agent = tmp_path / "run", ScriptedAgent(SCRIPT)
@@ -72,7 +72,13 @@ def test_a_training_run_is_verified_with_its_weights(tmp_path: Path, tiny_model_
     ]
     tasks = [{"id": f"t{n}", "prompt": f"Where is order {n}?", "demonstration": shown} for n in range(4)]
     config = {
-        **{"grpo_steps": 1, "group_size": 2, "prompts_per_step": 2, "warm_start_steps": 1, "heldout": 1},
+        **{
+            "grpo.max_steps": 1,
+            "grpo.num_generations": 2,
+            "grpo.prompts_per_step": 2,
+            "warm_start.max_steps": 1,
+            "evaluation.heldout": 1,
+        },
         "limits": {"max_turns": 2, "max_turn_tokens": 4},
     }
     run = tmp_path / "run"
@@ -110,8 +116,20 @@ def test_checkpoints_are_held_against_the_weights_that_were_sampled_from(
 
     tasks = [{"id": f"t{n}", "prompt": f"Where is order {n}?"} for n in range(5)]
     config = {
-        **{"grpo_steps": 4, "group_size": 2, "prompts_per_step": 1, "warm_start_steps": 0, "heldout": 1},
-        **{"checkpoint_every": 1, "probe_tasks": 0, "alarms": "off", "learning_rate": 1e-2, "validation": 0},
+        **{
+            "grpo.max_steps": 4,
+            "grpo.num_generations": 2,
+            "grpo.prompts_per_step": 1,
+            "warm_start.max_steps": 0,
+            "evaluation.heldout": 1,
+        },
+        **{
+            "grpo.save_steps": 1,
+            "probes.tasks": 0,
+            "alarms.action": "off",
+            "grpo.learning_rate": 1e-2,
+            "evaluation.validation": 0,
+        },
         "limits": {"max_turns": 1, "max_turn_tokens": 4},
     }
     run = tmp_path / "run"

@@ -22,10 +22,10 @@ from transformers import (
 )
 
 import sdk
-from sdk.evidence.weight_digests import files_digest, files_of
+from sdk.evidence.saved_weights import files_digest, files_of
 from sdk.records import Rollout
 from sdk.traces import RunFolder
-from sdk.trainer.weights_digest import weights_digest
+from sdk.trainer.sampler import weights_digest
 
 SMALL = {
     **{"vocab_size": 32, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
@@ -74,8 +74,14 @@ def answers_oddly(rollout: Rollout) -> float:
 
 
 CONFIG: dict[str, Any] = {
-    **{"grpo_steps": 2, "group_size": 4, "prompts_per_step": 1, "warm_start_steps": 0, "heldout": 1},
-    **{"checkpoint_every": 1, "probe_tasks": 0, "alarms": "off", "learning_rate": 1e-2},
+    **{
+        "grpo.max_steps": 2,
+        "grpo.num_generations": 4,
+        "grpo.prompts_per_step": 1,
+        "warm_start.max_steps": 0,
+        "evaluation.heldout": 1,
+    },
+    **{"grpo.save_steps": 1, "probes.tasks": 0, "alarms.action": "off", "grpo.learning_rate": 1e-2},
     "limits": {"max_turns": 1, "max_turn_tokens": 4},
 }
 TASKS = [{"id": f"t{number}", "prompt": f"Where is order {number}?"} for number in range(5)]
@@ -99,7 +105,7 @@ def test_a_run_with_lora_is_verified_by_its_adapters_and_a_changed_adapter_is_na
     tmp_path: Path, tiny_model_folder: Path
 ) -> None:
     run = tmp_path / "run"
-    sdk.train([get_order], TASKS, answers_oddly, tiny_model_folder, run, {**CONFIG, "lora_rank": 2})
+    sdk.train([get_order], TASKS, answers_oddly, tiny_model_folder, run, {**CONFIG, "lora.r": 2})
     versions = published(run)
     assert [(one["version"], one["of"]) for one in versions if one["of"] == "adapter"] == [
         (version, "adapter") for version in range(3)
@@ -109,7 +115,7 @@ def test_a_run_with_lora_is_verified_by_its_adapters_and_a_changed_adapter_is_na
     assert found.findings == []
     adapted = json.loads((run / "model" / "adapter" / "adapter_config.json").read_text())["target_modules"]
     assert adapted == sorted(adapted), "in every process the same bytes, so that the same call again changes nothing"
-    sdk.train([get_order], TASKS, answers_oddly, tiny_model_folder, run, {**CONFIG, "lora_rank": 2})
+    sdk.train([get_order], TASKS, answers_oddly, tiny_model_folder, run, {**CONFIG, "lora.r": 2})
     assert verified(run, root=found.root).findings == []
     changed(run / "model" / "adapter" / "adapter_model.safetensors")
     assert {finding.file for finding in verified(run).findings} == {

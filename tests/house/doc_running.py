@@ -14,11 +14,11 @@ from sdk.rollouts.limits import Limits
 from sdk.trainer.config import TrainConfig
 
 SHORT: dict[str, Any] = {
-    "warm_start_steps": 1,
-    "warm_start_batch": 2,
-    "grpo_steps": 1,
-    "prompts_per_step": 1,
-    "group_size": 2,
+    "warm_start.max_steps": 1,
+    "warm_start.batch_size": 2,
+    "grpo.max_steps": 1,
+    "grpo.prompts_per_step": 1,
+    "grpo.num_generations": 2,
     "limits": Limits(max_turns=2, max_turn_tokens=8),
 }
 """What a shortened training runs with, whatever the block says."""
@@ -56,6 +56,6 @@ def _shorten(patch: pytest.MonkeyPatch) -> None:
     whole = TrainConfig.of  # a bound method of the class: what the block gives is still checked
 
     def short(config: Any) -> TrainConfig:
-        return whole(config).model_copy(update=SHORT)
+        return whole(config).changed(SHORT)
 
     patch.setattr(TrainConfig, "of", short)

@@ -59,10 +59,11 @@ def test_the_steps_beside_trl_have_the_quickstarts_tasks_and_options_that_fit_th
         [sys.executable, "-c", _SIDES], capture_output=True, text=True, cwd=FOLDER, timeout=100, check=False
     )
     assert found.returncode == 0, found.stderr
-    trained, validation, heldout, rise, fall = map(int, found.stdout.split())
+    *counts, schedule = found.stdout.split()
+    trained, validation, heldout = map(int, counts)
     assert trained > 100
     assert (validation, heldout) == (0, 1)
-    assert (rise, fall) == (0, 0), "TRL's rate is constant"
+    assert schedule == "constant", "as TRL's"
 
 
 _KEPT = """
@@ -117,5 +118,5 @@ from sdk.trainer.config import TrainConfig
 from sdk.trainer.sides import choose_sides
 
 config = TrainConfig.of(end_to_end.step_config(seed=0, steps=2, prompts=8, group_size=6))
-print(*map(len, choose_sides(quickstart_tasks(), config)), config.learning_rate_rise, config.learning_rate_fall)
+print(*map(len, choose_sides(quickstart_tasks(), config)), config.grpo.lr_scheduler_type)
 """

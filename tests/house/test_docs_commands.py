@@ -17,6 +17,8 @@ from sdk.cli.app import app
 
 COMMANDS = {
     "quickstart",
+    "init",
+    "doctor",
     "train",
     "evaluate",
     "judge",
@@ -24,6 +26,7 @@ COMMANDS = {
     "rollout",
     "serve",
     "serve-tools",
+    "solve",
     "synthesize",
     "tools",
     "record",

@@ -52,3 +52,9 @@ def test_every_page_of_the_docs_is_in_the_sites_navigation() -> None:
     listed = set(re.findall(r"[\w/-]+\.md", read(Path("mkdocs.yml"))))
     assert {str(page.relative_to("docs")) for page in pages() if page.parts[0] == "docs"} <= listed
     assert "docs/index.md" in _LINK.findall(read(Path("README.md")))
+
+
+def test_the_index_for_language_models_links_to_files_that_exist() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "llms.txt").read_text(encoding="utf-8"))
+    assert len(links) > 15
+    assert [link for link in links if not (ROOT / link).is_file()] == []

@@ -9,9 +9,11 @@ import pytest
 from project_files import read
 from pydantic import BaseModel
 
-from mcp_bridge.sources.options import ServerOptions
+from mcp_bridge.sources.server_options import ServerOptions
 from sdk import Limits, TrainConfig
 from sdk.policies.vllm import VllmOptions
+
+TABLES_OF_THEIR_OWN = (Limits, VllmOptions)
 
 
 def tables(page: str, model: str) -> list[list[tuple[str, str]]]:
@@ -32,7 +34,10 @@ def defaults(model: type[BaseModel]) -> list[tuple[str, str]]:
     rows = []
     for name, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
-        rows.append((name, "see below" if isinstance(default, BaseModel) else str(default)))
+        if isinstance(default, BaseModel) and type(default) not in TABLES_OF_THEIR_OWN:
+            rows += [(f"{name}.{inner}", shown) for inner, shown in defaults(type(default))]
+        else:
+            rows.append((name, "see below" if isinstance(default, BaseModel) else str(default)))
     return rows
 
 

@@ -41,6 +41,8 @@ def test_the_json_blocks_of_a_page_are_what_they_claim(
         for file, content in certificate_and_key().items():
             for name in re.findall(rf'"([\w-]+\.{file})"', block.code):
                 (tmp_path / name).write_bytes(content)
+        for folder in re.findall(r'"folder": "([\w-]+)/?"', block.code):
+            (tmp_path / folder).mkdir()
         found = json.loads(block.code)
         if "mcpServers" in found:
             assert len(read_config(found, where=str(page), folder=tmp_path)) == len(found["mcpServers"])

@@ -77,18 +77,3 @@ def imported(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names.add(node.module.partition(".")[0])
     return names
-
-
-def test_training_sends_no_telemetry(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # TRL reports every trainer that is made, unless the user's environment forbids it: ours must not rely on that.
-    import trl.trainer.base_trainer
-
-    import sdk
-    from sdk.verifiers import answer_match
-
-    sent: list[object] = []
-    monkeypatch.setattr(trl.trainer.base_trainer, "send_telemetry", lambda *args, **more: sent.append((args, more)))
-    short = {"warm_start_steps": 1, "grpo_steps": 1, "prompts_per_step": 1, "group_size": 2}
-    limits = {"max_turns": 2, "max_turn_tokens": 4}
-    sdk.train("mcp.json", "tasks.jsonl", answer_match(), config={**short, "limits": limits})
-    assert sent == []

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import tomllib
 from fnmatch import fnmatch
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from packaging.requirements import Requirement
 from project_files import PACKAGES, ROOT, own_files, read
 
 PYPROJECT = tomllib.loads(read(Path("pyproject.toml")))
@@ -45,10 +49,36 @@ def test_ci_runs_the_readmes_test_command_in_a_fresh_environment() -> None:
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
-def test_the_workflow_does_nothing_but_call_the_ci_script() -> None:
-    workflow = yaml.safe_load(read(Path(".github/workflows/ci.yml")))
-    commands = [step["run"] for step in workflow["jobs"]["test"]["steps"] if "run" in step]
-    assert commands == [".ci/run"]
+def test_the_workflow_does_nothing_but_call_the_ci_script_and_the_tests_of_the_seams() -> None:
+    jobs = yaml.safe_load(read(Path(".github/workflows/ci.yml")))["jobs"]
+    commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
+    assert commands == {"test": [".ci/run"], "seams": ["make test-${{ matrix.releases }}"]}
+    assert jobs["seams"]["strategy"]["matrix"] == {"releases": ["oldest", "newest"]}
+
+
+@pytest.mark.parametrize("releases", ["oldest", "newest"])
+def test_the_tests_of_the_seams_are_there_for_both_ends_of_what_is_allowed(releases: str) -> None:
+    planned = subprocess.run(
+        ["make", "--dry-run", f"test-{releases}"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert f"allowed_releases.py {releases} >.venv-{releases}/constraints.txt" in planned
+    tests = re.findall(r"tests/\S+/test_\w+\.py", planned)
+    assert "tests/trainer/test_trl_contract.py" in tests
+    assert [test for test in tests if not (ROOT / test).is_file()] == []
+
+
+def test_the_releases_of_the_constraints_are_allowed_and_so_are_the_oldest() -> None:
+    oldest = subprocess.run(
+        [sys.executable, "tests/allowed_releases.py", "oldest"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    listed = [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
+    allowed = {wanted.name: wanted.specifier for wanted in map(Requirement, listed)}
+    for line in [*oldest.splitlines(), *read(Path("constraints.txt")).splitlines()]:
+        if not line.startswith("#"):
+            name, _, version = line.partition("==")
+            assert allowed[name].contains(version), line
+    for library in ("mcp", "trl", "transformers", "renderers", "peft", "faker"):
+        assert f"{library}==" in oldest
 
 
 def test_pre_commit_uses_the_environments_own_tools() -> None:

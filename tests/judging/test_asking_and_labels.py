@@ -14,7 +14,7 @@ from mcp_bridge.records import ToolResult
 from sdk.cli.app import app
 from sdk.errors import VerifierError
 from sdk.judging import Agreement, Budget, judge, labelled_examples
-from sdk.judging.material import escaped
+from sdk.judging.judge_model import escaped
 from sdk.policies.endpoint import EndpointAgent
 from sdk.records import CallRecord, Rollout, Task, ToolCall
 from sdk.traces.json_text import dump_json

@@ -9,8 +9,9 @@ import pytest
 
 import sdk
 from sdk.errors import ConfigError
-from sdk.evaluation.errors import Fault, find_fault, judged_faults
-from sdk.evaluation.run_reports import report_of
+from sdk.evaluation.fault_rules import find_fault
+from sdk.evaluation.faults import Fault, judged_faults
+from sdk.evaluation.report import report_of
 from sdk.judging import Budget, fault_judge
 from sdk.policies.scripted import ScriptedAgent
 from sdk.records import Failure, Message, Rollout, Task, ToolCall, Verdict
@@ -87,11 +88,11 @@ async def test_it_is_not_asked_about_what_speaks_to_it_or_broke(endpoint: str, r
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        ({"kind": "bad_luck"}, "'bad_luck' is no kind of fault"),
-        ({"kind": "broken_policy"}, "'broken_policy' is no kind of fault"),
-        ({"turn": 2}, "turn 2 is none of the 1 turns"),
-        ({"turn": True}, "turn True is none"),
-        ({"detail": ["a"]}, "is no text"),
+        ({"kind": "bad_luck"}, "'bad_luck' is not a kind of fault"),
+        ({"kind": "broken_policy"}, "'broken_policy' is not a kind of fault"),
+        ({"turn": 2}, "turn 2 is not one of the 1 turns"),
+        ({"turn": True}, "turn True is not one"),
+        ({"detail": ["a"]}, "is not text"),
     ],
 )
 async def test_an_answer_that_is_no_fault_of_this_rollout_is_refused(said: dict[str, Any], problem: str):

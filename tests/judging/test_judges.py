@@ -11,9 +11,9 @@ import sdk
 from mcp_bridge.records import ToolResult
 from sdk.errors import ConfigError, VerifierError
 from sdk.judging import Agreement, Budget, Ranker, judge, labelled_examples, measure_agreement
-from sdk.judging.material import escaped, evidence, speaks_to_the_judge
+from sdk.judging.judge_model import escaped, evidence, speaks_to_the_judge
 from sdk.policies.scripted import ScriptedAgent
-from sdk.probing.degenerate import PROBES
+from sdk.probing.probes import PROBES
 from sdk.records import CallRecord, Message, Rollout, Task, ToolCall
 from sdk.verifiers import run_verifier, verifier_identity
 

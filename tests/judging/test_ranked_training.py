@@ -12,18 +12,25 @@ import pytest
 
 import sdk
 from sdk.errors import ConfigError
-from sdk.evidence.findings import Verification
-from sdk.evidence.verifying import verify_run
+from sdk.evidence.chained_file import Verification
+from sdk.evidence.run_verification import verify_run
 from sdk.judging import Budget, Ranked, Ranker, ranked
 from sdk.records import Rollout, Task, Verdict
 from sdk.traces import RunFolder
 from sdk.verifiers import all_of, verifier_identity
-from sdk.verifiers.verification import judge_group
+from sdk.verifiers.verifier import judge_group
 
 TINY = {
-    **{"probe_tasks": 0, "warm_start_steps": 0, "grpo_steps": 2, "prompts_per_step": 2, "group_size": 4, "heldout": 1},
-    **{"validation": 0},
-    **{"checkpoint_every": 1, "alarms": "off", "limits": {"max_turns": 1, "max_turn_tokens": 3, "max_tokens": 3}},
+    **{
+        "probes.tasks": 0,
+        "warm_start.max_steps": 0,
+        "grpo.max_steps": 2,
+        "grpo.prompts_per_step": 2,
+        "grpo.num_generations": 4,
+        "evaluation.heldout": 1,
+    },
+    **{"evaluation.validation": 0},
+    **{"grpo.save_steps": 1, "alarms.action": "off", "limits": {"max_turns": 1, "max_turn_tokens": 3, "max_tokens": 3}},
 }
 TASKS = [{"id": f"t{n}", "prompt": f"What is {n} + 1?"} for n in range(5)]
 
@@ -118,7 +125,7 @@ def test_the_same_run_again_asks_the_cache(
     trained: tuple[Path, Path], endpoint: str, tiny_model_folder: Path, tmp_path: Path
 ) -> None:
     verifier = shortest(endpoint, cache=trained[1], budget=Budget(calls=0))
-    sdk.train([add], TASKS, verifier, tiny_model_folder, tmp_path / "run", {**TINY, "grpo_steps": 1})
+    sdk.train([add], TASKS, verifier, tiny_model_folder, tmp_path / "run", {**TINY, "grpo.max_steps": 1})
     first = [score(one) for group in groups(trained[0]) for one in group if one.step == 0]
     again = [score(one) for group in groups(tmp_path / "run") for one in group]
     assert sorted(again) == sorted(first)
@@ -161,7 +168,7 @@ def test_a_judge_that_fails_leaves_its_groups_unscored(
     endpoint: str, tiny_model_folder: Path, tmp_path: Path, model: str, why: str
 ) -> None:
     run = tmp_path / "run"
-    sdk.train([add], TASKS, shortest(endpoint, model), tiny_model_folder, run, {**TINY, "grpo_steps": 1})
+    sdk.train([add], TASKS, shortest(endpoint, model), tiny_model_folder, run, {**TINY, "grpo.max_steps": 1})
     for group in groups(run):
         needs_a_judge = sum(map(odd_length, group)) > 1
         for one in group:
@@ -191,7 +198,9 @@ def test_what_cannot_be_ranked_is_refused_before_anything_is_loaded(endpoint: st
         ranked(by=ranker)
     with pytest.raises(ConfigError, match="weight is 2"):
         ranked(odd_length, by=ranker, weight=2)
-    with pytest.raises(ConfigError, match=r"up to 17 rollouts, and .* judges at most 16 together; lower group_size"):
-        sdk.train([add], TASKS, ranked(odd_length, by=ranker), None, tmp_path / "run", {"group_size": 17})
+    with pytest.raises(
+        ConfigError, match=r"up to 17 rollouts, and .* judges at most 16 together; lower grpo.num_generations"
+    ):
+        sdk.train([add], TASKS, ranked(odd_length, by=ranker), None, tmp_path / "run", {"grpo.num_generations": 17})
     other = ranked(odd_length, by=Ranker((endpoint, "honest"), by="Longer is better."))
     assert verifier_identity(other) != verifier_identity(ranked(odd_length, by=ranker))

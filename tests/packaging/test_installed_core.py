@@ -3,47 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from clean_process import run
 
-ROOT = Path(__file__).resolve().parents[2]
 MOST_DISTRIBUTIONS = 50
 MOST_MEGABYTES = 100
 pytestmark = pytest.mark.timeout(300)
 
 
-def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that holds the wheel, its dependencies and nothing else."""
-    folder = tmp_path_factory.mktemp("core")
-    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    source = folder / "source"
-    listed = run("git", "ls-files", "-co", "--exclude-standard", "sdk", "mcp_bridge", "sandboxes", cwd=ROOT).stdout
-    for name in [*listed.splitlines(), "pyproject.toml", "README.md", "LICENSE"]:
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
-    built = run(*pip, "wheel", "--no-deps", "--wheel-dir", folder, source, cwd=folder)
-    assert built.returncode == 0, built.stderr
-    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
-    python = folder / "venv" / "bin" / "python"
-    (wheel,) = folder.glob("toolbake-*.whl")
-    # No source distributions: what needs a compiler does not install.
-    installed = run(
-        *pip, "--python", python, "install", "--only-binary=:all:", "--constraint", ROOT / "constraints.txt", wheel,
-        cwd=folder,
-    )  # fmt: skip
-    assert installed.returncode == 0, installed.stderr
-    return python
+def python(install: Callable[..., Path]) -> Path:
+    return install()
 
 
 def test_the_core_is_small_and_brings_no_torch(python: Path, tmp_path: Path) -> None:

@@ -22,11 +22,6 @@ from sdk.policies.models.smollm2 import embedded_folder
 
 
 @pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
 def smollm2_tokenizer() -> Any:
     from transformers import AutoTokenizer
 

@@ -36,7 +36,7 @@ def test_several_calls_with_junk_between_are_all_read_and_the_text_before_them_i
         ('<tool_call>{"name": "a", "arguments": "x"}</tool_call>', "must be a JSON object, not a string"),
         ('<tool_call>{"name": "a", "arguments": null}</tool_call>', "must be a JSON object, not null"),
         ('<tool_call>{"name": "a", "parameters": {}}</tool_call>', "unknown keys.*parameters"),
-        ('<tool_call>{"name": "a", "arguments": {"x": NaN}}</tool_call>', "NaN is no JSON value"),
+        ('<tool_call>{"name": "a", "arguments": {"x": NaN}}</tool_call>', "NaN is not a JSON value"),
         ('<tool_call>{"name": "a", "arguments": {"x": 1e999}}</tool_call>', "1e999 is out of range"),
         ('<tool_call>{"name": "a", "arguments": {"x": "\\ud800"}}</tool_call>', "surrogate"),
         ('<tool_call>{"name": "a"} {"name": "b"}</tool_call>', "text stands between"),

@@ -172,12 +172,12 @@ async def test_a_conversation_too_long_for_the_model_ends_for_want_of_context(
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        ("<html>oops", "no JSON.*<html>oops"),
+        ("<html>oops", "not valid JSON.*<html>oops"),
         ("[]", "no choices"),
         ('{"choices": []}', "no choices"),
         ('{"choices": [{"message": null}]}', "no message"),
         ('{"choices": [{"message": {"content": 5}}]}', "neither text nor parts"),
-        ('{"choices": [{"message": {"tool_calls": 5}}]}', "tool_calls is no list"),
+        ('{"choices": [{"message": {"tool_calls": 5}}]}', "tool_calls is not a list"),
         ('{"choices": [{"message": {}, "finish_reason": "content_filter"}]}', "content filter"),
     ],
 )

@@ -14,10 +14,10 @@ import sdk
 from mcp_bridge.records import Tool
 from sdk.errors import ConfigError, ModelError
 from sdk.policies.protocol import Sampling
-from sdk.policies.rendering import make_renderer, render_demonstration
+from sdk.policies.rendering import make_renderer
 from sdk.policies.scripted import ScriptedPolicy
-from sdk.policies.shown_tools import render_less
-from sdk.policies.token_agent import TokenAgent
+from sdk.policies.token_agent import TokenAgent, render_demonstration
+from sdk.policies.tool_prompt import render_less
 from sdk.records import Message, ToolCall
 
 CHATML = """{% if tools %}<|im_start|>system
@@ -189,7 +189,9 @@ def test_a_template_that_needs_the_tools_after_a_call_is_refused_before_a_conver
     tokenizer.save_pretrained(model)
     with pytest.raises(ModelError, match=refused):
         sdk.evaluate([echo], ["Hi"], answers, model=model, tool_prompts=["full", "none"])
-    how: dict[str, Any] = {"config": {"warm_start_steps": 0, "probe_tasks": 0, "heldout": 1, "prompts_per_step": 1}}
+    how: dict[str, Any] = {
+        "config": {"warm_start.max_steps": 0, "probes.tasks": 0, "evaluation.heldout": 1, "grpo.prompts_per_step": 1}
+    }
     how["config"]["tool_prompt"] = {"full": 0.5, "none": 0.5}
     with pytest.raises(ModelError, match=refused):
         sdk.train([echo], ["Hi", "Hello", "Good day"], answers, str(model), tmp_path / "run", **how)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from mcp_bridge.records import Tool
 from sdk.policies.protocol import Completion, Sampling
-from sdk.policies.rendering import make_renderer, render_demonstration
-from sdk.policies.shown_tools import render_less
-from sdk.policies.token_agent import TokenAgent
+from sdk.policies.rendering import make_renderer
+from sdk.policies.token_agent import TokenAgent, render_demonstration
+from sdk.policies.tool_prompt import render_less
 from sdk.records import Message, TokenRow, ToolCall
 
 IM_START, IM_END = 1, 2

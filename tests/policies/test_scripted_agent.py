@@ -7,8 +7,8 @@ import pytest
 from mcp_bridge.records import Tool
 from sdk.errors import ConfigError, PolicyFailure
 from sdk.policies.protocol import Sampling
-from sdk.policies.rendering import render_demonstration
 from sdk.policies.scripted import END_TOKEN, ByteRenderer, ScriptedAgent, ScriptedPolicy, replay_demonstration
+from sdk.policies.token_agent import render_demonstration
 from sdk.records import Message, Task, ToolCall
 
 ASK = [Message(role="user", content="Où?")]

@@ -20,10 +20,10 @@ from mcp_bridge.records import Tool
 from sdk.policies.models import LoadedModel
 from sdk.policies.protocol import Completion, Sampling
 from sdk.policies.rendering import make_renderer
+from sdk.policies.token_agent import TokenAgent
 from sdk.records import Message, Rollout, Task, TokenRow, Verdict
-from sdk.rollouts.forkable import ForkableAgent
 from sdk.rollouts.tree import branch_id
-from sdk.trainer.batch import build_branch_batch
+from sdk.trainer.batch import BatchOptions, build_batch
 
 CHATML = """{% if tools %}<|im_start|>system
 {{ tools | tojson }}<|im_end|>
@@ -131,7 +131,7 @@ async def converse(engine: Any, policy: Recorded, renderer: Any, case: Case, pub
                 await asyncio.to_thread(engine.publish, published.state_dict(), version=1)
             await conversation.reply(case.turns[turn])
 
-    first = ForkableAgent(policy, renderer).start(case.tools, sampling=case.sampling, seed=1)
+    first = TokenAgent(policy, renderer).start(case.tools, sampling=case.sampling, seed=1)
     before, after = range(case.fork_at), range(case.fork_at, len(case.turns))
     await play(first, before, publishes=True)
     fork = first.fork(seed=2)
@@ -168,7 +168,7 @@ async def assert_what_is_trained_was_sampled(
     finally:
         if case.publish_at is not None:
             await asyncio.to_thread(engine.publish, loaded.model.state_dict(), version=0)
-    (rows,) = build_branch_batch([rollouts], scale="none").groups
+    (rows,) = build_batch([rollouts], BatchOptions(scale="none")).groups
     trained = [token for row in rows for token in trained_tokens(row.tokens)]
     # The turns before the fork are one group of one, which has no signal; all others are trained, each token once.
     assert sorted(trained) == sorted(token for turn in policy.turns[case.fork_at :] for token in turn)

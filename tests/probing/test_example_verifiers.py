@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sdk
-from sdk.probing.degenerate import PROBES
+from sdk.probing.probes import PROBES
 
 BFCL = Path(__file__).parents[2] / "examples" / "bfcl"
 

@@ -12,13 +12,15 @@ from jsonschema import Draft202012Validator
 
 import sdk
 from sandboxes.helpdesk import Helpdesk, tasks
-from sdk.probing.arguments import fitting, values_in
-from sdk.probing.degenerate import PROBES
+from sdk.probing.probes import PROBES, fitting, values_in
 from sdk.traces import RunFolder
 from sdk.verifiers import all_of, answer_match, final_state, weighted
 
 GOOD = all_of(final_state(), answer_match())
 """What the README trains with; the quickstart's, with required_calls() besides, pays for no more."""
+
+NO_MODEL = str(Path(__file__).parent)
+"""A folder without a model: what loads it fails."""
 
 
 def mentions_the_answer(rollout: sdk.Rollout) -> bool:
@@ -102,20 +104,20 @@ def test_what_somebody_else_wrote_is_shown_and_obeyed_by_no_terminal() -> None:
 
 
 def test_training_stops_before_the_model_is_loaded_and_keeps_the_rollouts_to_read(tmp_path: Path) -> None:
-    config = {"warm_start_steps": 0, "grpo_steps": 1, "heldout": 4}
+    config = {"warm_start.max_steps": 0, "grpo.max_steps": 1, "evaluation.heldout": 4}
     with pytest.raises(sdk.ConfigError, match="claims_success"):
-        sdk.train(Helpdesk(), tasks(tiers=("1",)), says_it_succeeded, "/no/such/model", tmp_path / "run", config)
+        sdk.train(Helpdesk(), tasks(tiers=("1",)), says_it_succeeded, NO_MODEL, tmp_path / "run", config)
     kept = RunFolder.open_to_read(tmp_path / "run").read_rollouts("probes")
     assert len(kept) == 4 * len(PROBES)
     assert any(rollout.scored and rollout.verdict and rollout.verdict.score == 1 for rollout in kept)
     # A second try with the same verifier finds the same, not a folder that is in its way.
     with pytest.raises(sdk.ConfigError, match="claims_success"):
-        sdk.train(Helpdesk(), tasks(tiers=("1",)), says_it_succeeded, "/no/such/model", tmp_path / "run", config)
+        sdk.train(Helpdesk(), tasks(tiers=("1",)), says_it_succeeded, NO_MODEL, tmp_path / "run", config)
 
 
 def test_an_unknown_probe_cannot_be_allowed() -> None:
     with pytest.raises(sdk.ConfigError, match="there is no probe 'echo'; the probes are empty, constant"):
-        sdk.TrainConfig.of({"allow_probes": ["echo"]})
+        sdk.TrainConfig.of({"probes.allow": ["echo"]})
 
 
 def test_live_tools_that_do_not_say_that_they_only_read_are_not_called() -> None:

@@ -7,9 +7,9 @@ import anyio
 import pytest
 
 from mcp_bridge import ServerDied, ToolFailure, connect
-from mcp_bridge.ledger.lines import LedgerLine, digest_arguments, digest_text
+from mcp_bridge.ledger import LedgerLine, digest_arguments, digest_text
 from sandboxes.helpdesk import Helpdesk
-from sdk.evaluation.run_facts import call_facts
+from sdk.evaluation.report import call_facts
 from sdk.policies.protocol import Sampling
 from sdk.policies.scripted import ScriptedAgent
 from sdk.records import Message, Rollout, Task, ToolCall

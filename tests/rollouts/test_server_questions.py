@@ -19,11 +19,11 @@ TALKATIVE = [sys.executable, str(Path(__file__).parents[1] / "bridge" / "servers
 PAINT: dict[str, Any] = {"name": "paint", "arguments": {"thing": "door"}}
 THINK: dict[str, Any] = {"name": "think", "arguments": {}}
 TINY = {
-    "probe_tasks": 0,
-    "warm_start_steps": 1,
-    "warm_start_batch": 1,
-    "grpo_steps": 0,
-    "heldout": 1,
+    "probes.tasks": 0,
+    "warm_start.max_steps": 1,
+    "warm_start.batch_size": 1,
+    "grpo.max_steps": 0,
+    "evaluation.heldout": 1,
     "limits": {"max_turns": 1, "max_turn_tokens": 4, "max_tokens": 8},
 }
 
@@ -57,12 +57,6 @@ def is_blue(rollout: sdk.Rollout) -> bool:
     return [call.result.text for call in rollout.calls if call.result] == ["The door is blue.", "It said yes."]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.mark.anyio
 async def test_a_rollout_answers_what_a_server_asks_with_its_handlers() -> None:
     handlers = Handlers(elicitation=blue, sampling=word)
     answered = await sdk.rollout_async(TALKATIVE, "Paint it.", model=painter(), verifier=is_blue, handlers=handlers)
@@ -74,7 +68,6 @@ async def test_a_rollout_answers_what_a_server_asks_with_its_handlers() -> None:
     assert [call.result.error_kind for call in refused.calls if call.result] == ["tool_error", "tool_error"]
 
 
-@pytest.mark.anyio
 async def test_an_evaluation_answers_and_other_answers_are_another_run(tmp_path: Path) -> None:
     call: dict[str, Any] = {"model": painter(), "output_dir": tmp_path / "run"}
     kept = Handlers(elicitation=blue, sampling=word, progress=lambda step: None)
@@ -122,7 +115,6 @@ def asking_server() -> MCPServer:
     return server
 
 
-@pytest.mark.anyio
 async def test_probes_and_new_examples_have_their_questions_answered_too(tmp_path: Path) -> None:
     asked: list[str] = []
 

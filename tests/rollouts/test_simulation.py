@@ -299,4 +299,4 @@ def test_the_least_sure_turn_is_branched_at_and_never_the_first() -> None:
         for turn, span in enumerate(spans):
             row.logprobs[span.begin : span.end] = [-2.0 if turn == unsure else -0.1 * turn] * (span.end - span.begin)
         assert Branching(1).turns(rollouts[0]) == [unsure or 3]
-    assert Branching(1, points=9, where="random").turns(rollouts[0]) == [1, 2, 3]
+    assert Branching(1, points=9).turns(rollouts[0]) == [1, 2, 3]

@@ -9,11 +9,12 @@ import pytest
 from simulation import SimulatedPolicy, simulated_agent
 
 from mcp_bridge import SourceError, ToolFailure, connect, publish
+from mcp_bridge.publishing.world_registry import Desk
 from sandboxes.faults import ErrorAnswer, Faulty
 from sandboxes.helpdesk import Helpdesk
 from sandboxes.objects import ObjectTwin
-from sandboxes.serving import WorldDesk, make_server
-from sdk.evidence.calls_made import calls_not_made
+from sandboxes.serving import make_server
+from sdk.evidence.run_verification import calls_not_made
 from sdk.policies.protocol import Sampling
 from sdk.records import Message, Rollout, Task, ToolCall
 from sdk.rollouts.branching import Branching
@@ -132,19 +133,24 @@ async def branched(engine: RolloutEngine) -> list[Rollout]:
     return await engine.run(jobs, sampling=Sampling(max_tokens=10_000), branching=branching)
 
 
-class Counted(WorldDesk):
+class Counted(Desk):
     """The worlds of a server, counted."""
 
     made: ClassVar[list[Counted]] = []
 
-    def __init__(self, sandbox: Any) -> None:
-        super().__init__(sandbox)
+    def __init__(self, source: Any, **limits: Any) -> None:
+        super().__init__(source, **limits)
         self.forks = 0
         Counted.made.append(self)
 
-    def fork(self, world: str, into: str) -> None:
+    async def fork(self, name: str, into: str) -> None:
         self.forks += 1
-        super().fork(world, into)
+        await super().fork(name, into)
+
+    @property
+    def named(self) -> list[str]:
+        """The worlds that a client holds by name."""
+        return [key for key in self._held if isinstance(key, str)]
 
 
 class Unforkable(Faulty):
@@ -157,7 +163,7 @@ class Unforkable(Faulty):
 async def test_branches_over_a_toolset_are_forked_where_its_worlds_can_be_and_replayed_elsewhere(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandboxes.serving.WorldDesk", Counted)
+    monkeypatch.setattr("mcp_bridge.publishing.world_registry.Desk", Counted)
     Counted.made = []
     wrapper = {"faulty": Faulty, "replayed": Unforkable}.get(kind)
     source = served(kind) if wrapper is None else wrapper(DESK, {"get_order": ErrorAnswer(p=0)})
@@ -168,7 +174,7 @@ async def test_branches_over_a_toolset_are_forked_where_its_worlds_can_be_and_re
             (desk,) = Counted.made
             # A copy before each of three turns, and a world for each of four branches.
             assert desk.forks == 2 * (3 + 4)
-            assert not desk._worlds, "every copy was given back"
+            assert not desk.named, "every copy was given back"
     assert (engine.counts.branches, engine.counts.branches_replayed) == (8, 8 if kind == "replayed" else 0)
     for tree in grow_trees(rollouts):
         for branch in tree.branches[1]:
@@ -195,7 +201,7 @@ async def test_a_server_that_refuses_a_fork_has_its_calls_made_again(monkeypatch
 
 
 async def test_copies_that_no_branch_began_with_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandboxes.serving.WorldDesk", Counted)
+    monkeypatch.setattr("mcp_bridge.publishing.world_registry.Desk", Counted)
     Counted.made = []
     async with connect(make_server(DESK, control=True)) as toolset:
         engine = runner(toolset)
@@ -211,4 +217,4 @@ async def test_copies_that_no_branch_began_with_are_given_back(monkeypatch: pyte
             await one_more.wait()
         assert engine.counts.not_begun + engine.counts.given_up + engine.counts.ended == 5
         assert engine.counts.ended < 5
-        assert not Counted.made[0]._worlds
+        assert not Counted.made[0].named

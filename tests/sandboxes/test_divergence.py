@@ -18,6 +18,7 @@ from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import ToolResult
 from mcp_bridge.world import World
 from sandboxes.divergence import DivergenceReport, compare
+from sandboxes.divergence.comparison import is_id_name
 from sandboxes.divergence.differences import Ignored, differences
 from sandboxes.recorded import RecordedTwin
 
@@ -29,11 +30,6 @@ SESSION: list[tuple[str, dict[str, Any]]] = [
     ("list_notes", {}),
     ("get_note", {"note_id": "n-1"}),
 ]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -106,6 +102,15 @@ async def test_a_wrong_reference_in_a_reading_is_no_new_identifier(cassette: Pat
 async def test_what_a_changing_call_returns_beside_identifiers_must_be_the_same(cassette: Path) -> None:
     report = await compare(cassette, Notes(first_id=7000, spoil={"saved": "stored"}))
     assert paths(report) == ["structured.state", "text.state"]
+
+
+@pytest.mark.parametrize(
+    ("name", "names_one"),
+    [(name, True) for name in ("id", "ids", "order_id", "ORDER-ID", "orderId", "orderIDs", "uuid", "userUuid")]
+    + [(name, False) for name in ("paid", "valid", "grid", "void", "identity")],
+)
+def test_a_key_names_an_identifier_by_a_whole_word(name: str, names_one: bool) -> None:
+    assert is_id_name(name) is names_one
 
 
 class Confusing(Notes):
@@ -263,7 +268,7 @@ async def test_arguments_against_the_schema_agree_whoever_words_the_error(tmp_pa
 
 
 async def test_a_pattern_that_is_none_is_refused(cassette: Path) -> None:
-    with pytest.raises(SourceError, match="no regular expression"):
+    with pytest.raises(SourceError, match="not a valid regular expression"):
         await compare(cassette, Notes(), ignore_text=["("])
     with pytest.raises(SourceError, match=r"is empty; write for example"):
         await compare(cassette, Notes(), ignore=["add_note:"])

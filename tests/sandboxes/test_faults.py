@@ -39,11 +39,6 @@ from sdk.policies.scripted import ScriptedAgent
 ADD = ("add_note", {"text": "milk"})
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @contextlib.asynccontextmanager
 async def world_with(faults: dict[str, Fault | Sequence[Fault]], **more: Any) -> AsyncIterator[FaultyWorld]:
     async with Faulty(Notes(), faults, **more).open_world("w") as world:
@@ -339,9 +334,9 @@ async def test_secrets_are_known_behind_faults_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: Faulty(Notes(), {"tack": ErrorAnswer()}), r"'tack', which is no tool; the tools are add_note"),
+        (lambda: Faulty(Notes(), {"tack": ErrorAnswer()}), r"'tack', which is not a tool; the tools are add_note"),
         (lambda: Faulty(Notes(), {"add_note": StaleRead()}), r"only read \(get_note, list_notes, tick\)"),
-        (lambda: Faulty(Notes(), {"tick": "slow"}), "is no fault"),  # type: ignore[dict-item]
+        (lambda: Faulty(Notes(), {"tick": "slow"}), "is not a fault"),  # type: ignore[dict-item]
         (lambda: Faulty(Notes(), {}, same_for="group"), "choose 'world' or 'setup'"),  # type: ignore[arg-type]
         (lambda: ErrorAnswer(p=1.5), "p is 1.5; it must be a number from 0 to 1"),
         (lambda: ErrorAnswer(texts=[]), "give one text or more"),
@@ -365,7 +360,7 @@ json_values = st.recursive(
 @settings(deadline=None)
 @given(json_values, st.floats(0, 1))
 def test_any_spoiled_answer_has_text_and_structure_of_one_mind(value: Any, keep: float) -> None:
-    from sandboxes.faults.spoiling import part_of, renamed, with_instruction
+    from sandboxes.faults.faulty_source import part_of, renamed, with_instruction
 
     result = ToolResult(text=json.dumps(value), structured=value)
     for spoiled in (part_of(result, keep), renamed(result, {"a": "z"}), (with_instruction(result, "OBEY"), "")):

@@ -13,19 +13,15 @@ import pytest
 import mcp_bridge
 import sdk
 from mcp_bridge import SourceError
+from mcp_bridge.sources.identify import identify
 from sandboxes.faults import ErrorAnswer, Fault, Faulty, Latency, StaleRead, faults_for
 from sandboxes.helpdesk import Helpdesk
 from sandboxes.recorded import serve_recorder
 from sdk.policies.scripted import ScriptedAgent
-from sdk.traces.digests import tools_identity
+from sdk.traces.identity import tools_identity
 
 POLICY = ("get_policy", {"topic": "returns"})
 BOTH = [{"fault": "Latency", "seconds": [0.2, 2.0]}, {"fault": "ErrorAnswer", "p": 0.5, "texts": ["500"]}]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def server(faults: Any) -> dict[str, Any]:
@@ -79,7 +75,7 @@ async def test_faults_that_cannot_be_are_refused_before_a_model_sees_the_tools(f
 
 
 async def test_a_tool_that_the_server_does_not_have_is_told_with_those_it_has() -> None:
-    with pytest.raises(SourceError, match=r"desk .*'get_polcy', which is no tool; the tools are find_customer"):
+    with pytest.raises(SourceError, match=r"desk .*'get_polcy', which is not a tool; the tools are find_customer"):
         async with mcp_bridge.connect(
             server({"tools": {"get_polcy": {"fault": "StaleRead"}}}), inject_faults=faults_for
         ):
@@ -112,9 +108,10 @@ async def test_a_recorder_does_not_stand_before_a_server_with_faults(tmp_path: P
 
 def test_a_run_with_other_faults_is_another_run() -> None:
     tools = Helpdesk().tools
-    with_none = tools_identity({"mcpServers": {"desk": {"command": "x"}}}, tools)
+    with_none = tools_identity(identify({"mcpServers": {"desk": {"command": "x"}}}), tools)
     light, heavy = (
-        tools_identity(server({"tools": {"get_policy": {"fault": "ErrorAnswer", "p": p}}}), tools) for p in (0.1, 0.9)
+        tools_identity(identify(server({"tools": {"get_policy": {"fault": "ErrorAnswer", "p": p}}})), tools)
+        for p in (0.1, 0.9)
     )
     assert "faults" not in with_none
     assert light["faults"] != heavy["faults"]

@@ -23,7 +23,7 @@ import mcp_bridge
 from mcp_bridge import SourceError, Tool, ToolFailure
 from sandboxes import Sandbox, SetupError
 from sandboxes.objects import ObjectTwin
-from sandboxes.objects.forms import NoForm, as_json
+from sandboxes.objects.json_form import NoForm, as_json
 from sandboxes.serving import make_server
 
 

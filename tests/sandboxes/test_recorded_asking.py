@@ -17,7 +17,7 @@ from recorder_runs import node_command
 import mcp_bridge
 from mcp_bridge import Elicitation, Handlers, SourceError, Tool
 from sandboxes.recorded import Cassette, RecordedTwin
-from sandboxes.recorded.cassette_writer import CassetteWriter
+from sandboxes.recorded.cassette import CassetteWriter
 from sandboxes.recorded.proxy import serve_recorder
 
 TALKATIVE = str(Path(__file__).parents[1] / "bridge" / "servers" / "talkative.py")

@@ -24,11 +24,6 @@ SERVERS = {"files": "server-filesystem", "everything": "server-everything"}
 pytestmark = pytest.mark.timeout(300)  # each test starts several servers
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize("name", SERVERS)
 async def test_the_twin_of_a_cassette_agrees_with_it_and_the_report_is_the_committed_one(name: str) -> None:
     report = await compare(EXAMPLE / f"{name}.jsonl", RecordedTwin(EXAMPLE / f"{name}.jsonl"))

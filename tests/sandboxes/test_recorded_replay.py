@@ -25,11 +25,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "recorded" / "files.jsonl"
 WRITE = ("write_file", {"path": "notes/today.md", "content": "- buy milk\n"})
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def replaying(cassette: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "sdk.cli", "replay", str(cassette), *options]
 
@@ -62,14 +57,14 @@ async def test_any_client_is_given_the_recorded_answers_over_stdio(mode: Any, tm
             await client.call_tool("tick", {})
 
 
-async def test_each_session_over_http_begins_where_the_recording_began(tmp_path: Path, free_tcp_port: int) -> None:
+async def test_each_session_over_http_begins_where_the_recording_began(tmp_path: Path, unused_tcp_port: int) -> None:
     sessions: Sequence[Any] = [("list_notes", {}), ("add_note", {"text": "milk"}), ("list_notes", {})]
     await record_notes(tmp_path / "notes.jsonl", list(sessions))
-    command = replaying(tmp_path / "notes.jsonl", "--http", str(free_tcp_port))
+    command = replaying(tmp_path / "notes.jsonl", "--http", str(unused_tcp_port))
     async with await anyio.open_process(hearing_ctrl_c(command), stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         assert b"replaying 3 calls of 5 tools on http" in await process.stderr.receive()
-        url = f"http://127.0.0.1:{free_tcp_port}/mcp"
+        url = f"http://127.0.0.1:{unused_tcp_port}/mcp"
         async with Client(url, mode="legacy") as one, Client(url, mode="legacy") as two:
             await one.call_tool("add_note", {"text": "milk"})
             counts = [len((await each.call_tool("list_notes", {})).structured_content["notes"]) for each in (one, two)]

@@ -26,11 +26,6 @@ from sandboxes.recorded import Cassette, NotRecorded, RecordedTwin, record
 pytestmark = pytest.mark.timeout(300)  # each test starts several servers
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def file_calls(folder: Path) -> list[Call]:
     note = str(folder / "note.txt")
     return [
@@ -143,11 +138,11 @@ async def test_clients_of_every_era_are_recorded(tmp_path: Path, mode: str) -> N
 
 
 async def test_over_http_each_client_session_is_a_session_of_the_cassette_and_of_the_server(
-    tmp_path: Path, free_tcp_port: int
+    tmp_path: Path, unused_tcp_port: int
 ) -> None:
     cassette = tmp_path / "files.jsonl"
-    command = recorder([*node_command("server-filesystem"), str(tmp_path)], cassette, "--http", str(free_tcp_port))
-    url = f"http://127.0.0.1:{free_tcp_port}/mcp"
+    command = recorder([*node_command("server-filesystem"), str(tmp_path)], cassette, "--http", str(unused_tcp_port))
+    url = f"http://127.0.0.1:{unused_tcp_port}/mcp"
     async with await anyio.open_process(hearing_ctrl_c(command), stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         assert b"recording" in await process.stderr.receive()

@@ -23,11 +23,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "recorded"
 ADD = ("add_note", {"text": "milk"})
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Saying:
     """A policy that says what it is told to; one token is one byte."""
 
@@ -191,7 +186,7 @@ async def test_without_an_event_loop_a_model_is_not_asked(cassette: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"base_url": "host:8000"}, "is no http"),
+        ({"base_url": "host:8000"}, "is not an http"),
         ({"base_url": "http://ann:pw@host/v1"}, "holds credentials"),
         ({"tries": 0}, "tries is 0; it must be 1 or more"),
     ],

@@ -18,8 +18,8 @@ import sdk
 from mcp_bridge import connect
 from mcp_bridge.errors import SourceError, ToolFailure
 from sandboxes.recorded import Cassette, NotRecorded, RecordedTwin
-from sandboxes.recorded.lines import canonical
-from sandboxes.recorded.nearness import similarity
+from sandboxes.recorded.call_index import similarity
+from sandboxes.recorded.cassette import canonical
 from sdk.policies.scripted import ScriptedAgent
 
 ADD = ("add_note", {"text": "milk"})
@@ -30,11 +30,6 @@ SESSION = [LIST, ADD, READ, LIST, ("change_note", {"note_id": "$0", "text": "bre
 
 HEADER = '{"kind":"header","format":"toolbake cassette","version":1,'
 TOOL = '{"name":"get","input_schema":{"type":"object"}}'
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -168,7 +163,7 @@ async def test_a_tool_that_says_nothing_counts_as_changing_something_unless_told
     with pytest.raises(NotRecorded):
         strict.call_now(*LIST)
     assert RecordedTwin(path, reads=["ti*"]).call_now(*LIST).structured == {"notes": []}
-    with pytest.raises(SourceError, match="'tack', which is no tool; the tools are add_note"):
+    with pytest.raises(SourceError, match="'tack', which is not a tool; the tools are add_note"):
         RecordedTwin(path, reads=["tack"])
 
 

@@ -13,10 +13,11 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from mcp_bridge import ToolResult, connect, publish
-from mcp_bridge.control import IDEMPOTENCY_META
-from mcp_bridge.publishing.repeats import MOST_KEPT, Repeats
+from mcp_bridge.control_tools import IDEMPOTENCY_META
+from mcp_bridge.publishing.listener import serve_app
+from mcp_bridge.publishing.world_registry import MOST_KEPT, Repeats
 from sandboxes.helpdesk import Helpdesk
-from sandboxes.serving import make_server, serve_app
+from sandboxes.serving import make_server
 
 
 def new_order(customers: dict[str, Any]) -> dict[str, Any]:

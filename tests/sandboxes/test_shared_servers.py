@@ -11,7 +11,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from mcp.server.lowlevel import Server
 
 from mcp_bridge import SourceError, ToolFailure, World, connect
-from mcp_bridge.control import CONTROL_ENV
+from mcp_bridge.control_tools import CONTROL_ENV
 from sandboxes.helpdesk import Helpdesk
 from sandboxes.serving import make_server, serve_http
 

@@ -23,9 +23,8 @@ from mcp_bridge.errors import ToolFailure
 from mcp_bridge.records import Tool
 from sandboxes import Refused, SetupError, SqlSandbox
 from sandboxes.sql import SqlTool, page_vfs
-from sandboxes.sql.images import Images
-from sandboxes.sql.page_vfs import open_pages
-from sandboxes.sql.pages import Pages
+from sandboxes.sql.page_vfs import Pages, registered_vfs
+from sandboxes.sql.worlds import Images
 
 _AMOUNT = {"type": "object", "properties": {"id": {"type": "integer"}, "by": {"type": "integer"}}}
 
@@ -208,9 +207,8 @@ def test_where_sqlite_cannot_be_extended_forks_are_copies_and_the_log_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = Bank().state()
-    for cached in (page_vfs.why_not, page_vfs._register_once):
-        cached.cache_clear()
-    monkeypatch.setattr(page_vfs, "_libraries", list)
+    page_vfs._registered.cache_clear()
+    monkeypatch.setitem(sys.modules, "_sqlite3", None)
     try:
         with caplog.at_level(logging.WARNING):
             bank = Bank()
@@ -220,8 +218,7 @@ def test_where_sqlite_cannot_be_extended_forks_are_copies_and_the_log_says_so(
         fork.call_now("pay", {"id": 1, "by": 1})
         assert (bank.state(), fork.state() == expected) == (expected, False)
     finally:
-        for cached in (page_vfs.why_not, page_vfs._register_once):
-            cached.cache_clear()
+        page_vfs._registered.cache_clear()
 
 
 def test_a_process_that_leaves_worlds_open_ends_in_peace() -> None:
@@ -230,9 +227,8 @@ def test_a_process_that_leaves_worlds_open_ends_in_peace() -> None:
         "from test_sql_forks import Bank\n"
         "bank = Bank(); fork = bank.fork(); fork.call_now('pay', {'id': 1, 'by': 1})\n"
         "fork.database.execute('UPDATE accounts SET balance = 0')\n"
-        "from sandboxes.sql.page_vfs import open_pages\n"
-        "from sandboxes.sql.pages import Pages\n"
-        "bare = open_pages(Pages(bank.snapshot())); bare.execute('DELETE FROM accounts')\n"
+        "from sandboxes.sql.page_vfs import Pages, registered_vfs\n"
+        "bare = registered_vfs().connect(Pages(bank.snapshot())); bare.execute('DELETE FROM accounts')\n"
         "left = [bare]; left.append(left)\n"
     )
     ended = subprocess.run(
@@ -367,14 +363,14 @@ def test_a_world_on_pages_behaves_as_a_copied_one(steps: list[tuple[Any, int, in
     image = first.serialize()
     first.close()
     pages = Pages(image)
-    worlds = [(open_pages(pages), _copied(image), pages)]
+    worlds = [(registered_vfs().connect(pages), _copied(image), pages)]
     for step in steps:
         shared, copied, pages = worlds[-1]
         if step[0] == "fork":
             shared.rollback()
             copied.rollback()
             twin = pages.copy()
-            worlds.append((open_pages(twin), _copied(copied.serialize()), twin))
+            worlds.append((registered_vfs().connect(twin), _copied(copied.serialize()), twin))
         else:
             assert _play(shared, step) == _play(copied, step)
     for shared, copied, pages in worlds:

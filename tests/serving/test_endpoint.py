@@ -414,11 +414,19 @@ def test_a_forced_call_that_the_model_spoils_is_an_error_and_not_an_answer(rest)
             "tools",
             "tool 'a' is strict, but its input schema is no valid JSON Schema",
         ),
-        ({"messages": [{"role": "assistant", "content": "a", "refusal": "No."}]}, "messages.0.refusal", "not supp"),
+        ({"messages": [{"role": "assistant", "content": "a", "audio": {"id": "b"}}]}, "messages.0.audio", "not supp"),
         (
-            {"messages": [{"role": "assistant", "content": "a", "provider_specific_fields": {"citations": ["b"]}}]},
-            "messages.0.provider_specific_fields",
+            {"messages": [{"role": "assistant", "function_call": {"name": "fly", "arguments": "{}"}}]},
+            "messages.0.function_call",
             "not supported",
+        ),
+        ({"messages": [{"role": "assistant", "refusal": ["No."]}]}, "messages.0.refusal", "is no string"),
+        ({"messages": [{"role": "assistant", "thinking_blocks": "hm"}]}, "messages.0.thinking_blocks", "no list"),
+        ({"messages": [{"role": "user", "content": "a", "refusal": "No."}]}, "messages.0.refusal", "not supported"),
+        (
+            {"messages": [{"role": "tool", "tool_call_id": "a"}]},
+            "messages.0.content",
+            "has no content",
         ),
         (
             {"messages": [{"role": "assistant", "content": "a", "reasoning": "b", "reasoning_content": "c"}]},
@@ -434,6 +442,37 @@ def test_what_would_have_no_effect_or_makes_no_sense_is_refused_by_name(client, 
         ask(client, **options)
     assert caught.value.param.startswith(param)
     assert caught.value.type == "invalid_request_error"
+
+
+def test_what_clients_send_back_beside_the_words_of_a_message_changes_nothing():
+    call = {"id": "c1", "type": "function", "function": {"name": "get_order", "arguments": "{}"}}
+    plain = [
+        {"role": "user", "content": "Where?"},
+        {"role": "assistant", "content": None, "reasoning_content": "I look.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": ""},
+        {"role": "assistant", "content": "I cannot say."},
+        *USER,
+    ]
+    labels = {"id": "msg_1", "status": "completed", "provider_specific_fields": {"citations": ["b"]}}
+    cached = {"type": "text", "cache_control": {"type": "ephemeral"}}
+    thoughts = [
+        {"type": "thinking", "thinking": "I look.", "signature": "x"},
+        {"type": "redacted_thinking", "data": "y"},
+    ]
+    echoed = [
+        {"role": "user", "content": [{**cached, "text": "Where?"}], "cache_control": {"type": "ephemeral"}},
+        {"role": "assistant", "content": None, "thinking_blocks": thoughts, "tool_calls": [call], **labels},
+        {"role": "tool", "tool_call_id": "c1", "content": None, "is_error": True},
+        {"role": "assistant", "content": None, "refusal": "I cannot say.", "annotations": [{"type": "url_citation"}]},
+        *USER,
+    ]
+    in_parts = [*echoed[:3], {"role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot say."}]}, *USER]
+    with serving() as client:
+        for messages in (plain, echoed, in_parts):
+            ask(client, messages=messages, tools=TOOLS)
+        first, *others = client.policy.prompts
+    assert "I cannot say." in first
+    assert others == [first, first]
 
 
 def test_parameters_that_ask_for_nothing_are_fine(client):

@@ -147,7 +147,13 @@ def test_two_tools_of_one_name_are_found_among_many(server):
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/models", "/v1/models/desk", "/health"])
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[", ""])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "evil.example:80", "127.0.0.1.evil.example", "[", ""),
+        *("user@localhost", "evil.example@127.0.0.1:80", "localhost/a", "localhost?a", "localhost#a", "localhost:a"),
+    ],
+)
 def test_without_a_key_another_sites_name_for_this_machine_is_refused(server, path, host):
     send = httpx.post if path.endswith("completions") else httpx.get
     options = {"content": json.dumps(body())} if path.endswith("completions") else {}

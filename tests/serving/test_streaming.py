@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sdk.errors import PolicyFailure
 from sdk.policies.scripted import END_TOKEN
-from sdk.serving.settled import SettledReply, before_stops
+from sdk.serving.generation import SettledReply, before_stops
 
 USER = [{"role": "user", "content": "Where is order 4417?"}]
 SAID = "The order has left, é, and comes tomorrow."

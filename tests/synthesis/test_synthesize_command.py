@@ -45,7 +45,10 @@ def desk(tmp_path: Path) -> str:
 
 def test_tasks_are_made_checked_and_named_where_an_edit_broke_them(desk: str, tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
-    made = synthesize(desk, "--to", path, "-n", 2, "--max-calls", 1, "--setup", '{"seed": 7}')
+    made = synthesize(
+        *(desk, "--to", path, "-n", 2, "--max-calls", 1, "--setup", '{"seed": 7}'),
+        *("--phrase", "get_order=the order numbered {order_id}"),
+    )
     assert made.exit_code == 0, made.output
     assert "2 tasks in" in made.stdout
     assert {str(task.setup) for task in load_tasks(path)} == {"{'seed': 7}"}
@@ -111,6 +114,8 @@ def test_a_served_model_that_can_neither_word_nor_solve_is_said_to_do_neither(
         (["--to", "a.jsonl", "--check", "b.jsonl"], "this has both"),
         (["--to", "a.jsonl", "--setup", "seed=7"], "--setup is 'seed=7', which is no JSON"),
         (["--to", "a.jsonl", "--setup", "7"], "--setup is '7'; it must be an object"),
+        (["--to", "a.jsonl", "--phrase", "cancel it"], "--phrase is 'cancel it', which has no tool before a ="),
+        (["--to", "a.jsonl", "--phrase", "x=y", "--phrase", "x=z"], "names its tool a second time"),
         (["--to", "a.jsonl", "--difficulty", "easy"], "--difficulty is 'easy'; give two shares"),
         (["--to", "a.jsonl", "--writer-key", "KEY"], "--writer-key does nothing without --writer"),
         (["--check", "nowhere.jsonl"], "nowhere.jsonl: no such file"),

@@ -25,7 +25,7 @@ SHOP = Path(__file__).parents[1] / "sandboxes" / "api" / "shop.yaml"
 
 @pytest.fixture(scope="module")
 def desk_tasks() -> Sequence[sdk.Task]:
-    return sdk.synthesize(Helpdesk(), 16).tasks
+    return sdk.synthesize(Helpdesk(), 16, max_calls=4).tasks
 
 
 def solved_by_hand(source: Any, task: sdk.Task) -> tuple[list[Any], list[Any]]:
@@ -66,7 +66,7 @@ def test_every_solution_takes_as_many_calls_as_its_tier_says_and_none_can_be_lef
 
 
 def test_the_same_seed_makes_the_same_tasks_and_another_makes_others(desk_tasks: Sequence[sdk.Task]) -> None:
-    again = sdk.synthesize(Helpdesk(), 16, concurrency=3).tasks
+    again = sdk.synthesize(Helpdesk(), 16, max_calls=4, concurrency=3).tasks
     assert list(again) == list(desk_tasks)
     other = sdk.synthesize(Helpdesk(), 4, seed=1, max_calls=1).tasks
     assert {task.prompt for task in other}.isdisjoint(task.prompt for task in desk_tasks[:4])
@@ -88,7 +88,7 @@ def test_degenerate_policies_earn_nothing_on_made_tasks(desk_tasks: Sequence[sdk
 def test_made_tasks_split_by_family_and_are_judged_by_the_existing_verifiers(
     desk_tasks: Sequence[sdk.Task], tmp_path: Path
 ) -> None:
-    made = sdk.synthesize(Helpdesk(), 16, to=tmp_path / "tasks.jsonl")
+    made = sdk.synthesize(Helpdesk(), 16, max_calls=4, to=tmp_path / "tasks.jsonl")
     tasks = load_tasks(made.path)
     assert tasks == list(desk_tasks)
     train, heldout = split_tasks(tasks, heldout=4)
@@ -103,14 +103,20 @@ def test_made_tasks_split_by_family_and_are_judged_by_the_existing_verifiers(
 
 def test_made_tasks_train_a_model_as_they_stand(tiny_model_folder: Path, tmp_path: Path) -> None:
     made = sdk.synthesize(Helpdesk(), 6, max_calls=2, to=tmp_path / "tasks.jsonl")
-    short = {"warm_start_steps": 1, "warm_start_batch": 2, "grpo_steps": 1, "prompts_per_step": 1, "group_size": 2}
+    short = {
+        "warm_start.max_steps": 1,
+        "warm_start.batch_size": 2,
+        "grpo.max_steps": 1,
+        "grpo.prompts_per_step": 1,
+        "grpo.num_generations": 2,
+    }
     result = sdk.train(
         Helpdesk(),
         made.path,
         all_of(final_state(), answer_match()),
         model=tiny_model_folder,
         output_dir=tmp_path / "run",
-        config={**short, "heldout": 2, "limits": {"max_turns": 4, "max_turn_tokens": 8}},
+        config={**short, "evaluation.heldout": 2, "limits": {"max_turns": 4, "max_turn_tokens": 8}},
     )
     assert (result.model_dir / "config.json").is_file()
 

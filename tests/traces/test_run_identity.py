@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,11 +14,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, create_model
 
+import sdk
 from mcp_bridge.records import Tool
+from mcp_bridge.sources.identify import identify
 from sdk.errors import RunFolderError
+from sdk.policies.scripted import ScriptedAgent
 from sdk.records import Message, Rollout, Task, ToolCall, Verdict
 from sdk.traces import RunFolder
-from sdk.traces.digests import digest, tasks_identity, tools_identity
+from sdk.traces.identity import digest, tasks_identity, tools_identity
 from sdk.verifiers import all_of, answer_match, required_calls, verifier_identity, verifier_name
 
 SECRET = "sk-THE-SECRET"
@@ -111,21 +115,50 @@ def test_a_digest_tells_kinds_apart_and_knows_no_order_where_there_is_none() -> 
 
 def test_names_descriptions_and_schemas_of_tools_count_and_their_order_does_not() -> None:
     one, two = Tool(name="get_order", description="Read."), Tool(name="cancel_order")
-    source = ["desk-server", "--port", "80"]
-    known = tools_identity(source, [one, two])
-    assert known == tools_identity(source, [two, one])
+    specs = identify(["desk-server", "--port", "80"])
+    known = tools_identity(specs, [one, two])
+    assert known == tools_identity(specs, [two, one])
     assert known["count"] == 2
     assert known["source"] == ["desk-server --port 80"]
     schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
     for changed in ({"name": "read_order"}, {"description": "Look."}, {"input_schema": schema}):
-        assert tools_identity(source, [one.model_copy(update=changed), two])["digest"] != known["digest"]
+        assert tools_identity(specs, [one.model_copy(update=changed), two])["digest"] != known["digest"]
 
 
 def test_the_code_of_functions_given_as_tools_counts(tmp_path: Path) -> None:
     tools = [Tool(name="verify")]
-    before, after = from_source(tmp_path, "a", "1.0"), from_source(tmp_path, "b", "2.0")
-    assert tools_identity([before], tools) != tools_identity([after], tools)
-    assert tools_identity([before], tools)["source"] == ["function checks.verify"]
+    before, after = (identify(from_source(tmp_path, name, score)) for name, score in (("a", "1.0"), ("b", "2.0")))
+    assert tools_identity(before, tools) != tools_identity(after, tools)
+    assert tools_identity(before, tools)["source"] == ["function checks.verify"]
+
+
+DESK = """
+import sys
+from pathlib import Path
+from mcp.server.mcpserver import MCPServer
+
+Path(sys.argv[1]).unlink()
+server = MCPServer("desk")
+server.add_tool(lambda: "shipped", name="get_order")
+server.run()
+"""
+
+
+async def test_the_source_of_a_run_is_read_once_and_another_one_is_refused_by_name(tmp_path: Path) -> None:
+    server, config, run = tmp_path / "desk.py", tmp_path / "mcp.json", tmp_path / "run"
+    server.write_text(DESK)
+
+    async def evaluate(*more: str) -> None:
+        # The server removes the file as it starts: whoever read it again would find none.
+        args = [str(server), str(config), *more]
+        config.write_text(json.dumps({"mcpServers": {"desk": {"command": sys.executable, "args": args}}}))
+        agent = ScriptedAgent(["It is shipped."])
+        await sdk.evaluate_async(str(config), ["Where is it?"], lambda _: 1.0, model=agent, output_dir=run)
+
+    await evaluate()
+    assert RunFolder.open_to_read(run).config["tools"]["source"] == [f"desk ({sys.executable} {server} {config})"]
+    with pytest.raises(RunFolderError, match=r"holds another run: tools\.source is"):
+        await evaluate("--verbose")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +174,7 @@ def test_the_code_of_functions_given_as_tools_counts(tmp_path: Path) -> None:
     ids=str,
 )
 def test_the_label_of_tools_holds_no_secret(source: Any) -> None:
-    known = tools_identity(source, [Tool(name="get_order")])
+    known = tools_identity(identify(source), [Tool(name="get_order")])
     assert known["source"]
     assert SECRET not in str(known)
 

@@ -42,6 +42,12 @@ def no_space(self: RunFolder, line: dict[str, Any]) -> None:
         raise OSError("no space left")
 
 
+def tell(line: str) -> None:
+    """In one write, so that the lines of two processes never mix."""
+    sys.stdout.flush()
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
 if __name__ == "__main__":
     model, folder, runs = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
     for name, options in runs.items():
@@ -52,16 +58,16 @@ if __name__ == "__main__":
             try:
                 sdk.train([add], tasks(), judge, trained, folder / name, {**TINY, **options})
             except (OSError, RuntimeError) as error:
-                print(f"{name} in process {os.environ['RANK']}:", type(error).__name__)
+                tell(f"{name} in process {os.environ['RANK']}: {type(error).__name__}")
             break
         if name.startswith("resumed"):
             BROKEN = True
             try:
                 sdk.train([add], tasks(), judge, trained, folder / name, {**TINY, **options})
             except sdk.ToolbakeError as error:
-                print(f"{name} ended:", error)
+                tell(f"{name} ended: {error}")
             BROKEN = False
             if buffer is not None and os.environ["RANK"] == "0":
                 change_buffer(buffer, folder / name / "checkpoints" / "grpo")
         result = sdk.train([add], tasks(), judge, trained, folder / name, {**TINY, **options})
-        print(f"{name}:", list(result.report.conditions), "by", PartialState().distributed_type.value)
+        tell(f"{name}: {list(result.report.conditions)} by {PartialState().distributed_type.value}")

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 import sdk
-from sdk.evidence.verifying import verify_run
+from sdk.evidence.run_verification import verify_run
 from sdk.records import Rollout
 from sdk.traces import RunFolder
 
@@ -18,9 +18,21 @@ OK, ERROR = 13663, 22538
 """Tokens of the embedded model's vocabulary."""
 TASKS: list[dict[str, Any]] = [{"id": f"t{n}", "prompt": f"Where is order {n}?", "family": f"f{n}"} for n in range(8)]
 CONFIG = {
-    **{"warm_start_steps": 0, "grpo_steps": 4, "prompts_per_step": 2, "group_size": 4, "checkpoint_every": 1},
-    **{"probe_tasks": 0, "heldout": 1, "validation": 2, "evaluate_every": 2, "audits_per_step": 2},
-    **{"audit_scores": [1.0, -0.5, -1.0], "learning_rate": 1e-3, "concurrency": 1},
+    **{
+        "warm_start.max_steps": 0,
+        "grpo.max_steps": 4,
+        "grpo.prompts_per_step": 2,
+        "grpo.num_generations": 4,
+        "grpo.save_steps": 1,
+    },
+    **{
+        "probes.tasks": 0,
+        "evaluation.heldout": 1,
+        "evaluation.validation": 2,
+        "evaluation.eval_steps": 2,
+        "grpo.audits_per_step": 2,
+    },
+    **{"grpo.learning_rate": 1e-3, "rollouts.concurrency": 1},
     "limits": {"max_turns": 1, "max_turn_tokens": 4, "max_tokens": 4},
 }
 
@@ -99,7 +111,7 @@ def test_audits_are_of_the_same_step_and_earn_by_what_the_outcome_verifier_said(
         if audit.stop_reason != "answered" or audit.answer not in ("OK", "ERROR"):  # "OKERROR" is no call
             assert score(audit) == -1
         elif audit.answer == "ERROR":
-            assert score(audit) == (1 if wrong else -0.5)
+            assert score(audit) == (1 if wrong else -1)
         else:
             assert score(audit) == (-1 if wrong else 1)
     for step in range(4):
@@ -194,8 +206,14 @@ def test_validation_is_measured_meanwhile_and_what_was_measured_chooses(run: sdk
 def test_a_reward_that_rises_while_validation_does_not_is_an_alarm(talker: Path, tmp_path: Path) -> None:
     config = {
         **CONFIG,
-        **{"grpo_steps": 10, "prompts_per_step": 1, "group_size": 2, "evaluate_every": 5, "checkpoint_every": 20},
-        **{"audits_per_step": 0, "audit_scores": [1.0, -1.0, -1.0]},
+        **{
+            "grpo.max_steps": 10,
+            "grpo.prompts_per_step": 1,
+            "grpo.num_generations": 2,
+            "evaluation.eval_steps": 5,
+            "grpo.save_steps": 20,
+        },
+        "grpo.audits_per_step": 0,
     }
     result = sdk.train([get_order], TASKS, rises_with_the_steps, talker, tmp_path / "run", config)
     alarms = [line["alarms"] for line in RunFolder.open_to_read(result.run_dir).read_metrics() if "alarms" in line]
@@ -205,11 +223,15 @@ def test_a_reward_that_rises_while_validation_does_not_is_an_alarm(talker: Path,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"evaluate_every": 5, "validation": 0}, "evaluate_every does nothing while validation is 0"),
-        ({"evaluate_every": 5, "validation": 2, "grpo_steps": 0}, "evaluate_every does nothing while grpo_steps is 0"),
-        ({"audits_per_step": 3}, "half of them are wrong answers: give an even number"),
-        ({"audit_peers": True}, "audit_peers does nothing while audits_per_step is 0"),
-        ({"audits_per_step": 2, "audit_scores": [0, 1, 0]}, "for a right call, must be the highest"),
+        (
+            {"evaluation.eval_steps": 5, "evaluation.validation": 0},
+            "evaluation.eval_steps does nothing while evaluation.validation is 0",
+        ),
+        (
+            {"evaluation.eval_steps": 5, "evaluation.validation": 2, "grpo.max_steps": 0},
+            "evaluation.eval_steps does nothing while grpo.max_steps is 0",
+        ),
+        ({"grpo.audits_per_step": 3}, "grpo.audits_per_step is 3: Input should be a multiple of 2"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(options: dict[str, Any], message: str) -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from sdk.records import Rollout, Task, TokenRow, Verdict
 from sdk.rollouts.tree import branch_id, grow_trees
-from sdk.trainer.advantages import branch_advantages
-from sdk.trainer.batch import build_batch, build_branch_batch
-from sdk.trainer.prefix_tree import build_prefix_tree
+from sdk.trainer.advantages import branch_advantages, group_advantages
+from sdk.trainer.batch import BatchOptions, build_batch
+from sdk.trainer.tree_attention import build_prefix_tree
 
 _fresh = itertools.count(100)
 
@@ -71,7 +71,7 @@ def test_an_unscored_branch_takes_no_part_and_gets_no_advantage() -> None:
 
 def test_a_branch_costs_its_own_tokens_alone() -> None:
     a = played("a", 3, 1.0)
-    batch = build_branch_batch([[a, branch(a, 2, 0, 3, 0.0), branch(a, 2, 1, 3, 0.0), played("b", 1, 0.0)]])
+    batch = build_batch([[a, branch(a, 2, 0, 3, 0.0), branch(a, 2, 1, 3, 0.0), played("b", 1, 0.0)]])
     (rows,) = batch.groups
     tree = build_prefix_tree([row.tokens.prompt_ids + row.tokens.completion_ids for row in rows])
     # Two prompt tokens, 8 of the root (6 sampled, 2 rendered), 2 of each branch, 2 of the other rollout.
@@ -100,7 +100,7 @@ def groups(draw: st.DrawFn) -> list[Rollout]:
 def test_every_sampled_token_is_trained_at_most_once_and_each_branch_point_sums_to_zero(
     group: list[Rollout],
 ) -> None:
-    batch = build_branch_batch([group], scale="none")
+    batch = build_batch([group], BatchOptions(scale="none"))
     (rows,) = batch.groups
     trained = [t for row in rows for t, s in zip(row.tokens.completion_ids, row.tokens.sampled, strict=True) if s]
     assert len(trained) == len(set(trained)) == batch.stats.trained_tokens
@@ -117,5 +117,8 @@ def test_every_sampled_token_is_trained_at_most_once_and_each_branch_point_sums_
 @given(st.lists(scores, min_size=2, max_size=6))
 def test_without_branches_it_is_what_it_is_without_trees(given_scores: list[float | None]) -> None:
     group = [played(f"r{n}", 2, score) for n, score in enumerate(given_scores)]
-    assert build_branch_batch([group]) == build_batch([group])
-    assert build_branch_batch([group], without_signal=True) == build_batch([group], without_signal=True)
+    advantages = group_advantages(given_scores) or [None] * len(group)
+    found = [(row.tokens, row.advantage) for row in build_batch([group]).groups[0]]
+    assert found == [(r.rows[0], one) for r, one in zip(group, advantages, strict=True) if one is not None]
+    found = [(row.tokens, row.advantage) for row in build_batch([group], BatchOptions(without_signal=True)).groups[0]]
+    assert found == [(r.rows[0], one or 0.0) for r, one in zip(group, advantages, strict=True) if r.scored]

@@ -10,7 +10,7 @@ import pytest
 
 import sdk
 from sdk.errors import ConfigError
-from sdk.evaluation.run_reports import report_of
+from sdk.evaluation.report import report_of
 from sdk.progress import Silent
 from sdk.traces import RunFolder
 from sdk.trainer.run_identity import bytes_still_needed
@@ -18,8 +18,19 @@ from sdk.trainer.sides import choose_sides
 
 TASKS: list[dict[str, Any]] = [{"id": f"t{n}", "prompt": f"Where is order {n}?", "family": f"f{n}"} for n in range(12)]
 CONFIG = {
-    **{"warm_start_steps": 0, "grpo_steps": 3, "prompts_per_step": 1, "group_size": 4, "checkpoint_every": 1},
-    **{"validation": 2, "heldout": 3, "probe_tasks": 0, "limits": {"max_turns": 1, "max_turn_tokens": 6}},
+    **{
+        "warm_start.max_steps": 0,
+        "grpo.max_steps": 3,
+        "grpo.prompts_per_step": 1,
+        "grpo.num_generations": 4,
+        "grpo.save_steps": 1,
+    },
+    **{
+        "evaluation.validation": 2,
+        "evaluation.heldout": 3,
+        "probes.tasks": 0,
+        "limits": {"max_turns": 1, "max_turn_tokens": 6},
+    },
 }
 
 
@@ -113,7 +124,7 @@ def test_tasks_tagged_for_validation_without_a_choice_are_an_error() -> None:
     sides = ("train", "validation", "heldout")
     tagged = [{"prompt": f"p{n}", "tags": {"split": sides[n % 3]}} for n in range(6)]
     with pytest.raises(ConfigError, match=r"2 tasks are tagged 'validation'.*leave out the option or the tasks"):
-        choose_sides(tagged, sdk.TrainConfig(validation=0))
-    for config in (sdk.TrainConfig(), sdk.TrainConfig(validation=1)):
+        choose_sides(tagged, sdk.TrainConfig.of({"evaluation.validation": 0}))
+    for config in (sdk.TrainConfig(), sdk.TrainConfig.of({"evaluation.validation": 1})):
         chosen = choose_sides(tagged, config)
         assert [[task.prompt for task in side] for side in chosen] == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]

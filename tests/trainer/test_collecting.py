@@ -17,6 +17,7 @@ from sdk.progress import Silent
 from sdk.records import Message, Rollout, Task, ToolCall, Verdict
 from sdk.rollouts.engine import RolloutEngine
 from sdk.rollouts.limits import Limits
+from sdk.rollouts.run_context import RunContext
 from sdk.traces import RunFolder
 from sdk.trainer.batch import BatchStats
 from sdk.trainer.config import TrainConfig
@@ -42,7 +43,7 @@ def even(rollout: Rollout) -> Verdict:
 
 
 def collector(folder: RunFolder, verifier: Any = even, **options: Any) -> tuple[Collector, Curriculum]:
-    config = TrainConfig.of({"group_size": 2, "prompts_per_step": 3, "grpo_steps": 6, **options})
+    config = TrainConfig.of({"grpo.num_generations": 2, "grpo.prompts_per_step": 3, "grpo.max_steps": 6, **options})
     engine = RolloutEngine(
         agent=simulated_agent(SimulatedPolicy(look_then_say_a_number, latency_s=0)),
         source=DESK,
@@ -52,7 +53,10 @@ def collector(folder: RunFolder, verifier: Any = even, **options: Any) -> tuple[
     )
     curriculum = Curriculum(TASKS, config)
     with Silent().track("", 0) as step:
-        return Collector(engine, curriculum, config=config, folder=folder, step=step), curriculum
+        context = RunContext(
+            tools=engine.source, verifier=engine.verifier, limits=engine.limits, concurrency=8, folder=folder
+        )
+        return Collector(engine, curriculum, config, context, step=step), curriculum
 
 
 async def collect(made: Collector, steps: Iterable[int]) -> list[BatchStats]:
@@ -68,27 +72,33 @@ def new_folder(path: Path) -> Any:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"advantages": "turn"}, {"resample_rounds": 2}, {"resample_rounds": 2, "branches": 2}, {"max_staleness": 2}],
+    [
+        {},
+        {"grpo.advantages": "turn"},
+        {"curriculum.dynamic_sampling_rounds": 2},
+        {"curriculum.dynamic_sampling_rounds": 2, "rollouts.branches": 2},
+        {"off_policy.max_off_policy_steps": 2},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("seed", [0, 1, 2])
 async def test_a_resumed_run_takes_the_tasks_that_it_would_have_taken(
     options: dict[str, Any], seed: int, tmp_path: Path
 ) -> None:
-    options = {"curriculum": "kind", "seed": seed, **options}
+    options = {"curriculum.by": "kind", "seed": seed, **options}
     with new_folder(tmp_path / "run") as folder:
         first, before = collector(folder, **options)
         await collect(first, range(4))
         again, after = collector(folder, **options)
         again.recall(4)
-        later = range(4 + options.get("max_staleness", 0), 9)
+        later = range(4 + options.get("off_policy.max_off_policy_steps", 0), 9)
         assert [[task.id for task in after.choose(step)] for step in later] == [
             [task.id for task in before.choose(step)] for step in later
         ]
 
 
 async def test_a_further_group_that_breaks_is_counted_and_the_step_goes_on(tmp_path: Path) -> None:
-    first = {task.id for task in Curriculum(TASKS, TrainConfig(prompts_per_step=3)).choose(0)}
+    first = {task.id for task in Curriculum(TASKS, TrainConfig.of({"grpo.prompts_per_step": 3})).choose(0)}
 
     def judge_is_down_for_others(rollout: Rollout) -> float:
         if rollout.task.id not in first:
@@ -96,7 +106,7 @@ async def test_a_further_group_that_breaks_is_counted_and_the_step_goes_on(tmp_p
         return 1.0  # no signal, so that others are taken
 
     with new_folder(tmp_path / "run") as folder:
-        made, _ = collector(folder, judge_is_down_for_others, resample_rounds=1)
+        made, _ = collector(folder, judge_is_down_for_others, **{"curriculum.dynamic_sampling_rounds": 1})
         (stats,) = await collect(made, range(1))
         assert (stats.rollouts, stats.unscored) == (12, 6)
         assert (stats.groups_all_right, stats.groups_unscored) == (3, 3)
@@ -108,6 +118,6 @@ async def test_a_step_of_which_nothing_can_be_scored_ends_the_run(tmp_path: Path
         raise ConnectionError("the judge is down")
 
     with new_folder(tmp_path / "run") as folder:
-        made, _ = collector(folder, broken, resample_rounds=1)
+        made, _ = collector(folder, broken, **{"curriculum.dynamic_sampling_rounds": 1})
         with pytest.raises(ToolbakeError, match=r"GRPO step 0: none of 6 rollouts could be scored.*the judge is down"):
             await collect(made, range(1))

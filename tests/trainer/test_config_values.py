@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sdk
-from sdk.trainer.config import TrainConfig
+from sdk.trainer.config import GrpoOptions, TrainConfig
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -17,14 +17,13 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"learning_rate": math.inf}, "option learning_rate is inf: .* finite"),
-        ({"temperature": math.inf}, "option temperature is inf: .* finite"),
-        ({"success_threshold": math.nan}, "option success_threshold is nan: .* finite"),
-        ({"audits_per_step": 2, "audit_scores": (math.nan, -1, -1)}, "option audit_scores.0 is nan: .* finite"),
+        ({"grpo.learning_rate": math.inf}, "option grpo.learning_rate is inf: .* finite"),
+        ({"grpo.temperature": math.inf}, "option grpo.temperature is inf: .* finite"),
+        ({"evaluation.success_threshold": math.nan}, "option evaluation.success_threshold is nan: .* finite"),
         ({"seed": -1}, "option seed is -1"),
         ({"seed": 2**32}, "option seed is 4294967296"),
-        ({"probe_tasks": 0, "allow_probes": ["echoes"]}, "allow_probes does nothing while probe_tasks is 0"),
-        ([("grpo_steps", 3)], "config is a list; give a sdk.TrainConfig, a mapping or the path of a JSON file"),
+        ({"probes.tasks": 0, "probes.allow": ["echoes"]}, "option probes: allow does nothing while tasks is 0"),
+        ([("seed", 3)], "config is a list; give a sdk.TrainConfig, a mapping or the path of a JSON or YAML file"),
     ],
 )
 def test_values_that_cannot_work_are_named(options: Any, said: str) -> None:
@@ -35,43 +34,113 @@ def test_values_that_cannot_work_are_named(options: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"max_grad_norm": "a"}, "max_grad_norm is 'a': Input should be a valid number"),
-        ({"max_grad_norm": None}, "max_grad_norm is None"),
-        ({"off_policy_mask_threshold": "a"}, "off_policy_mask_threshold is 'a'"),
-        ({"adam_beta1": 1.0}, "adam_beta1 is 1.0: Input should be less than 1"),
-        ({"top_entropy_quantile": 5}, "top_entropy_quantile is 5: .* less than or equal to 1"),
-        ({"entropy_coef": math.nan}, "entropy_coef is nan: .* finite"),
-        ({"optim": "adam"}, "optim is 'adam'; choose one of adamw_torch, "),
-        ({"lr_scheduler_type": "cosin"}, "lr_scheduler_type is 'cosin'; choose one of linear, cosine, "),
-        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "lr_scheduler_type is 'reduce_lr_on_plateau'; choose one of"),
-        ({"lr_scheduler_type": "cosine_with_min_lr"}, "cannot be made with lr_scheduler_kwargs None: One of min_lr"),
-        ({"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"cycles": 2}}, "cannot be made .* 'cycles'"),
-        ({"warmup_steps": 5}, "warmup_steps does nothing while lr_scheduler_type is 'constant'; set that to"),
-        ({"lr_scheduler_kwargs": {"num_cycles": 2}}, "lr_scheduler_kwargs does nothing while lr_scheduler_type is"),
+        ({"trl.max_grad_norm": "a"}, "option trl.max_grad_norm is 'a': Input should be a valid number"),
+        ({"trl.max_grad_norm": None}, "option trl.max_grad_norm is None"),
+        ({"off_policy.off_policy_mask_threshold": "a"}, "off_policy_mask_threshold is 'a'"),
+        ({"trl.adam_beta1": 1.0}, "adam_beta1 is 1.0: Input should be less than 1"),
+        ({"grpo.top_entropy_quantile": 5}, "top_entropy_quantile is 5: .* less than or equal to 1"),
+        ({"grpo.entropy_coef": math.nan}, "entropy_coef is nan: .* finite"),
+        ({"trl.optim": "adam"}, "optim is 'adam': choose one of adamw_torch, "),
+        ({"grpo.lr_scheduler_type": "cosin"}, "lr_scheduler_type is 'cosin'; choose one of linear, cosine, "),
+        ({"grpo.lr_scheduler_type": "reduce_lr_on_plateau"}, "is 'reduce_lr_on_plateau'; choose one of"),
+        ({"grpo.lr_scheduler_type": "cosine_with_min_lr"}, "cannot be made with lr_scheduler_kwargs None: One of"),
+        (
+            {"grpo.lr_scheduler_type": "cosine", "grpo.lr_scheduler_kwargs": {"cycles": 2}},
+            "cannot be made .* 'cycles'",
+        ),
+        ({"grpo.lr_scheduler_kwargs": {"num_cycles": 2}}, "cannot be made .*num_decay_steps"),
+        (
+            {"grpo.lr_scheduler_type": "constant", "grpo.warmup_steps": 5},
+            "warmup_steps does nothing while lr_scheduler_type is 'constant'; set that to",
+        ),
+        (
+            {"grpo.lr_scheduler_type": "constant", "grpo.lr_scheduler_kwargs": {"num_cycles": 2}},
+            "lr_scheduler_kwargs does nothing while lr_scheduler_type is",
+        ),
+        (
+            {"grpo.max_steps": 8, "grpo.warmup_steps": 5, "grpo.lr_scheduler_kwargs": {"num_decay_steps": 5}},
+            "a warmup of 5 steps and a decay of 5 are more than max_steps, which is 8",
+        ),
     ],
 )
 def test_values_for_trl_are_looked_at_before_its_trainer_is_made(options: dict[str, Any], said: str) -> None:
     with pytest.raises(sdk.ConfigError, match=said):
-        TrainConfig.of({"trl": options})
+        TrainConfig.of(options)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"max_grad_norm": 0, "weight_decay": 0.1, "optim": "sgd"},
-        {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 0.1},
-        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}, "warmup_steps": 3},
-        {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 2}},
+        {"trl": {"max_grad_norm": 0, "weight_decay": 0.1, "optim": "sgd"}},
+        {"grpo": {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 0.1}},
+        {
+            "grpo": {
+                "lr_scheduler_type": "cosine_with_min_lr",
+                "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+                "warmup_steps": 3,
+            }
+        },
+        {"grpo": {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 2}}},
     ],
 )
-def test_values_that_trl_takes_are_handed_through_as_they_are(options: dict[str, Any]) -> None:
-    assert TrainConfig.of({"trl": options}).trl == options
+def test_values_that_trl_takes_stay_as_they_are(options: dict[str, Any]) -> None:
+    assert TrainConfig.of(options).model_dump(exclude_unset=True) == options
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"group_size": 8}, "there is no option 'group_size': it is grpo.num_generations"),
+        ({"num_generations": 8}, "there is no option 'num_generations': it is grpo.num_generations"),
+        ({"warm_start": {"num_generations": 8}}, "no option 'warm_start.num_generations': it is grpo.num_generations"),
+        ({"learning_rate": 1}, "no option 'learning_rate': it is warm_start.learning_rate or grpo.learning_rate"),
+        ({"grpo_learning_rate": 1}, "there is no option 'grpo_learning_rate': it is grpo.learning_rate"),
+        ({"grpo_steps": 3}, r"there is no option 'grpo_steps'; did you mean 'grpo\.max_steps'\?"),
+        ({"lora": {"rank": 8}}, r"there is no option 'lora\.rank'; did you mean 'lora\.r'\?"),
+        ({"max_turn": 3}, r"there is no option 'max_turn'; did you mean 'limits\.max_turns'\?"),
+        ({"quiet": True}, "there is no option 'quiet'; the options and their groups are seed, tool_prompt, "),
+        ({"trl": {"quiet": True}}, r"there is no option 'trl\.quiet'; the options of trl are optim, "),
+        ({"curriculum": "intent"}, "curriculum is a group of options; give a mapping of by, tiers, "),
+        ({"seed": 1, "seed.of": 3}, "option seed.of: 'seed' is 1 and has no options of its own"),
+    ],
+)
+def test_a_name_that_is_no_option_leads_to_the_one_that_was_meant(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(sdk.ConfigError, match=said):
+        TrainConfig.of(options)
+
+
+def test_every_way_to_write_a_config_gives_the_same(tmp_path: Path) -> None:
+    wanted = TrainConfig(grpo=GrpoOptions(max_steps=40, learning_rate=1e-6), seed=3)
+    (tmp_path / "config.json").write_text('{"grpo": {"max_steps": 40, "learning_rate": 1e-6}, "seed": 3}')
+    (tmp_path / "config.yaml").write_text("seed: 3\ngrpo:\n  max_steps: 40\n  learning_rate: 1e-6\n")
+    for given in (
+        {"grpo": {"max_steps": 40, "learning_rate": 1e-6}, "seed": 3},
+        {"grpo": GrpoOptions(max_steps=40), "grpo.learning_rate": 1e-6, "seed": 3},
+        {"grpo.max_steps": 40, "grpo.learning_rate": 1e-6, "seed": 3},
+        tmp_path / "config.json",
+        str(tmp_path / "config.yaml"),
+    ):
+        assert TrainConfig.of(given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("config.yaml", "grpo: [", "is not valid YAML: while parsing"),
+        ("config.yml", "- 1", "holds a list; it must hold one object"),
+        ("config.json", "{", "is not valid JSON: line 1"),
+    ],
+)
+def test_a_config_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(sdk.ConfigError, match=rf"{name}.* {said}"):
+        TrainConfig.of(tmp_path / name)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"engine": "vllm", "vllm": {"environment": {"HF_TOKEN": "hf_hidden"}}, "reference_every": 3},
+        {"engine": "vllm", "vllm": {"environment": {"HF_TOKEN": "hf_hidden"}}, "grpo.ref_model_sync_steps": 3},
         {"vllm": {"environment": {"HF_TOKEN": ["hf_hidden"]}}},
         {"vllm": {"environment": {"HF_TOKEN": "hf_hidden"}, "urls": ["http://127.0.0.1:8000"]}},
         {"vllm": {"urls": ["http://user:hf_hidden@127.0.0.1:8000"]}},
@@ -85,5 +154,5 @@ def test_no_error_shows_what_may_be_a_key(options: dict[str, Any]) -> None:
 
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(sdk.ConfigError, match=r"config\.json' is no JSON: it is not text in UTF-8"):
+    with pytest.raises(sdk.ConfigError, match=r"config\.json' is not valid JSON: it is not text in UTF-8"):
         TrainConfig.of(tmp_path / "config.json")

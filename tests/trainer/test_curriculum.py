@@ -34,7 +34,7 @@ def group(task: Task, step: int, scores: list[float]) -> list[Rollout]:
 
 
 def test_a_step_takes_different_tasks_and_an_epoch_takes_each_once() -> None:
-    config = TrainConfig(prompts_per_step=3, group_size=2, seed=5)
+    config = TrainConfig.of({"grpo.prompts_per_step": 3, "grpo.num_generations": 2, "seed": 5})
     epochs = [[tasks_of_step(step, 12, config) for step in range(e * 4, e * 4 + 4)] for e in range(3)]
     for epoch in epochs:
         assert sorted(task for step in epoch for task in step) == list(range(12))
@@ -45,7 +45,7 @@ def test_a_step_takes_different_tasks_and_an_epoch_takes_each_once() -> None:
 @given(st.integers(0, 200), st.integers(1, 40), st.integers(1, 8))
 def test_the_tasks_of_a_step_are_always_different(step: int, count: int, size: int) -> None:
     assume(size <= count)
-    tasks = tasks_of_step(step, count, TrainConfig(prompts_per_step=size))
+    tasks = tasks_of_step(step, count, TrainConfig.of({"grpo.prompts_per_step": size}))
     assert len(set(tasks)) == size
     assert set(tasks) <= set(range(count))
 
@@ -53,7 +53,7 @@ def test_the_tasks_of_a_step_are_always_different(step: int, count: int, size: i
 def test_kinds_whose_groups_differ_are_taken_more_often_and_none_is_forgotten() -> None:
     tasks = tasks_of_kinds(learned=40, learning=40, hopeless=40)
     scores = {"learned": [1.0] * 8, "learning": [0.0, 1.0] * 4, "hopeless": [0.0] * 8}
-    curriculum = Curriculum(tasks, TrainConfig(prompts_per_step=6, curriculum="intent"))
+    curriculum = Curriculum(tasks, TrainConfig.of({"grpo.prompts_per_step": 6, "curriculum.by": "intent"}))
     taken: Counter[str] = Counter()
     for step in range(40):
         chosen = curriculum.choose(step)
@@ -67,13 +67,15 @@ def test_kinds_whose_groups_differ_are_taken_more_often_and_none_is_forgotten() 
 
 
 def test_before_anything_was_seen_the_kinds_have_even_shares() -> None:
-    curriculum = Curriculum(tasks_of_kinds(a=50, b=5, c=9), TrainConfig(prompts_per_step=6, curriculum="intent"))
+    curriculum = Curriculum(
+        tasks_of_kinds(a=50, b=5, c=9), TrainConfig.of({"grpo.prompts_per_step": 6, "curriculum.by": "intent"})
+    )
     assert Counter(task.tags["intent"] for task in curriculum.choose(0)) == {"a": 2, "b": 2, "c": 2}
 
 
 def test_a_curriculum_rebuilt_from_the_rollouts_chooses_the_same_tasks() -> None:
     tasks = tasks_of_kinds(a=7, b=9, c=3)
-    config = TrainConfig(prompts_per_step=4, curriculum="intent", seed=3)
+    config = TrainConfig.of({"grpo.prompts_per_step": 4, "curriculum.by": "intent", "seed": 3})
     first, seen = Curriculum(tasks, config), []
     for step in range(6):
         for place, task in enumerate(first.choose(step)):
@@ -97,7 +99,10 @@ def test_a_step_of_a_curriculum_is_full_and_its_tasks_are_different(
     sizes: dict[str, int], data: st.DataObject, size: int, seed: int
 ) -> None:
     assume(size <= sum(sizes.values()))
-    curriculum = Curriculum(tasks_of_kinds(**sizes), TrainConfig(prompts_per_step=size, curriculum="intent", seed=seed))
+    curriculum = Curriculum(
+        tasks_of_kinds(**sizes),
+        TrainConfig.of({"grpo.prompts_per_step": size, "curriculum.by": "intent", "seed": seed}),
+    )
     for step in range(4):
         chosen = curriculum.choose(step)
         assert len({task.id for task in chosen}) == size
@@ -108,7 +113,9 @@ def test_a_step_of_a_curriculum_is_full_and_its_tasks_are_different(
 
 
 def test_every_task_of_a_kind_is_taken_once_before_one_is_taken_again() -> None:
-    curriculum = Curriculum(tasks_of_kinds(a=6), TrainConfig(prompts_per_step=2, curriculum="intent"))
+    curriculum = Curriculum(
+        tasks_of_kinds(a=6), TrainConfig.of({"grpo.prompts_per_step": 2, "curriculum.by": "intent"})
+    )
     taken = []
     for step in range(3):
         for task in curriculum.choose(step):
@@ -118,13 +125,21 @@ def test_every_task_of_a_kind_is_taken_once_before_one_is_taken_again() -> None:
 
 
 def test_steps_that_are_chosen_ahead_take_other_tasks_than_those_before_them() -> None:
-    curriculum = Curriculum(tasks_of_kinds(a=9, b=9), TrainConfig(prompts_per_step=6, curriculum="intent"))
+    curriculum = Curriculum(
+        tasks_of_kinds(a=9, b=9), TrainConfig.of({"grpo.prompts_per_step": 6, "curriculum.by": "intent"})
+    )
     ahead = [curriculum.choose(step) for step in range(3)]  # before anything of them was played
     assert len({task.id for tasks in ahead for task in tasks}) == 18
 
 
 def test_a_task_taken_while_one_before_it_rests_is_not_taken_again_before_the_others() -> None:
-    config = TrainConfig(prompts_per_step=1, curriculum="intent", difficulty_filter=(0.1, 0.9), difficulty_rest=9)
+    config = TrainConfig.of(
+        {
+            "grpo.prompts_per_step": 1,
+            "curriculum.by": "intent",
+            "curriculum.difficulty_filter": (0.1, 0.9),
+        }
+    )
     fresh = Curriculum(tasks_of_kinds(a=4), config)
     first, second, third, fourth = (fresh.choose(step)[0] for step in range(4))
     curriculum = Curriculum(tasks_of_kinds(a=4), config)
@@ -139,7 +154,7 @@ def test_a_task_taken_while_one_before_it_rests_is_not_taken_again_before_the_ot
 
 def test_groups_that_could_not_be_scored_say_nothing_of_their_kind() -> None:
     tasks = tasks_of_kinds(a=8, b=8)
-    curriculum = Curriculum(tasks, TrainConfig(prompts_per_step=4, curriculum="intent"))
+    curriculum = Curriculum(tasks, TrainConfig.of({"grpo.prompts_per_step": 4, "curriculum.by": "intent"}))
     broken = group(tasks[0], 0, [1.0, 0.0])
     for rollout in broken:
         rollout.verdict = None
@@ -168,7 +183,7 @@ def test_any_part_of_the_demonstrations_holds_each_kinds_share(sizes: dict[str, 
 @pytest.mark.parametrize("curriculum", [None, "intent"])
 def test_groups_without_signal_are_replaced_by_other_tasks_in_the_same_step(curriculum: str | None) -> None:
     tasks = tasks_of_kinds(a=5, b=5)
-    curriculum_ = Curriculum(tasks, TrainConfig(prompts_per_step=4, curriculum=curriculum))
+    curriculum_ = Curriculum(tasks, TrainConfig.of({"grpo.prompts_per_step": 4, "curriculum.by": curriculum}))
     first = curriculum_.choose(0)
     taken = [task.id for task in first]
     more = curriculum_.choose_more(0, 1, 4, taken)

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 # One rollout at a time: which others share a batch changes the last bit of a sampler's log-probabilities.
-PLAIN: dict[str, Any] = {"checkpoint_every": 2, "concurrency": 1, "validation": None}
+PLAIN: dict[str, Any] = {"grpo.save_steps": 2, "rollouts.concurrency": 1, "evaluation.validation": None}
 ADAPTERS: dict[str, Any] = {
-    **{"lora_rank": 2, "learning_rate": 1e-3, "kl_coefficient": 0.1, "reference_every": 1, "checkpoint_every": 1},
+    **{"lora.r": 2, "grpo.learning_rate": 1e-3, "grpo.beta": 0.1, "grpo.ref_model_sync_steps": 1, "grpo.save_steps": 1},
     **{
-        "grpo_steps": 3,
-        "concurrency": 1,
-        "validation": None,
-        "difficulty_filter": [0.3, 0.7],
-        "tokens_per_micro_batch": 256,
+        "grpo.max_steps": 3,
+        "rollouts.concurrency": 1,
+        "evaluation.validation": None,
+        "curriculum.difficulty_filter": [0.3, 0.7],
+        "batching.tokens_per_micro_batch": 256,
     },
 }
 FOLDER, TRAINER = "sdk.traces.run_folder:RunFolder", "transformers.trainer:Trainer"
@@ -30,10 +30,10 @@ SCENARIOS: list[tuple[str, dict[str, Any], tuple[str, int] | None]] = [
     ("in the warm start", PLAIN, ("sdk.trainer.warm_start:WarmStartTrainer.training_step", 2)),
     ("between the weights of a checkpoint and its optimiser", PLAIN, (f"{TRAINER}._save_optimizer_and_scheduler", 1)),
     ("among the rollouts of a step", PLAIN, (f"{FOLDER}.append_rollout", 31)),
-    ("between the last step and its checkpoint", PLAIN, ("sdk.trainer.grpo:RolloutTrainer._save_checkpoint", 2)),
-    ("while the weights are chosen", PLAIN, ("sdk.trainer.checkpoint_selection:_measure", 3)),
+    ("between the last step and its checkpoint", PLAIN, ("sdk.trainer.grpo:RolloutTrainer.save_model", 2)),
+    ("while the weights are chosen", PLAIN, ("sdk.trainer.validation:_measure", 3)),
     ("never with adapters", ADAPTERS, None),
-    ("with adapters between steps", ADAPTERS, ("sdk.trainer.grpo:RolloutTrainer._prepare_inputs", 3)),
+    ("with adapters between steps", ADAPTERS, ("sdk.trainer.grpo:RolloutTrainer.training_step", 3)),
 ]
 
 

@@ -17,12 +17,12 @@ from sdk.trainer.grpo import Reference
 from sdk.trainer.lora import keep_model, load_kept, merged_state, plain_model, with_adapters
 from sdk.trainer.shared_prefix import share_prefixes
 
-LORA = {**TINY, "lora_rank": 4, "learning_rate": 1e-3, "grpo_steps": 2}
+LORA = {**TINY, "lora.r": 4, "grpo.learning_rate": 1e-3, "grpo.max_steps": 2}
 
 
 def adapted(folder: Path, *, seed: int = 0, moved: bool = True) -> Any:
     """The tiny model with adapters that do something."""
-    model = with_adapters(load_model(str(folder)).model, TrainConfig(lora_rank=4, seed=seed))
+    model = with_adapters(load_model(str(folder)).model, TrainConfig.of({"lora.r": 4, "seed": seed}))
     if moved:
         torch.manual_seed(5)
         with torch.no_grad():
@@ -105,7 +105,7 @@ def test_what_is_kept_can_be_gone_on_from_and_is_bit_equal(tiny_model_dir: Path,
 def test_a_run_with_lora_leaves_the_merged_model_and_the_adapter(
     tiny_model_dir: Path, tmp_path: Path, shared_prefix: bool
 ) -> None:
-    config = {**LORA, "shared_prefix": shared_prefix, "kl_coefficient": 0.01, "reference_every": 1}
+    config = {**LORA, "batching.shared_prefix": shared_prefix, "grpo.beta": 0.01, "grpo.ref_model_sync_steps": 1}
     run = sdk.train([add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", config)
     assert run.report.run["trained_parameters"] < run.report.run["parameters"] / 10
     merged, base = load_model(str(run.model_dir)).model, load_model(str(tiny_model_dir)).model
@@ -126,5 +126,5 @@ def test_a_run_with_lora_leaves_the_merged_model_and_the_adapter(
 
 
 def test_an_alpha_without_adapters_is_refused() -> None:
-    with pytest.raises(sdk.ConfigError, match="lora_alpha does nothing while lora_rank is 0"):
-        TrainConfig.of({"lora_alpha": 16})
+    with pytest.raises(sdk.ConfigError, match="lora_alpha does nothing while r is 0"):
+        TrainConfig.of({"lora.lora_alpha": 16})

@@ -27,11 +27,11 @@ COMPLETIONS = {0.5: [8, 9, 10], -1.5: [8, 12]}
 DRIFTS = {0.5: [0.4, -0.3, 0.2], -1.5: [-0.5, 0.1]}
 """Log of the ratio of each token: how much more probable the trainer finds it than the sampler did."""
 OPTIONS: dict[str, dict[str, Any]] = {
-    "gspo": {"loss_type": "grpo", "trl": {"importance_sampling_level": "sequence"}},
-    "cispo": {"loss_type": "cispo", "clip_high": 1.3},
-    "sapo": {"loss_type": "sapo", "trl": {"sapo_temperature_pos": 1.5, "sapo_temperature_neg": 2.0}},
-    "luspo": {"loss_type": "luspo"},
-    "vespo": {"loss_type": "vespo", "trl": {"vespo_k_neg": 1.0, "vespo_lambda_neg": 0.5}},
+    "gspo": {"grpo.loss_type": "grpo", "grpo.importance_sampling_level": "sequence"},
+    "cispo": {"grpo.loss_type": "cispo", "grpo.epsilon_high": 1.3},
+    "sapo": {"grpo.loss_type": "sapo", "trl": {"sapo_temperature_pos": 1.5, "sapo_temperature_neg": 2.0}},
+    "luspo": {"grpo.loss_type": "luspo"},
+    "vespo": {"grpo.loss_type": "vespo", "trl": {"vespo_k_neg": 1.0, "vespo_lambda_neg": 0.5}},
 }
 
 
@@ -94,8 +94,8 @@ def test_a_loss_and_its_gradient_are_those_of_its_paper(
     expected.backward()
     gradients = [weights.grad.clone() for weights in model.parameters()]
     model.zero_grad()
-    trainer = trainer_of(model_and_tokenizer, tmp_path, rows, shared_prefix=shared, **OPTIONS[name])
-    found = trainer.compute_loss(trainer.model, trainer._prepare_inputs(None))
+    trainer = trainer_of(model_and_tokenizer, tmp_path, rows, **{"batching.shared_prefix": shared}, **OPTIONS[name])
+    found = trainer.compute_loss(trainer.model, trainer.next_inputs())
     assert found.item() == pytest.approx(expected.item(), rel=1e-4)
     found.backward()
     assert_same([weights.grad for weights in trainer.model.parameters()], gradients)
@@ -109,7 +109,7 @@ def trainer_of(
     trainer = make_trainer(
         loaded.model,
         loaded.tokenizer,
-        config=TrainConfig(group_size=2, prompts_per_step=1, grpo_steps=1, **options),
+        config=TrainConfig.of({"grpo.num_generations": 2, "grpo.prompts_per_step": 1, "grpo.max_steps": 1, **options}),
         output_dir=str(folder),
         collect=lambda step: Batch(groups=[rows], stats=stats),
         publisher=Nowhere(),
@@ -132,9 +132,9 @@ def test_rows_far_from_the_sampler_are_left_out_by_the_sampler_s_probabilities_a
     )
     losses = []
     for threshold in (0.4, 0.6):
-        options = {"importance_correction": "truncate", "trl": {"off_policy_mask_threshold": threshold}}
-        trainer = trainer_of(model_and_tokenizer, tmp_path, [TrainRow(tokens, -1.0)], **options)
-        losses.append(trainer.compute_loss(trainer.model, trainer._prepare_inputs(None)).item())
+        options = {"importance_sampling_mode": "token_truncate", "off_policy_mask_threshold": threshold}
+        trainer = trainer_of(model_and_tokenizer, tmp_path, [TrainRow(tokens, -1.0)], off_policy=options)
+        losses.append(trainer.compute_loss(trainer.model, trainer.next_inputs()).item())
     assert losses == [0.0, pytest.approx(math.exp(-0.5), rel=1e-4)]
 
 
@@ -151,9 +151,9 @@ def test_experts_are_balanced_as_much_whatever_the_loss_and_the_parts(
     losses = []
     for coefficient in (0.0, 0.5):
         loaded = LoadedModel(model, model_and_tokenizer.tokenizer, "tiny")
-        options = {"trl": {"router_aux_loss_coef": coefficient}, "tokens_per_micro_batch": budget}
-        trainer = trainer_of(loaded, tmp_path, rows, scored_rows=5, loss_type=loss_type, **options)
-        losses.append(trainer.compute_loss(trainer.model, trainer._prepare_inputs(None)).item())
+        options = {"trl": {"router_aux_loss_coef": coefficient}, "batching.tokens_per_micro_batch": budget}
+        trainer = trainer_of(loaded, tmp_path, rows, scored_rows=5, **{"grpo.loss_type": loss_type}, **options)
+        losses.append(trainer.compute_loss(trainer.model, trainer.next_inputs()).item())
         assert len(trainer._micro_batches[0]) == (2 if budget else 1)
     parts = [[0], [1]] if budget else [[0, 1]]
     balances = []
@@ -169,26 +169,38 @@ def test_experts_are_balanced_as_much_whatever_the_loss_and_the_parts(
 
 @pytest.mark.parametrize("loss_type", LOSSES)
 def test_every_loss_of_trls_is_taken_by_its_name(loss_type: str) -> None:
-    assert TrainConfig.of({"loss_type": loss_type, "clip_high": 5.0 if loss_type == "cispo" else 0.28})
+    assert TrainConfig.of({"grpo.loss_type": loss_type, "grpo.epsilon_high": 5.0 if loss_type == "cispo" else 0.28})
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"loss_type": "cispo"}, "clip_high is 0.28, and loss_type cispo takes it as .* set clip_high to 5.0"),
-        ({"loss_type": "cispo", "clip_high": 5.0, "clip_low": 0.1}, "clip_low does nothing in loss_type cispo"),
-        ({"loss_type": "sapo", "clip_high": 0.3}, "clip_high does nothing in loss_type sapo"),
-        ({"loss_type": "vespo", "trl": {"delta": 2.0}}, "delta does nothing in loss_type vespo"),
-        ({"trl": {"vespo_k_pos": 2.0}}, "vespo_k_pos does nothing in loss_type dapo"),
-        ({"loss_type": "vespo", "trl": {"sapo_temperature_pos": 2.0}}, "sapo_temperature_pos does nothing"),
-        ({"loss_type": "vespo", "importance_correction": "truncate"}, "would hide from loss_type vespo .* to none"),
-        ({"loss_type": "sapo", "importance_correction": "mask"}, "would hide from loss_type sapo .* to none"),
-        ({"trl": {"off_policy_mask_threshold": -0.1}}, "is -0.1; give a mean difference in nats, 0 or more"),
-        ({"trl": {"use_bias_correction_kl": True}}, "does nothing while kl_coefficient is 0"),
-        ({"loss_type": "luspo", "trl": {"importance_sampling_level": "token"}}, "luspo weighs whole rows; leave"),
-        ({"loss_type": "vespo", "trl": {"importance_sampling_level": "sequence"}}, "vespo makes its ratios of rows"),
-        ({"trl": {"importance_sampling_level": "turn"}}, "is 'turn'; choose 'token' or 'sequence'"),
-        ({"loss_type": "gspo"}, "loss_type"),
+        ({"grpo.loss_type": "cispo"}, "epsilon_high is 0.28, and loss_type cispo takes .* set epsilon_high to 5.0"),
+        (
+            {"grpo.loss_type": "cispo", "grpo.epsilon_high": 5.0, "grpo.epsilon": 0.1},
+            "epsilon does nothing in loss_type cispo",
+        ),
+        ({"grpo.loss_type": "sapo", "grpo.epsilon_high": 0.3}, "epsilon_high does nothing in loss_type sapo"),
+        ({"grpo.loss_type": "vespo", "grpo.delta": 2.0}, "delta does nothing in loss_type vespo"),
+        ({"trl": {"vespo_k_pos": 2.5}}, "trl.vespo_k_pos does nothing in grpo.loss_type dapo"),
+        ({"grpo.loss_type": "vespo", "trl": {"sapo_temperature_pos": 2.0}}, "trl.sapo_temperature_pos does nothing"),
+        (
+            {"grpo.loss_type": "vespo", "off_policy.importance_sampling_mode": "token_truncate"},
+            "would hide from grpo.loss_type vespo .* to none",
+        ),
+        (
+            {"grpo.loss_type": "sapo", "off_policy.importance_sampling_mode": "token_mask"},
+            "would hide from grpo.loss_type sapo .* to none",
+        ),
+        ({"off_policy.off_policy_mask_threshold": -0.1}, "option off_policy.off_policy_mask_threshold is -0.1: "),
+        ({"trl": {"use_bias_correction_kl": False}}, "does nothing while grpo.beta is 0"),
+        ({"grpo.loss_type": "luspo", "grpo.importance_sampling_level": "token"}, "luspo weighs whole rows; leave"),
+        (
+            {"grpo.loss_type": "vespo", "grpo.importance_sampling_level": "sequence"},
+            "vespo makes its ratios of rows",
+        ),
+        ({"grpo.importance_sampling_level": "turn"}, "is 'turn': Input should be 'token' or 'sequence'"),
+        ({"grpo.loss_type": "gspo"}, "loss_type"),
     ],
 )
 def test_options_that_a_loss_does_not_read_are_refused(options: dict[str, Any], said: str) -> None:

@@ -110,14 +110,18 @@ def step_batch() -> Batch:
     return Batch(groups=groups, stats=BatchStats(scored_tokens=35, scored_rows=9))
 
 
+def parts(budget: int | None) -> dict[str, Any]:
+    return {"batching.tokens_per_micro_batch": budget}
+
+
 def trainer_for(model_dir: Path, output_dir: Path, **options: Any) -> RolloutTrainer:
     loaded = load_model(str(model_dir))
-    if options.get("loss_type") == "cispo":
-        options["clip_high"] = 5.0
+    if options.get("grpo.loss_type") == "cispo":
+        options["grpo.epsilon_high"] = 5.0
     trainer = make_trainer(
         loaded.model,
         loaded.tokenizer,
-        config=TrainConfig(group_size=2, prompts_per_step=1, grpo_steps=1, **options),
+        config=TrainConfig.of({"grpo.num_generations": 2, "grpo.prompts_per_step": 1, "grpo.max_steps": 1, **options}),
         output_dir=str(output_dir),
         collect=lambda step: step_batch(),
         publisher=Nowhere(),
@@ -130,7 +134,7 @@ def trainer_for(model_dir: Path, output_dir: Path, **options: Any) -> RolloutTra
 def step_of(trainer: RolloutTrainer) -> tuple[float, list[torch.Tensor]]:
     trainer.model.train()
     trainer.model.zero_grad()
-    loss = trainer.compute_loss(trainer.model, trainer._prepare_inputs(None))
+    loss = trainer.compute_loss(trainer.model, trainer.next_inputs())
     loss.backward()
     return loss.item(), [weight.grad.clone() for weight in trainer.model.parameters()]
 
@@ -140,8 +144,7 @@ def test_parts_by_a_budget_give_the_loss_and_the_gradient_of_the_whole_step(
     tiny_model_dir: Path, tmp_path: Path, loss_type: str
 ) -> None:
     whole, parted = (
-        trainer_for(tiny_model_dir, tmp_path, loss_type=loss_type, tokens_per_micro_batch=budget)
-        for budget in (None, 28)
+        trainer_for(tiny_model_dir, tmp_path, **{"grpo.loss_type": loss_type}, **parts(budget)) for budget in (None, 28)
     )
     (loss, gradients), (same, others) = step_of(whole), step_of(parted)
     assert len(parted._micro_batches[0]) >= 3
@@ -161,9 +164,10 @@ def test_the_entropy_bonus_weighs_the_same_however_many_parts_a_step_has(
 ) -> None:
     def bonus(budget: int | None) -> list[torch.Tensor]:
         """The gradient of the bonus alone."""
+        options = {"grpo.loss_type": loss_type, **parts(budget)}
         with_it, without = (
-            step_of(trainer_for(tiny_model_dir, tmp_path, loss_type=loss_type, tokens_per_micro_batch=budget, trl=trl))
-            for trl in ({"entropy_coef": 10.0}, {})
+            step_of(trainer_for(tiny_model_dir, tmp_path, **{**options, "grpo.entropy_coef": weight}))
+            for weight in (10.0, 0.0)
         )
         return [one - other for one, other in zip(with_it[1], without[1], strict=True)]
 
@@ -171,10 +175,12 @@ def test_the_entropy_bonus_weighs_the_same_however_many_parts_a_step_has(
 
 
 def test_rollouts_that_are_larger_than_a_part_are_trained_and_counted(tiny_model_dir: Path, tmp_path: Path) -> None:
-    trainer = trainer_for(tiny_model_dir, tmp_path, tokens_per_micro_batch=24)
+    trainer = trainer_for(tiny_model_dir, tmp_path, **parts(24))
     step_of(trainer)
-    assert trainer._metrics["train"]["rows_over_budget"] == [3]  # of 26 tokens each; the others have 23
-    assert trainer._metrics["train"]["micro_batches"] == [7]
+    figures: dict[str, float] = {}
+    trainer.log(figures)
+    assert figures["rows_over_budget"] == 3  # of 26 tokens each; the others have 23
+    assert figures["micro_batches"] == 7
 
 
 def test_layers_computed_again_give_the_same_gradient_bit_for_bit_and_keep_less() -> None:
@@ -235,10 +241,10 @@ def test_the_logits_are_never_all_there(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_bf16_computes_in_bfloat16_and_keeps_the_weights_in_float32(tiny_model_dir: Path, tmp_path: Path) -> None:
-    exact, rough = (trainer_for(tiny_model_dir, tmp_path, bf16=bf16) for bf16 in (False, True))
+    exact, rough = (trainer_for(tiny_model_dir, tmp_path, **{"batching.bf16": bf16}) for bf16 in (False, True))
     exact_loss, exact_gradients = step_of(exact)
     with rough.compute_loss_context_manager():
-        loss = rough.compute_loss(rough.model.train(), rough._prepare_inputs(None))
+        loss = rough.compute_loss(rough.model.train(), rough.next_inputs())
     loss.backward()
     gradients = [weight.grad for weight in rough.model.parameters()]
     assert {weight.dtype for weight in rough.model.parameters()} == {g.dtype for g in gradients} == {torch.float32}
@@ -250,7 +256,9 @@ def test_bf16_computes_in_bfloat16_and_keeps_the_weights_in_float32(tiny_model_d
     assert 0 < error < 0.1 * norm
 
 
-@pytest.mark.parametrize("options", [{"gradient_checkpointing": True, "bf16": True, "tokens_per_micro_batch": 28}])
+@pytest.mark.parametrize(
+    "options", [{"batching.gradient_checkpointing": True, "batching.bf16": True, "batching.tokens_per_micro_batch": 28}]
+)
 def test_a_step_with_every_way_of_saving_memory_moves_the_weights(
     tiny_model_dir: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -269,4 +277,4 @@ def test_an_8_bit_optimiser_without_its_library_is_refused(monkeypatch: pytest.M
 
 def test_two_ways_of_planning_parts_are_refused() -> None:
     with pytest.raises(sdk.ConfigError, match="micro_batches is 2 beside tokens_per_micro_batch"):
-        TrainConfig.of({"micro_batches": 2, "tokens_per_micro_batch": 4096})
+        TrainConfig.of({"batching.micro_batches": 2, "batching.tokens_per_micro_batch": 4096})

@@ -105,7 +105,7 @@ def test_the_loss_that_balances_experts_is_that_of_trl_over_padded_rows(name: st
 def test_a_family_that_a_tree_cannot_express_is_refused_with_the_way_out(name: str) -> None:
     with pytest.raises(ModelError, match=REFUSED[name]) as refused:
         share_prefixes(tiny(name))
-    assert "config={'shared_prefix': False}" in str(refused.value)
+    assert "config={'batching': {'shared_prefix': False}}" in str(refused.value)
 
 
 def test_a_window_of_which_mask_and_attention_tell_different_things_is_found_however_long_it_is() -> None:

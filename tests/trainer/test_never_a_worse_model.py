@@ -11,12 +11,12 @@ import pytest
 
 import sdk
 from sdk.cli.quickstart_options import quickstart_options
-from sdk.evidence.weight_digests import files_digest
+from sdk.evidence.saved_weights import files_digest
 from sdk.tasks import ThreeWaySplit
 from sdk.traces import RunFolder
 from sdk.trainer.callbacks import ThinCheckpoints
-from sdk.trainer.checkpoint_selection import choose
 from sdk.trainer.sides import choose_sides, settle
+from sdk.trainer.validation import choose
 
 SHORT = {"max_turns": 2, "max_turn_tokens": 40, "max_tokens": 64}
 
@@ -74,9 +74,21 @@ def rollouts(**scores: float | None) -> list[sdk.Rollout]:
 @pytest.mark.timeout(400)
 def test_grpo_that_ruins_the_model_hands_over_the_warm_start_and_says_so(tmp_path: Path) -> None:
     config = {
-        **{"warm_start_steps": 6, "grpo_steps": 2, "prompts_per_step": 2, "group_size": 3, "learning_rate": 0.01},
-        **{"probe_tasks": 0, "heldout": 3, "limits": SHORT, "success_threshold": 0.9, "weights_digests": "kept"},
-        "negative_weight": 0,  # rollouts that are all alike would cancel, and nothing would change
+        **{
+            "warm_start.max_steps": 6,
+            "grpo.max_steps": 2,
+            "grpo.prompts_per_step": 2,
+            "grpo.num_generations": 3,
+            "grpo.learning_rate": 0.01,
+        },
+        **{
+            "probes.tasks": 0,
+            "evaluation.heldout": 3,
+            "limits": SHORT,
+            "evaluation.success_threshold": 0.9,
+            "weights_digests": "kept",
+        },
+        "grpo.entropy_coef": 1.0,  # rollouts that are all alike would cancel, and nothing would change
     }
     heard = Heard()
     tasks = [task(n) for n in range(19)]
@@ -154,7 +166,12 @@ def right_untrained(rollout: sdk.Rollout) -> float:
 def test_a_run_that_only_loses_ends_with_the_weights_it_began_with_and_goes_on_so(
     tiny_model_dir: Path, tmp_path: Path
 ) -> None:
-    config = {"grpo_steps": 2, "group_size": 2, "probe_tasks": 0, "limits": {"max_turns": 1, "max_turn_tokens": 4}}
+    config = {
+        "grpo.max_steps": 2,
+        "grpo.num_generations": 2,
+        "probes.tasks": 0,
+        "limits": {"max_turns": 1, "max_turn_tokens": 4},
+    }
     words = [f"Where is order {n}?" for n in range(10)]
     heard = Heard()
     run = sdk.train([read_order], words, right_untrained, tiny_model_dir, tmp_path / "run", config, progress=heard)
@@ -187,27 +204,32 @@ def test_functions_ten_strings_and_a_lambda_train_to_the_end(tiny_model_dir: Pat
         lambda rollout: "on its way" in rollout.answer,
         tiny_model_dir,
         tmp_path / "run",
-        {"grpo_steps": 1, "limits": {"max_turns": 1, "max_turn_tokens": 4}},
+        {"grpo.max_steps": 1, "limits": {"max_turns": 2, "max_turn_tokens": 4}},
         progress=heard,
     )
-    assert list(run.report.conditions) == ["untrained", "after GRPO"]
+    assert list(run.report.conditions)[:3] == ["untrained", "after warm start", "after GRPO"]
     said = "\n".join(heard.lines)
-    assert f"none of the {len(train)} training tasks has a demonstration: there is no warm start" in said
+    assert f"demonstrations found: {len(train)} for {len(train)} tasks ({len(train)} of 1 call)" in said
     assert f"{len(train)} tasks in a step: there are no more to begin with" in said
     options = RunFolder.open_to_read(run.run_dir).config["train"]
-    assert [options[name] for name in ("warm_start_steps", "prompts_per_step", "validation")] == [
-        *(0, len(train), len(aside))
-    ]
+    assert options["warm_start"]["max_steps"] == 10
+    assert options["grpo"]["prompts_per_step"] == len(train)
+    assert options["evaluation"]["validation"] == len(aside)
 
 
 def test_without_tasks_kept_aside_the_run_says_what_is_lost(tiny_model_dir: Path, tmp_path: Path) -> None:
     heard = Heard()
-    config = {"grpo_steps": 1, "group_size": 2, "validation": 0, "limits": {"max_turns": 1, "max_turn_tokens": 4}}
+    config = {
+        "grpo.max_steps": 1,
+        "grpo.num_generations": 2,
+        "evaluation.validation": 0,
+        "limits": {"max_turns": 1, "max_turn_tokens": 4},
+    }
     words = [f"Where is order {n}?" for n in range(4)]
     run = sdk.train([read_order], words, lambda _: False, tiny_model_dir, tmp_path / "run", config, progress=heard)
     assert (
-        "no task is kept aside to choose weights on (validation is 0): the run ends with its last weights, also where "
-        "they are worse than those it began with"
+        "no task is kept aside to choose weights on (evaluation.validation is 0): the run ends with its last weights, "
+        "also where they are worse than those it began with"
     ) in heard.lines
     assert "No task was kept aside to choose on: the last weights are handed over, better or worse." in str(run.report)
 
@@ -216,26 +238,30 @@ def test_the_defaults_are_what_the_quickstart_found_over_several_seeds() -> None
     found = quickstart_options()
     shown = [sdk.Task.model_validate(task(n)) for n in range(40)]
     settled, _ = settle(sdk.TrainConfig(), ThreeWaySplit(shown, [], []))
-    for name in (
-        *("learning_rate", "learning_rate_rise", "learning_rate_fall", "grpo_steps", "prompts_per_step", "group_size"),
-        *("micro_batches", "warm_start_steps", "warm_start_batch", "warm_start_learning_rate"),
-    ):
-        assert getattr(settled, name) == getattr(found, name), name
     sides = ThreeWaySplit(shown[8:], shown[:8], [])
-    assert settle(found, sides)[0] == found, "what is set stays as it is"
+    quickstart, _ = settle(found, sides)
+    assert settled.warm_start == quickstart.warm_start
+    assert settled.batching == quickstart.batching
+    assert settled.grpo == quickstart.grpo.model_copy(update={"save_steps": settled.grpo.save_steps})
+    assert settle(quickstart, sides)[0] == quickstart, "what is set stays as it is"
 
 
 @pytest.mark.parametrize(
-    ("options", "rise_and_fall"),
+    ("options", "warmup", "arguments"),
     [
-        ({"grpo_steps": 3}, (0, 1)),
-        ({"grpo_steps": 60}, (10, 20)),
-        ({"grpo_steps": 60, "learning_rate_rise": 0}, (0, 20)),
-        ({"grpo_steps": 60, "trl": {"lr_scheduler_type": "linear"}}, (0, 0)),
+        ({"max_steps": 3}, 1, {"num_decay_steps": 1, "decay_type": "linear"}),
+        ({"max_steps": 60}, 10, {"num_decay_steps": 20, "decay_type": "linear"}),
+        ({"max_steps": 60, "warmup_steps": 0}, 0, {"num_decay_steps": 20, "decay_type": "linear"}),
+        ({"max_steps": 60, "warmup_steps": 50}, 50, {"num_decay_steps": 11, "decay_type": "linear"}),
+        ({"max_steps": 60, "lr_scheduler_type": "linear"}, 0, None),
     ],
 )
-def test_the_rate_rises_and_falls_with_the_length_of_the_run(options: dict[str, Any], rise_and_fall: Any) -> None:
-    assert sdk.TrainConfig.of(options).rise_and_fall == rise_and_fall
+def test_the_schedule_follows_the_length_of_the_run_and_the_run_records_it(
+    options: dict[str, Any], warmup: int, arguments: dict[str, Any] | None
+) -> None:
+    tasks = ThreeWaySplit([sdk.Task.model_validate(task(n)) for n in range(8)], [], [])
+    settled, _ = settle(sdk.TrainConfig.of({"grpo": options}), tasks)
+    assert (settled.grpo.warmup_steps, settled.grpo.lr_scheduler_kwargs) == (warmup, arguments)
 
 
 def test_tasks_are_kept_aside_only_where_enough_are_left_for_a_step_and_a_warm_start() -> None:
@@ -243,20 +269,31 @@ def test_tasks_are_kept_aside_only_where_enough_are_left_for_a_step_and_a_warm_s
     for only in tasks[1:]:
         del only["demonstration"]
     for seed in range(20):
-        train, aside, _ = choose_sides(tasks, sdk.TrainConfig(seed=seed, heldout=2))
+        train, aside, _ = choose_sides(tasks, sdk.TrainConfig.of({"seed": seed, "evaluation.heldout": 2}))
         assert len(aside) == 2
         shown = any(one.demonstration for one in train)
         assert shown or not any(one.demonstration for one in aside)
-        train, aside, _ = choose_sides(tasks, sdk.TrainConfig(seed=seed, heldout=2, prompts_per_step=7))
+        train, aside, _ = choose_sides(
+            tasks, sdk.TrainConfig.of({"seed": seed, "evaluation.heldout": 2, "grpo.prompts_per_step": 7})
+        )
         assert (len(train), len(aside)) == (7, 1)
-    train, aside, _ = choose_sides(tasks, sdk.TrainConfig(heldout=2, prompts_per_step=8))
+    train, aside, _ = choose_sides(tasks, sdk.TrainConfig.of({"evaluation.heldout": 2, "grpo.prompts_per_step": 8}))
     assert (len(train), len(aside)) == (8, 0)
-    with pytest.raises(sdk.ConfigError, match="evaluate_every is 5, but of 2 training tasks none could be kept aside"):
-        sdk.train([read_order], ["a", "b", "c"], says_a_number, None, None, {"evaluate_every": 5, "heldout": 1})
+    with pytest.raises(
+        sdk.ConfigError, match=r"evaluation\.eval_steps is 5, but of 2 training tasks none could be kept aside"
+    ):
+        sdk.train(
+            [read_order],
+            ["a", "b", "c"],
+            says_a_number,
+            None,
+            None,
+            {"evaluation.eval_steps": 5, "evaluation.heldout": 1},
+        )
 
 
 def test_of_a_long_run_s_checkpoints_a_few_over_its_length_and_the_latest_are_kept(tmp_path: Path) -> None:
-    thin = ThinCheckpoints(sdk.TrainConfig(grpo_steps=100, checkpoint_every=5))
+    thin = ThinCheckpoints(sdk.TrainConfig.of({"grpo.max_steps": 100, "grpo.save_steps": 5}))
     for step in range(5, 101, 5):
         (tmp_path / f"checkpoint-{step}").mkdir()
         thin.on_save(SimpleNamespace(output_dir=str(tmp_path)), None, None)

@@ -15,16 +15,20 @@ from sdk.rollouts.tree import grow_trees, parent_and_turn
 from sdk.traces import RunFolder
 
 TINY: dict[str, Any] = {
-    "probe_tasks": 0,  # the verifier of these tests is a coin
-    "warm_start_steps": 0,
-    "grpo_steps": 4,
-    "prompts_per_step": 2,
-    "group_size": 3,
-    "heldout": 1,
-    "checkpoint_every": 1,
+    "probes.tasks": 0,  # the verifier of these tests is a coin
+    "warm_start.max_steps": 0,
+    "grpo.max_steps": 4,
+    "grpo.prompts_per_step": 2,
+    "grpo.num_generations": 3,
+    "evaluation.heldout": 1,
+    "grpo.save_steps": 1,
     "limits": {"max_turns": 3, "max_turn_tokens": 6, "max_tokens": 18},
 }
+BRANCHES = {"branches": 2, "branch_points": 2}
 TASKS = [{"prompt": f"What is {n}?", "later_turns": ["Sure?", "Really?"]} for n in range(5)]
+
+NO_MODEL = str(Path(__file__).parent)
+"""A folder without a model: what loads it fails."""
 
 
 def even_letters(rollout: sdk.Rollout) -> bool:
@@ -67,7 +71,7 @@ class StopAfter:
 async def test_sampling_runs_ahead_within_the_bound_and_a_stopped_run_counts_no_rollout_twice(
     tiny_model_dir: Path, tmp_path: Path
 ) -> None:
-    config = {**TINY, "max_staleness": 2}
+    config = {**TINY, "off_policy.max_off_policy_steps": 2}
     call = partial(sdk.train_async, Helpdesk(), TASKS, even_letters, str(tiny_model_dir), tmp_path / "run", config)
     with anyio.CancelScope() as scope:
         await call(progress=StopAfter(scope, 2))
@@ -107,7 +111,7 @@ def talking(tiny_model_dir: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.timeout(300)
 def test_a_run_whose_rollouts_branch_trains_trees_and_keeps_every_branch(tiny_model_dir: Path, tmp_path: Path) -> None:
-    run = train(talking(tiny_model_dir, tmp_path), tmp_path / "run", branches=2, branch_points=2, grpo_steps=2)
+    run = train(talking(tiny_model_dir, tmp_path), tmp_path / "run", rollouts=BRANCHES, **{"grpo.max_steps": 2})
     rollouts = run.read_rollouts("grpo")
     trees = grow_trees(rollouts)
     assert len(trees) == 2 * 2 * 3
@@ -129,10 +133,9 @@ def test_a_run_whose_rollouts_branch_trains_trees_and_keeps_every_branch(tiny_mo
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"branch_points": 2}, "branch_points does nothing while branches is 0"),
-        ({"branch_where": "random"}, "branch_where does nothing"),
-        ({"max_staleness": -1}, "max_staleness"),
-        ({"retries": -1}, "retries"),
+        ({"rollouts.branch_points": 2}, "branch_points does nothing while branches is 0"),
+        ({"off_policy.max_off_policy_steps": -1}, "off_policy.max_off_policy_steps is -1"),
+        ({"rollouts.retries": -1}, "retries"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(config: Any, words: str) -> None:
@@ -146,4 +149,4 @@ def test_branches_over_live_tools_are_refused_before_a_model_is_loaded(tmp_path:
         return f"booked {seat}"
 
     with pytest.raises(sdk.ConfigError, match="tool 'book' is live"):
-        sdk.train([book], TASKS, even_letters, "/no/such/model", tmp_path / "run", {**TINY, "branches": 1})
+        sdk.train([book], TASKS, even_letters, NO_MODEL, tmp_path / "run", {**TINY, "rollouts.branches": 1})

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdk.trainer.prefix_tree import build_prefix_tree
+from sdk.trainer.tree_attention import build_prefix_tree
 
 ROWS = st.lists(st.lists(st.integers(0, 3), max_size=8), max_size=6)
 

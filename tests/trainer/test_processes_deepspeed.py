@@ -14,7 +14,7 @@ from launching import ROUTED, assert_same_updates, in_one_process, launch
 from test_processes_sharded import RUNS
 
 import sdk
-from sdk.evidence.verifying import verify_run
+from sdk.evidence.run_verification import verify_run
 from sdk.policies.models import load_model
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.grpo import _grpo_config
@@ -25,7 +25,10 @@ from sdk.trainer.warm_start import _sft_config
 pytestmark = pytest.mark.timeout(600)
 """Of every test: whichever comes first waits for the environment, and for the runs that they share."""
 
-BUFFER = {"grpo_steps": 2, "checkpoint_every": 1, "learning_rate": 0.5, "warm_start_steps": 0, "buffer": ROUTED}
+BUFFER = {
+    **{"grpo.max_steps": 2, "grpo.save_steps": 1, "grpo.learning_rate": 0.5, "warm_start.max_steps": 0},
+    "buffer": ROUTED,
+}
 """Of a model whose checkpoints have one, which is changed in the checkpoint that the run goes on from."""
 
 STAGES = {"deepspeed_zero2.yaml": RUNS, "deepspeed_zero3.yaml": RUNS}
@@ -48,7 +51,7 @@ def test_deepspeed_makes_the_updates_of_one_process_keeps_its_evidence_and_resum
     assert said.count("resumed whole ended:") == 2
     assert said.count("resumed whole: ['untrained', 'after warm start', 'after GRPO'] by DEEPSPEED") == 2
     for name, options in STAGES[config].items():
-        assert_same_updates(alone / name, tmp_path / name, tiny_model_dir, steps=options["grpo_steps"])
+        assert_same_updates(alone / name, tmp_path / name, tiny_model_dir, steps=options["grpo.max_steps"])
         found = anyio.run(verify_run, tmp_path / name)
         assert found.holds, found.findings
     assert said.count("resumed buffer: ['untrained', 'after GRPO'] by DEEPSPEED") == 2
@@ -68,7 +71,7 @@ LAUNCHED = {"WORLD_SIZE": "2", "ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_D
         ({"ACCELERATE_DEEPSPEED_CONFIG_FILE": "ds.json"}, {}, "deepspeed_config_file is 'ds.json'"),
         ({"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"}, {}, "offload_optimizer_device is 'cpu'"),
         ({"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "nvme"}, {}, "offload_param_device is 'nvme'"),
-        ({}, {"bf16": True}, "bf16 is true, but DeepSpeed would keep the weights themselves in bfloat16"),
+        ({}, {"batching.bf16": True}, "bf16 is true, but DeepSpeed would keep the weights themselves in bfloat16"),
         ({"ACCELERATE_MIXED_PRECISION": "bf16"}, {}, "mixed_precision is 'bf16', but DeepSpeed would keep the weights"),
     ],
 )
@@ -77,7 +80,7 @@ def test_what_deepspeed_would_do_otherwise_is_refused_before_anything_is_loaded(
 ) -> None:
     launched_with(monkeypatch, environment)
     with pytest.raises(sdk.ConfigError, match=error):
-        check_processes(TrainConfig().model_copy(update=options))
+        check_processes(TrainConfig().changed(options))
 
 
 def launched_with(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
@@ -95,10 +98,10 @@ STEPS, CLIPPING = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT
         ({STEPS: "4"}, {}, "gradient_accumulation_steps is 4 .* it is 1 in the warm start and 2 in GRPO; leave"),
         (
             {STEPS: "1"},
-            {"micro_batches": 2},
+            {"batching.micro_batches": 2},
             "gradient_accumulation_steps is 1 .* and 2 in GRPO; .*micro_batches is the option",
         ),
-        ({STEPS: "2"}, {"micro_batches": 2}, "gradient_accumulation_steps is 2 .* it is 1 in the warm start"),
+        ({STEPS: "2"}, {"batching.micro_batches": 2}, "gradient_accumulation_steps is 2 .* it is 1 in the warm start"),
         ({STEPS: "1.0"}, {}, "gradient_accumulation_steps is 1.0 in deepspeed_config"),
         ({CLIPPING: "0.5"}, {}, "gradient_clipping is 0.5 .* it is 1 in the warm start and 1 in GRPO; leave"),
         # accelerate takes 0 for nothing said: no gradient would be clipped, and nobody would hear of it
@@ -118,11 +121,14 @@ def test_numbers_that_are_not_those_of_the_stages_are_refused_before_anything_is
 @pytest.mark.parametrize(
     ("environment", "options"),
     [
-        ({STEPS: "auto", CLIPPING: "auto"}, {"micro_batches": 4, "trl": {"max_grad_norm": 0.3}}),
-        ({STEPS: "1", CLIPPING: "1"}, {"micro_batches": 1}),
-        ({CLIPPING: "0.0"}, {"warm_start_steps": 0, "trl": {"max_grad_norm": 0}}),
-        ({STEPS: "2", CLIPPING: "0.5"}, {"warm_start_steps": 0, "micro_batches": 2, "trl": {"max_grad_norm": 0.5}}),
-        ({CLIPPING: "1.0"}, {"grpo_steps": 0, "trl": {"max_grad_norm": 0.5}}),
+        ({STEPS: "auto", CLIPPING: "auto"}, {"batching.micro_batches": 4, "trl": {"max_grad_norm": 0.3}}),
+        ({STEPS: "1", CLIPPING: "1"}, {"batching.micro_batches": 1}),
+        ({CLIPPING: "0.0"}, {"warm_start.max_steps": 0, "trl": {"max_grad_norm": 0}}),
+        (
+            {STEPS: "2", CLIPPING: "0.5"},
+            {"warm_start.max_steps": 0, "batching.micro_batches": 2, "trl": {"max_grad_norm": 0.5}},
+        ),
+        ({CLIPPING: "1.0"}, {"grpo.max_steps": 0, "trl": {"max_grad_norm": 0.5}}),
     ],
 )
 def test_numbers_that_are_those_of_the_stages_that_run_are_taken(
@@ -133,7 +139,7 @@ def test_numbers_that_are_those_of_the_stages_that_run_are_taken(
 
 
 def test_the_stages_have_the_numbers_that_are_checked(tmp_path: Path) -> None:
-    config = TrainConfig(micro_batches=2, trl={"max_grad_norm": 0.5})
+    config = TrainConfig.of({"batching.micro_batches": 2, "trl": {"max_grad_norm": 0.5}})
     for args, numbers in (
         (_sft_config(config, str(tmp_path)), (1, 1.0)),
         (_grpo_config(config, str(tmp_path)), (2, 0.5)),

@@ -10,9 +10,9 @@ import pytest
 from launching import ROUTED, assert_same_updates, in_one_process, launch
 
 import sdk
-from sdk.evidence.verifying import verify_run
+from sdk.evidence.run_verification import verify_run
 from sdk.policies.models import load_model
-from sdk.trainer import zero
+from sdk.trainer import sharding
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.grpo import Reference
 from sdk.trainer.lora import with_adapters
@@ -26,17 +26,28 @@ RUNS: dict[str, dict[str, Any]] = {
     # Parts of a step, layers computed again, a reference that follows; Adam's moments, with an epsilon that does not
     # make much of a rounding, so that a resume without them would show.
     "resumed whole": {
-        **{"grpo_steps": 3, "checkpoint_every": 1, "learning_rate": 0.5, "trl": {"adam_epsilon": 1.0}},
-        **{"kl_coefficient": 0.1, "reference_every": 2, "tokens_per_micro_batch": 80, "gradient_checkpointing": True},
+        **{"grpo.max_steps": 3, "grpo.save_steps": 1, "grpo.learning_rate": 0.5, "trl": {"adam_epsilon": 1.0}},
+        **{
+            "grpo.beta": 0.1,
+            "grpo.ref_model_sync_steps": 2,
+            "batching.tokens_per_micro_batch": 80,
+            "batching.gradient_checkpointing": True,
+        },
     },
     "adapters": {
-        **{"grpo_steps": 2, "lora_rank": 2, "learning_rate": 0.5, "trl": {"optim": "sgd"}, "micro_batches": 2},
-        **{"kl_coefficient": 0.1, "reference_every": 1, "loss_type": "bnpo", "warm_start_steps": 0},
+        **{
+            "grpo.max_steps": 2,
+            "lora.r": 2,
+            "grpo.learning_rate": 0.5,
+            "trl": {"optim": "sgd"},
+            "batching.micro_batches": 2,
+        },
+        **{"grpo.beta": 0.1, "grpo.ref_model_sync_steps": 1, "grpo.loss_type": "bnpo", "warm_start.max_steps": 0},
     },
 }
 
 
-BUFFERS = {"grpo_steps": 1, "learning_rate": 0.5, "kl_coefficient": 0.1, "trl": {"optim": "sgd"}}
+BUFFERS = {"grpo.max_steps": 1, "grpo.learning_rate": 0.5, "grpo.beta": 0.1, "trl": {"optim": "sgd"}}
 """Of a model whose checkpoints have buffers, which are sent and kept whole."""
 
 
@@ -47,7 +58,7 @@ SHARDED = {
 """What the launcher sets under the shipped configuration, as far as it is checked."""
 
 
-FAILS = {"grpo_steps": 2, "warm_start_steps": 0}
+FAILS = {"grpo.max_steps": 2, "warm_start.max_steps": 0}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +74,7 @@ def test_sharded_weights_get_the_updates_of_one_process(
 ) -> None:
     folder, _ = runs
     in_one_process(tiny_model_dir, tmp_path, RUNS[name])
-    assert_same_updates(tmp_path, folder / name, tiny_model_dir, steps=RUNS[name]["grpo_steps"])
+    assert_same_updates(tmp_path, folder / name, tiny_model_dir, steps=RUNS[name]["grpo.max_steps"])
 
 
 def test_a_model_with_buffers_in_its_checkpoints_is_sharded_without_them(
@@ -136,9 +147,9 @@ def test_a_reference_that_follows_adapters_gathers_no_frozen_weights(
 ) -> None:
     for name, value in LAUNCHES["DeepSpeed"].items():
         monkeypatch.setenv(name, value)
-    model = with_adapters(load_model(str(tiny_model_dir)).model, TrainConfig(lora_rank=2))
+    model = with_adapters(load_model(str(tiny_model_dir)).model, TrainConfig.of({"lora.r": 2}))
     gathered = []
-    monkeypatch.setattr(zero, "whole", lambda weight: gathered.append(weight) or weight)
+    monkeypatch.setattr(sharding, "_whole", lambda weight: gathered.append(weight) or weight)
     Reference(model, every=1, prepare=lambda _: None).follow(model, 1)
     assert [id(weight) for weight in gathered] == [id(one) for one in model.parameters() if one.requires_grad]
 
@@ -194,7 +205,7 @@ def test_a_checkpoint_that_deepspeed_sharded_otherwise_is_named_with_how_to_laun
 def test_an_optimiser_with_moments_of_its_own_form_is_refused_on_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SHARDED.items():
         monkeypatch.setenv(name, value)
-    check_processes(TrainConfig(trl={"optim": "adamw_torch"}))
-    eight_bit = TrainConfig().model_copy(update={"trl": {"optim": "adamw_8bit"}})  # as where bitsandbytes is installed
+    check_processes(TrainConfig.of({"trl": {"optim": "adamw_torch"}}))
+    eight_bit = TrainConfig().changed({"trl.optim": "adamw_8bit"})  # as where bitsandbytes is installed
     with pytest.raises(sdk.ConfigError, match="'adamw_8bit' keeps its moments"):
         check_processes(eight_bit)

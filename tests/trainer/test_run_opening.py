@@ -16,15 +16,22 @@ from mcp_types import ToolAnnotations
 import sdk
 from mcp_bridge import SourceError
 from sandboxes.helpdesk import Helpdesk
-from sdk.rollouts.limits import Limits
 from sdk.traces.identity import fingerprint, same_run
+from sdk.trainer.config import dotted_options
 from sdk.trainer.run_identity import EMBEDDED_BYTES, bytes_still_needed, train_defaults, weight_bytes
 
 SECRET = "sk-THE-SECRET"
-TINY = {"warm_start_steps": 0, "prompts_per_step": 1, "heldout": 2, "probe_tasks": 0, "validation": 0}
-AS_BEFORE = {"validation": 0, "micro_batches": 1, "learning_rate_rise": 0, "learning_rate_fall": 0}
-"""What runs did that knew no such options."""
+TINY = {
+    "warm_start.max_steps": 0,
+    "grpo.prompts_per_step": 1,
+    "evaluation.heldout": 2,
+    "probes.tasks": 0,
+    "evaluation.validation": 0,
+}
 TASKS = [{"id": f"t{n}", "prompt": f"What is {n} + 1?", "expected": {"answer": str(n + 1)}} for n in range(6)]
+
+NO_MODEL = str(Path(__file__).parent)
+"""A folder without a model: what loads it fails."""
 
 
 def add(a: int, b: int) -> int:
@@ -52,7 +59,7 @@ def answers(rollout: sdk.Rollout) -> bool:
 
 async def started(folder: Path | None, **changed: Any) -> None:
     """A call of `sdk.train` that gets as far as loading its model, which is not there."""
-    call: dict[str, Any] = {"tools": [add], "model": "/no/such/model", "config": TINY, **changed}
+    call: dict[str, Any] = {"tools": [add], "model": NO_MODEL, "config": TINY, **changed}
     await sdk.train_async(prompts=TASKS, verifier=answers, output_dir=folder, **call)
 
 
@@ -73,9 +80,18 @@ async def test_a_mistyped_option_leaves_the_folder_free_for_the_corrected_call(t
     assert stored["train"]["seed"] == 3
 
 
-OPTIONS = [(name,) for name in sorted(sdk.TrainConfig.model_fields)] + [
-    ("limits", name) for name in sorted(Limits.model_fields)
+RECORDED_OF_VLLM = ("vllm.publish", "vllm.in_flight")
+OPTIONS = [
+    tuple(name.split("."))
+    for name in dotted_options(sdk.TrainConfig)
+    if not name.startswith("vllm.") or name in RECORDED_OF_VLLM
 ]
+
+
+def at(config: Any, name: tuple[str, ...]) -> Any:
+    for part in name:
+        config = config[part]
+    return config
 
 
 def without(config: dict[str, Any], name: tuple[str, ...]) -> dict[str, Any]:
@@ -97,17 +113,18 @@ def of_an_earlier_version(folder: Path, *option: str) -> None:
 
 async def test_a_run_goes_on_when_a_later_version_has_one_more_option_that_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(sdk.ModelError):
-        await started(tmp_path / "run", config={**TINY, **AS_BEFORE})
+        await started(tmp_path / "run", config=TINY)
     now = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
+    defaults = sdk.TrainConfig().model_dump(mode="json")
     for option in OPTIONS:
         earlier = without(now, ("train", *option))
         info = {"config": earlier, "fingerprint": fingerprint(earlier)}
         assert not same_run(info, now), option
-        same = option[-1] not in TINY or option[-1] in AS_BEFORE  # TINY sets some to something else
-        assert same_run(info, now, train_defaults(now)) == same, option
+        at_its_default = at(now["train"], option) == at(defaults, option)
+        assert same_run(info, now, train_defaults(now)) == at_its_default, option
     of_an_earlier_version(tmp_path / "run", "train", "tool_prompt")
     with pytest.raises(sdk.ModelError):  # training got as far as the model, which is not there
-        await started(tmp_path / "run", config={**TINY, **AS_BEFORE})
+        await started(tmp_path / "run", config=TINY)
 
 
 async def test_a_later_version_s_option_that_is_set_makes_another_run(tmp_path: Path) -> None:
@@ -140,7 +157,7 @@ async def test_the_option_bf16_is_the_same_run_whatever_the_launcher_says(
     for launched in ("no", "bf16"):
         monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launched)
         with pytest.raises(sdk.ModelError):
-            await started(tmp_path / "run", config={**TINY, "bf16": True})
+            await started(tmp_path / "run", config={**TINY, "batching.bf16": True})
         (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0}\n')
 
 
@@ -204,8 +221,8 @@ async def test_a_model_that_cannot_be_trained_leaves_no_key_anywhere(tmp_path: P
 async def test_adapters_for_experts_that_they_cannot_reach_are_refused_before_anything_is_sampled(
     experts_dir: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(sdk.ConfigError, match=r"lora_rank is 4, but model\.layers\.1\.mlp\.experts of the model has"):
-        await started(tmp_path / "run", model=str(experts_dir), config={**TINY, "lora_rank": 4})
+    with pytest.raises(sdk.ConfigError, match=r"lora\.r is 4, but model\.layers\.1\.mlp\.experts of the model has"):
+        await started(tmp_path / "run", model=str(experts_dir), config={**TINY, "lora.r": 4})
     assert not list((tmp_path / "run").glob("rollouts/*.jsonl"))
 
 
@@ -298,7 +315,7 @@ def test_weights_are_counted_as_they_are_trained(tmp_path: Path) -> None:
 def test_what_a_resumed_run_has_written_already_needs_no_more_space(tmp_path: Path) -> None:
     model, folder, plain = model_folder(tmp_path / "model", 1000), tmp_path / "run", sdk.TrainConfig()
     assert bytes_still_needed(model, folder, plain) == 10_000
-    adapters = sdk.TrainConfig(lora_rank=2)
+    adapters = sdk.TrainConfig.of({"lora.r": 2})
     assert bytes_still_needed(model, folder, adapters) < 5_000  # checkpoints hold adapters alone
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "checkpoints" / "model.safetensors").write_bytes(b"\0" * 3000)
@@ -309,11 +326,14 @@ def test_what_a_resumed_run_has_written_already_needs_no_more_space(tmp_path: Pa
 
 def test_checkpoints_that_are_all_kept_for_a_choice_need_their_space(tmp_path: Path) -> None:
     model, folder = model_folder(tmp_path / "model", 1000), tmp_path / "run"
-    options: dict[str, Any] = {"grpo_steps": 13, "checkpoint_every": 2}
+    options: dict[str, Any] = {"grpo.max_steps": 13, "grpo.save_steps": 2}
     # Seven checkpoints of three copies; untrained, after the warm start, after GRPO, the chosen one and the final one.
-    assert bytes_still_needed(model, folder, sdk.TrainConfig(validation=0.1, **options)) == 26_000
+    assert bytes_still_needed(model, folder, sdk.TrainConfig.of({"evaluation.validation": 0.1, **options})) == 26_000
     # Of a long run five, the two latest and the one being written.
-    assert bytes_still_needed(model, folder, sdk.TrainConfig(validation=0.1, grpo_steps=900)) == 29_000
-    assert bytes_still_needed(model, folder, sdk.TrainConfig(**options)) == 10_000
+    assert (
+        bytes_still_needed(model, folder, sdk.TrainConfig.of({"evaluation.validation": 0.1, "grpo.max_steps": 900}))
+        == 29_000
+    )
+    assert bytes_still_needed(model, folder, sdk.TrainConfig.of({**options})) == 10_000
     # A third checkpoint is there before the first of them goes; each has the reference beside it.
-    assert bytes_still_needed(model, folder, sdk.TrainConfig(kl_coefficient=0.1, **options)) == 13_000
+    assert bytes_still_needed(model, folder, sdk.TrainConfig.of({"grpo.beta": 0.1, **options})) == 13_000

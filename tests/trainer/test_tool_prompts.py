@@ -16,10 +16,10 @@ from sdk.policies.models import load_model
 from sdk.progress import Progress, Silent
 from sdk.records import TokenRow
 from sdk.traces import RunFolder
-from sdk.trainer.group_jobs import drawn_tool_prompt
+from sdk.trainer.groups import drawn_tool_prompt
 
 HALVES = {"full": 0.5, "names": 0.5}
-SHORT = {**TINY, "grpo_steps": 2, "prompts_per_step": 4, "group_size": 2}
+SHORT = {**TINY, "grpo.max_steps": 2, "grpo.prompts_per_step": 4, "grpo.num_generations": 2}
 DESCRIPTION = "Add two numbers."
 
 
@@ -119,7 +119,7 @@ def test_another_tool_prompt_is_another_run(by_name: sdk.TrainResult, tiny_model
     [
         ("short", "tool_prompt is 'short'.* give one of 'full', 'names', 'none', or shares of several, such as"),
         (["full"], "give one of 'full', 'names', 'none', or shares"),
-        ({"full": 0.5, "schemas": 0.5}, "'schemas' is no tool prompt; they are 'full', 'names', 'none'"),
+        ({"full": 0.5, "schemas": 0.5}, "'schemas' is not a tool prompt; they are 'full', 'names', 'none'"),
         ({"full": 0.5, "names": 0.4}, "the shares add up to 0.9; they must make 1"),
         ({"full": 1.5, "names": -0.5}, "each share must be a number from 0 to 1"),
         ({"full": "half", "names": 0.5}, "each share must be a number from 0 to 1"),

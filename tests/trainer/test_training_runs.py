@@ -17,17 +17,20 @@ from sdk.policies.protocol import Sampling
 from sdk.traces import RunFolder
 
 TINY = {
-    "probe_tasks": 0,  # the verifier of these tests is a coin
-    "warm_start_steps": 2,
-    "warm_start_batch": 2,
-    "grpo_steps": 4,
-    "prompts_per_step": 2,
-    "group_size": 4,
-    "heldout": 2,
-    "validation": 0,  # so that all tasks but two are trained on, and the last weights are the result
-    "checkpoint_every": 1,
+    "probes.tasks": 0,  # the verifier of these tests is a coin
+    "warm_start.max_steps": 2,
+    "warm_start.batch_size": 2,
+    "grpo.max_steps": 4,
+    "grpo.prompts_per_step": 2,
+    "grpo.num_generations": 4,
+    "evaluation.heldout": 2,
+    "evaluation.validation": 0,  # so that all tasks but two are trained on, and the last weights are the result
+    "grpo.save_steps": 1,
     "limits": {"max_turns": 2, "max_turn_tokens": 6, "max_tokens": 12},
 }
+
+NO_MODEL = str(Path(__file__).parent)
+"""A folder without a model: what loads it fails."""
 
 
 def add(a: int, b: int) -> int:
@@ -107,7 +110,7 @@ def half_without_signal(rollout: sdk.Rollout) -> bool:
 
 
 def test_dynamic_sampling_replaces_groups_without_signal_in_the_same_step(tiny_model_dir: Path, tmp_path: Path) -> None:
-    config = {**TINY, "resample_rounds": 2, "grpo_steps": 3, "checkpoint_every": 1}
+    config = {**TINY, "curriculum.dynamic_sampling_rounds": 2, "grpo.max_steps": 3, "grpo.save_steps": 1}
     run = sdk.train([add], tasks(), half_without_signal, str(tiny_model_dir), tmp_path / "run", config)
     folder = RunFolder.open_to_read(run.run_dir)
     lines = [line for line in folder.read_metrics() if line["stage"] == "grpo"]
@@ -130,11 +133,11 @@ def test_dynamic_sampling_replaces_groups_without_signal_in_the_same_step(tiny_m
     assert any(line["rollouts"] > 8 for line in lines)
 
 
-@pytest.mark.parametrize("option", [{"kl_coefficient": 0.1}, {"trl": {"entropy_coef": 0.01}}])
+@pytest.mark.parametrize("option", [{"grpo.beta": 0.1}, {"grpo.entropy_coef": 0.01}])
 def test_the_divergence_from_the_reference_and_the_entropy_bonus_hold_for_groups_without_signal_too(
     option: dict[str, Any], tiny_model_dir: Path, tmp_path: Path
 ) -> None:
-    config = {**TINY, **option, "grpo_steps": 2, "checkpoint_every": 1}
+    config = {**TINY, **option, "grpo.max_steps": 2, "grpo.save_steps": 1}
     run = sdk.train([add], tasks(), half_without_signal, str(tiny_model_dir), tmp_path / "run", config)
     lines = [line for line in RunFolder.open_to_read(run.run_dir).read_metrics() if line["stage"] == "grpo"]
     assert sum(line["groups_without_signal"] for line in lines) > 0
@@ -146,20 +149,20 @@ def test_a_demonstration_that_does_not_pass_its_verifier_stops_the_run_before_th
     tmp_path: Path,
 ) -> None:
     with pytest.raises(sdk.ConfigError, match=r"8 of 8 demonstrations do not pass|6 of 6 demonstrations do not pass"):
-        sdk.train([add], tasks(), lambda rollout: 0.0, "/no/such/model", tmp_path / "run", TINY)
+        sdk.train([add], tasks(), lambda rollout: 0.0, NO_MODEL, tmp_path / "run", TINY)
 
 
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"grpo_step": 3}, "there is no option 'grpo_step'; did you mean 'grpo_steps'"),
-        ({"group_size": 1}, "group_size is 1"),
+        ({"grpo.max_step": 3}, "there is no option 'grpo.max_step'; did you mean 'grpo.max_steps'"),
+        ({"grpo.num_generations": 1}, "grpo.num_generations is 1"),
         ({"limits": {"max_turn": 3}}, "limits.max_turn"),
-        ({"warm_start_steps": 0, "grpo_steps": 0}, "nothing would be trained"),
-        ({**TINY, "prompts_per_step": 100}, "prompts_per_step is 100"),
-        ({**TINY, "micro_batches": 3}, "micro_batches must divide prompts_per_step, which is 2"),
-        ({"trl": {"temperature": 0.5}}, "'temperature' cannot be handed through"),
-        ({"trl": {"gradient_checkpointing": True}}, "possible are adam_beta1"),
+        ({"warm_start.max_steps": 0, "grpo.max_steps": 0}, "nothing would be trained"),
+        ({**TINY, "grpo.prompts_per_step": 100}, "prompts_per_step is 100"),
+        ({**TINY, "batching.micro_batches": 3}, "batching.micro_batches must divide grpo.prompts_per_step, which is 2"),
+        ({"trl": {"temperature": 0.5}}, "there is no option 'trl.temperature': it is grpo.temperature"),
+        ({"trl": {"num_iterations": 2}}, "there is no option 'trl.num_iterations'; "),
         ("no-such-file.json", "no-such-file.json"),
     ],
 )
@@ -228,14 +231,14 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_end_makes_no_further_s
 ) -> None:
     from sdk.trainer.learner import Learner
 
-    keep = Learner._keep
+    keep = Learner.keep
 
     def fail_once(self: Learner, folder: Path) -> None:
         if folder.name == "trained":
             raise KeyboardInterrupt
         keep(self, folder)
 
-    monkeypatch.setattr(Learner, "_keep", fail_once)
+    monkeypatch.setattr(Learner, "keep", fail_once)
     with pytest.raises(KeyboardInterrupt):
         sdk.train([add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", TINY)
     monkeypatch.undo()

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from sdk.errors import ModelError
 from sdk.trainer import tree_attention as ways
-from sdk.trainer.prefix_tree import PrefixTree, build_prefix_tree
-from sdk.trainer.tree_attention import PiecePlan, attend_by_pieces
+from sdk.trainer.tree_attention import PiecePlan, PrefixTree, attend_by_pieces, build_prefix_tree
 
 pytestmark = pytest.mark.timeout(120)
 

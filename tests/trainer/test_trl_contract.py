@@ -3,40 +3,51 @@
 import dataclasses
 import inspect
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
+from huggingface_hub import constants
 from test_micro_batches import LOSSES
 from transformers import Trainer
 from trl import GRPOConfig, GRPOTrainer
 
+import sdk
 from sdk.policies.models import load_model
 from sdk.records import TokenRow
+from sdk.trainer.base_trainer import check_seams
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
-from sdk.trainer.config import TrainConfig, TrlOptions
+from sdk.trainer.config import BatchingOptions, GrpoOptions, OffPolicyOptions, TrainConfig, TrlOptions
 from sdk.trainer.grpo import RolloutTrainer, make_trainer
 from sdk.trainer.micro_batches import Plan, collate_batch
+from sdk.trainer.sharding import prepare_arguments
+from sdk.trainer.warm_start import make_warm_start
 
 
 def test_the_overridden_methods_keep_their_signatures() -> None:
-    assert list(inspect.signature(GRPOTrainer._prepare_inputs).parameters) == ["self", "generation_batch"]
-    assert list(inspect.signature(GRPOTrainer._compute_loss).parameters) == ["self", "model", "inputs"]
-    wanted = ["self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"]
-    assert list(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)[:7] == wanted
-
-
-def test_what_is_overridden_for_sharded_weights_keeps_its_signatures() -> None:
     for method, parameters in {
+        "training_step": ["self", "model", "inputs", "num_items_in_batch"],
         "create_accelerator_and_postprocess": ["self"],
         "save_model": ["self", "output_dir", "_internal_call"],
-        "_save": ["self", "output_dir", "state_dict"],
         "_save_optimizer_and_scheduler": ["self", "output_dir"],
         "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
-        "_get_grad_norm": ["self", "model", "grad_norm"],
     }.items():
         assert list(inspect.signature(getattr(Trainer, method)).parameters) == parameters, method
+
+
+def test_shards_are_refused_where_transformers_has_not_the_methods_that_write_and_read_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check_seams()
+    for name in ("_save_optimizer_and_scheduler", "_load_from_checkpoint"):
+        with monkeypatch.context() as without:
+            without.delattr(Trainer, name)
+            with pytest.raises(sdk.ConfigError, match=rf"transformers \S+ has no Trainer\.{name}.*install"):
+                check_seams()
 
 
 def test_the_loss_reads_the_tensors_we_give_it() -> None:
@@ -47,13 +58,40 @@ def test_the_loss_reads_the_tensors_we_give_it() -> None:
     assert 'inputs.get("old_per_token_logps")' in source
 
 
-def test_the_telemetry_that_is_switched_off_is_still_called_by_that_name() -> None:
-    assert "self._send_telemetry()" in inspect.getsource(inspect.getmodule(GRPOTrainer.__base__))
+def test_deepspeed_starts_also_where_it_does_not_tell_which_operations_it_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for known in ({"deepspeed_shm_comm": True}, None):
+        ops = SimpleNamespace(**({} if known is None else {"__compatible_ops__": known}))
+        monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(ops=ops))
+        prepare_arguments(SimpleNamespace())
+        assert known in ({"deepspeed_shm_comm": False}, None)
 
 
-def test_rollouts_are_asked_for_once_per_optimiser_step() -> None:
-    # `_prepare_inputs` is ours; it relies on `_step` counting micro-batches from zero.
-    assert "self._step += 1" in inspect.getsource(GRPOTrainer.training_step)
+def test_no_telemetry_is_sent_where_the_environment_allows_it(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)
+    monkeypatch.setattr(constants, "is_offline_mode", lambda: False)
+    monkeypatch.setattr("huggingface_hub.utils._telemetry._start_telemetry_thread", lambda: None)
+    monkeypatch.setattr("huggingface_hub.utils._telemetry._TELEMETRY_QUEUE", SimpleNamespace(put=sent.append))
+    monkeypatch.delenv("CI", raising=False)
+    loaded = load_model(str(tiny_model_dir))
+    GRPOTrainer(
+        loaded.model,
+        reward_funcs=len,
+        args=GRPOConfig(str(tmp_path), report_to="none", use_cpu=True, bf16=False),
+        train_dataset=Dataset.from_list([{"prompt": "p"}] * 8),
+        processing_class=loaded.tokenizer,
+    )
+    assert len(sent) == 1  # TRL itself sends
+    for made in (trainer_in(loaded, tmp_path), warm_start_in(loaded, tmp_path)):
+        assert made is not None
+    assert len(sent) == 1
+    assert constants.HF_HUB_DISABLE_TELEMETRY is False
 
 
 class Published:
@@ -80,16 +118,25 @@ def two_rows() -> list[TrainRow]:
 
 @pytest.fixture
 def trainer(tiny_model_dir: Path, tmp_path: Path) -> RolloutTrainer:
-    loaded = load_model(str(tiny_model_dir))
+    return trainer_in(load_model(str(tiny_model_dir)), tmp_path)
+
+
+def trainer_in(loaded: Any, folder: Path) -> RolloutTrainer:
     return make_trainer(
         loaded.model,
         loaded.tokenizer,
-        config=TrainConfig(group_size=2, prompts_per_step=1, grpo_steps=1),
-        output_dir=str(tmp_path),
+        config=TrainConfig.of({"grpo.num_generations": 2, "grpo.prompts_per_step": 1, "grpo.max_steps": 1}),
+        output_dir=str(folder),
         collect=lambda step: Batch(),
         publisher=Published(),
         callbacks=[],
     )
+
+
+def warm_start_in(loaded: Any, folder: Path) -> Any:
+    rows = [row.tokens for row in two_rows()]
+    config = TrainConfig.of({"warm_start.max_steps": 1, "warm_start.batch_size": 1})
+    return make_warm_start(loaded.model, loaded.tokenizer, rows, config=config, output_dir=str(folder), callbacks=[])
 
 
 def log_prob(model: Any, row: TokenRow, place: int) -> torch.Tensor:
@@ -108,7 +155,7 @@ def test_the_loss_is_the_policy_gradient_over_sampled_tokens_only(trainer: Rollo
     ((inputs,),) = collate_batch(batch, Plan(), loss_type="dapo", pad_id=0, device="cpu")
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
-    loss = trainer._compute_loss(trainer.model, inputs)
+    loss = trainer.compute_loss(trainer.model, {"parts": [inputs]})
     # By hand: five sampled tokens, ratio 1 each: -(3 x 0.5 + 2 x -1.5) / 5 = 0.3
     assert loss.item() == pytest.approx(0.3, abs=1e-4)
     loss.backward()
@@ -124,7 +171,9 @@ def test_the_loss_is_the_policy_gradient_over_sampled_tokens_only(trainer: Rollo
     expected.backward()
     for mine, plain in zip(got, trainer.model.parameters(), strict=True):
         torch.testing.assert_close(mine, plain.grad, rtol=1e-3, atol=1e-6)
-    assert trainer._metrics["train"]["sampler_gap/max"][-1] < 1e-4
+    figures: dict[str, float] = {}
+    trainer.log(figures)
+    assert figures["sampler_gap/max"] < 1e-4
 
 
 def test_trl_has_the_losses_that_we_name() -> None:
@@ -135,16 +184,26 @@ def test_trl_has_the_losses_that_we_name() -> None:
 
 def test_options_that_are_handed_through_have_the_names_and_defaults_of_trls() -> None:
     theirs = {one.name: one.default for one in dataclasses.fields(GRPOConfig)}
-    ours = {name: field.default for name, field in TrlOptions.model_fields.items()}
-    assert ours.pop("lr_scheduler_type") == "constant"  # theirs falls from the first step on
-    assert ours == {name: theirs[name] for name in ours}
+    assert {name: field.default for name, field in TrlOptions.model_fields.items()} == {
+        name: theirs[name] for name in TrlOptions.model_fields
+    }
+
+
+def test_options_with_a_meaning_of_ours_alone_have_no_name_of_trls() -> None:
+    theirs = {one.name for one in dataclasses.fields(GRPOConfig)}
+    ours = set(GrpoOptions.model_fields) | set(BatchingOptions.model_fields) | set(OffPolicyOptions.model_fields)
+    assert ours - theirs == {
+        *("prompts_per_step", "advantages", "baseline", "domain", "audits_per_step"),
+        *("micro_batches", "tokens_per_micro_batch", "shared_prefix"),
+        *("max_off_policy_steps", "importance_sampling_mode", "importance_sampling_clip_max"),
+    }
 
 
 def test_a_group_without_signal_changes_nothing(trainer: RolloutTrainer) -> None:
     ((inputs,),) = collate_batch(Batch(groups=[[]]), Plan(), loss_type="dapo", pad_id=0, device="cpu")
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
-    loss = trainer._compute_loss(trainer.model, inputs)
+    loss = trainer.compute_loss(trainer.model, {"parts": [inputs]})
     loss.backward()
     assert loss.item() == 0.0
     assert all(p.grad is None or not p.grad.any() for p in trainer.model.parameters())
@@ -167,7 +226,7 @@ def test_the_entropy_bonus_of_a_group_without_signal_is_the_mean_over_the_scored
     trainer.model.train()
     batch = Batch(groups=[rows], stats=BatchStats(scored_tokens=5, scored_rows=2))
     ((inputs,),) = collate_batch(batch, Plan(), loss_type=loss_type, pad_id=0, device="cpu")
-    assert trainer._compute_loss(trainer.model, inputs).item() == pytest.approx(-0.25 * wanted, rel=1e-4)
+    assert trainer.compute_loss(trainer.model, {"parts": [inputs]}).item() == pytest.approx(-0.25 * wanted, rel=1e-4)
 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
@@ -185,7 +244,7 @@ def test_a_step_in_parts_gives_the_gradient_of_the_whole_step(trainer: RolloutTr
         trainer.model.zero_grad()
         trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation = parts
         for (inputs,) in collate_batch(batch, Plan(parts), loss_type=loss_type, pad_id=0, device="cpu"):
-            trainer._compute_loss(trainer.model, inputs).backward()
+            trainer.compute_loss(trainer.model, {"parts": [inputs]}).backward()
         gradients.append([p.grad.clone() for p in trainer.model.parameters()])
     largest = max(float(g.abs().max()) for g in gradients[0])
     assert largest > 0
@@ -207,36 +266,52 @@ def test_rows_without_signal_count_in_the_average_without_being_forwarded(
         batch = Batch(groups=groups, stats=BatchStats(scored_tokens=10, scored_rows=4))
         ((inputs,),) = collate_batch(batch, Plan(), loss_type=loss_type, pad_id=0, device="cpu")
         trainer.model.train()
-        losses.append(trainer._compute_loss(trainer.model, inputs).item())
+        losses.append(trainer.compute_loss(trainer.model, {"parts": [inputs]}).item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[0] != 0
 
 
 @pytest.mark.parametrize(
-    ("rise", "fall", "factors"),
+    ("warmup", "decay", "factors"),
     [
         (0, 0, [1, 1, 1, 1]),
-        (1, 0, [0.5, 1, 1, 1]),
-        (3, 0, [0.25, 0.5, 0.75, 1]),
-        (0, 3, [1, 0.75, 0.5, 0.25]),
-        (1, 1, [0.5, 1, 1, 0.5]),
+        (1, 1, [1, 1, 1, 1]),
+        (2, 0, [0.5, 1, 1, 1]),
+        (4, 1, [0.25, 0.5, 0.75, 1]),
+        (0, 4, [1, 0.75, 0.5, 0.25]),
+        (2, 2, [0.5, 1, 1, 0.5]),
+        (0.5, 2, [0.5, 1, 1, 0.5]),
     ],
 )
 def test_the_learning_rate_rises_and_falls_and_no_step_learns_nothing(
-    tiny_model_dir: Path, tmp_path: Path, rise: int, fall: int, factors: list[float]
+    tiny_model_dir: Path, tmp_path: Path, warmup: float, decay: int, factors: list[float]
 ) -> None:
-    config = TrainConfig(learning_rate=1e-3, learning_rate_rise=rise, learning_rate_fall=fall)
-    rates = scheduled_rates(tiny_model_dir, tmp_path, config)
+    schedule = {"num_decay_steps": decay, "decay_type": "linear"}
+    rates = scheduled_rates(tiny_model_dir, tmp_path, warmup_steps=warmup, lr_scheduler_kwargs=schedule)
     assert rates == pytest.approx([1e-3 * factor for factor in factors])
 
 
-def test_a_schedule_of_trls_own_takes_the_place_of_the_rise(tiny_model_dir: Path, tmp_path: Path) -> None:
-    config = TrainConfig(learning_rate=1e-3, grpo_steps=4, trl={"lr_scheduler_type": "linear"})
-    assert scheduled_rates(tiny_model_dir, tmp_path, config) == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
+@pytest.mark.parametrize(
+    ("kind", "warmup", "factors"),
+    [
+        ("linear", 0, [1, 0.75, 0.5, 0.25]),
+        ("linear", 1, [1, 0.75, 0.5, 0.25]),
+        ("linear", 2, [0.5, 1, 2 / 3, 1 / 3]),
+        ("constant_with_warmup", 4, [0.25, 0.5, 0.75, 1]),
+        ("constant", None, [1, 1, 1, 1]),
+        ("cosine", 0, [1, 0.8535534, 0.5, 0.1464466]),
+    ],
+)
+def test_any_schedule_of_transformers_is_taken_by_its_name(
+    tiny_model_dir: Path, tmp_path: Path, kind: str, warmup: float | None, factors: list[float]
+) -> None:
+    rates = scheduled_rates(tiny_model_dir, tmp_path, lr_scheduler_type=kind, warmup_steps=warmup)
+    assert rates == pytest.approx([1e-3 * factor for factor in factors])
 
 
-def scheduled_rates(model_dir: Path, output_dir: Path, config: TrainConfig) -> list[float]:
+def scheduled_rates(model_dir: Path, output_dir: Path, **schedule: Any) -> list[float]:
     loaded = load_model(str(model_dir))
+    config = TrainConfig(grpo=GrpoOptions(learning_rate=1e-3, max_steps=4, **schedule))
     trainer = make_trainer(
         loaded.model,
         loaded.tokenizer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ from sandboxes.helpdesk import Helpdesk
 from sdk.errors import ToolbakeError, VerifierError
 from sdk.records import Rollout, Verdict
 from sdk.traces import RunFolder
-from sdk.trainer.batch import build_batch, build_turn_batch, turn_advantages
+from sdk.trainer.advantages import turn_advantages
+from sdk.trainer.batch import BatchOptions, build_batch
 from sdk.verifiers import all_of, run_verifier, watched, weighted
 
 REWARDS = st.lists(st.none() | st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=1, max_size=5)
+
+BY_TURN = BatchOptions(advantages="turn")
 
 
 def with_rewards(name: str, rewards: list[float] | None, **fields: Any) -> Rollout:
@@ -37,8 +41,8 @@ def test_a_turn_is_credited_with_what_follows_and_not_with_what_came_before() ->
     found = turn_advantages([[1.0, 0.0], [0.0], None], scale="none")
     assert found == [pytest.approx([1 / 3, -1 / 3]), pytest.approx([-1 / 3]), None]
     # 1, 0, 0, 1: mean 1/2, sample deviation sqrt(4 * 1/4 / 3) = 0.57735, so each is 0.5 / 0.57745 = 0.86588 off.
-    found = turn_advantages([[1.0, 0.0], [0.0, 1.0]], negative_weight=0.5)
-    assert found == [pytest.approx([0.0, -0.43294], abs=1e-5), pytest.approx([0.0, 0.86588], abs=1e-5)]
+    found = turn_advantages([[1.0, 0.0], [0.0, 1.0]])
+    assert found == [pytest.approx([0.0, -0.86588], abs=1e-5), pytest.approx([0.0, 0.86588], abs=1e-5)]
 
 
 def test_a_group_of_one_rollout_or_of_equal_rewards_teaches_nothing() -> None:
@@ -54,7 +58,7 @@ def test_the_first_turns_sum_to_nothing_and_one_turn_each_is_plain_grpo(rewards:
         assert math.fsum(firsts) == pytest.approx(0.0, abs=1e-9)
     singles = [None if one is None else one[:1] for one in rewards]
     group = [with_rewards(str(place), one) for place, one in enumerate(singles)]
-    by_turn, by_rollout = build_turn_batch([group]), build_batch([group])
+    by_turn, by_rollout = build_batch([group], BY_TURN), build_batch([group])
     assert [row.tokens for row in by_turn.groups[0]] == [row.tokens for row in by_rollout.groups[0]]
     advantages = [row.advantage for row in by_rollout.groups[0]]
     assert [row.advantage for row in by_turn.groups[0]] == pytest.approx(advantages)
@@ -62,7 +66,7 @@ def test_the_first_turns_sum_to_nothing_and_one_turn_each_is_plain_grpo(rewards:
 
 def test_each_turn_is_a_row_and_each_sampled_token_is_trained_once() -> None:
     first, second = with_rewards("a", [1.0, 0.0]), with_rewards("b", [0.0])
-    batch = build_turn_batch([[first, second, with_rewards("c", None)]], scale="none")
+    batch = build_batch([[first, second, with_rewards("c", None)]], replace(BY_TURN, scale="none"))
     (rows,) = batch.groups
     assert [row.advantage for row in rows] == pytest.approx([1 / 3, -1 / 3, -1 / 3])
     assert [row.tokens.sampled for row in rows] == [[True] * 2, [False] * 3 + [True] * 2, [True] * 2]
@@ -74,21 +78,23 @@ def test_each_turn_is_a_row_and_each_sampled_token_is_trained_once() -> None:
 
 def test_where_the_loss_has_a_part_for_every_turn_those_without_signal_have_rows_of_advantage_zero() -> None:
     group = [with_rewards("a", [1.0, 1.0]), with_rewards("b", [1.0]), with_rewards("c", None)]
-    assert build_turn_batch([group]).groups == [[]]
-    (rows,) = build_turn_batch([group], without_signal=True).groups
+    assert build_batch([group], BY_TURN).groups == [[]]
+    (rows,) = build_batch([group], replace(BY_TURN, without_signal=True)).groups
     assert [row.advantage for row in rows] == [0.0, 0.0, 0.0]
 
 
 def test_a_rollout_that_was_cut_off_counts_in_the_mean_and_is_masked_once() -> None:
     cut = with_rewards("a", [1.0, 0.0], stop_reason="token_limit")
-    batch = build_turn_batch([[cut, with_rewards("b", [0.0])]], scale="none", mask_cut_off=True)
+    batch = build_batch(
+        [[cut, with_rewards("b", [0.0])]], replace(BY_TURN, scale="none", mask_truncated_completions=True)
+    )
     assert [row.advantage for row in batch.groups[0]] == pytest.approx([-1 / 3])
     assert batch.stats.cut_off == 1
 
 
 def test_a_verdict_without_rewards_by_turn_is_named() -> None:
     with pytest.raises(ToolbakeError, match="rollout 'a' with its 2 turns has the turn_rewards None"):
-        build_turn_batch([[played("a", 2, 1.0), with_rewards("b", [0.0])]])
+        build_batch([[played("a", 2, 1.0), with_rewards("b", [0.0])]], BY_TURN)
 
 
 async def test_rewards_that_are_not_one_for_each_turn_leave_the_rollout_unscored() -> None:
@@ -126,7 +132,7 @@ def last_turn_even(rollout: Rollout) -> Verdict:
 
 @pytest.mark.timeout(300)
 def test_a_run_trains_by_turns_and_its_verdicts_keep_their_rewards(tiny_model_dir: Path, tmp_path: Path) -> None:
-    config = {**TINY, "advantages": "turn", "grpo_steps": 1}
+    config = {**TINY, "grpo.advantages": "turn", "grpo.max_steps": 1}
     sdk.train(Helpdesk(), TASKS, last_turn_even, str(tiny_model_dir), tmp_path / "run", config)
     run = RunFolder.open_to_read(tmp_path / "run")
     rollouts = run.read_rollouts("grpo")
@@ -135,10 +141,14 @@ def test_a_run_trains_by_turns_and_its_verdicts_keep_their_rewards(tiny_model_di
     for rollout in rollouts:
         groups.setdefault(rollout.group, []).append(rollout)
     (line,) = [line for line in run.read_metrics() if line["stage"] == "grpo"]
-    assert line["trained_tokens"] == build_turn_batch(list(groups.values())).stats.trained_tokens > 0
+    assert line["trained_tokens"] == build_batch(list(groups.values()), BY_TURN).stats.trained_tokens > 0
 
 
-@pytest.mark.parametrize("other", [{"branches": 1}, {"domain": "topic"}, {"baseline": "leave_one_out"}])
+@pytest.mark.parametrize(
+    "other", [{"rollouts.branches": 1}, {"grpo.domain": "topic"}, {"grpo.baseline": "leave_one_out"}]
+)
 def test_what_compares_rollouts_is_refused_beside_turns(other: dict[str, Any]) -> None:
-    with pytest.raises(sdk.ConfigError, match=f"{next(iter(other))} says how rollouts are compared"):
-        sdk.TrainConfig.of({"advantages": "turn", **other})
+    with pytest.raises(
+        sdk.ConfigError, match=f"{next(iter(other)).removeprefix('grpo.')} decides how rollouts are compared"
+    ):
+        sdk.TrainConfig.of({"grpo.advantages": "turn", **other})

@@ -271,6 +271,7 @@ def test_what_tools_return_as_json_in_a_text_is_no_answer_as_a_list_either(text)
         " " * 200_000,
         "a:" * 99_999,
         "a " * 99_999,
+        "a: " * 66_666,
     ],
 )
 def test_a_result_of_any_form_can_be_judged(text):
@@ -343,6 +344,80 @@ def test_the_values_alone_earn_no_more_than_the_text(row):
     for label, value in exact if len(exact) > 3 else ():
         for form in ("a prose record", "sentences", "YAML", "a table", "XML", "CSV"):
             assert said_of_a_record(PROSE[form](row), listed, label, value).score == 0
+
+
+WHOLE = {
+    "Lyon / Paris / Nice / Lille": "Paris",
+    "Lyon · Paris · Nice · Lille": "Lyon",
+    "Lyon Paris Nice Lille Nantes": "Paris",
+    "Lyon Nice Lille Nantes Paris": "Paris",
+    "Lyon and Paris and Nice and Lille": "Nice",
+    "lyon and paris and nice and lille": "nice",
+    "lyon -> paris -> nice -> lille": "lille",
+    "red, green, blue, black": "green",
+    "City Lyon\nCountry France\nRegion Ain\nRiver Saone": "Lyon",
+    "city lyon\ncountry france\nregion ain\nriver saone": "france",
+    "the city is lyon and the country is france and the region is ain and the river is saone": "ain",
+}
+
+
+@pytest.mark.parametrize("text", WHOLE)
+@pytest.mark.parametrize("structured", [False, True])
+def test_a_short_list_said_whole_earns_nothing_whatever_joins_it(text, structured):
+    fields = {"structured": {"result": text}} if structured else {}
+    assert said_of_a_record(text, text, "place", WHOLE[text], **fields).score == 0
+    assert said_of_a_record(text, f"It is {WHOLE[text]}.", "place", WHOLE[text], **fields).score == 1
+
+
+def test_a_list_may_be_said_with_other_signs_than_it_came_with():
+    assert said_of_a_record("Lyon/Paris/Nice/Lille", "Lyon Paris Nice Lille", "city", "Nice").score == 0
+    assert said_of_a_record("lyon, paris, nice, lille", "nice paris lyon lille", "city", "nice").score == 0
+
+
+SEPARATORS = (
+    " ",
+    "  ",
+    "\n",
+    "\n\n",
+    "\t",
+    ", ",
+    "; ",
+    " | ",
+    " / ",
+    " // ",
+    " · ",
+    " • ",
+    " - ",
+    " — ",
+    " -> ",
+    " => ",
+)
+SEPARATORS += (" and ", " or ", " then ", " plus ", " and the ", " & ", " + ", ": ", " = ", "... ", ". ", "、", " > ")
+SEPARATORS += (" => ", " ~ ", "><", ") (")
+JOINS = (" ", ": ", "=", " = ", " is ", " -> ", " - ", "\t", ":\n")
+
+
+@given(data=st.data(), row=RECORDS.filter(lambda row: len(row) > 3), labelled=st.booleans(), reordered=st.booleans())
+def test_a_record_said_whole_earns_nothing_however_its_values_are_joined_and_labelled(data, row, labelled, reordered):
+    separator, join = data.draw(st.sampled_from(SEPARATORS)), data.draw(st.sampled_from(JOINS))
+    titled = data.draw(st.booleans())
+    parts = [f"{label.title() if titled else label}{join}{value}" if labelled else value for label, value in row]
+    answer = separator.join(data.draw(st.permutations(parts)) if reordered else parts)
+    text = separator.join(parts)
+    asked, value = data.draw(st.sampled_from(row))
+    assert said_of_a_record(text, answer, asked, value).score == 0, (text, answer, value)
+    honest = said_of_a_record(text, f"The {asked} of order 4417 is {value}.", asked, value)
+    assert honest.score == 1, (text, honest.explanation)
+
+
+@pytest.mark.parametrize("join", [": ", "=", " ", " = ", " is "])
+@pytest.mark.parametrize("separator", ["\n", ", ", " | ", "; "])
+def test_a_sentence_may_name_two_fields(join, separator):
+    row = {"City": "Lyon", "Country": "France", "Phone": "0472", "Street": "Rue Royale"}
+    text = separator.join(f"{label}{join}{value}" for label, value in row.items())
+    for answer in ("The city is Lyon and the country is France.", "She lives in Lyon, in France."):
+        verdict = said_of_a_record(text, answer, "home", "Lyon")
+        assert verdict.score == 1, verdict.explanation
 
 
 FOUND = """Parcel 17 was found in the hall, on the second shelf, behind the ladder. It weighs 12.5 kg and belongs to

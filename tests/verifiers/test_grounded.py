@@ -137,6 +137,56 @@ async def test_not_knowing_scores_0_where_an_answer_was_asked_for():
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        "It cannot be determined.",
+        "That cannot be determined from the results.",
+        "The order could not be found.",
+        "There is no information on the order of Lena Abbott.",
+        "No such information is available.",
+        "There are no results.",
+        "The status is not available.",
+        "The status is not known.",
+        "Unknown.",
+        "N/A",
+        "It is unknown where the order is.",
+        "It is not possible to determine it.",
+        "We could not find it.",
+    ],
+)
+async def test_not_knowing_is_worth_the_same_in_whatever_words(answer):
+    assert await score(answer, FIND, right=always(0)) == 0
+    assert await score(answer, FIND, right=answer_match()) == 0
+
+
+async def test_what_a_tool_does_not_know_may_be_told_in_ones_own_words():
+    found = ("get_order", {"customer": "Lena Abbott"}, "order 4417, status: unknown")
+    told = one("Sadly the present status there is unknown.", found, expected="unknown")
+    assert (await run_verifier(grounded(answer_match()), told)).score == 1
+    wrong = one("Sadly the present status there is unknown.", found, expected="4417")
+    assert (await run_verifier(grounded(answer_match()), wrong)).score == 0
+
+
+async def test_who_did_the_task_may_tell_what_is_not_available():
+    assert await score("The refund went out; its date of arrival is not available.", FIND, ORDER) == 1
+    assert await score("I could not find the date, but refunded it.", FIND, ORDER) == 0
+
+
+@pytest.mark.parametrize("form", ["{}", "{}.", "{}, France", "It is {}.", "It is in {}, France.", "{} is where it is."])
+@pytest.mark.parametrize(("value", "worth"), [("Paris", -1), ("Graz", -0.5)])
+async def test_a_wrong_value_is_worth_the_same_alone_and_in_a_sentence(form, value, worth):
+    if "France" in form:
+        worth = -1
+    verdict = await run_verifier(grounded(answer_match()), one(form.format(value), FIND, ORDER, expected="Monday"))
+    assert verdict.score == worth, verdict.explanation
+
+
+async def test_a_right_answer_may_begin_with_any_word():
+    for answer in ("Monday", "Shipping was on Monday.", "Sure! Dispatch was on Monday."):
+        assert (await run_verifier(grounded(answer_match()), one(answer, FIND, ORDER, expected="Monday"))).score == 1
+
+
+@pytest.mark.parametrize(
     ("answer", "calls"),
     [
         ("I don't know, but it was delivered.", ()),

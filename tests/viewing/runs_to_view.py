@@ -14,13 +14,13 @@ from mcp_bridge import connect
 from mcp_bridge.records import ToolResult
 from sandboxes.helpdesk.desk import Helpdesk
 from sdk.evaluation import build_report
-from sdk.evaluation.run_reports import note_conditions
+from sdk.evaluation.report import note_conditions
 from sdk.policies.scripted import ScriptedAgent, replay_demonstration
 from sdk.progress import Silent
 from sdk.records import CallRecord, Message, Rollout, Task, TokenRow, ToolCall, Verdict
 from sdk.rollouts.episode import Job
 from sdk.rollouts.limits import Limits
-from sdk.rollouts.scripts import play_scripts
+from sdk.rollouts.run_context import RunContext, play_scripts
 from sdk.tasks import load_tasks
 from sdk.traces.run_folder import RunFolder
 from sdk.verifiers import all_of, answer_match, final_state, required_calls
@@ -62,9 +62,8 @@ async def helpdesk_rollouts(stage: str, *, step: int = -1, right: Iterable[int] 
     verifier = all_of(final_state(), required_calls(), answer_match())
     async with connect(Helpdesk()) as source:
         with Silent().track("plays", len(plays)) as progress:
-            return await play_scripts(
-                plays, source=source, verifier=verifier, limits=Limits(), concurrency=4, step=progress
-            )
+            context = RunContext(tools=source, verifier=verifier, limits=Limits(), concurrency=4)
+            return await play_scripts(plays, context, progress)
 
 
 async def helpdesk_run(path: Path) -> Path:

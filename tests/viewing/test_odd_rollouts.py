@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from runs_to_view import hostile_rollout
 
 from sdk.evaluation import build_report
-from sdk.evaluation.run_reports import note_conditions
+from sdk.evaluation.report import note_conditions
 from sdk.records import Rollout, Task, Verdict
 from sdk.traces.run_folder import RunFolder
 from sdk.viewing import export_page

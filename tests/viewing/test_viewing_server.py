@@ -19,9 +19,9 @@ from sdk.judging import labelled_examples
 from sdk.records import Rollout
 from sdk.traces.run_folder import RunFolder
 from sdk.viewing import view
-from sdk.viewing.details import cut_texts, text_at
 from sdk.viewing.index import RunIndex, find_runs
 from sdk.viewing.page_files import one_script
+from sdk.viewing.rollout_view import cut_texts, text_at
 
 Serve = Callable[..., str]
 

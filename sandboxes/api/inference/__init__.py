@@ -1,1 +1,1 @@
-"""What an API's document says about its backend: resources, how they hang together, what each operation does."""
+"""Inference of a backend from an API's document: tables, their links, and what each operation does."""

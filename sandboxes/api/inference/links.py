@@ -1,28 +1,16 @@
-"""How tables refer to each other: properties that show or name rows of another table."""
+"""Links between tables: properties that show or name rows of another table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..realistic import words_of
 from ..shapes import Shapes
-from ..values.realistic import words_of
 from .model import Link, Table
 from .paths import singular_of
 
 _KEY_WORDS = frozenset(("id", "uuid", "slug", "login", "username"))
-_PEOPLE = frozenset(
-    [
-        "user",
-        "owner",
-        "author",
-        "assignee",
-        "creator",
-        "reporter",
-        "reviewer",
-        "sender",
-        "recipient",
-    ]
-)
+_PEOPLE = frozenset(["user", "owner", "author", "assignee", "creator", "reporter", "reviewer", "sender", "recipient"])
 
 
 class LinkFinder:
@@ -34,7 +22,7 @@ class LinkFinder:
         real = [table for table in tables.values() if table.members is None and not table.single and table.parts]
         self._by_schema: dict[str, list[Table]] = {}
         for table in real:
-            for name in filter(None, (shapes.name_of(table.schema), table.summary)):
+            for name in filter(None, (shapes.of(table.schema).name, table.summary)):
                 self._by_schema.setdefault(name, []).append(table)
         self._by_word: dict[tuple[str, ...], list[Table]] = {}
         for table in real:

@@ -1,13 +1,12 @@
-"""What is inferred from a document, as records."""
+"""Records of what is inferred from a document."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-if TYPE_CHECKING:
-    from mcp_bridge.openapi.document import Operation
+from mcp_bridge.openapi.document import Operation
 
 Role = Literal[
     "list",
@@ -44,6 +43,28 @@ HIDDEN = "@"
 
 WITHIN = "@in"
 """The column with the key of the row that a row stands under."""
+
+LINK = "@link"
+"""The key of a link in a row: `{"@link": [table, key]}` refers to another row."""
+
+
+def is_link(value: Any) -> bool:
+    """Whether a value refers to another row. No caller can send one: see `holds_link`."""
+    if not isinstance(value, dict) or value.keys() != {LINK}:
+        return False
+    target = value[LINK]
+    return isinstance(target, list) and len(target) == 2 and all(isinstance(one, str) for one in target)
+
+
+def holds_link(value: Any) -> bool:
+    """Whether a value is a link, or holds one at any depth."""
+    left = [value]  # not by recursion: a policy may nest deeper than that goes
+    while left:
+        one = left.pop()
+        if is_link(one):
+            return True
+        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    return False
 
 
 @dataclass(frozen=True)
@@ -115,16 +136,6 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Paging:
-    """Which query parameters page through a list; `None` where there is none."""
-
-    limit: str | None = None
-    page: str | None = None
-    offset: str | None = None
-    cursor: str | None = None
-
-
-@dataclass(frozen=True)
 class Filter:
     """A query parameter that chooses rows. `test`: how the column's value compares with the parameter's."""
 
@@ -135,13 +146,16 @@ class Filter:
 
 @dataclass(frozen=True)
 class Query:
-    """What the query parameters of a list do. `unknown`: those that are accepted and do nothing."""
+    """The query parameters of a list by what they do; `None` for what none does. `unknown`: those that do nothing."""
 
-    paging: Paging = Paging()
-    filters: tuple[Filter, ...] = ()
+    limit: str | None = None
+    page: str | None = None
+    offset: str | None = None
+    cursor: str | None = None
     search: str | None = None
     sort: str | None = None
     direction: str | None = None
+    filters: tuple[Filter, ...] = ()
     unknown: tuple[str, ...] = ()
 
 

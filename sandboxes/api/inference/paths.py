@@ -1,77 +1,26 @@
-"""Paths taken apart, and what an operation's answer holds: a row, a list of rows, or something else."""
+"""The paths of a document: their steps, their operations, and what the answers hold (a row, rows, or neither)."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
+from mcp_bridge.openapi.document import Document, Operation
+
+from ..realistic import words_of
 from ..shapes import Shapes
-from ..values.realistic import words_of
 from .model import Envelope
 
-if TYPE_CHECKING:
-    from mcp_bridge.openapi.document import Operation
-
-_HOLDERS = (
-    "data",
-    "items",
-    "results",
-    "result",
-    "records",
-    "entries",
-    "values",
-    "value",
-    "content",
-    "rows",
-    "objects",
-)
-_PAGING = frozenset(
-    [
-        "total",
-        "count",
-        "page",
-        "pages",
-        "per",
-        "size",
-        "limit",
-        "offset",
-        "next",
-        "previous",
-        "prev",
-        "cursor",
-        "has",
-        "more",
-        "first",
-        "last",
-        "links",
-        "link",
-        "meta",
-        "paging",
-        "pagination",
-        "number",
-        "elements",
-        "token",
-        "self",
-        "url",
-        "object",
-        "ok",
-        "success",
-        "status",
-        "code",
-        "message",
-        "kind",
-        "etag",
-        "marker",
-        "order",
-        "truncated",
-        "incomplete",
-        "results",
-        "empty",
-        "sort",
-        "pageable",
-    ]
-)
+_HOLDERS = ("data", "items", "results", "result", "records", "entries", "values", "value", "content", "rows", "objects")
+_PAGING = frozenset((
+    "total", "count", "page", "pages", "per", "size", "limit", "offset", "next", "previous", "prev", "cursor", "has",
+    "more", "first", "last", "links", "link", "meta", "paging", "pagination", "number", "elements", "token", "self",
+    "url", "object", "ok", "success", "status", "code", "message", "kind", "etag", "marker", "order", "truncated",
+    "incomplete", "results", "empty", "sort", "pageable",
+))  # fmt: skip
 
 
 def steps_of(path: str) -> tuple[str, ...]:
@@ -81,6 +30,11 @@ def steps_of(path: str) -> tuple[str, ...]:
 
 def _bare(path: str) -> str:
     return re.sub(r"\.(json|xml)$", "", path)
+
+
+def word_of(steps: tuple[str, ...]) -> str:
+    """The last literal step."""
+    return next((step for step in reversed(steps) if step != "{}"), "")
 
 
 def names_of(path: str) -> list[str]:
@@ -99,7 +53,7 @@ def head_of(path: str, count: int) -> str:
 
 
 def singular_of(name: str) -> str:
-    """`companies` is `company`; a word that is no plural stays as it is."""
+    """`companies` is `company`; a word that is not a plural stays as it is."""
     if name.endswith("ies") and len(name) > 4:
         return name[:-3] + "y"
     if re.search(r"(ss|sh|ch|x|z|us)es$", name):
@@ -160,14 +114,7 @@ def envelope_of(shapes: Shapes, schema: Any, word: str) -> Envelope | None:
     return _envelope(shapes, schema, schema, word, (), 0)
 
 
-def _envelope(
-    shapes: Shapes,
-    whole: Any,
-    schema: Any,
-    word: str,
-    path: tuple[str, ...],
-    depth: int,
-) -> Envelope | None:
+def _envelope(shapes: Shapes, whole: Any, schema: Any, word: str, path: tuple[str, ...], depth: int) -> Envelope | None:
     shape = shapes.of(schema)
     if shape.kind == "array":
         return Envelope(whole, path, True, shape.items) if is_object(shapes, shape.items) else None
@@ -189,14 +136,7 @@ def _envelope(
             own = (name for name in objects if words_of(name) == words_of(singular_of(word)))
             inside = next((name for name in own if _has_id(shapes, shape.properties[name])), None)
         if inside is not None:
-            return _envelope(
-                shapes,
-                whole,
-                shape.properties[inside],
-                word,
-                (*path, inside),
-                depth + 1,
-            )
+            return _envelope(shapes, whole, shape.properties[inside], word, (*path, inside), depth + 1)
     return Envelope(whole, path, False, schema)
 
 
@@ -227,3 +167,59 @@ def _is_wrapper(properties: Iterable[str], holders: list[str], word: str) -> boo
     if not holders or (len(holders) > 1 and not named):
         return False
     return all(_PAGING & set(words_of(name)) for name in rest) and (named or bool(rest) or len(holders) == 1)
+
+
+Steps = tuple[str, ...]
+
+
+@dataclass
+class Path:
+    """One path of the document with its operations. `run`: how many parameters it ends in."""
+
+    steps: Steps
+    written: str
+    operations: dict[str, Operation] = field(default_factory=dict)
+    envelopes: dict[str, Envelope | None] = field(default_factory=dict)
+    run: int = 0
+
+    @property
+    def word(self) -> str:
+        return word_of(self.steps)
+
+    @property
+    def collection(self) -> Steps:
+        """The path without the parameters it ends in."""
+        return self.steps[: len(self.steps) - self.run]
+
+    def row(self, methods: Iterable[str]) -> Envelope | None:
+        """The first of these methods' answers that holds one row."""
+        found = (self.envelopes.get(method) for method in methods)
+        return next((one for one in found if one is not None and not one.is_list), None)
+
+    @property
+    def listed(self) -> Envelope | None:
+        """What a GET lists."""
+        found = self.envelopes.get("get")
+        return found if found is not None and found.is_list else None
+
+
+def paths_of(document: Document, shapes: Shapes) -> dict[Steps, Path]:
+    """The paths by their steps. Those with parameters inside a step are left out."""
+    found: dict[Steps, Path] = {}
+    for operation in document.operations:
+        if not is_plain(operation.path):
+            continue
+        steps = steps_of(operation.path)
+        path = found.setdefault(steps, Path(steps, operation.path))
+        path.operations.setdefault(operation.method, operation)
+        schema = answer_schema(operation, success_of(operation))
+        path.envelopes.setdefault(operation.method, None if schema is None else envelope_of(shapes, schema, path.word))
+        path.run = sum(1 for _ in itertools.takewhile(lambda step: step == "{}", reversed(steps)))
+    return found
+
+
+def shared_prefix(paths: Iterable[Steps]) -> Steps:
+    """The literal steps that all paths begin with, such as `api`, `v2`."""
+    literal = [tuple(itertools.takewhile(lambda step: step != "{}", steps))[:-1] for steps in paths]
+    shared = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*literal, strict=False))
+    return tuple(column[0] for column in shared)

@@ -1,37 +1,189 @@
-"""Which tables an API's paths are about, and which paths name a row or list rows of each."""
+"""The tables behind an API's paths, the keys of their rows, and the paths that name a row or list rows of each.
+
+Beside its key, a row has properties that no two rows may share:
+
+| what the document says | the property is unique |
+| --- | --- |
+| `x-unique: true` on it | always |
+| its description says so: "unique", "must not be taken" | always |
+| the operation's 409 or 422 says that it is taken: "a project with this name already exists" | in that operation |
+| the operation has a 409, and the property is what people log in or are found with: `email`, `slug`, ... | in it |
+"""
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-from ..shapes import Shapes
-from ..values.realistic import words_of
-from .key_inference import key_part, scope_part
+from mcp_bridge.guard.naming import numbered
+from mcp_bridge.openapi.document import Document, Operation
+
+from ..realistic import words_of
+from ..shapes import Shape, Shapes
 from .model import HIDDEN, Item, Part, Table
 from .paths import (
+    Path,
+    Steps,
     body_schema,
     head_of,
     is_object,
     names_of,
+    paths_of,
     same_words,
+    shared_prefix,
     singular_of,
     steps_of,
     success_of,
+    word_of,
 )
-from .pathways import Path, Steps, paths_of, shared_prefix
 
-if TYPE_CHECKING:
-    from mcp_bridge.openapi.document import Document, Operation
+# -- keys --------------------------------------------------------------------------------------------------------------
 
-_SELECTORS = {
-    "latest": "last",
-    "newest": "last",
-    "last": "last",
-    "current": "first",
-    "me": "first",
-    "self": "first",
-}
+Kind = Literal["integer", "string"]
+
+_NUMBERED = ("number", "iid", "index", "no", "id", "code", "version")
+_NAMED = (
+    "id", "uuid", "guid", "slug", "key", "name", "login", "username", "user_name", "code", "handle", "sku", "sha",
+    "path", "ref", "email", "tag_name", "title",
+)  # fmt: skip
+_PERSON = ("id", "uuid", "login", "username", "user_name", "handle", "email", "name")
+_IDS = ("id", "uuid", "guid", "sha", "key", "code", "slug", "number", "name", "login", "username")
+_METADATA = "metadata"
+_PEOPLE = frozenset(("user", "username", "login", "owner", "member", "author", "person", "collaborator"))
+
+
+def _likely(parameter: str, kind: Kind | None, description: str) -> list[str]:
+    """What the key may be called where no property has the parameter's name, likely ones first: "the name of the tag"
+    is a name, and otherwise rows with an id of the parameter's type are named by it."""
+    words = words_of(parameter)
+    if {"id", "uuid", "guid"} & set(words):
+        return list(_IDS)
+    usual = _NUMBERED if kind == "integer" else _PERSON if _PEOPLE & set(words) else _NAMED
+    told = words_of(description)
+    return sorted(usual, key=lambda one: told.index(one) if one in told else len(told))
+
+
+def _key_part(parameter: str, schema: Any, table: Table, shapes: Shapes, description: str = "") -> tuple[Part, bool]:
+    """The last part of a row's key, and whether it was guessed: no property goes by the parameter's name.
+
+    `schema` and `description`: of the parameter.
+    """
+    row, singular = shapes.of(table.schema), table.singular
+    wanted = _kind(shapes.of(schema))
+    usable = {name: kind for name in row.properties if (kind := _usable(row.properties[name], shapes)) is not None}
+    found, guessed = _named(parameter, singular, usable, wanted), False
+    if (found is None or words_of(found) != words_of(parameter)) and _METADATA in row.properties:
+        for name, inner in shapes.of(row.properties[_METADATA]).properties.items():
+            if words_of(name) == words_of(parameter) and (kind := _usable(inner, shapes)) is not None:
+                column = HIDDEN + "_".join(words_of(name))
+                return Part(parameter, column, kind, schema=inner, shown=(_METADATA, name)), False
+    is_itself = words_of(parameter) == words_of(singular)
+    has_id = usable.get("id") in ({wanted} if wanted else {"integer", "string"})
+    if found is None or (is_itself and has_id and words_of(found) != words_of(parameter)):
+        # `{domain}` of a domain with an id is neither its `domain_name` nor its `original_domain`.
+        guessed = True
+        names = {"_".join(words_of(name)): name for name in reversed(list(usable))}
+        likely = [names[one] for one in _likely(parameter, wanted, description) if one in names]
+        # A number may be asked for where rows show their id as text: then it is a text of digits.
+        digits = [name for name in likely if wanted == "integer" and words_of(name)[-1] in {"id", "number"}]
+        fitting = [name for name in likely if wanted in (None, usable[name])]
+        found = next(iter([*fitting, *digits]), None)
+    if found is None:
+        column = HIDDEN + "_".join(words_of(parameter) or ["key"])
+        return Part(parameter, column, wanted or "string", schema=schema), True
+    kind = usable[found] if wanted is None or wanted == "string" else wanted
+    return Part(parameter, found, kind, schema=row.properties[found]), guessed
+
+
+def _scope_part(parameter: str, schema: Any, row: Shape, shapes: Shapes) -> Part:
+    """A part of the key before the last: a property of the parameter's name, whatever its type, or a hidden column."""
+    kind = _kind(shapes.of(schema)) or "string"
+    for name in row.properties:
+        if words_of(name) == words_of(parameter):
+            return Part(parameter, name, kind, schema=row.properties[name])
+    return Part(parameter, HIDDEN + "_".join(words_of(parameter)), kind, schema=schema)
+
+
+def _named(parameter: str, singular: str, usable: dict[str, Kind], wanted: Kind | None) -> str | None:
+    """A property of the parameter's name, with or without the row's own word before it."""
+    words, own = words_of(parameter), words_of(singular)
+    shorter = [words[len(own) :]] if words[: len(own)] == own and len(words) > len(own) else []
+    shorter += [["login"]] if "".join(words) == "username" else []
+    tail = [words[-1:]] if words[-1] in {"id", "number", "slug", "key", "code", "name", "uuid"} else []
+    for candidate in [words, *shorter, [*own, *words], *tail, [*words, "name"]]:
+        for name, kind in usable.items():
+            if words_of(name) == candidate and wanted in (None, kind, "string"):
+                return name
+    for name, kind in usable.items():
+        ends_alike = words_of(name)[-len(words) :] == words or (len(name) > 3 and parameter.lower().endswith(name))
+        if ends_alike and words != ["id"] and wanted in (None, kind, "string"):
+            return name
+    return None
+
+
+def _usable(schema: Any, shapes: Shapes) -> Kind | None:
+    shape = shapes.of(schema)
+    if shape.write_only or (shape.enum is not None and len(shape.enum) < 8) or shape.says.get("format") == "date-time":
+        return None
+    return _kind(shape)
+
+
+def _kind(shape: Shape) -> Kind | None:
+    if not shape.typed:
+        return None
+    kinds = shape.kinds - {"null"}
+    if kinds <= {"integer", "number"}:
+        return "integer" if "integer" in kinds else None
+    return "string" if "string" in kinds else None
+
+
+# -- properties that no two rows may share ----------------------------------------------------------------------------
+
+_IDENTIFYING = frozenset(("email", "username", "login", "slug", "sku", "handle"))
+_TAKEN = re.compile(r"\balready\b|\btaken\b|\bduplicate|\bin use\b|\bunique\b|\bsame\b", re.IGNORECASE)
+_SAYS_UNIQUE = re.compile(
+    r"(?<!not )(?<!non-)\bunique\b(?! (?:among|per|for each|in the list))|must not be taken", re.IGNORECASE
+)
+_CONFLICTS = ("409", "422")
+
+
+def unique_properties(shapes: Shapes, schema: Any, operation: Operation) -> frozenset[str]:
+    """The properties of a row of `schema` that an operation refuses to make equal to another row's."""
+    properties: Mapping[str, Any] = shapes.of(schema).properties
+    taken = _named_as_taken(operation)
+    found = set()
+    for name, inner in properties.items():
+        shape = shapes.of(inner)
+        words = words_of(name)
+        if shape.says.get("x-unique") is False or shape.kinds & {"object", "array", "boolean"} == shape.kinds:
+            continue
+        says = str(shape.says.get("description", ""))
+        by_itself = shape.says.get("x-unique") is True or bool(_SAYS_UNIQUE.search(says))
+        by_conflict = "409" in operation.responses and "".join(words) in _IDENTIFYING
+        if by_itself or by_conflict or " ".join(words) in taken:
+            found.add(name)
+    return frozenset(found)
+
+
+def _named_as_taken(operation: Operation) -> frozenset[str]:
+    """The words, and pairs of them, of the refusals that speak of something that is there already."""
+    found: set[str] = set()
+    for status in _CONFLICTS:
+        answer = operation.responses.get(status)
+        said = answer.description if answer is not None else ""
+        if said and _TAKEN.search(said):
+            words = words_of(said)
+            found |= set(words) | {f"{one} {two}" for one, two in itertools.pairwise(words)}
+    # What every such sentence has, and many rows too.
+    return frozenset(found - {"id", "state", "status", "type", "kind", "description", "number"})
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+_SELECTORS = {"latest": "last", "newest": "last", "last": "last", "current": "first", "me": "first", "self": "first"}
 _VERBS = frozenset(["search", "find", "query", "all", "list", "filter"])
 
 
@@ -55,7 +207,6 @@ class TableFinder:
         self.items: dict[Steps, Item] = {}
         self.lists: dict[Steps, Listing] = {}
         self.singles: dict[Steps, tuple[Item, str | None]] = {}
-        self._names: dict[Steps, str | None] = {}
         self._homes: dict[str, list[tuple[Steps, Table]]] = {}
         self._item_steps = {path.steps for path in self.paths.values() if self._names_a_row(path)}
         self._member_steps = {steps for steps in self._item_steps if self._is_membership(self.paths[steps])}
@@ -84,20 +235,17 @@ class TableFinder:
         shorter = [path.steps[: len(path.steps) - less] for less in range(1, path.run)]
         for steps in shorter:
             if steps in self.paths and self.paths[steps].row(["get"]):
-                return False  # `/ports/{id}/{status}` says something of a row, and is none itself
+                return False  # `/ports/{id}/{status}` is about a row, but is not one
             if steps in self.paths and not self.paths[steps].listed:
                 path.run = len(path.steps) - len(steps)
                 break
-        reads, writes = (
-            path.row(["get"]),
-            {"put", "patch", "delete"} & set(path.operations),
-        )
+        reads, writes = (path.row(["get"]), {"put", "patch", "delete"} & set(path.operations))
         checks = "get" in path.operations and "204" in path.operations["get"].responses
         updates = "post" in path.operations and path.row(["post"]) is not None
         return bool(reads or writes or checks or (updates and path.collection in self.paths))
 
     def _is_membership(self, path: Path) -> bool:
-        """Whether the path only says that something that lives elsewhere is in a collection."""
+        """Whether the path only names the membership of a row of another table in a collection."""
         get, put = path.operations.get("get"), path.operations.get("put")
         if path.row(["patch"]) or (put is not None and put.body is not None):
             return False
@@ -107,7 +255,7 @@ class TableFinder:
             return body_schema(get) is None
         if put is not None:
             return not is_made_here
-        name = self._shapes.name_of(self._entity(path))
+        name = self._shapes.of(self._entity(path)).name
         return "delete" in path.operations and not is_made_here and name is not None and self._is_elsewhere(path, name)
 
     def _is_elsewhere(self, path: Path, name: str) -> bool:
@@ -116,23 +264,15 @@ class TableFinder:
         if words_of(singular_of(path.word))[-1:] == own:
             return False
         return any(
-            words_of(singular_of(other.word))[-1:] == own and self._name_of(other) == name
+            words_of(singular_of(other.word))[-1:] == own and self._shapes.of(self._entity(other)).name == name
             for other in (self.paths[steps] for steps in self._item_steps)
         )
-
-    def _name_of(self, path: Path) -> str | None:
-        """The definition of the row that a path names."""
-        if path.steps not in self._names:
-            self._names[path.steps] = self._shapes.name_of(self._entity(path))
-        return self._names[path.steps]
 
     def _claim(self, path: Path) -> tuple[bool, bool, int, Steps]:
         """Sorts first which path is the home of its rows: one plain collection at the top, then one that is written."""
         is_nested = len([step for step in path.steps[len(self._prefix) :] if step != "{}"]) > 1
-        return is_nested, not self._is_written(path), len(path.steps), path.steps
-
-    def _is_written(self, path: Path) -> bool:
-        return bool({"put", "patch", "delete"} & set(path.operations))
+        is_written = bool({"put", "patch", "delete"} & set(path.operations))
+        return is_nested, not is_written, len(path.steps), path.steps
 
     def _creates(self, path: Path) -> bool:
         post = path.operations.get("post")
@@ -166,9 +306,13 @@ class TableFinder:
                 return steps[:size]
         return None
 
+    def above(self, steps: Steps) -> Item | None:
+        """The row that the longest path above names."""
+        return self.items.get(self._context(steps) or ())
+
     def _home_or_alias(self, path: Path) -> None:
         schema = self._entity(path)
-        name = self._shapes.name_of(schema)
+        name = self._shapes.of(schema).name
         homes = self._homes.setdefault(name or f"/{'/'.join(path.collection)}", [])
         if any(self._absorbs(home, path.steps) for home, _ in homes):
             return
@@ -184,7 +328,7 @@ class TableFinder:
 
     def _table_of(self, schema: Any, steps: Steps) -> tuple[Steps, Table] | None:
         """The table whose rows a schema describes, as seen from the path `steps`."""
-        name = self._shapes.name_of(schema)
+        name = self._shapes.of(schema).name
         unnamed = f"/{'/'.join(self.paths[steps].collection)}"
         for home, table in self._homes.get(name or unnamed, []):
             if home == steps or home[: len(steps)] == steps or self._absorbs(home, steps):
@@ -198,10 +342,7 @@ class TableFinder:
             if name not in self.tables:
                 break
             name = ".".join(words[-size:])
-        stem, number = name, 1
-        while name in self.tables:
-            number += 1
-            name = f"{stem}_{number}"
+        name = numbered(name, self.tables)
         path = head_of(written, len(collection))
         self.tables[name] = Table(name, path, schema, singular_of(words[-1]))
         return self.tables[name]
@@ -220,36 +361,27 @@ class TableFinder:
         if known is None:
             return
         home, table = known
-        context = self.items.get(self._context(path.steps) or ())
+        context = self.above(path.steps)
         names = names_of(path.written)[-path.run :]
         shape = self._shapes.of(table.schema)
         if home == path.steps:
             kinds = {one.name: one.schema for one in self._any(path).parameters if one.location == "path"}
             key, table.guessed_key = self._key_part(path, names[-1], table)
-            scopes = [scope_part(one, kinds.get(one, True), shape, self._shapes) for one in names[:-1]]
-            table.parent, table.parts = (
-                self._parent(table, context),
-                (*scopes, key),
-            )
+            scopes = [_scope_part(one, kinds.get(one, True), shape, self._shapes) for one in names[:-1]]
+            table.parent, table.parts = (self._parent(table, context), (*scopes, key))
         columns = [part.column for part in table.parts] or [HIDDEN + names[-1]]
         if home != path.steps:
             columns = [*columns[:-1], self._key_part(path, names[-1], table)[0].column]
         lookups = tuple(zip(names[-len(columns) :], columns[-len(names) :], strict=False))
         same_context = (context.table if context else None) == table.parent
         is_direct = same_context and [column for _, column in lookups] == [part.column for part in table.parts]
-        self.items[path.steps] = Item(
-            head_of(path.written, len(path.steps)),
-            table.name,
-            context,
-            lookups,
-            is_direct,
-        )
+        self.items[path.steps] = Item(head_of(path.written, len(path.steps)), table.name, context, lookups, is_direct)
 
     def _key_part(self, path: Path, name: str, table: Table) -> tuple[Part, bool]:
         """What a path's last parameter is in the rows of a table, and whether that was guessed."""
         parameter = next((one for one in self._any(path).parameters if one.name == name), None)
         schema, description = (True, "") if parameter is None else (parameter.schema, parameter.description)
-        return key_part(name, schema, self._shapes.of(table.schema), self._shapes, table.singular, description)
+        return _key_part(name, schema, table, self._shapes, description)
 
     def _any(self, path: Path) -> Operation:
         return next(iter(path.operations.values()))
@@ -258,13 +390,13 @@ class TableFinder:
 
     def _add_list(self, path: Path) -> None:
         found = path.listed or path.row(["post"])
-        context = self.items.get(self._context(path.steps) or ())
+        context = self.above(path.steps)
         below = self._item_below(path.steps)
         if below is not None:
             table = self.tables[below.table]
             self.lists[path.steps] = self._listing(table, context)
             shown = None if path.listed is None else path.listed.item
-            name = None if shown is None else self._shapes.name_of(shown)
+            name = None if shown is None else self._shapes.of(shown).name
             if name is not None and table.summary is None and self._table_of(shown, path.steps) is None:
                 table.summary = name
                 self._homes.setdefault(name, []).insert(0, ((*path.steps, "{}"), table))
@@ -276,10 +408,9 @@ class TableFinder:
             return  # what is made here could never be read: it is something done to the row above
         if known is None:
             table = self._new_table(path.collection, path.written, found.item)
-            shape = self._shapes.of(found.item)
-            part, table.guessed_key = key_part("id", True, shape, self._shapes, table.singular)
+            part, table.guessed_key = _key_part("id", True, table, self._shapes)
             table.parent, table.parts = self._parent(table, context), (part,)
-            self._homes.setdefault(self._shapes.name_of(found.item) or "/" + "/".join(path.steps), []).append(
+            self._homes.setdefault(self._shapes.of(found.item).name or "/" + "/".join(path.steps), []).append(
                 ((*path.steps, "{}"), table)
             )
             self.lists[path.steps] = Listing(table.name, context, "within" if context else None)
@@ -290,9 +421,7 @@ class TableFinder:
             if success_of(path.operations["post"]) == "201":
                 self.lists[path.steps] = Listing(table.name, context, None)
             return
-        at_home = path.word == next((one for one in reversed(home) if one != "{}"), "") or bool(
-            _VERBS & set(words_of(path.word)[:1])
-        )
+        at_home = path.word == word_of(home) or bool(_VERBS & set(words_of(path.word)[:1]))
         # `/pets/findByStatus` and `/pets/available` show some of the rows of `/pets`, unless others put them there.
         if not at_home and path.listed is None and context is not None and success_of(path.operations["post"]) != "201":
             return
@@ -330,7 +459,7 @@ class TableFinder:
         return table
 
     def _add_membership(self, path: Path) -> None:
-        context = self.items.get(self._context(path.collection) or ())
+        context = self.above(path.collection)
         listing = self.lists.get(path.collection)
         names = names_of(path.written)[-path.run :]
         table = self.tables[listing.table] if listing is not None else None
@@ -358,7 +487,7 @@ class TableFinder:
     # -- paths that name one row without a parameter ------------------------------------------------------------------
 
     def _add_single(self, path: Path) -> None:
-        context = self.items.get(self._context(path.steps) or ())
+        context = self.above(path.steps)
         found = path.row(["get"])
         assert found is not None
         known = self._table_of(found.item, path.steps)
@@ -366,16 +495,10 @@ class TableFinder:
         if known is not None and known[1].members is None:
             table = known[1]
             if selector or (context is None and same_words(singular_of(table.singular), path.word)):
-                self.singles[path.steps] = (
-                    Item(path.written, table.name, context, (), False),
-                    selector or "first",
-                )
+                self.singles[path.steps] = (Item(path.written, table.name, context, (), False), selector or "first")
                 return
         if {"put", "patch", "post", "delete"} & set(path.operations):
             table = self._new_table(path.steps, path.written, found.item)
             table.parent, table.single = self._parent(table, context), True
             table.parts = (Part("", "@one", "string"),)
-            self.singles[path.steps] = (
-                Item(path.written, table.name, context, (), True),
-                None,
-            )
+            self.singles[path.steps] = (Item(path.written, table.name, context, (), True), None)

@@ -1,30 +1,20 @@
-"""`toolbake evaluate`: measure a model on tasks, without training."""
+"""`toolbake evaluate` and `toolbake report`: measure models on tasks, without training, and write the report again."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..evaluation_options import (
-    Baseline,
-    ClusterBy,
-    EmbedName,
-    FaultJudgeName,
-    Policies,
-    PolicyKeys,
-    PolicyPrompts,
-    Prices,
-    Samples,
-    Split,
-    ToolPrompts,
-    fault_reading,
-    policies,
-    prices,
-)
+from ...errors import ConfigError
 from ..failing import RESUMABLE, STOPPED, clean_errors
 from ..options import (
+    MODEL_PANEL,
+    REPORT_PANEL,
+    SAMPLING_PANEL,
+    AsJson,
     Command,
     ConnectTimeout,
     Debug,
@@ -33,13 +23,188 @@ from ..options import (
     HandlersName,
     LimitSettings,
     Model,
+    Quiet,
     Seed,
     Tasks,
     Temperature,
+    Threshold,
     Tools,
     VerifierName,
     finite,
 )
+
+if TYPE_CHECKING:
+    from ...evaluation.report import Report
+
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        metavar="NAME=MODEL",
+        show_default="none: --model alone is measured",
+        rich_help_panel=MODEL_PANEL,
+        help="One of several policies to compare, under a name of your own: a model folder, a name on the hub, "
+        "'embedded', an endpoint with its model (https://host/v1#large-1), or an agent in Python (file.py:agent). "
+        "May be given several times, in place of --model.",
+    ),
+]
+PolicyKeys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy-key",
+        metavar="NAME=VARIABLE",
+        show_default="none: no key is sent",
+        rich_help_panel=MODEL_PANEL,
+        help="The environment variable that holds the key of that policy's endpoint.",
+    ),
+]
+PolicyPrompts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy-prompt",
+        metavar="NAME=FILE",
+        show_default="none: what the tasks say",
+        rich_help_panel=MODEL_PANEL,
+        help="A text file with the system prompt of that policy's endpoint, sent before all that a task says.",
+    ),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline",
+        metavar="NAME",
+        show_default="the first",
+        rich_help_panel=REPORT_PANEL,
+        help="What the others are compared with.",
+    ),
+]
+ToolPrompts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tool-prompt",
+        metavar="full|names|none",
+        show_default="as each model was trained",
+        rich_help_panel=MODEL_PANEL,
+        help="How much of the tools the prompt shows: full schemas, names only, or nothing. Each is a condition of its "
+        "own. May be given several times.",
+    ),
+]
+Samples = Annotated[
+    int,
+    typer.Option(
+        "--samples", min=1, rich_help_panel=SAMPLING_PANEL, help="Conversations for each task, for pass@k and pass^k."
+    ),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        "--split",
+        metavar="train|validation|heldout",
+        show_default="all tasks",
+        help="Only the tasks with this split tag: choose on validation, report on heldout.",
+    ),
+]
+Prices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price",
+        metavar="NAME=IN,OUT",
+        show_default="none: cost is not reported",
+        rich_help_panel=REPORT_PANEL,
+        help="What a million tokens of that policy cost, in prompts and sampled. May be given several times.",
+    ),
+]
+
+
+def named_values(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    """`NAME=VALUE` words as a mapping. Raises `ConfigError` for one without a name or given twice."""
+    found: dict[str, str] = {}
+    for word in given or []:
+        name, sign, value = word.partition("=")
+        if not (sign and name.strip() and value):
+            raise ConfigError(f"{option} is {word!r}; give a name and a value, such as {_EXAMPLES[option]}")
+        if name in found:
+            raise ConfigError(f"{option} names {name!r} twice; keep one of them")
+        found[name] = value
+    return found
+
+
+_EXAMPLES = {
+    "--policy": "tuned=runs/first/model",
+    "--policy-key": "large=HOST_KEY",
+    "--policy-prompt": "large=prompt.txt",
+    "--price": "large=0.4,1.6",
+}
+
+
+def prices(given: Sequence[str] | None) -> dict[str, tuple[float, float]]:
+    """Prices by name. Raises `ConfigError`."""
+    found = {}
+    for name, value in named_values(given, "--price").items():
+        try:
+            into, out = (float(number) for number in value.split(","))
+        except ValueError:
+            raise ConfigError(
+                f"--price {name}={value}: give two numbers, of a million tokens in prompts and sampled: {name}=0.4,1.6"
+            ) from None
+        found[name] = (into, out)
+    return found
+
+
+def policies(
+    given: Sequence[str] | None,
+    keys: Sequence[str] | None,
+    prompts: Sequence[str] | None = None,
+    *,
+    alone: Any,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """What `sdk.evaluate` takes as model or models.
+
+    `alone`: the words of --model, --endpoint and --api-key-env. Raises `ConfigError` where both kinds are given, or a
+    key or prompt has no endpoint.
+    """
+    from ..sources import key_from, model_source, policy_source
+
+    model, endpoint, key_variable = alone
+    variables, files = named_values(keys, "--policy-key"), named_values(prompts, "--policy-prompt")
+    if not given:
+        if variables:
+            raise ConfigError("--policy-key does nothing without --policy; with --endpoint use --api-key-env")
+        if files:
+            raise ConfigError("--policy-prompt does nothing without --policy; name the endpoint as a policy")
+        return {"model": model_source(model, endpoint, key_variable, say=say)}
+    if model is not None or endpoint is not None or key_variable is not None:
+        raise ConfigError(
+            "--policy and --model or --endpoint are both given; name every policy, such as "
+            "--policy tuned=runs/first/model"
+        )
+    named = {name: policy_source(value, "--policy") for name, value in named_values(given, "--policy").items()}
+    for name, variable in variables.items():
+        source = _endpoint(named, name, "--policy-key")
+        source["api_key"] = key_from(variable, "--policy-key")
+    for name, file in files.items():
+        source = _endpoint(named, name, "--policy-prompt")
+        source["system"] = _text_of(file)
+    return {"models": named}
+
+
+def _endpoint(named: Mapping[str, Any], name: str, option: str) -> dict[str, Any]:
+    source = named.get(name)
+    if not isinstance(source, dict):
+        endpoints = ", ".join(n for n, other in named.items() if isinstance(other, dict)) or "none"
+        raise ConfigError(f"{option} names {name!r}, which is no endpoint; the endpoints are {endpoints}")
+    return source
+
+
+def _text_of(file: str) -> str:
+    try:
+        return Path(file).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--policy-prompt: {file} cannot be read: {error}; give a text file in UTF-8") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 OutputDir = Annotated[
     Path | None,
@@ -47,6 +212,7 @@ OutputDir = Annotated[
         "--output-dir",
         metavar="FOLDER",
         show_default="none: nothing is kept",
+        rich_help_panel=REPORT_PANEL,
         help="Keep every rollout, the report and its pictures here; a run that was stopped goes on from it.",
     ),
 ]
@@ -69,22 +235,19 @@ def evaluate(
     samples: Samples = 1,
     split: Split = None,
     price: Prices = None,
-    cluster_by: ClusterBy = "family",
-    fault_judge: FaultJudgeName = None,
-    embed: EmbedName = None,
     output_dir: OutputDir = None,
     limit: LimitSettings = None,
     handlers: HandlersName = None,
     connect_timeout: ConnectTimeout = 20.0,
-    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Conversations in flight at once.")] = 64,
+    concurrency: Annotated[
+        int,
+        typer.Option("--concurrency", min=1, rich_help_panel=SAMPLING_PANEL, help="Conversations in flight at once."),
+    ] = 64,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
-    threshold: Annotated[
-        float,
-        typer.Option(
-            "--threshold", callback=finite, help="A conversation whose score reaches this counts as a success."
-        ),
-    ] = 1.0,
+    threshold: Threshold = 1.0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Measure how often models do your tasks right, with confidence intervals, and compare them.
@@ -99,36 +262,102 @@ def evaluate(
         --policy tuned=runs/desk/model --policy large=https://host/v1#large-1 --policy-key large=HOST_KEY
     """
     with clean_errors(debug, interrupted=STOPPED if output_dir is None else RESUMABLE):
-        from ...progress import Console
-        from ..quiet import quiet_libraries
+        from ..options import progress_of
+        from ..process import quiet_libraries
+        from ..showing import show_report
         from ..sources import load_handlers
 
         quiet_libraries()
-        say = Console()
+        say = progress_of(quiet)
         named = policies(policy, policy_key, policy_prompt, alone=(model, endpoint, api_key_env), say=say.say)
         how = {"samples": samples, "split": split, "temperature": temperature, "seed": seed, "concurrency": concurrency}
-        what: dict[str, Any] = {"baseline": baseline, "prices": prices(price), "cluster_by": cluster_by}
+        what: dict[str, Any] = {"baseline": baseline, "prices": prices(price)}
         what |= {
             "handlers": load_handlers(handlers),
             "connect_timeout_s": connect_timeout,
-            **fault_reading(fault_judge, embed),
         }
         shown = {"tool_prompts": tool_prompt or None, "success_threshold": threshold, "output_dir": output_dir}
-        _evaluate((tools, tasks, command, verifier), limit, say, {**named, **how, **what, **shown})
+        report = _evaluated((tools, tasks, command, verifier), limit, say, {**named, **how, **what, **shown})
+        if as_json:
+            typer.echo(report.model_dump_json(indent=2))
+            return
+        show_report(report)
+        if output_dir is not None:
+            typer.echo(f"\nreport    {output_dir / 'report.md'}")
 
 
-def _evaluate(words: tuple[Any, ...], limit: list[str] | None, progress: Any, options: dict[str, Any]) -> None:
-    from ..settings import limits
-    from ..showing import show_report
+def _evaluated(words: tuple[Any, ...], limit: list[str] | None, progress: Any, options: dict[str, Any]) -> Report:
+    from ..options import limits
     from ..sources import load_verifier, place_arguments, task_source, tool_source
 
     first, second, command, verifier = words
     bounds = limits(limit or [])
     tools, tasks = place_arguments(first, second, command)
-    source, prompts, judge = tool_source(tools, command), task_source(tasks), load_verifier(verifier)
+    source, prompts = tool_source(tools, command), task_source(tasks)
+    judge = load_verifier(verifier, prompts)
 
     from ...blocking import evaluate
 
-    show_report(evaluate(source, prompts, judge, limits=bounds, progress=progress, **options))
-    if (folder := options["output_dir"]) is not None:
+    return evaluate(source, prompts, judge, limits=bounds, progress=progress, **options)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The output_dir of a finished evaluation or training.")],
+    *,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FOLDER", show_default="RUN itself", help="Where report and pictures go."),
+    ] = None,
+    errors: Annotated[
+        bool, typer.Option("--errors", help="Print what went wrong first, with the rollouts that tell most.")
+    ] = False,
+    baseline: Baseline = None,
+    price: Prices = None,
+    cluster_by: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster-by",
+            metavar="family|TAG",
+            show_default="as the run had it",
+            help="What makes tasks alike, so that intervals count them as less than one each.",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            "--threshold",
+            callback=finite,
+            show_default="as the run had it",
+            help="A score that reaches this counts as a success.",
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write the report of a run again, with other prices, another baseline, threshold or clustering.
+
+    Nothing is run: the rollouts in the folder are counted again, and what went wrong in each is found anew by rules.
+    Writes report.md, report.json and pictures for slides.
+
+    Examples:
+      toolbake report runs/compared --price large=0.4,1.6 --price tuned=0.02,0.02
+      toolbake report runs/first --errors
+    """
+    with clean_errors(debug):
+        from ...evaluation.report import report_of
+        from ...evaluation.report_text import render_errors
+        from ..showing import show_report
+
+        found = report_of(
+            run, prices=prices(price), cluster_by=cluster_by, success_threshold=threshold, baseline=baseline
+        )
+        folder = to or run
+        found.draw(folder)
+        found.write(folder)
+        if errors:
+            typer.echo(render_errors(found.errors, most_telling=12) or "Every rollout was a success.")
+        else:
+            show_report(found)
         typer.echo(f"\nreport    {folder / 'report.md'}")

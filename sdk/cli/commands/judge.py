@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..failing import clean_errors
-from ..options import Debug, VerifierName, finite
+from ..options import Debug, Threshold, VerifierName, finite
 
 Examples = Annotated[
     Path,
@@ -28,9 +28,7 @@ def check(
         float,
         typer.Option("--min-kappa", min=-1.0, max=1.0, callback=finite, help="End with an error below this agreement."),
     ] = 0.6,
-    threshold: Annotated[
-        float, typer.Option("--threshold", callback=finite, help="A score that reaches this says: right.")
-    ] = 1.0,
+    threshold: Threshold = 1.0,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Examples judged at once.")] = 8,
     debug: Debug = False,
 ) -> None:
@@ -48,7 +46,7 @@ def check(
 
         from ...errors import ToolbakeError
         from ...judging import Judge, Ranked, labelled_examples, measure_agreement, measure_ranking
-        from ..quiet import quiet_libraries
+        from ..process import quiet_libraries
         from ..sources import load_verifier
 
         quiet_libraries()

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..failing import RESUMABLE, clean_errors
+from ..failing import RESUMABLE, clean_errors, require_no_failure
 from ..options import Debug
 
 if TYPE_CHECKING:
     from ...progress import Progress
+    from ...records import Rollout, Task
+    from ...rollouts.limits import Limits
+    from ...serving import Server
     from ...trainer.config import TrainConfig
     from ...trainer.pipeline import TrainResult
+    from ...verifiers import VerifierLike
 
 DEFAULT_FOLDER = Path("runs/quickstart")
 
@@ -81,8 +85,6 @@ def quickstart(
       toolbake quickstart
       toolbake quickstart --steps 2 --heldout 20 --output-dir runs/short
     """
-    from ..resuming import fresh_folder
-
     folder = fresh_folder(output_dir) if fresh else output_dir
     asked = {"steps": steps, "heldout": heldout, "prompts": prompts, "seed": seed}
     with clean_errors(debug, interrupted=_how_to_go_on(folder, asked) if fresh else RESUMABLE):
@@ -103,13 +105,12 @@ def _how_to_go_on(folder: Path, asked: Mapping[str, int | None]) -> str:
 
 
 def _run(folder: Path, options: TrainConfig, progress: Progress) -> None:
+    from ..process import quiet_bars, quiet_libraries
     from ..quickstart_options import quickstart_tasks, quickstart_verifier
-    from ..quiet import quiet_bars, quiet_libraries
-    from ..resuming import finished_run
     from ..showing import show_result
 
     quiet_libraries()
-    tasks, verifier = quickstart_tasks(kept_aside=bool(options.validation)), quickstart_verifier()
+    tasks, verifier = quickstart_tasks(kept_aside=bool(options.evaluation.validation)), quickstart_verifier()
     result = finished_run(folder, options, tools=HELPDESK, prompts=tasks, verifier=verifier)
     if result is not None:
         progress.say(f"{folder} holds a finished quickstart, reported again; --fresh starts over into a new folder")
@@ -136,7 +137,6 @@ def _ask(
 
     from ...serving import serve
     from ...tasks import load_tasks
-    from ..served_question import ask_served_model
     from ..showing import show_rollout
 
     asked = (t for t in tasks if t["tags"]["tier"] == "2" and t["tags"]["split"] == "heldout")
@@ -152,3 +152,89 @@ def _ask(
         typer.echo(f"One held-out question to {server.url}/v1/chat/completions, model {server.model_name!r}:")
         typer.echo()
         show_rollout(rollout)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def finished_run(
+    folder: Path, options: TrainConfig, *, tools: Any, prompts: Any, verifier: Any, model: str | Path | None = None
+) -> TrainResult | None:
+    """The result of a finished run of all this in `folder`; None where there is none.
+
+    The tools are started and asked, as `sdk.train` would: a server that has changed makes it another run.
+    """
+    from ...evaluation.report import Report
+    from ...traces.identity import plain_config, same_run
+    from ...traces.run_folder import RunFolder
+    from ...trainer.pipeline import TrainResult
+    from ...trainer.run_identity import train_defaults
+
+    if not (folder / "run.json").is_file():
+        return None
+    run = RunFolder.open_to_read(folder)
+    if run.stage("report") is None or not (run.model_dir / "config.json").is_file():
+        return None
+    now = plain_config(_identity(options, tools, prompts, verifier, model))
+    if not same_run(run.info, now, train_defaults(now)):
+        return None
+    return TrainResult(model_dir=run.model_dir, run_dir=run.path, report=Report.read(run.report_json))
+
+
+def _identity(options: TrainConfig, tools: Any, prompts: Any, verifier: Any, model: str | Path | None) -> Any:
+    import anyio
+
+    from ...connecting import connect
+    from ...trainer.run_identity import train_identity
+    from ...trainer.sides import choose_sides, settle
+
+    sides = choose_sides(prompts, options)
+    settled, _ = settle(options, sides)
+
+    async def ask() -> dict[str, Any]:
+        async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
+            return train_identity(
+                settled,
+                model=model,
+                verifier=verifier,
+                train=sides.train,
+                heldout=sides.heldout,
+                tools=source,
+                validation=sides.validation,
+            )
+
+    return anyio.run(ask)
+
+
+def fresh_folder(wanted: Path) -> Path:
+    """`wanted` where it is free, otherwise with the first free number: `runs/quickstart-2`."""
+    number, folder = 1, wanted
+    while folder.exists():
+        number += 1
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+    return folder
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def ask_served_model(
+    server: Server, tools: Any, task: Task, verifier: VerifierLike, *, limits: Limits
+) -> Rollout:
+    """The conversation about `task` in a fresh world, as any client of the endpoint would have it.
+
+    Raises `ToolbakeError` where the endpoint or a tool broke.
+    """
+    from ...connecting import connect
+    from ...policies.endpoint import EndpointAgent
+    from ...policies.protocol import Sampling
+    from ...rollouts.engine import RolloutEngine
+    from ...rollouts.episode import Job
+
+    async with connect(tools, call_timeout_s=limits.call_timeout_s) as source:
+        async with EndpointAgent(f"{server.url}/v1", server.model_name) as agent:
+            engine = RolloutEngine(agent=agent, source=source, verifier=verifier, limits=limits)
+            sampling = Sampling(temperature=0.0, max_tokens=limits.max_turn_tokens)
+            rollout = (await engine.run([Job(id=f"ask/{task.id}", task=task, seed=0)], sampling=sampling))[0]
+    require_no_failure(rollout)
+    return rollout

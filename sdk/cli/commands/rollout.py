@@ -9,6 +9,7 @@ import typer
 from ...errors import ConfigError
 from ..failing import clean_errors
 from ..options import (
+    AsJson,
     Command,
     ConnectTimeout,
     Debug,
@@ -17,6 +18,7 @@ from ..options import (
     HandlersName,
     LimitSettings,
     Model,
+    Quiet,
     Seed,
     Temperature,
     Tools,
@@ -37,7 +39,7 @@ TaskId = Annotated[
 ]
 Verdicts = Annotated[
     str | None,
-    typer.Option("--verifier", metavar="FILE.py:NAME", show_default="none", help="Show its verdict, too."),
+    typer.Option("--verifier", metavar="FILE.py:NAME|expected", show_default="none", help="Show its verdict, too."),
 ]
 Prompt = Annotated[
     str | None, typer.Argument(metavar="PROMPT", show_default=False, help="What the user asks for, in quotes.")
@@ -60,6 +62,8 @@ def rollout(
     connect_timeout: ConnectTimeout = 20.0,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Have one conversation and read it: what was asked, which tools were called, what came back, the verdict.
@@ -72,22 +76,21 @@ def rollout(
       toolbake rollout mcp.json --tasks tasks.jsonl --task-id refund-3 --verifier checks.py:verify
     """
     with clean_errors(debug):
-        from ...progress import Console
-        from ..quiet import quiet_libraries
-        from ..served_question import require_no_failure
-        from ..settings import limits
+        from ..failing import require_no_failure
+        from ..options import limits, progress_of
+        from ..process import quiet_libraries
         from ..showing import show_rollout
         from ..sources import load_handlers, load_verifier, model_source, place_arguments, tool_source
 
         quiet_libraries()
-        progress = Console()
+        progress = progress_of(quiet)
         bounds = limits(limit or [])
         policy = model_source(model, endpoint, api_key_env, say=progress.say)
         tools, prompt = place_arguments(tools, prompt, command)
         source = tool_source(tools, command)
         asked = load_handlers(handlers)
         task = _task(prompt, tasks, task_id)
-        judge = load_verifier(verifier) if verifier is not None else None
+        judge = load_verifier(verifier, [task]) if verifier is not None else None
 
         from ...blocking import rollout
 
@@ -95,7 +98,10 @@ def rollout(
         how = {"limits": bounds, "handlers": asked, "connect_timeout_s": connect_timeout}
         how |= {"temperature": temperature, "seed": seed}
         found = rollout(source, task, model=policy, verifier=judge, **how)
-        show_rollout(found)
+        if as_json:
+            typer.echo(found.model_copy(update={"rows": []}).model_dump_json(indent=2))
+        else:
+            show_rollout(found)
         require_no_failure(found)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from ..failing import clean_errors
-from ..options import Debug, finite
+from ..options import ClientsKey, Debug, Host, finite
 
 ShownTools = Annotated[
     str | None,
@@ -49,24 +49,14 @@ def serve(
     model_dir: Annotated[
         str | None,
         typer.Argument(
-            metavar="MODEL_DIR",
+            metavar="RUN|MODEL_DIR",
             show_default="the embedded SmolLM2-135M-Instruct",
-            help="The model folder that train wrote, or a name on the hub.",
+            help="The folder of a run of train, a model folder, or a name on the hub.",
         ),
     ] = None,
-    host: Annotated[
-        str, typer.Option("--host", help="The address to listen on. One that other machines reach needs a key.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
-    api_key_env: Annotated[
-        str | None,
-        typer.Option(
-            "--api-key-env",
-            metavar="VARIABLE",
-            show_default="none: no key is asked for",
-            help="The environment variable that holds the key which clients must send.",
-        ),
-    ] = None,
+    api_key_env: ClientsKey = None,
     tool_prompt: ShownTools = None,
     temperature: Temperature = None,
     default_max_tokens: MaxTokens = None,
@@ -78,15 +68,15 @@ def serve(
     the tools; the model decides which. Ctrl-C lets requests in flight finish, then ends it.
 
     Examples:
-      toolbake serve runs/desk/model
-      DESK_KEY=... toolbake serve runs/desk/model --host 0.0.0.0 --port 8080 --api-key-env DESK_KEY
+      toolbake serve runs/desk
+      DESK_KEY=... toolbake serve runs/desk --host 0.0.0.0 --port 8080 --api-key-env DESK_KEY
     """
     with clean_errors(debug):
         # `docker stop` and service managers end a process by SIGTERM; it is to end as cleanly as by Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         from ...progress import Console
         from ...serving import serve
-        from ..quiet import quiet_libraries
+        from ..process import quiet_libraries
         from ..sources import key_from
 
         quiet_libraries()

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from ..failing import clean_errors
-from ..options import Command, ConnectTimeout, Debug, HandlersName, Tools
-from ..publishing_options import IdleSeconds, MaxWorlds, ToolsHost, ToolsKey, ToolsPort, Worlds
+from ..options import ClientsKey, Command, ConnectTimeout, Debug, HandlersName, Host, Tools, finite, http_port
+
+ToolsPort = Annotated[int | None, http_port("Serve streamable HTTP at http://HOST:PORT/mcp until Ctrl-C.")]
+Worlds = Annotated[
+    bool,
+    typer.Option("--worlds", help="Offer the control tools too, by which toolbake opens a world for each rollout."),
+]
+MaxWorlds = Annotated[
+    int, typer.Option("--max-worlds", min=1, help="How many worlds, and sessions over HTTP, there may be at once.")
+]
+IdleSeconds = Annotated[
+    float,
+    typer.Option(
+        "--idle-s", min=0.1, callback=finite, help="Seconds after which an unused session or world is closed."
+    ),
+]
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def serve_tools(
@@ -14,8 +32,8 @@ def serve_tools(
     *,
     command: Command = None,
     http: ToolsPort = None,
-    host: ToolsHost = "127.0.0.1",
-    key_env: ToolsKey = None,
+    host: Host = "127.0.0.1",
+    api_key_env: ClientsKey = None,
     worlds: Worlds = False,
     max_worlds: MaxWorlds = 1000,
     idle_s: IdleSeconds = 1800.0,
@@ -31,21 +49,21 @@ def serve_tools(
     Examples:
       toolbake serve-tools mcp.json
       toolbake serve-tools desk.py:desk --http 8765
-      toolbake serve-tools mcp.json --http 8765 --host 0.0.0.0 --key-env TOOLS_KEY
+      toolbake serve-tools mcp.json --http 8765 --host 0.0.0.0 --api-key-env TOOLS_KEY
     """
     with clean_errors(debug):
         import anyio
 
-        from mcp_bridge.publishing.running import serve_tools as serve
+        from mcp_bridge.publishing.server import serve_tools as serve
 
         from ...connecting import inject_faults
         from ...errors import ConfigError
         from ..sources import load_handlers, secret_from, tool_source
 
-        if http is None and (key_env is not None or host != "127.0.0.1"):
-            raise ConfigError("--host and --key-env do nothing without --http; give a port, or leave them out")
+        if http is None and (api_key_env is not None or host != "127.0.0.1"):
+            raise ConfigError("--host and --api-key-env do nothing without --http; give a port, or leave them out")
         source, answers = tool_source(tools, command), load_handlers(handlers)
-        key = None if key_env is None else secret_from(key_env, "--key-env")
+        key = None if api_key_env is None else secret_from(api_key_env, "--api-key-env")
 
         def say(served: object, left_out: object) -> None:
             # stdout is the protocol's

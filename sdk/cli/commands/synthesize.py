@@ -2,28 +2,170 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from ...errors import ConfigError
 from ..failing import RESUMABLE, clean_errors
-from ..options import Command, ConnectTimeout, Debug, LimitSettings, Seed, Tools
-from ..synthesis_options import (
-    Attempts,
-    Check,
-    Count,
-    Difficulty,
-    MaxCalls,
-    Policy,
-    PolicyKey,
-    Realism,
-    Setups,
-    To,
-    Writer,
-    WriterKey,
+from ..options import AsJson, Command, ConnectTimeout, Debug, LimitSettings, Quiet, Seed, Tools, finite, progress_of
+
+_MODELS = (
+    "a model folder, a name on the hub, 'embedded', an endpoint with its model (https://host/v1#large-1), or an agent"
 )
+
+To = Annotated[
+    Path | None,
+    typer.Option(
+        "--to",
+        metavar="FILE.jsonl",
+        show_default="none: give it, or --check",
+        help="Where the tasks are written. The same command again goes on from what stands beside it.",
+    ),
+]
+Check = Annotated[
+    Path | None,
+    typer.Option(
+        "--check",
+        metavar="FILE",
+        show_default="none: tasks are made",
+        help="Make nothing: play the tasks in this file again, as people have edited them, and name every problem with "
+        "its line and its fix.",
+    ),
+]
+Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many tasks.")]
+MaxCalls = Annotated[int, typer.Option("--max-calls", min=1, help="The most calls of a right solution.")]
+Setups = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--setup",
+        metavar="JSON",
+        show_default='{"seed": 1} to {"seed": 24}',
+        help="A world to make tasks in, such as '{\"seed\": 7}'. May be given several times.",
+    ),
+]
+PhraseTexts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--phrase",
+        metavar="TOOL=TEXT",
+        show_default="templates",
+        help="How people ask for a tool, such as 'book=Book {room} for {person} on {day}'; for one that only reads, "
+        "what it returns: 'find_slots=the free slots of {room}'. May be given several times.",
+    ),
+]
+Writer = Annotated[
+    str | None,
+    typer.Option(
+        "--writer", metavar="MODEL", show_default="none: templates", help=f"Who words the requests: {_MODELS}."
+    ),
+]
+WriterKey = Annotated[
+    str | None,
+    typer.Option("--writer-key", metavar="VARIABLE", show_default="none", help="The variable with its endpoint's key."),
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="MODEL",
+        show_default="none: rules alone",
+        help=f"Who tries every task, to find ambiguous ones and to measure difficulty: {_MODELS}.",
+    ),
+]
+PolicyKey = Annotated[
+    str | None,
+    typer.Option("--policy-key", metavar="VARIABLE", show_default="none", help="The variable with its endpoint's key."),
+]
+Attempts = Annotated[int, typer.Option("--attempts", min=1, help="How often the policy tries each task.")]
+Difficulty = Annotated[
+    str | None,
+    typer.Option(
+        "--difficulty",
+        metavar="LOW,HIGH",
+        show_default="any",
+        help="Keep tasks whose share of right attempts lies between these, such as 0.1,0.9.",
+    ),
+]
+Realism = Annotated[
+    float,
+    typer.Option(
+        "--min-realism",
+        min=0.0,
+        max=1.0,
+        callback=finite,
+        help="The least score for names that fit, length, and values that people say. It does not judge sense.",
+    ),
+]
+
+
+def _setups(given: Sequence[str] | None) -> list[dict[str, Any]] | None:
+    """The worlds' setups. Raises `ConfigError` for what is no JSON object."""
+    found = []
+    for text in given or []:
+        try:
+            setup = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"--setup is {text!r}, which is no JSON ({error}); write for example {_EXAMPLE}"
+            ) from None
+        if not isinstance(setup, dict):
+            raise ConfigError(f"--setup is {text!r}; it must be an object, such as {_EXAMPLE}")
+        found.append(setup)
+    return found or None
+
+
+def _phrases(given: Sequence[str] | None) -> dict[str, str] | None:
+    """Tool to phrase. Raises `ConfigError`."""
+    found: dict[str, str] = {}
+    for text in given or []:
+        tool, is_given, phrase = text.partition("=")
+        if not is_given or not tool.strip() or tool.strip() in found:
+            why = "names its tool a second time" if tool.strip() in found else "has no tool before a ="
+            raise ConfigError(
+                f"--phrase is {text!r}, which {why}; write for example 'book=Book {{room}} for {{person}}'"
+            )
+        found[tool.strip()] = phrase
+    return found or None
+
+
+_EXAMPLE = """'{"seed": 7}'"""
+
+
+def _difficulty(given: str | None) -> tuple[float, float] | None:
+    """Two shares. Raises `ConfigError`."""
+    if given is None:
+        return None
+    try:
+        low, high = (float(part) for part in given.split(","))
+    except ValueError:
+        raise ConfigError(f"--difficulty is {given!r}; give two shares, such as 0.1,0.9") from None
+    return low, high
+
+
+def _model(given: str | None, key: str | None, option: str) -> Any:
+    """What `sdk.synthesize` takes as writer or policy, by the words of `--OPTION` and `--OPTION-key`.
+
+    Raises `ConfigError`.
+    """
+    from ..sources import key_from, policy_source
+
+    if given is None:
+        if key is not None:
+            raise ConfigError(f"--{option}-key does nothing without --{option}; give the model, or leave it out")
+        return None
+    found = policy_source(given, f"--{option}")
+    if key is not None:
+        if not isinstance(found, dict):
+            raise ConfigError(f"--{option}-key is for an endpoint, and --{option} {given} is none; leave the key out")
+        found["api_key"] = key_from(key, f"--{option}-key")
+    return "embedded" if found is None else found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def synthesize(
@@ -33,7 +175,8 @@ def synthesize(
     to: To = None,
     check: Check = None,
     count: Count = 100,
-    max_calls: MaxCalls = 4,
+    max_calls: MaxCalls = 2,
+    phrase: PhraseTexts = None,
     setup: Setups = None,
     writer: Writer = None,
     writer_key: WriterKey = None,
@@ -45,6 +188,8 @@ def synthesize(
     limit: LimitSettings = None,
     seed: Seed = 0,
     connect_timeout: ConnectTimeout = 20.0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Make tasks for your tools, with gold answers that are right by construction, or check edited ones.
@@ -66,29 +211,41 @@ def synthesize(
             given = "both" if to is not None else "neither"
             raise ConfigError(f"give --to FILE to make tasks or --check FILE to check some; this has {given}")
         if check is not None:
-            _check((tools, command), check, connect_timeout)
+            _check((tools, command), check, connect_timeout, (as_json, quiet))
             return
         models = {"writer": (writer, writer_key), "policy": (policy, policy_key)}
-        plain = {"to": to, "max_calls": max_calls, "attempts": attempts, "min_realism": min_realism, "seed": seed}
-        plain["connect_timeout_s"] = connect_timeout
-        _make((tools, command), count, models, (setup, difficulty, limit), plain)
+        plain: dict[str, Any] = {
+            "to": to,
+            "max_calls": max_calls,
+            "attempts": attempts,
+            "min_realism": min_realism,
+            "seed": seed,
+        }
+        plain |= {"connect_timeout_s": connect_timeout, "phrases": _phrases(phrase)}
+        _make((tools, command), count, models, (setup, difficulty, limit), plain, (as_json, quiet))
 
 
-def _make(words: tuple[Any, Any], count: int, models: dict[str, Any], texts: tuple[Any, Any, Any], plain: Any) -> None:
-    from ...progress import Console
-    from .. import synthesis_options
-    from ..quiet import quiet_libraries
-    from ..settings import limits
+def _make(
+    words: tuple[Any, Any],
+    count: int,
+    models: dict[str, Any],
+    texts: tuple[Any, Any, Any],
+    plain: Any,
+    output: tuple[bool, bool],
+) -> None:
+    from ..options import limits
+    from ..process import quiet_libraries
     from ..sources import tool_source
 
     quiet_libraries()
-    progress = Console()
+    as_json, quiet = output
+    progress = progress_of(quiet)
     setup, difficulty, limit = texts
     options: dict[str, Any] = {
-        "setups": synthesis_options.setups(setup),
-        "difficulty": synthesis_options.difficulty(difficulty),
+        "setups": _setups(setup),
+        "difficulty": _difficulty(difficulty),
         "limits": limits(limit or []),
-        **{name: synthesis_options.model(model, key, name) for name, (model, key) in models.items()},
+        **{name: _model(model, key, name) for name, (model, key) in models.items()},
     }
     source = tool_source(*words)
 
@@ -97,12 +254,16 @@ def _make(words: tuple[Any, Any], count: int, models: dict[str, Any], texts: tup
     made = synthesize(source, count, progress=progress, **options, **plain)
     if not made.tasks:
         raise ConfigError(str(made))
-    typer.echo(str(made))
+    if not as_json:
+        typer.echo(str(made))
+        return
+    told: dict[str, Any] = {"tasks": len(made.tasks), "wanted": made.wanted, "attempts": made.attempts}
+    told |= {"left_out": dict(made.left_out), "unused_tools": dict(made.unused_tools)}
+    typer.echo(json.dumps({"path": str(made.path), **told}, indent=2, ensure_ascii=False))
 
 
-def _check(words: tuple[Any, Any], file: Path, connect_timeout_s: float) -> None:
-    from ...progress import Console
-    from ..quiet import quiet_libraries
+def _check(words: tuple[Any, Any], file: Path, connect_timeout_s: float, output: tuple[bool, bool]) -> None:
+    from ..process import quiet_libraries
     from ..sources import tool_source
 
     quiet_libraries()
@@ -110,6 +271,13 @@ def _check(words: tuple[Any, Any], file: Path, connect_timeout_s: float) -> None
 
     from ...blocking import check_tasks
 
-    found = check_tasks(source, file, connect_timeout_s=connect_timeout_s, progress=Console())
+    as_json, quiet = output
+    found = check_tasks(source, file, connect_timeout_s=connect_timeout_s, progress=progress_of(quiet))
+    if as_json:
+        problems = [{"where": one.where, "task_id": one.task_id, "problem": one.what} for one in found.problems]
+        typer.echo(json.dumps({"hold": len(found.tasks), "problems": problems}, indent=2, ensure_ascii=False))
+        if problems:
+            raise typer.Exit(1)
+        return
     found.require_all()
     typer.echo(str(found))

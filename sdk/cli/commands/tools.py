@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..failing import clean_errors
 from ..options import Command, ConnectTimeout, Debug, HandlersName, LocalModel, Tools
+
+if TYPE_CHECKING:
+    from mcp_bridge.records import LeftOut, Tool, ToolAnnotations, WorldKind
+    from mcp_bridge.sessions.handlers import Handlers
+
+    from ..token_costs import TokenCosts
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print all of it as one JSON object, for programs.")]
 
@@ -27,7 +36,8 @@ def tools(
     Each tool is shown with its arguments, its description and what its server says of its behaviour. Tools are part
     of every prompt: the cost is counted with the model's own tokenizer and chat template, so that you see which
     descriptions are worth shortening. A table at the end says where each tool is from, which ones training refuses,
-    and what the options of the servers leave out.
+    and what the options of the servers leave out. Another says of each source what world a rollout gets, whether it
+    begins fresh, takes a task's setup and can tell its state, and whether calls are real.
 
     Examples:
       toolbake tools mcp.json
@@ -38,11 +48,9 @@ def tools(
         from mcp_bridge.extras import missing_modules
 
         from ...progress import Console
-        from ..quiet import quiet_libraries
+        from ..process import quiet_libraries
         from ..sources import load_handlers, tool_source
         from ..token_costs import count_tokens, open_renderer
-        from ..tool_listing import as_json, as_table, listing_of
-        from ..tool_texts import describe_tool
 
         quiet_libraries()
         listing = listing_of(tool_source(tools, command), load_handlers(handlers), connect_timeout)
@@ -65,3 +73,230 @@ def tools(
         counted = f", {costs.total} tokens of every prompt" if costs else ""
         around = f", {costs.around} of them for the words around the tools" if costs and costs.around > 0 else ""
         typer.echo(f"{count} tool{'' if count == 1 else 's'}{counted}{around}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+_LONGEST_SOURCE = 40
+_KINDS = {
+    "copy": "a copy of the sandbox or twin",
+    "control": "a world of its own in the server (control tools)",
+    "process": "a process of its own",
+    "session": "a session of its own",
+    "shared": "the same as all others",
+    "unknown": "what the source gives",
+}
+_FOLDER = "a process and a folder of its own"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The tools of a source, as `mcp_bridge.connect` gives them."""
+
+    tools: Sequence[Tool]
+    left_out: Sequence[LeftOut]
+    live_destructive: frozenset[str]
+    """Names of tools that training refuses."""
+    worlds: Sequence[WorldKind] = ()
+    """What each rollout gets of each source."""
+
+
+def listing_of(source: Any, handlers: Handlers | None = None, connect_timeout_s: float = 20.0) -> Listing:
+    """Connect, look, and leave. `handlers`: as in training; some servers offer more tools to clients that they can ask.
+
+    Raises `mcp_bridge.SourceError`.
+    """
+    import anyio
+
+    from ...connecting import connect
+
+    async def ask() -> Listing:
+        async with connect(source, connect_timeout_s=connect_timeout_s, handlers=handlers) as toolset:
+            live = frozenset(tool.name for tool in toolset.live_destructive)
+            return Listing(toolset.tools, toolset.left_out, live, toolset.worlds)
+
+    return anyio.run(ask)
+
+
+def as_table(listing: Listing, costs: TokenCosts | None) -> str:
+    """A line for each tool: name, source, behaviour, tokens where they were counted; then what each rollout gets of
+    each source, and what is left out, and why."""
+    rows = [("tool", "from", "behaviour", "tokens")]
+    rows += [
+        (
+            _shown_name(tool),
+            _short(tool.source),
+            _behaviour(tool, listing),
+            str(costs.by_tool[tool.name]) if costs else "?",
+        )
+        for tool in listing.tools
+    ]
+    lines = _aligned(rows, numbers=True)
+    lines += ["", "Each rollout has:"]
+    lines += _aligned([_WORLD_HEAD, *(_world(one, costs) for one in listing.worlds)], numbers=True)
+    if listing.left_out:
+        lines += ["", "Left out:"]
+        lines += _aligned([(one.tool, _short(one.source), one.reason) for one in listing.left_out], numbers=False)
+    return "\n".join(lines)
+
+
+def as_json(listing: Listing, costs: TokenCosts | None, *, model: str) -> str:
+    """Everything the table and the descriptions say, for programs."""
+    return json.dumps(
+        {
+            "model": model,
+            "tokens": {"total": costs.total, "around": costs.around} if costs else None,
+            "tools": [
+                {
+                    "name": tool.name,
+                    "name_at_source": tool.name_at_source or tool.name,
+                    "source": tool.source,
+                    "description": tool.description,
+                    "input_schema": tool.input_schema,
+                    "annotations": tool.annotations.model_dump(exclude_none=True),
+                    "refused_in_training": tool.name in listing.live_destructive,
+                    "tokens": costs.by_tool[tool.name] if costs else None,
+                }
+                for tool in listing.tools
+            ],
+            "worlds": [one.model_dump() for one in listing.worlds],
+            "left_out": [one.model_dump() for one in listing.left_out],
+        },
+        indent=2,
+        ensure_ascii=False,
+    )
+
+
+def _shown_name(tool: Tool) -> str:
+    return f"{tool.name} ({tool.name_at_source} there)" if tool.name_at_source else tool.name
+
+
+def _short(source: str) -> str:
+    """The name of a source without its command or URL."""
+    name = source.partition(" (")[0]
+    return name if len(name) <= _LONGEST_SOURCE else f"...{name[3 - _LONGEST_SOURCE :]}"
+
+
+_WORLD_HEAD = ("from", "world", "begins", "takes a setup", "tells its state", "live", "tokens")
+
+
+def _world(world: WorldKind, costs: TokenCosts | None) -> tuple[str, ...]:
+    live, count = len(world.live_tools), len(world.tools)
+    return (
+        _short(world.source),
+        _FOLDER if world.has_folder else _KINDS[world.kind],
+        _freshness(world),
+        "yes" if world.can_setup else "no",
+        "yes" if world.has_state else "no",
+        "no" if not live else "yes" if live == count else f"{live} of {count} tools",
+        str(sum(costs.by_tool[name] for name in world.tools)) if costs else "?",
+    )
+
+
+def _freshness(world: WorldKind) -> str:
+    if world.is_fresh is None and world.shares:
+        return f"fresh if it keeps no state in what all share: {'; '.join(world.shares)}"
+    return {True: "fresh", False: "not fresh: all share its state", None: "fresh if it keeps no state elsewhere"}[
+        world.is_fresh
+    ]
+
+
+def _behaviour(tool: Tool, listing: Listing) -> str:
+    says = tool.annotations
+    if says.read_only:
+        return "read-only"
+    if tool.name in listing.live_destructive:
+        return "destructive and live: refused in training"
+    words = ["destructive"] if says.destructive else ["changes"] if says.read_only is False else ["not said"]
+    return ", ".join([*words, "idempotent"] if says.idempotent else words)
+
+
+def _aligned(rows: Sequence[Sequence[str]], *, numbers: bool) -> list[str]:
+    """Columns side by side, the last to the right where it holds numbers. What servers write is made harmless."""
+    from ...evaluation.safe_text import one_line
+
+    clean = [[one_line(cell) for cell in row] for row in rows]
+    last = len(clean[0]) - 1
+    widths = [max(len(row[place]) for row in clean) for place in range(last + 1)]
+    return [
+        "  ".join(
+            cell.rjust(width) if numbers and place == last else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in clean
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+_BEHAVIOURS = {
+    "read_only": ("read-only", "not read-only"),
+    "destructive": ("destructive", "not destructive"),
+    "idempotent": ("idempotent", "not idempotent"),
+    "open_world": ("open world", "closed world"),
+}
+
+
+def describe_tool(tool: Tool, tokens: int | None) -> str:
+    """The tool as text for a terminal. What servers write is made harmless: control characters are shown."""
+    from ...evaluation.safe_text import one_line, visible
+
+    lines = [one_line(signature(tool)) + ("" if tokens is None else f"  [{tokens} tokens]")]
+    lines += [f"    {line}" for line in visible(tool.description).strip().splitlines()]
+    for name, schema in _properties(tool).items():
+        described = schema.get("description") if isinstance(schema, Mapping) else None
+        if described:
+            lines.append(f"    {one_line(name)}: {one_line(str(described))}")
+    lines.append(f"    ({behaviour(tool.annotations)})")
+    return "\n".join(lines)
+
+
+def signature(tool: Tool) -> str:
+    """The tool as a function: `place_order(product: string, quantity?: integer = 1)`; `?` marks what may be left out.
+
+    Example: the schema `{"properties": {"id": {"type": "string"}}, "required": ["id"]}` gives `name(id: string)`.
+    """
+    required = tool.input_schema.get("required", [])
+    arguments = []
+    for name, schema in _properties(tool).items():
+        text = f"{name}{'' if name in required else '?'}: {type_name(schema)}"
+        if isinstance(schema, Mapping) and "default" in schema:
+            text += f" = {json.dumps(schema['default'], ensure_ascii=False)}"
+        arguments.append(text)
+    return f"{tool.name}({', '.join(arguments)})"
+
+
+def type_name(schema: Any) -> str:
+    """A JSON Schema in a few words: `string`, `integer[]`, `"a" | "b"`, `any`."""
+    if not isinstance(schema, Mapping):
+        return "any"
+    if "const" in schema or "enum" in schema:
+        values = schema["enum"] if "enum" in schema else [schema["const"]]
+        return " | ".join(json.dumps(value, ensure_ascii=False) for value in values)
+    for key in ("anyOf", "oneOf"):
+        if isinstance(schema.get(key), list):
+            return " | ".join(dict.fromkeys(type_name(one) for one in schema[key]))
+    if isinstance(schema.get("$ref"), str):
+        return str(schema["$ref"]).rpartition("/")[2]
+    kind = schema.get("type", "any")
+    if isinstance(kind, list):
+        return " | ".join(map(str, kind))
+    if kind == "array":
+        item = type_name(schema.get("items"))
+        return f"({item})[]" if " | " in item else f"{item}[]"
+    return str(kind)
+
+
+def behaviour(annotations: ToolAnnotations) -> str:
+    """What the server says of a tool's behaviour, in words."""
+    said = [
+        words[0] if value else words[1]
+        for name, words in _BEHAVIOURS.items()
+        if (value := getattr(annotations, name)) is not None
+    ]
+    return ", ".join(said) or "no annotations"
+
+
+def _properties(tool: Tool) -> Mapping[str, Any]:
+    properties = tool.input_schema.get("properties")
+    return properties if isinstance(properties, Mapping) else {}

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..failing import RESUMABLE, clean_errors
-from ..options import Command, ConnectTimeout, Debug, HandlersName, LocalModel, Tasks, Tools, VerifierName
+from ..options import (
+    AsJson,
+    Command,
+    ConnectTimeout,
+    Debug,
+    HandlersName,
+    LocalModel,
+    Quiet,
+    Tasks,
+    Tools,
+    VerifierName,
+    assigned,
+)
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from ...trainer.config import TrainConfig
 
 
 def _list_settings(wanted: bool) -> None:
     if wanted:
-        from ..settings import describe_settings
-
         typer.echo(describe_settings())
         raise typer.Exit
 
@@ -31,7 +50,7 @@ OutputDir = Annotated[
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="FILE.json", show_default="none", help="Settings of the training, as one JSON object."
+        "--config", metavar="FILE", show_default="none", help="Settings of the training, as one object in JSON or YAML."
     ),
 ]
 Settings = Annotated[
@@ -66,6 +85,8 @@ def train(
     ] = False,
     handlers: HandlersName = None,
     connect_timeout: ConnectTimeout = 20.0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Train a model to use your tools.
@@ -80,27 +101,76 @@ def train(
     Examples:
       toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --output-dir runs/desk
       toolbake train --command 'python server.py' tasks.jsonl --verifier checks.py:verify \\
-        --model Qwen/Qwen3-4B --set grpo_steps=40 --set limits.max_turns=6
+        --model Qwen/Qwen3-4B --set grpo.max_steps=40 --set limits.max_turns=6
       toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --set tool_prompt=names
       toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --set tool_prompt.full=0.5 \\
         --set tool_prompt.names=0.5
     """
     with clean_errors(debug, interrupted=RESUMABLE):
-        from ...progress import Console
-        from ..quiet import quiet_bars, quiet_libraries
-        from ..settings import train_config
-        from ..showing import show_result
+        from ..options import progress_of
+        from ..process import quiet_bars, quiet_libraries
+        from ..showing import result_as_json, show_result
         from ..sources import load_handlers, load_verifier, place_arguments, task_source, tool_source
 
         quiet_libraries()
         options = train_config(config, settings or [])
         tools, tasks = place_arguments(tools, tasks, command)
-        source, prompts, judge = tool_source(tools, command), task_source(tasks), load_verifier(verifier)
-        asked = load_handlers(handlers)
-        progress = Console()
+        source, prompts = tool_source(tools, command), task_source(tasks)
+        judge, asked = load_verifier(verifier, prompts), load_handlers(handlers)
+        progress = progress_of(quiet)
         quiet_bars()
 
         from ...blocking import train
 
         reach = {"handlers": asked, "connect_timeout_s": connect_timeout}
-        show_result(train(source, prompts, judge, model, output_dir, options, progress=progress, **reach))
+        result = train(source, prompts, judge, model, output_dir, options, progress=progress, **reach)
+        if as_json:
+            typer.echo(result_as_json(result))
+        else:
+            show_result(result)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def train_config(file: Path | None, assignments: Sequence[str]) -> TrainConfig:
+    """The options of the file, with those of `assignments` in their place. Raises `ConfigError`."""
+    from ...trainer.config import TrainConfig
+
+    given = TrainConfig.of(file).model_dump(mode="json", exclude_unset=True) if file is not None else {}
+    return TrainConfig.of(given | assigned(assignments, "--set"))
+
+
+def describe_settings() -> str:
+    """Every option of training with its default and what it does, one a paragraph."""
+    from ...trainer.config import TrainConfig
+
+    return "\n".join(_described(TrainConfig, ""))
+
+
+def _described(model: type[BaseModel], prefix: str) -> list[str]:
+    from pydantic import BaseModel
+
+    docs = _field_docs(model)
+    lines, inner = [], []
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            inner += _described(type(default), f"{prefix}{name}.")
+            continue
+        lines.append(f"{prefix}{name}={json.dumps(default)}")
+        if docs.get(name):
+            lines.append(f"    {docs[name]}")
+    return [*lines, *inner]
+
+
+def _field_docs(model: type[BaseModel]) -> dict[str, str]:
+    """The docstrings under a record's fields."""
+    body = ast.parse(inspect.getsource(model)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs = {}
+    for field, after in zip(body.body, body.body[1:], strict=False):
+        match field, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                docs[name] = " ".join(text.split())
+    return docs

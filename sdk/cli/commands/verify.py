@@ -11,7 +11,7 @@ from ..failing import clean_errors
 from ..options import Debug
 
 if TYPE_CHECKING:
-    from ...evidence.findings import Verification
+    from ...evidence.chained_file import Verification
 
 DOES_NOT_HOLD = 3
 _MOST_SHOWN = 50
@@ -88,8 +88,8 @@ def verify(
 
         import anyio
 
-        from ...evidence.verifying import sign_run, verify_run
-        from ..quiet import quiet_libraries
+        from ...evidence.run_verification import sign_run, verify_run
+        from ..process import quiet_libraries
         from ..sources import load_verifier
 
         quiet_libraries()

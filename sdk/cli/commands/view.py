@@ -9,19 +9,10 @@ from typing import Annotated
 import typer
 
 from ..failing import clean_errors
-from ..options import Debug
+from ..options import ClientsKey, Debug, Host
 
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="The output_dir of a run, or of several; or a folder of runs.")
-]
-KeyVariable = Annotated[
-    str | None,
-    typer.Option(
-        "--api-key-env",
-        metavar="VARIABLE",
-        show_default="none: no key is asked for",
-        help="The environment variable that holds the key which the page asks for.",
-    ),
 ]
 PageFile = Annotated[
     Path | None,
@@ -40,11 +31,9 @@ LabelsFile = Annotated[
 
 def view(
     runs: Runs,
-    host: Annotated[
-        str, typer.Option("--host", help="The address to listen on. One that other machines reach needs a key.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any free one.")] = 8300,
-    api_key_env: KeyVariable = None,
+    api_key_env: ClientsKey = None,
     export: PageFile = None,
     export_labels: LabelsFile = None,
     debug: Debug = False,

@@ -27,12 +27,7 @@ import torch
 from torch.nn import functional as F
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ..models.sliding_window import window_of
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Where keys and values are kept: a row for every conversation, and prefixes that rows share.
-#
-# Axes: Y layers, 2 keys and values, R rows, K key heads, S stored tokens, D head size.
+from ..models.own_forward import window_of
 
 _UNRESERVED = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
 """`MAP_NORESERVE`, which Python names from 3.13 on. Without it Linux refuses more room than the machine has memory, and
@@ -138,8 +133,6 @@ def _room(have: int, need: int, *, least: int) -> int:
         return have
     return max(least, 1 << (need - 1).bit_length())
 
-
-# ---------------------------------------------------------------------------------------------------------------------
 
 ATTENTION_NAME = "toolbake_rows"
 

@@ -20,15 +20,14 @@ import torch
 
 from ...errors import PolicyFailure
 from ...idle_threads import let_idle_threads_go
-from ..context import require_room
-from ..protocol import Completion, Sampling
+from ..protocol import Completion, Sampling, require_room
 from .decoder import Decoder
-from .sampling_request import Request
+from .sampling_request import Request, generator
 from .scheduler import Admission, Memory, Row, Rows
 from .speculative_decoding import CONTEXT, Guesses, Walk, join, walk
-from .token_sampling import generator
 
-# ---------------------------------------------------------------------------------------------------------------------
+logger = logging.getLogger(__name__)
+
 # What the worker thread does in one step: admit what waits, and the next tokens of every live row.
 
 
@@ -104,10 +103,6 @@ class Batch:
         return self._guesses.guess([*row.tokens[-CONTEXT:], row.newest], most=most, stop_ids=stop_ids)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-
-logger = logging.getLogger(__name__)
-
 _GATHER_S = 0.002
 """How long an idle engine waits for more requests before it computes the first."""
 
@@ -151,7 +146,8 @@ class EmbeddedEngine:
         self._memory = Memory.of(cache_bytes, token_bytes=decoder.cache.token_bytes, device=decoder.device)
         if context_tokens is not None and not 2 <= context_tokens <= decoder.max_positions:
             raise ValueError(f"context_tokens is {context_tokens}; the model takes 2 to {decoder.max_positions}")
-        self._context_tokens = context_tokens or decoder.max_positions
+        self.context_tokens = context_tokens or decoder.max_positions
+        """The most tokens of prompt and completion together."""
         self._decoder = decoder
         self._max_rows, self._max_restarts = max_rows, max_restarts
         self.restarts = 0
@@ -166,11 +162,6 @@ class EmbeddedEngine:
         self._ended: PolicyFailure | None = None
         self._worker = threading.Thread(target=self._run, name="embedded-engine", daemon=True)
         self._worker.start()
-
-    @property
-    def context_tokens(self) -> int:
-        """The most tokens of prompt and completion together."""
-        return self._context_tokens
 
     @property
     def version(self) -> int:
@@ -213,12 +204,16 @@ class EmbeddedEngine:
         vocabulary, and `PolicyFailure` when the engine has failed or is closed, or the model says nan.
         """
         prompt = [int(token) for token in prompt_ids]
-        self._check_prompt(prompt)
+        require_room(prompt, self.context_tokens)
+        vocabulary = self._decoder.vocabulary
+        if min(prompt) < 0 or max(prompt) >= vocabulary:
+            wrong = next(token for token in prompt if not 0 <= token < vocabulary)
+            raise ValueError(f"the prompt holds token id {wrong}; the vocabulary ends at {vocabulary - 1}")
         loop = asyncio.get_running_loop()
         request = Request(
             prompt=prompt,
             sampling=sampling,
-            limit=min(sampling.max_tokens, self._context_tokens - len(prompt)),
+            limit=min(sampling.max_tokens, self.context_tokens - len(prompt)),
             stop_ids=self._decoder.eos_ids | frozenset(stop_token_ids),
             random=generator(seed),
             loop=loop,
@@ -273,14 +268,6 @@ class EmbeddedEngine:
     ) -> None:
         self.close()
 
-    def _check_prompt(self, prompt: list[int]) -> None:
-        require_room(prompt, self._context_tokens)
-        if min(prompt) < 0 or max(prompt) >= self._decoder.vocabulary:
-            wrong = next(token for token in prompt if not 0 <= token < self._decoder.vocabulary)
-            raise ValueError(
-                f"the prompt holds token id {wrong}; the vocabulary ends at {self._decoder.vocabulary - 1}"
-            )
-
     # The worker thread
 
     def _run(self) -> None:
@@ -308,11 +295,11 @@ class EmbeddedEngine:
             self._decoder.reset()
             batch = Batch(self._decoder, max_rows=self._max_rows, version=broken.version, memory=self._memory)
         except Exception:
-            logger.exception("the embedded engine could not go on after a failure")
+            logger.exception("the embedded engine could not continue after a failure")
             return False
         self.restarts += 1
         logger.warning(
-            "the embedded engine failed and goes on with an empty cache (%d of %d times): %s: %s",
+            "the embedded engine failed and continues with an empty cache (%d of %d times): %s: %s",
             self.restarts,
             self._max_restarts,
             type(error).__name__,
@@ -321,7 +308,7 @@ class EmbeddedEngine:
         with self._changed:
             self._batch = batch
         for request in broken.requests():
-            request.fail(_failed(error, "lost what it was computing", " (it goes on)"))
+            request.fail(_failed(error, "lost what it was computing", " (it continues)"))
         return True
 
     def _next(self) -> bool:

@@ -1,29 +1,36 @@
-"""Parts of a model for inference in float32 on a CPU: weights in oneDNN's blocked order, and few operations between.
+"""Parts of a model packed for inference in float32 on a CPU: weights in oneDNN's blocked order, few operations between.
 
-A decode step of a few rows reads all weights, and as long as that takes half of a step went by between the products:
-some seventy small operations a layer, while the other threads wait. Here they are half as many.
+A decode step of a few rows reads all weights; with the model's own modules half of it went by between the products, in
+some seventy small operations a layer, while the other threads waited. Here they are half as many. Linear layers are
+packed in every model; attention, MLP and norms in the families whose parts are known to compute what these do. The
+decoder compares the whole model with the one it was made from.
 
-A part is exchanged only where it was seen to compute the same on random numbers; everything else stays the model's own.
-
-Axes: N tokens, H query heads, K key heads, D head size.
+Axes: N tokens, J all heads of queries, keys and values, D head size.
 """
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from ..models.rms_norm import epsilon_of, inverse_rms, is_rms_norm
-from .attention import Layer, PrefillStep, Segment, Step
+from ..models.own_forward import window_of
+from .attention import Layer, Step
 
-_TRIAL_TOKENS = 5
-_TRIAL_FAILS = (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
+_FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
+"""Of transformers, where `LlamaMLP` and its like are. SmolLM2 is a Llama."""
+_MODULES = frozenset(f"transformers.models.{name}.modeling_{name}" for name in _FAMILIES)
+
+
+@functools.cache
+def packs_weights() -> bool:
+    """Whether torch has the operations on weights in oneDNN's order, which are not public. Else weights stay as they
+    are, and the steps take longer."""
+    return all(hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight"))
 
 
 class PackedLinear(nn.Module):  # type: ignore[misc]
@@ -44,25 +51,31 @@ class PackedLinear(nn.Module):  # type: ignore[misc]
 
     @classmethod
     def of(cls, module: nn.Module) -> Self | None:
-        """What stands for a plain linear layer."""
+        """What takes the place of a plain linear layer."""
         return cls(module) if _is_linear(module) else None
 
     def linears(self) -> Mapping[tuple[str, ...], PackedLinear]:
-        """The packed weights by the names, within the module, of the linear layers that they stand for."""
+        """The packed weights by the names, within the module, of the linear layers whose place they take."""
         return {("",): self}
 
     def load(self, weights: Sequence[torch.Tensor]) -> None:
         """Take new weights."""
         joined = weights[0].detach() if len(weights) == 1 else torch.cat([w.detach().float() for w in weights])
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(joined.float().contiguous())
+        plain = joined.float().contiguous()
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(plain) if packs_weights() else plain.clone()
 
     def forward(self, x: torch.Tensor, then: str = "none") -> torch.Tensor:
-        """x @ weight^T + bias, then the elementwise function that oneDNN knows by this name."""
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, then, [], "")
+        """x @ weight^T + bias, then the function that oneDNN knows by this name: "none" or "swish"."""
+        if packs_weights():
+            return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, then, [], "")
+        product = F.linear(x, self._packed, self._bias)
+        return F.silu(product) if then == "swish" else product
 
     def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """(x @ weight^T + bias) * other."""
-        return torch.ops.mkldnn._linear_pointwise.binary(x, other, self._packed, self._bias, "mul")
+        if packs_weights():
+            return torch.ops.mkldnn._linear_pointwise.binary(x, other, self._packed, self._bias, "mul")
+        return F.linear(x, self._packed, self._bias) * other
 
 
 class PackedMlp(nn.Module):  # type: ignore[misc]
@@ -74,15 +87,10 @@ class PackedMlp(nn.Module):  # type: ignore[misc]
 
     @classmethod
     def of(cls, module: Any) -> Self | None:
-        """What stands for `module`, where that computes just this."""
-        if not _consists_of(module, "gate_proj", "up_proj", "down_proj"):
+        """What takes the place of an MLP of a known family whose activation is SiLU."""
+        if not _is_known(module, "MLP") or not _consists_of(module, "gate_proj", "up_proj", "down_proj"):
             return None
-        x = _random(1, _TRIAL_TOKENS, module.gate_proj.in_features)
-        try:
-            alike = all(_same(cls(trial)(x), trial(x)) for trial in _trials(module, "gate_proj", "up_proj"))
-        except _TRIAL_FAILS:
-            return None  # it takes or needs something else
-        return cls(module) if alike else None
+        return cls(module) if type(module.act_fn).__name__ in ("SiLU", "SiLUActivation") else None
 
     def linears(self) -> Mapping[tuple[str, ...], PackedLinear]:
         return {("gate_proj",): self.gate, ("up_proj",): self.up, ("down_proj",): self.down}
@@ -95,9 +103,10 @@ class PackedMlp(nn.Module):  # type: ignore[misc]
 class PackedAttention(nn.Module):  # type: ignore[misc]
     """Rotary attention without a window: one product for queries, keys and values, whose positions are set in place."""
 
-    def __init__(self, attention: Any, layer: Layer) -> None:
+    def __init__(self, attention: Any) -> None:
         super().__init__()
-        self._layer, self._size = layer, int(attention.head_dim)
+        self._layer = Layer(int(attention.layer_idx), float(attention.scaling))
+        self._size = int(attention.head_dim)
         self._heads = attention.q_proj.out_features // self._size
         self._key_heads = attention.k_proj.out_features // self._size
         self.qkv = PackedLinear(attention.q_proj, attention.k_proj, attention.v_proj)
@@ -106,31 +115,13 @@ class PackedAttention(nn.Module):  # type: ignore[misc]
 
     @classmethod
     def of(cls, module: Any) -> Self | None:
-        """What stands for `module`, where that computes just this. Its model's attention is ours already."""
+        """What takes the place of an attention of a known family that sees all tokens before."""
+        if not _is_known(module, "Attention"):
+            return None
         if not _consists_of(module, "q_proj", "k_proj", "v_proj", "o_proj", others=("q_norm", "k_norm")):
             return None
-        try:
-            layers = [cls._tried(trial) for trial in _trials(module, "v_proj")]
-        except _TRIAL_FAILS:
-            return None  # it takes or needs something else
-        return cls(module, layers[0]) if layers[0] is not None and None not in layers else None
-
-    @classmethod
-    def _tried(cls, attention: Any) -> Layer | None:
-        """As which layer it attends; None where it computes something else."""
-        width, size = attention.q_proj.in_features, int(attention.head_dim)
-        step = _TrialStep(attention.k_proj.out_features // size, size)
-        expected = _attended(attention, step, width, size)
-        if step.layer is None or step.layer.window is not None:
-            return None
-        layer, made = step.layer, cls(attention, step.layer)
-        if not _same(_attended(made, step, width, size), expected):
-            return None
-        try:
-            of_half = _attended(attention, step, width, size // 2)
-        except _TRIAL_FAILS:
-            return layer  # it turns whole heads and nothing else
-        return layer if _same(_attended(made, step, width, size // 2), of_half) else None
+        window = window_of(module, getattr(module.config, "sliding_window", None))
+        return cls(module) if window is None else None
 
     def linears(self) -> Mapping[tuple[str, ...], PackedLinear]:
         return {("q_proj", "k_proj", "v_proj"): self.qkv, ("o_proj",): self.out}
@@ -142,8 +133,7 @@ class PackedAttention(nn.Module):  # type: ignore[misc]
         step: Step | None = None,
         **_: Any,
     ) -> tuple[torch.Tensor, None]:
-        """As transformers' layers call their attention: `hidden_states` [1, N, hidden], cosines and sines [1, N, D], or
-        fewer than D where only the first numbers of a head are turned."""
+        """As transformers' layers call their attention: `hidden_states` [1, N, hidden], cosines and sines [1, N, D]."""
         if step is None:
             raise NotImplementedError("attention without a step")
         q, k = self._heads, self._key_heads
@@ -153,29 +143,26 @@ class PackedAttention(nn.Module):  # type: ignore[misc]
         if self.k_norm is not None:
             x_NJD[:, q : q + k] = self.k_norm(x_NJD[:, q : q + k])
         cos, sin = position_embeddings
-        _rotate(x_NJD[:, : q + k, : cos.shape[-1]], cos[0, :, None], sin[0, :, None])
+        _rotate(x_NJD[:, : q + k], cos[0, :, None], sin[0, :, None])
         x_JND = x_NJD.transpose(0, 1)
         seen_NHD = step.attend(self._layer, x_JND[:q], x_JND[q : q + k], x_JND[q + k :])
         return self.out(seen_NHD.flatten(1)[None]), None
 
 
-class PackedNorm(nn.Module):  # type: ignore[misc]
-    """x / sqrt(mean(x^2) + epsilon) * weight."""
+class PackedNorm(nn.RMSNorm):  # type: ignore[misc]
+    """torch's own RMS norm, one operation for the model's six."""
 
     def __init__(self, norm: Any) -> None:
-        super().__init__()
-        self.weight, self._epsilon = norm.weight, epsilon_of(norm)
+        super().__init__(norm.weight.shape, eps=norm.variance_epsilon)
+        self.weight = norm.weight
 
     @classmethod
-    def of(cls, module: nn.Module) -> Self | None:
-        """What stands for `module`, where that is a plain RMS norm."""
-        return cls(module) if is_rms_norm(module) else None
+    def of(cls, module: Any) -> Self | None:
+        """What takes the place of a norm of a known family."""
+        return cls(module) if _is_known(module, "RMSNorm") and [*module.state_dict()] == ["weight"] else None
 
     def linears(self) -> Mapping[tuple[str, ...], PackedLinear]:
         return {}
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * inverse_rms(x, self._epsilon)).mul_(self.weight)
 
 
 Packed = PackedAttention | PackedMlp | PackedNorm | PackedLinear
@@ -185,33 +172,10 @@ EVERY_FORM: tuple[type[Packed], ...] = (PackedAttention, PackedMlp, PackedNorm, 
 def packed(module: nn.Module, forms: Sequence[type[Packed]]) -> Packed | None:
     """What computes the same as `module` with fewer operations, the first of `forms` that does; None where none does,
     or somebody listens."""
-    if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
-        return None
+    hooks = "_forward_hooks", "_forward_pre_hooks"
+    if any(getattr(part, name, True) for part in module.modules() for name in hooks):
+        return None  # or torch does not show any more who listens
     return next((made for form in forms if (made := form.of(module)) is not None), None)
-
-
-class _TrialStep:
-    """A first segment of a few tokens; tells as which layer it was asked to attend."""
-
-    def __init__(self, key_heads: int, size: int) -> None:
-        self.layer: Layer | None = None
-        store = torch.zeros(1, 2, key_heads, _TRIAL_TOKENS, size)
-        self._step = PrefillStep([Segment(range(_TRIAL_TOKENS), store, 0)], store.device)
-
-    def attend(self, layer: Layer, q_HND: torch.Tensor, k_KND: torch.Tensor, v_KND: torch.Tensor) -> torch.Tensor:
-        self.layer = layer
-        return self._step.attend(replace(layer, index=0), q_HND, k_KND, v_KND)
-
-
-def _attended(attention: Any, step: _TrialStep, width: int, turned: int) -> torch.Tensor:
-    """What `attention` makes of random states, with cosines and sines for so many numbers of a head."""
-    found: torch.Tensor = attention(
-        hidden_states=_random(1, _TRIAL_TOKENS, width),
-        position_embeddings=tuple(_random(2, 1, _TRIAL_TOKENS, turned)),
-        attention_mask=None,
-        step=step,
-    )[0]
-    return found
 
 
 def _rotate(x_NJD: torch.Tensor, cos_N1D: torch.Tensor, sin_N1D: torch.Tensor) -> None:
@@ -229,41 +193,18 @@ def _bias_of(linear: nn.Linear) -> torch.Tensor:
     return linear.bias.detach()
 
 
+def _is_known(module: Any, part: str) -> bool:
+    """Whether it is such a part of a known family, as transformers wrote it."""
+    kind = type(module)
+    return kind.__module__ in _MODULES and kind.__name__.endswith(part) and "forward" not in module.__dict__
+
+
 def _consists_of(module: nn.Module, *linears: str, others: Sequence[str] = ()) -> bool:
     """Whether it has these linear layers, and no other state than that of these and `others`."""
-    if "forward" in module.__dict__ or any(True for _ in module.buffers()):
+    if any(name.split(".")[0] not in {*linears, *others} for name in module.state_dict()):
         return False
-    known = {*linears, *others}
-    if any(name.split(".")[0] not in known for name, _ in module.named_parameters()):
-        return False
-    return all(_is_linear(module._modules.get(name)) for name in linears)
-
-
-def _trials(module: Any, *loud: str) -> Iterator[Any]:
-    """Copies with random weights, since a module's own may be zeros that hide what it computes; then once more with a
-    thousand times the weights of `loud`, since small numbers pass where large ones are clamped."""
-    config = getattr(module, "config", None)
-    for factor in (1.0, 1000.0):
-        trial = copy.deepcopy(module, {id(config): config})
-        for name, weight in trial.named_parameters():
-            scale = 1.5 / weight.shape[-1] ** 0.5 if weight.dim() > 1 else 0.5
-            if weight.dim() > 1 and name.split(".")[0] in loud:
-                scale *= factor
-            weight.copy_(_random(*weight.shape)).mul_(scale)
-        yield trial
+    return all(_is_linear(getattr(module, name, None)) for name in linears)
 
 
 def _is_linear(module: Any) -> bool:
     return type(module) is nn.Linear and "forward" not in module.__dict__
-
-
-def _random(*shape: int) -> torch.Tensor:
-    """The same numbers over and over: to draw millions for each layer would take seconds."""
-    count = math.prod(shape)
-    drawn = torch.randn(4099, generator=torch.Generator().manual_seed(0))
-    return drawn.repeat(-(-count // len(drawn)))[:count].view(shape)
-
-
-def _same(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    most = float(expected.abs().max())
-    return most > 0 and bool(torch.allclose(found, expected, rtol=0, atol=1e-4 * most))

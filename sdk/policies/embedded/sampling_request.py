@@ -1,4 +1,10 @@
-"""One request in the engine: what was asked, what came so far, and how the answer reaches the caller's event loop."""
+"""A request to the engine: what was asked, what came so far, and how its next token is drawn from logits.
+
+A request draws one uniform number for each token from a counter-based generator of its own, and takes the token at
+which the cumulative distribution passes it: its tokens do not depend on what else is in the batch.
+
+Axes: N requests, R rows of logits, C distributions, V vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +14,108 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from ...errors import PolicyFailure
 from ..protocol import Completion, Sampling
+
+_BLOCK = 256
+
+
+def generator(seed: int) -> np.random.Generator:
+    """The random numbers of one request (Philox, Salmon et al. 2011); any whole number is a seed."""
+    return np.random.Generator(np.random.Philox(key=seed % 2**128))
+
+
+def choose(
+    logits_RV: torch.Tensor,
+    samplings: Sequence[Sampling],
+    generators: Sequence[np.random.Generator],
+    rows: Sequence[int] | None = None,
+) -> tuple[list[int], list[float]]:
+    """One token for each request and its log-probability, in nats.
+
+    `rows`: which row of the logits each request draws from; without it, each from a row of its own.
+    The log-probability is of the distribution sampled from, after temperature and `top_p`; at temperature 0 it is
+    the model's own, untempered. Logits of any floating type; all arithmetic in float32, cumulative sums in float64.
+    """
+    device = logits_RV.device
+    # What a distribution costs is paid once, however many requests draw from it.
+    places: dict[tuple[int, float, float], int] = {}
+    of_N = [
+        places.setdefault((row, s.temperature, s.top_p), len(places))
+        for row, s in zip(range(len(samplings)) if rows is None else rows, samplings, strict=True)
+    ]
+    logits_CV = _logits(logits_RV, list(places))
+    # A greedy request draws nothing; its number is never used.
+    draws = [0.0 if s.temperature == 0 else g.random() for s, g in zip(samplings, generators, strict=True)]
+    tokens_N, norm_C = _draw(logits_CV, torch.tensor(draws, dtype=torch.float64, device=device), of_N)
+    greedy = [i for i, s in enumerate(samplings) if s.temperature == 0]
+    if greedy:
+        tokens_N[greedy] = logits_CV[[of_N[i] for i in greedy]].argmax(dim=-1)
+    logprobs_N = logits_CV[of_N, tokens_N] - norm_C[of_N]
+    return tokens_N.tolist(), logprobs_N.tolist()
+
+
+def _logits(logits_RV: torch.Tensor, distributions: Sequence[tuple[int, float, float]]) -> torch.Tensor:
+    """The logits of each distribution (row, temperature, `top_p`), [C, V] in float32."""
+    rows = [row for row, _, _ in distributions]
+    logits_CV = (logits_RV if rows == list(range(len(logits_RV))) else logits_RV[rows]).float()
+    if any(temperature not in (0.0, 1.0) for _, temperature, _ in distributions):
+        temperatures_C = torch.tensor([t or 1.0 for _, t, _ in distributions], device=logits_RV.device)
+        logits_CV = logits_CV / temperatures_C[:, None]
+    return _nucleus(logits_CV, [1.0 if t == 0 else top_p for _, t, top_p in distributions])
+
+
+def _draw(logits_CV: torch.Tensor, draws_N: torch.Tensor, of_N: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens [N] at which the cumulative distributions `of_N` pass `draws_N`, in [0, 1), and the logarithms of the
+    distributions' sums [C].
+
+    In two steps, over sums of blocks and in the block that is passed: no cumulative sum over all of V is ever made.
+    """
+    count, vocabulary = logits_CV.shape
+    blocks = -(-vocabulary // _BLOCK)
+    probs_CV = logits_CV.new_zeros(count, blocks * _BLOCK)
+    largest_C1 = logits_CV.amax(dim=-1, keepdim=True)
+    torch.sub(logits_CV, largest_C1, out=probs_CV[:, :vocabulary]).exp_()
+    probs_CBb = probs_CV.view(count, blocks, _BLOCK)
+    cdf_CB = probs_CBb.sum(dim=-1).double().cumsum(dim=-1)
+    cdf_NB = cdf_CB[of_N]
+    total_N1 = cdf_NB[:, -1:]
+    aim_N1 = _below(draws_N[:, None] * total_N1, total_N1)
+    # Where logits are not finite no token is passed: the last one is taken then, and its log-probability tells.
+    block_N1 = torch.searchsorted(cdf_NB, aim_N1, right=True).clamp_(max=blocks - 1)
+    before_NB = torch.nn.functional.pad(cdf_NB[:, :-1], (1, 0))
+    inside_N1 = aim_N1 - before_NB.gather(1, block_N1)
+    cdf_Nb = probs_CBb[of_N, block_N1[:, 0]].double().cumsum(dim=-1)
+    place_N1 = torch.searchsorted(cdf_Nb, _below(inside_N1, cdf_Nb[:, -1:]), right=True)
+    tokens_N = (block_N1 * _BLOCK + place_N1)[:, 0].clamp_(max=vocabulary - 1)
+    return tokens_N, (largest_C1 + cdf_CB[:, -1:].log().float())[:, 0]
+
+
+def _below(x: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
+    """At most the largest number below `bound`: rounding must not lead past the last token that can be drawn."""
+    return torch.minimum(x, torch.nextafter(bound, torch.zeros_like(bound)))
+
+
+def _nucleus(logits_CV: torch.Tensor, top_ps: Sequence[float]) -> torch.Tensor:
+    """Where `top_p` is below 1, -inf outside the smallest set of most likely tokens that holds it.
+
+    Nucleus sampling: Holtzman et al., arXiv 1904.09751. The most likely token always stays.
+    """
+    rows = [i for i, top_p in enumerate(top_ps) if top_p < 1]
+    if not rows:
+        return logits_CV
+    top_p_r = torch.tensor([top_ps[i] for i in rows], device=logits_CV.device, dtype=torch.float64)
+    sorted_rV, order_rV = torch.sort(logits_CV[rows], dim=-1, descending=True, stable=True)
+    probs_rV = torch.softmax(sorted_rV, dim=-1, dtype=torch.float64)
+    outside_rV = probs_rV.cumsum(dim=-1) - probs_rV >= top_p_r[:, None]
+    outside_rV[:, 0] = False
+    logits_CV = logits_CV.clone()
+    logits_CV[rows] = torch.empty_like(sorted_rV).scatter_(
+        1, order_rV, sorted_rV.masked_fill(outside_rV, float("-inf"))
+    )
+    return logits_CV
 
 
 @dataclass(eq=False)

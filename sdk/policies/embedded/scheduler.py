@@ -1,4 +1,4 @@
-"""Which requests go on from which row of the cache, and what of their tokens need not be computed again.
+"""The scheduler of the engine: which requests continue from which row of the cache, and which tokens are reused.
 
 A row is a sequence of tokens: all requests that have come to the same tokens share it, so that it is decoded once for
 all of them, until they sample different ones and it branches. Three more kinds of reuse, from the cheapest: a prompt
@@ -22,7 +22,6 @@ from .attention import NextTokens, Segment
 from .decoder import Decoder
 from .sampling_request import Request, common_length
 
-# ---------------------------------------------------------------------------------------------------------------------
 # How much the rows may store: conversations wait their turn, and those that pause are forgotten, before the machine's
 # memory is full.
 
@@ -106,9 +105,6 @@ def _stored(prefixes: Iterable[Prefix]) -> int:
     return sum(len(prefix.tokens) for prefix in prefixes)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(eq=False)
 class Prefix:
     """Tokens that conversations begin with, and their keys and values, [Y, 2, K, P, D]."""
@@ -171,8 +167,6 @@ class Admission:
     row: Row
     missing: list[int]
 
-
-# ---------------------------------------------------------------------------------------------------------------------
 
 SHORTEST_PREFIX = 32
 """A shorter common beginning is not worth a prefix of its own."""

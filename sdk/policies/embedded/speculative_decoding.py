@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .sampling_request import Request
+from .sampling_request import Request, choose
 from .scheduler import MOST_REMEMBERED, Row, Rows, Way
-from .token_sampling import choose
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What a conversation may say next, guessed from what was said before: a guess costs little, a step of its own much.
 #
 # A decode step reads all weights for however few tokens, so the tokens that are likely to come are computed in the step
@@ -89,9 +87,6 @@ class Guesses:
     def note(self, made: int, right: int) -> None:
         """So many tokens were guessed, and so many of them sampled."""
         self._made, self._right = self._made + made, self._right + right
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)

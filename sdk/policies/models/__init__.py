@@ -1,4 +1,4 @@
-"""Loading and saving models: the embedded one, a hub name, or a local folder.
+"""Models: loaded and saved; the embedded one, a hub name, or a local folder.
 
 torch and transformers are imported only when a model is loaded.
 """

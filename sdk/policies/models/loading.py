@@ -1,7 +1,8 @@
-"""One way to load any model: the embedded one, a hub name, or a local folder; with errors found before work starts."""
+"""Loading a model: the embedded one, a hub name or a local folder; errors are found before work starts."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from dataclasses import dataclass, replace
@@ -11,8 +12,7 @@ from typing import Any
 from ...errors import ModelError
 from ..protocol import LOWEST_TEMPERATURE, Sampling
 from ..tool_prompt import TrainedToolPrompt, as_trained
-from .quiet_loading import quiet_loading
-from .saving import NOTES_FILE
+from .saving import NOTES_FILE, quiet_loading
 from .smollm2 import embedded_folder
 
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
@@ -68,13 +68,69 @@ def load_tokenizer(name_or_path: str | os.PathLike[str] | None = None) -> Loaded
     """The tokenizer of a model, without its weights; arguments and errors as those of `load_model`."""
     name = EMBEDDED_NAME if name_or_path is None else os.fspath(name_or_path)
     source = str(embedded_folder()) if name_or_path is None else name
+    require_place(source)
     folder = Path(source).expanduser()
-    if source and folder.is_dir():
+    if folder.is_dir():
         _check_folder(folder)
         source = str(folder)
-    elif not source or folder.exists() or source.startswith(("/", ".", "~")):
-        raise ModelError(f"there is no model folder {name!r}; give a folder with a config.json, a hub name, or None")
-    return LoadedTokenizer(_load_tokenizer(source, name), name, source, *read_notes(folder))
+    from transformers import AutoTokenizer
+
+    tokenizer = _from_pretrained(AutoTokenizer, source, name)
+    if not tokenizer.chat_template:
+        raise ModelError(
+            f"the model {name!r} has no chat template, so it is probably a base model; choose its instruct variant, "
+            "or set tokenizer.chat_template, save the tokenizer to a folder beside the model, and name that folder"
+        )
+    return LoadedTokenizer(tokenizer, name, source, *read_notes(folder))
+
+
+def require_place(name: str | os.PathLike[str]) -> None:
+    """Raises `ModelError` for what is neither a folder nor may be a name on the hub: the path of a file, or a path that
+    leads nowhere. `runs/desk` has the form of both; a path where `runs` is a folder here and no model of that name
+    is in the hub's cache."""
+    name = os.fspath(name)
+    folder = Path(name).expanduser()
+    if name and folder.is_dir():
+        return
+    parts = [part for part in name.split("/") if part]
+    is_path = name.startswith(("/", ".", "~")) or name.endswith("/") or "\\" in name or folder.exists()
+    if not is_path and (
+        len(parts) == 1 or (len(parts) == 2 and not (_is_folder_here(parts[0]) and not _is_cached(name)))
+    ):
+        return
+    near = _near_folders(folder) if name else []
+    hint = f" Near it are {', '.join(near)}." if near else ""
+    raise ModelError(
+        f"there is no model folder {name!r}; give a folder with a config.json, a hub name, or None.{hint}"
+        + " A model of the hub with such a name must be in its cache: hf download NAME."
+        * (not is_path and len(parts) == 2)
+    )
+
+
+def _is_folder_here(name: str) -> bool:
+    return name == "runs" or Path(name).is_dir()
+
+
+def _is_cached(name: str) -> bool:
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:  # it comes with the extra that loads models
+        return False
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except ValueError:  # of the hub's own kind: no name of a model
+        return False
+
+
+def _near_folders(folder: Path, most: int = 5) -> list[str]:
+    """Model folders about where `folder` would be, those with the most similar paths first."""
+    above = next((one for one in folder.parents if one.is_dir()), Path())
+    found = {
+        str(config.parent)
+        for pattern in ("config.json", "*/config.json", "*/model/config.json", "*/*/model/config.json")
+        for config in above.glob(pattern)
+    }
+    return sorted(found, key=lambda one: -difflib.SequenceMatcher(None, one, str(folder)).ratio())[:most]
 
 
 def read_notes(folder: Path) -> tuple[str | None, TrainedToolPrompt | None]:
@@ -89,18 +145,6 @@ def read_notes(folder: Path) -> tuple[str | None, TrainedToolPrompt | None]:
         return None if family is None else str(family), None if trained is None else as_trained(trained)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _incomplete(folder, f"its {NOTES_FILE} is damaged ({type(error).__name__}: {error})") from error
-
-
-def _load_tokenizer(source: str, name: str) -> Any:
-    from transformers import AutoTokenizer
-
-    tokenizer = _from_pretrained(AutoTokenizer, source, name)
-    if not tokenizer.chat_template:
-        raise ModelError(
-            f"the model {name!r} has no chat template, so it is probably a base model; choose its instruct variant, "
-            "or set tokenizer.chat_template, save the tokenizer to a folder beside the model, and name that folder"
-        )
-    return tokenizer
 
 
 def _load_weights(source: str, name: str, dtype: Any, device: str | None) -> Any:
@@ -139,20 +183,23 @@ def _from_pretrained(auto_class: Any, source: str, name: str, **options: Any) ->
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if Path(source).is_dir():
             fix = "save the model again with sdk.policies.models.save_model, or choose another folder"
-        elif _offline():
+        elif os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
             fix = "HF_HUB_OFFLINE is set: unset it to download, or give a folder on this machine"
         else:
             fix = "check the spelling, the network and the access rights, or give a folder on this machine"
         raise ModelError(f"cannot load the model {name!r}: {reason}; {fix}") from error
 
 
-def _offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-
-
 def _check_folder(folder: Path) -> None:
     """Find a half-written folder before torch is loaded. Raises `ModelError`."""
     if not (folder / "config.json").is_file():
+        if (folder / "model" / "config.json").is_file():
+            raise ModelError(f"{str(folder)!r} is the folder of a run; its model is {str(folder / 'model')!r}")
+        if (folder / "run.json").is_file():
+            raise ModelError(
+                f"{str(folder)!r} is the folder of a run that has no model yet; run the command that began it "
+                "again, to finish it"
+            )
         held = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
         raise _incomplete(folder, f"it has no config.json (it holds: {held})")
     try:
@@ -177,20 +224,14 @@ def _check_folder(folder: Path) -> None:
 
 
 def _check_safetensors(folder: Path, file: Path) -> None:
-    """Compare a file's length with what its header promises: 8 bytes of length, the header, the tensors' bytes."""
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        header_length = int.from_bytes(stream.read(8), "little")
-        if size < 8 or header_length > size - 8:
-            raise _incomplete(folder, f"{file.name} is cut off in its header ({size} bytes)")
-        try:
-            header = json.loads(stream.read(header_length))
-            ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-            raise _incomplete(folder, f"the header of {file.name} is damaged ({error})") from error
-    expected = 8 + header_length + max(ends, default=0)
-    if size != expected:
-        raise _incomplete(folder, f"{file.name} has {size} bytes where its header promises {expected}")
+    """Its header, and that the file is as long as that promises; no weight is read."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise _incomplete(folder, f"{file.name} is damaged or cut off ({error})") from error
 
 
 def _incomplete(folder: Path, what: str) -> ModelError:

@@ -15,7 +15,20 @@ from typing import Any
 from ...errors import ModelError
 from ..protocol import Sampling
 from ..tool_prompt import TrainedToolPrompt
-from .quiet_loading import quiet_loading
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """No "Loading weights" or "Writing model shards" bar inside: they would tear apart the caller's own bars."""
+    from transformers.utils import logging
+
+    enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            logging.enable_progress_bar()
 
 
 @contextmanager
@@ -112,15 +125,12 @@ def _write_sampling(sampling: Sampling, file: Path) -> None:
 def _put(made: Path, target: Path, *, keep_existing: bool) -> None:
     """Rename `made` to `target`. A full folder cannot be renamed over, so the old one is moved away first."""
     try:
-        os.rename(made, target)
+        return os.rename(made, target)
     except OSError as error:
         if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
             raise
-        if not keep_existing:
-            _replace(made, target)
-
-
-def _replace(made: Path, target: Path) -> None:
+        if keep_existing:
+            return None
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     os.rename(target, aside / "old")
     try:
@@ -134,15 +144,9 @@ def _replace(made: Path, target: Path) -> None:
 
 def open_to_readers(folder: Path) -> None:
     """Give a new folder and its files the modes that the umask asks for: safetensors writes for the owner only."""
-    mask = _umask()
+    mask = os.umask(0o077)  # it can only be read by setting it
+    os.umask(mask)
     folder.chmod(0o777 & ~mask)
     for path in folder.rglob("*"):
         if path.is_file():
             path.chmod(0o666 & ~mask)
-
-
-def _umask() -> int:
-    """The process's umask, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

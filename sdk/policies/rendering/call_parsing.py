@@ -1,4 +1,4 @@
-"""Calls as text: a model's JSON read into `ToolCall`s, with errors the model can act on. Nothing is evaluated."""
+"""Tool calls as text: a model's JSON parsed into `ToolCall`s, with errors the model can act on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import math
 import re
 from typing import Any
-
-from mcp_bridge.toolsets.plain import is_plain
 
 from ...records import ToolCall
 from .renderer import ParsedReply
@@ -47,8 +45,6 @@ def check_arguments(value: Any) -> tuple[dict[str, Any], str | None]:
         return {}, f"the arguments must be a JSON object, not {_kind(value)}"
     if deeper_than(value, _MOST_LEVELS):
         return {}, f"the arguments are nested more than {_MOST_LEVELS} levels deep"
-    if is_plain(value):
-        return value, None
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -134,7 +130,7 @@ def _read_block(text: str, start: int) -> tuple[ToolCall, int]:
 
 
 def _raw_block(text: str, start: int) -> tuple[str, int, bool]:
-    """The text of a block that is no call, where to read on, and whether its closing tag was there."""
+    """The text of a block that is not a call, where to read on, and whether its closing tag was there."""
     close = text.find(CALL_CLOSE, start)
     reopened = text.find(CALL_OPEN, start)
     if close >= 0 and (reopened < 0 or close < reopened):
@@ -195,7 +191,7 @@ def deeper_than(value: Any, levels: int) -> bool:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _finite(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Model families known by hand: the `renderers` library behind our protocol."""
+"""A renderer of the `renderers` library, written by hand for a model family, behind our protocol."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from mcp_bridge.records import Tool
 
 from ...errors import ModelError
 from ...records import Message, ToolCall
-from .by_tools import ByTools
 from .call_parsing import check_arguments, read_arguments
 from .plain_text import PlainTextCodec
-from .renderer import ParsedReply
+from .renderer import ByTools, ParsedReply
 from .template import protected_messages
 
 _ASK = Message(role="user", content="Ask")
@@ -121,7 +120,7 @@ class _ProtectingTokenizer:
         self._codec = codec
 
     def encode(self, text: str, **_: Any) -> list[int]:
-        return self._codec.encode(text, keep=True)
+        return self._codec.encode(text)
 
     def decode(self, ids: Any, **options: Any) -> str:
         return str(self._tokenizer.decode(ids, **options))

@@ -1,4 +1,4 @@
-"""Text to token ids where only the template's own control tokens become control tokens.
+"""A codec of text and token ids in which only the template's own control tokens become control tokens.
 
 A tool result that contains `<|im_end|>` is data: encoded the usual way it would end the turn and let whoever
 wrote it speak in any role. `protect` therefore replaces control tokens in messages and tools by stand-ins that
@@ -11,14 +11,13 @@ import json
 import re
 import secrets
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from ...errors import ModelError
 
-_SHORT_CHARS = 64
 _LONG_CHARS = 50_000
-_MOST_PIECES = 1024
+_MOST_TEXTS = 1024
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -44,9 +43,8 @@ class PlainTextCodec:
         self._names = sorted(marked)
         self._nonce = "TEXT" + secrets.token_hex(8).upper()
         self._stand_in = re.compile(self._nonce + r"N(\d+)E")
-        self._token_pieces = re.compile(f"({self._token_pattern.pattern})")
-        self._pieces: dict[str, list[int]] = {}
-        self._splits_alone = bool(self._ids) and self._can_split(added.values())
+        # The rollouts of a group begin alike, and often hear the same.
+        self._encode_again = lru_cache(maxsize=_MOST_TEXTS)(partial(_encode, self._whole))
 
     def protect(self, value: Any, *, keep_markup: bool = False) -> Any:
         """A copy of a JSON value in which no string holds a control token.
@@ -77,16 +75,11 @@ class PlainTextCodec:
         """The text as it was before `protect`, for reading only."""
         return self._stand_in.sub(lambda m: self._names[int(m.group(1))], text)
 
-    def encode(self, text: str, *, keep: bool = False) -> list[int]:
-        """The ids of rendered text; protected text becomes ordinary tokens.
-
-        Without protected text these are exactly the tokenizer's own ids. `keep`: remember also what long stretches
-        between two tokens of the template's own become, for texts whose beginning comes again and again.
-        """
+    def encode(self, text: str) -> list[int]:
+        """The ids of rendered text; protected text becomes ordinary tokens. Without protected text these are exactly
+        the tokenizer's own ids."""
         if self._nonce not in text:
-            if self._splits_alone:
-                return self._encode_pieces(text, keep)
-            return _encode(self._whole, text)
+            return list(self._encode_again(text)) if len(text) < _LONG_CHARS else _encode(self._whole, text)
         ids: list[int] = []
         position = 0
         swallow = False
@@ -100,35 +93,6 @@ class PlainTextCodec:
                 ids.append(self._ids[match.group()])
                 position, swallow = match.end(), strip_right
         return ids
-
-    def _encode_pieces(self, text: str, keep: bool) -> list[int]:
-        ids: list[int] = []
-        for piece in self._token_pieces.split(text):
-            if not piece:
-                continue
-            found = self._pieces.get(piece)
-            if found is None:
-                found = _encode(self._whole, piece)
-                if keep or len(piece) < _SHORT_CHARS:
-                    while len(self._pieces) >= _MOST_PIECES:
-                        del self._pieces[next(iter(self._pieces))]
-                    self._pieces[piece] = found
-            ids += found
-        return ids
-
-    def _can_split(self, added: Any) -> bool:
-        """Whether the tokenizer encodes what stands between two of its added tokens as if it stood alone.
-
-        It cuts the text at added tokens before all else, at those that are neither normalized nor take spaces with
-        them exactly where they stand; only a pre-tokenizer that treats a text's beginning otherwise joins the pieces.
-        """
-        if any(token.normalized or token.lstrip or token.rstrip or token.single_word for token in added):
-            return False
-        between = [next(iter(self._ids)), " two words", "\nline", "Word", "  ", "\n\n"]
-        whole = between[0].join(between)
-        alone = [self._whole.encode(piece, add_special_tokens=False).ids for piece in self._token_pieces.split(whole)]
-        together: list[int] = self._whole.encode(whole, add_special_tokens=False).ids
-        return [token for ids in alone for token in ids] == together
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, control tokens shown as text; bytes that are no UTF-8 become U+FFFD."""

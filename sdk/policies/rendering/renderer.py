@@ -1,14 +1,16 @@
-"""What a renderer is: messages to token ids and back, without ever rendering a history twice."""
+"""The protocol of a renderer: messages to token ids and back, without ever rendering a history twice."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from mcp_bridge.records import Tool
 
-from ...records import Message, ToolCall
+from ...records import Message, TokenRow, ToolCall
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,40 @@ class ChatRenderer(Protocol):
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
         """The ids a policy would have sampled to say `message`, the token that ends the turn included."""
         ...
+
+
+_MOST_LISTS = 64
+
+
+class ByTools(Generic[Made]):
+    """`make(tools)`, kept for the next time that the same `Tool` objects are given; they are frozen records."""
+
+    def __init__(self, make: Callable[[Sequence[Tool]], Made]) -> None:
+        self._make = make
+        # The tools are kept too: their ids stay theirs.
+        self._kept: dict[tuple[int, ...], tuple[Sequence[Tool], Made]] = {}
+
+    def __call__(self, tools: Sequence[Tool]) -> Made:
+        key = tuple(map(id, tools))
+        found = self._kept.get(key)
+        if found is None:
+            while len(self._kept) >= _MOST_LISTS:
+                del self._kept[next(iter(self._kept))]
+            found = self._kept[key] = (list(tools), self._make(tools))
+        return found[1]
+
+
+def append_tokens(
+    row: TokenRow,
+    token_ids: Sequence[int],
+    *,
+    sampled: bool = False,
+    logprobs: Sequence[float] | None = None,
+    version: int | Sequence[int] = -1,
+) -> None:
+    """Append tokens [T] to the row; those not sampled have log-probability 0.0 and version -1. `version`: of all
+    tokens, or of each [T]."""
+    row.completion_ids.extend(token_ids)
+    row.sampled.extend([sampled] * len(token_ids))
+    row.logprobs.extend(logprobs if logprobs is not None else [0.0] * len(token_ids))
+    row.versions.extend([version] * len(token_ids) if isinstance(version, int) else version)

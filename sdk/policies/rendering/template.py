@@ -7,7 +7,6 @@ Rendered texts are kept: the rollouts of a group begin alike, and often call ali
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -17,10 +16,9 @@ from mcp_bridge.records import Tool
 
 from ...errors import ModelError
 from ...records import Message, ToolCall
-from .by_tools import ByTools
 from .call_parsing import parse_tagged_reply
 from .plain_text import PlainTextCodec
-from .renderer import ParsedReply
+from .renderer import ByTools, ParsedReply
 
 _ASK = Message(role="user", content="Ask")
 _MOST_TEXTS = 1024
@@ -51,14 +49,12 @@ class TemplateRenderer:
         self._codec = PlainTextCodec(tokenizer)
         self._tokenizer = tokenizer
         self._options = dict(options or {})
-        numbers = itertools.count()
         self._specifications = ByTools(
-            lambda tools: (next(numbers), [self._codec.protect(tool.as_openai()) for tool in tools] or None)
+            lambda tools: json.dumps([self._codec.protect(tool.as_openai()) for tool in tools] or None)
         )
-        """By list of tools: a number of its own, and the tools as the template takes them."""
-        self._rendered: dict[tuple[int, bool, str], str] = {}
         # A template that writes the time renders anew each time.
-        self._most_texts = 0 if "strftime_now" in str(tokenizer.chat_template) else _MOST_TEXTS
+        most = 0 if "strftime_now" in str(tokenizer.chat_template) else _MOST_TEXTS
+        self._applied = lru_cache(maxsize=most)(self._apply)
         # Prompts end as the template does, in one or two ways.
         self._opens_reasoning = lru_cache(maxsize=64)(
             lambda tail: self._codec.decode(tail).rstrip().endswith("<think>")
@@ -72,7 +68,7 @@ class TemplateRenderer:
     def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         if tools and self._tools_problem:
             raise ModelError(self._tools_problem)
-        return self._codec.encode(self._render(messages, tools, generation_prompt=True), keep=True)
+        return self._codec.encode(self._render(messages, tools, generation_prompt=True))
 
     def extend(
         self,
@@ -134,24 +130,24 @@ class TemplateRenderer:
 
         Raises `ModelError` where the messages do not fit the template.
         """
-        number, shown = self._specifications(tools)
-        plain = protected_messages(self._codec, messages)
-        key = (number, generation_prompt, json.dumps(plain))
-        found = self._rendered.get(key)
-        if found is not None:
-            return found
+        plain = json.dumps(protected_messages(self._codec, messages))
         try:
-            text = self._tokenizer.apply_chat_template(
-                plain, tools=shown, add_generation_prompt=generation_prompt, tokenize=False, **self._options
-            )
+            return self._applied(plain, self._specifications(tools), generation_prompt)
         except Exception as error:  # a template can raise anything; all of it tells that the messages do not fit
             roles = [message.role for message in messages]
             raise ModelError(f"the chat template of {self._name!r} fails on roles {roles}: {error}") from error
-        if self._most_texts:
-            while len(self._rendered) >= self._most_texts:
-                del self._rendered[next(iter(self._rendered))]
-            self._rendered[key] = str(text)
-        return str(text)
+
+    def _apply(self, messages: str, tools: str, generation_prompt: bool) -> str:
+        """The text of messages and tools that are given as JSON."""
+        return str(
+            self._tokenizer.apply_chat_template(
+                json.loads(messages),
+                tools=json.loads(tools),
+                add_generation_prompt=generation_prompt,
+                tokenize=False,
+                **self._options,
+            )
+        )
 
     def _find_turn_end(self) -> tuple[str, int]:
         text = self._render([_ASK, Message(role="assistant", content="Said")], [])

@@ -1,4 +1,4 @@
-"""All replicas together: who is admitted where, and how every one of them comes to the same weights.
+"""The fleet of vLLM replicas: which of them takes a request, and how all of them get the same weights.
 
 A request is admitted to a replica that is up, while no weights are being exchanged; until it leaves, the replica keeps
 the weights that it was admitted with. So the version of each token is known, also where publication and sampling meet.
@@ -23,12 +23,13 @@ import anyio
 import httpx
 
 from ...errors import PolicyFailure
-from .control import ServerFailed, call, unwell
-from .pressure import CacheFigures
-from .published_weights import Adapter, AsStarted, Weights, unload
+from .control import CacheFigures, ServerFailed, call, unwell
+from .published_weights import Adapter, Weights, unload
 from .server_process import VllmProcess
 
-# ---------------------------------------------------------------------------------------------------------------------
+R = TypeVar("R")
+logger = logging.getLogger(__name__)
+
 # State that threads change and coroutines of an event loop wait for.
 
 T = TypeVar("T")
@@ -66,11 +67,8 @@ class SharedState:
                 self._waiting.discard(entry)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-
-R = TypeVar("R")
-
-_KEPT = 20_000
+_KEPT = 5_000
+"""So many prompts and conversations are remembered: those of a step of training, and some of the step before."""
 
 
 class PrefixRouter(Generic[R]):
@@ -83,37 +81,29 @@ class PrefixRouter(Generic[R]):
 
     def __init__(self) -> None:
         self._places: OrderedDict[tuple[int, bytes], R] = OrderedDict()
-        self._lengths: dict[int, int] = {}
+        """By length and digest, the one noted last at the end."""
 
     def choose(self, tokens: Sequence[int], candidates: Iterable[R], load: Callable[[R], int]) -> R:
         """One of the candidates, of which there is at least one."""
         able = list(candidates)
-        for length, digest in reversed(_digests(tokens, [n for n in self._lengths if n <= len(tokens)])):
-            place = self._places.get((length, digest))
+        for key in reversed(_digests(tokens, {length for length, _ in self._places if length <= len(tokens)})):
+            place = self._places.get(key)
             if place is not None and place in able:
                 return place
         return min(able, key=load)
 
     def note(self, tokens: Sequence[int], place: R) -> None:
         """A prompt, or a prompt with its answer, is in the cache of `place`."""
-        ((length, digest),) = _digests(tokens, [len(tokens)])
-        if (length, digest) not in self._places:
-            self._lengths[length] = self._lengths.get(length, 0) + 1
-        self._places[length, digest] = place
-        self._places.move_to_end((length, digest))
+        (key,) = _digests(tokens, [len(tokens)])
+        self._places[key] = place
+        self._places.move_to_end(key)
         if len(self._places) > _KEPT:
-            (oldest, _), _ = self._places.popitem(last=False)
-            self._lengths[oldest] -= 1
-            if not self._lengths[oldest]:
-                del self._lengths[oldest]
+            self._places.popitem(last=False)
 
     def forget(self, place: R) -> None:
         """The cache of `place` is gone."""
         for key in [key for key, held in self._places.items() if held == place]:
             del self._places[key]
-            self._lengths[key[0]] -= 1
-            if not self._lengths[key[0]]:
-                del self._lengths[key[0]]
 
 
 def _digests(tokens: Sequence[int], lengths: Iterable[int]) -> list[tuple[int, bytes]]:
@@ -126,8 +116,6 @@ def _digests(tokens: Sequence[int], lengths: Iterable[int]) -> list[tuple[int, b
         found.append((length, running.digest()))
     return found
 
-
-# ---------------------------------------------------------------------------------------------------------------------
 
 Condition = Literal["up", "suspect", "down", "gone"]
 """`suspect`: a request failed and nobody knows yet why; `down`: it is being brought back; `gone`: given up."""
@@ -192,15 +180,6 @@ class Replica:
             ticket.lose(why)
 
 
-def needs_certificates(replicas: Iterable[Replica]) -> bool:
-    """Whether one is reached by TLS. Reading all certificates of a machine takes a second or so."""
-    return any(replica.url.startswith("https://") for replica in replicas)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-
-logger = logging.getLogger(__name__)
-
 _PUT_S = 600.0
 _LOOK_AGAIN_S = 0.5
 _DYING_S = 2.0
@@ -220,11 +199,10 @@ class Fleet:
         self.client = httpx.Client(
             timeout=httpx.Timeout(_PUT_S, connect=10.0),
             limits=httpx.Limits(max_keepalive_connections=0),
-            verify=needs_certificates(self.replicas),
         )
         self._recover_timeout_s = recover_timeout_s
         self._drain_timeout_s = drain_timeout_s
-        self._current: Weights = AsStarted()
+        self._current = Weights()
         self._adapters: dict[str, Adapter] = {}
         self._exchanging = False
         self._closed = False
@@ -427,7 +405,7 @@ class Fleet:
             self._exchanging = True
         paused: set[Replica] = set()
         try:
-            self._drain(self._pause(paused) if interrupt else lambda: None)
+            self._drain(paused, interrupt=interrupt)
             yield
         finally:
             try:
@@ -439,11 +417,16 @@ class Fleet:
                     self._exchanging = False
                     self.state.notify()
 
-    def _drain(self, push: Callable[[], None]) -> None:
-        """Wait until no request is under way; `push` is called again and again meanwhile."""
+    def _drain(self, paused: set[Replica], *, interrupt: bool) -> None:
+        """Wait until no request is under way. `interrupt`: cut off what is, into `paused`; again and again, for a
+        request that reaches its server only after the first time."""
         deadline = time.monotonic() + self._drain_timeout_s
         while True:
-            push()
+            for replica in self.replicas if interrupt else ():
+                if replica.condition == "up" and replica.tickets:
+                    self.counts["interrupted"] += len(replica.tickets) if replica not in paused else 0
+                    paused.add(replica)
+                    self._tell(replica, "pause?mode=abort")
             with self.state.changed:
                 if self.state.changed.wait_for(lambda: not self._under_way(), timeout=_LOOK_AGAIN_S):
                     return
@@ -452,18 +435,6 @@ class Fleet:
                     f"{self._under_way()} requests to vLLM have not ended within {self._drain_timeout_s:g} s; the "
                     "weights were not exchanged"
                 )
-
-    def _pause(self, paused: set[Replica]) -> Callable[[], None]:
-        """Cuts off what is under way. Again for a request that reaches the server only after the first time."""
-
-        def push() -> None:
-            for replica in self.replicas:
-                if replica.condition == "up" and replica.tickets:
-                    self.counts["interrupted"] += len(replica.tickets) if replica not in paused else 0
-                    paused.add(replica)
-                    self._tell(replica, "pause?mode=abort")
-
-        return push
 
     def _tell(self, replica: Replica, what: str) -> None:
         """To pause or to go on. One that does not is looked after, and is given the weights again, which ends a pause:

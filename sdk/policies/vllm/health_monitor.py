@@ -1,4 +1,4 @@
-"""One thread for each replica: notices within seconds that it broke, says so, and brings it back where it can."""
+"""The health monitor: a thread for each replica notices within seconds that it broke, and restarts it if it can."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from collections.abc import Callable
 import httpx
 
 from ...errors import PolicyFailure
-from .control import INCOMPLETE, broken_off, held_version, unwell
-from .fleet import Fleet, Replica, needs_certificates
-from .pressure import pressure_of, read_figures
+from .control import INCOMPLETE, broken_off, held_version, pressure_of, read_figures, unwell
+from .fleet import Fleet, Replica
 from .server_process import VllmProcess
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ class Watcher:
         self._start_timeout_s = start_timeout_s
         self._closing = self._told_silent = False
         self._heard = self._engine_heard = time.monotonic()
-        self._client = httpx.Client(timeout=_PROBE_S, verify=needs_certificates([replica]))
+        self._client = httpx.Client(timeout=_PROBE_S)
         self._thread = threading.Thread(target=self._run, name=f"vllm-watcher-{replica.url}", daemon=True)
 
     def start(self) -> None:
@@ -63,7 +62,10 @@ class Watcher:
                 suspected = replica.condition == "suspect"
             problem = self._probe()
             if problem:
-                self._lost(problem)
+                logger.warning("vLLM at %s broke: %s", replica.url, problem)
+                with state.changed:
+                    replica.lose(problem, "down")
+                    state.notify()
                 if not self._bring_back():
                     return
                 continue
@@ -77,7 +79,7 @@ class Watcher:
         """What is wrong with the server. None: nothing; "": it did not answer, and may be busy."""
         process = self._replica.process
         if process is not None and process.ended is not None:
-            return f"the server ended with status {process.ended}; {process.last_words()}"
+            return f"the server exited with status {process.ended}; {process.last_words()}"
         try:
             problem = unwell(self._replica.url, self._client, timeout_s=_PROBE_S)
         except httpx.TimeoutException:
@@ -100,8 +102,8 @@ class Watcher:
             if not self._told_silent:
                 self._told_silent = True
                 logger.warning(
-                    "vLLM at %s does not tell at /metrics how full its cache is; rollouts in flight are not limited by "
-                    "it. Was it started with --disable-log-stats?",
+                    "vLLM at %s does not report at /metrics how full its cache is, which then does not limit the "
+                    "rollouts in flight. Was it started with --disable-log-stats?",
                     replica.url,
                 )
             return
@@ -125,7 +127,7 @@ class Watcher:
             silent = time.monotonic() - self._engine_heard
             return f"the engine has not answered for {silent:.0f} s" if silent > _BUSY_S else ""
         except (httpx.HTTPError, PolicyFailure) as error:
-            return f"the server does not say which weights it has ({type(error).__name__}: {error})"
+            return f"the server does not report which weights it has ({type(error).__name__}: {error})"
         self._engine_heard = time.monotonic()
         with self._fleet.state.changed:
             being_exchanged = self._replica.condition == "up" and self._fleet.putting
@@ -136,12 +138,6 @@ class Watcher:
             if has == getattr(held, "mark", has):
                 return None
         return f"the server has other weights ({has}) than it was given: it was started again"
-
-    def _lost(self, problem: str) -> None:
-        logger.warning("vLLM at %s broke: %s", self._replica.url, problem)
-        with self._fleet.state.changed:
-            self._replica.lose(problem, "down")
-            self._fleet.state.notify()
 
     def _bring_back(self) -> bool:
         """False when there is nothing left to look after."""
@@ -191,7 +187,7 @@ class Watcher:
         return True
 
     def _give_up(self, why: str) -> None:
-        logger.warning("vLLM at %s is given up: %s", self._replica.url, why)
+        logger.warning("vLLM at %s is not used any more: %s", self._replica.url, why)
         with self._fleet.state.changed:
             self._replica.lose(why, "gone")
             self._fleet.state.notify()

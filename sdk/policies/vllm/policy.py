@@ -14,16 +14,15 @@ import anyio
 import httpx
 
 from ...errors import PolicyFailure
-from ..context import require_room
-from ..endpoint_replies import error_text
+from ..endpoint import error_text
 from ..models.saving import open_to_readers
-from ..protocol import Completion, Sampling
+from ..protocol import Completion, Sampling, require_room
 from .fleet import Fleet, Ticket
-from .published_weights import Adapter, Checkpoint, write_checkpoint
+from .published_weights import Adapter, Checkpoint, DataPlane, Transfer, write_checkpoint
 from .vllm_options import VllmOptions
-from .weight_transfer import DataPlane, Transfer
 
-# ---------------------------------------------------------------------------------------------------------------------
+logger = logging.getLogger(__name__)
+
 # Token ids in and out of `/v1/completions`: the body of a request, and its answer read with suspicion.
 
 _NO_LOGPROB = -9999.0
@@ -86,13 +85,9 @@ def read_answer(text: str, *, prompt: Sequence[int], max_tokens: int) -> Sampled
     if len(token_ids) > max_tokens:
         raise ValueError(f"{len(token_ids)} tokens where at most {max_tokens} were asked for")
     if not all(math.isfinite(value) and value > _NO_LOGPROB for value in logprobs):
-        raise ValueError("a log-probability that is no finite number; see --logprobs-mode in docs/vllm.md")
+        raise ValueError("a log-probability that is not a finite number; see --logprobs-mode in docs/vllm.md")
     return Sampled(token_ids, logprobs, finish)
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-
-logger = logging.getLogger(__name__)
 
 _BROKEN_STATUSES = {500, 502, 503, 504}
 _FIRST_PAUSE_S = 0.2
@@ -118,17 +113,13 @@ class VllmPolicy:
         self._fleet = fleet
         self._client = client
         self._options = options
-        self._context_tokens = context_tokens
+        self.context_tokens = context_tokens
+        """The most tokens of prompt and completion together."""
         self._folder = weights_folder
         self._plane = plane
         self._publications = 0
         self.takes_adapters = takes_adapters
         """Whether `publish_adapter` is the way to publish."""
-
-    @property
-    def context_tokens(self) -> int:
-        """The most tokens of prompt and completion together."""
-        return self._context_tokens
 
     @property
     def urls(self) -> list[str]:
@@ -163,8 +154,8 @@ class VllmPolicy:
         where no server answers.
         """
         prompt = [int(token) for token in prompt_ids]
-        require_room(prompt, self._context_tokens)
-        limit = min(sampling.max_tokens, self._context_tokens - len(prompt))
+        require_room(prompt, self.context_tokens)
+        limit = min(sampling.max_tokens, self.context_tokens - len(prompt))
         taken: list[tuple[Sampled, int]] = []
         tokens: list[int] = []
         lost: list[str] = []

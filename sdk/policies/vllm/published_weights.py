@@ -1,70 +1,57 @@
-"""Weights in the form in which a server takes them: a folder with all of them, or a LoRA adapter under a new name.
-
-All of them without a folder: see `planes`.
-"""
+"""Published weights: a folder with all of them, a LoRA adapter under a new name, or a transfer through vLLM's own
+interface (shared memory, NCCL or CUDA IPC)."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import importlib.util
+import json
+import math
+import mmap
+import os
 import shutil
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import httpx
 
-from ...errors import PolicyFailure
+from ...errors import ConfigError, PolicyFailure
 from ..models.saving import fresh_folder
-from .control import call, exchanged, new_name
+from .control import call, exchanged, held_version, new_name, unwell
+from .vllm_options import VllmOptions
 
 _WEIGHTS_FILE = "model.safetensors"
 
 
-class Weights(Protocol):
-    """A version of the weights. `put` gives it to a server; what is sampled from it then is named `served`."""
-
-    @property
-    def version(self) -> int: ...
-
-    def at_hand(self) -> AbstractContextManager[None]:
-        """In the block they are published for the first time; later they are put only to servers that come back."""
-        ...
-
-    def put(self, url: str, client: httpx.Client, base: str) -> str:
-        """Returns the model name to ask for. Raises `PolicyFailure` where the server refuses it, `httpx.HTTPError`
-        where it cannot be reached."""
-        ...
-
-    def remove(self) -> None:
-        """No server needs the files any more."""
-        ...
-
-
-class _Kept:
-    """In files, or in the server: whatever the trainer does with its own."""
-
-    def at_hand(self) -> AbstractContextManager[None]:
-        """See `Weights.at_hand`."""
-        return nullcontext()
-
-
-@dataclass(frozen=True)
-class AsStarted(_Kept):
-    """The weights that the server began with."""
+class Weights:
+    """A version of the weights; as it is, those that the server began with."""
 
     version: int = 0
 
+    def at_hand(self) -> AbstractContextManager[None]:
+        """In the block they are published for the first time; later they are put only to servers that come back."""
+        return nullcontext()
+
     def put(self, url: str, client: httpx.Client, base: str) -> str:  # noqa: ARG002
+        """Give them to a server. Returns the model name to ask for. Raises `PolicyFailure` where the server refuses
+        them, `httpx.HTTPError` where it cannot be reached."""
         return base
 
     def remove(self) -> None:
-        """There is nothing of ours."""
+        """No server needs the files any more."""
 
 
 @dataclass(frozen=True)
-class Checkpoint(_Kept):
+class Checkpoint(Weights):
     """All weights, in a folder that the servers can read."""
 
     folder: Path
@@ -83,7 +70,7 @@ class Checkpoint(_Kept):
 
 
 @dataclass(frozen=True)
-class Adapter(_Kept):
+class Adapter(Weights):
     """A LoRA adapter in PEFT's format, under a name that no other version has: the prefix cache is keyed on it."""
 
     folder: Path
@@ -144,3 +131,386 @@ def _save(state: Mapping[str, Any], folder: Path) -> None:
         seen.add(tensor.data_ptr())
         kept[name] = tensor.detach().clone().cpu() if shared else tensor.detach().cpu().contiguous()
     save_file(kept, folder / _WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+T = TypeVar("T")
+
+# All weights of one version, in memory that other processes of this machine can read.
+
+_ALIGNED = 64
+_HEADER = 64
+"""Bytes at the start that name what follows."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each weight is: dtypes by torch's names, shapes, offsets in bytes from the start."""
+
+    names: list[str]
+    dtype_names: list[str]
+    shapes: list[list[int]]
+    offsets: list[int]
+    size: int
+
+
+def layout_of(state: Mapping[str, Any]) -> Layout:
+    """One after the other in the order of `state`, each aligned to 64 bytes; weights that are tied are there twice."""
+    layout, end = Layout([], [], [], [], _HEADER), _HEADER
+    for name, tensor in state.items():
+        layout.names.append(name)
+        layout.dtype_names.append(str(tensor.dtype).removeprefix("torch."))
+        layout.shapes.append(list(tensor.shape))
+        layout.offsets.append(end)
+        end += -(-math.prod(tensor.shape) * tensor.element_size() // _ALIGNED) * _ALIGNED
+    return replace(layout, size=end)
+
+
+class SharedWeights:
+    """The snapshot. Anonymous memory (`memfd_create`): it is gone with this process, however that ends.
+
+    Others open it at `path`, as long as they run under the same user (or as root) and see this process in `/proc`.
+    """
+
+    def __init__(self) -> None:
+        """Raises `ConfigError` where the system has no such memory."""
+        if sys.platform != "linux":
+            raise ConfigError(f"weights in shared memory need Linux, and this is {sys.platform}; publish as checkpoint")
+        self._fd = os.memfd_create("toolbake-weights")
+        self._memory: mmap.mmap | None = None
+        self.layout = Layout([], [], [], [], 0)
+        self.mark = ""
+        self._reserve(_HEADER)
+        self._name(f"toolbake-{uuid.uuid4().hex[:12]}-empty")
+
+    @property
+    def path(self) -> str:
+        """Where other processes find it."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    def write(self, state: Mapping[str, Any], mark: str) -> None:
+        """Copy all of `state` here, from whatever device; `mark` (at most 64 characters) names it from now on.
+
+        Nobody may be reading meanwhile. Raises `PolicyFailure` where there is not enough memory.
+        """
+        import torch
+
+        self._name("incomplete")
+        layout = layout_of(state)
+        self._reserve(layout.size)
+        assert self._memory is not None
+        whole = torch.frombuffer(self._memory, dtype=torch.uint8)
+        for tensor, offset, shape in zip(state.values(), layout.offsets, layout.shapes, strict=True):
+            size = math.prod(shape) * tensor.element_size()
+            whole[offset : offset + size].view(tensor.dtype).view(shape).copy_(tensor.detach())
+        self.layout = layout
+        self._name(mark)
+
+    def require(self, mark: str) -> None:
+        """Raises `PolicyFailure` where the weights here are not those with this mark."""
+        if self.mark != mark:
+            raise PolicyFailure(f"the weights {mark} are not here any more (there are {self.mark}); publish them again")
+
+    def read(self) -> dict[str, Any]:
+        """The weights by name: views, good until the next `write`."""
+        import torch
+
+        assert self._memory is not None
+        whole, found = torch.frombuffer(self._memory, dtype=torch.uint8), {}
+        one = self.layout
+        for name, dtype_name, shape, offset in zip(one.names, one.dtype_names, one.shapes, one.offsets, strict=True):
+            dtype = getattr(torch, dtype_name)
+            found[name] = whole[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+        return found
+
+    def close(self) -> None:
+        """Give the memory back, as soon as nobody reads it any more. Twice is fine."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            with contextlib.suppress(BufferError):  # a view is still held; it goes with that
+                memory.close()
+
+    def _reserve(self, size: int) -> None:
+        if self._memory is None or size > len(self._memory):
+            try:
+                os.posix_fallocate(self._fd, 0, size)  # a page that cannot be had later would end the process
+            except OSError as error:
+                raise PolicyFailure(
+                    f"no {size / 1e9:.1f} GB of memory for a copy of the weights ({error.strerror}); set publish to "
+                    '"checkpoint"'
+                ) from None
+            self._memory = mmap.mmap(self._fd, size)
+
+    def _name(self, mark: str) -> None:
+        assert self._memory is not None
+        name = mark.encode()
+        assert len(name) <= _HEADER, mark
+        self._memory[:_HEADER] = name.ljust(_HEADER, b"\0")
+        self.mark = mark
+
+
+_LOOK_S = 0.2
+_HEALTH_S = 2.0
+_UNTRIED = "nobody has run it on a GPU yet"
+
+
+def check_trainer(backend: str) -> None:
+    """Raises `ConfigError` where this process cannot send weights this way. Takes seconds: it imports vLLM."""
+    asked = f'vllm.transfer_backend is "{backend}"'
+    other = 'or use transfer_backend "shared_memory" or publish "checkpoint"'
+    if importlib.util.find_spec("vllm") is None:
+        raise ConfigError(
+            f"{asked} ({_UNTRIED}), for which the trainer's own environment needs the servers' release of vLLM, too; "
+            f"install it there, {other}"
+        )
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError(f"{asked} ({_UNTRIED}), and torch finds no GPU here; train on one, {other}")
+    if backend == "ipc" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(f"{asked}, and several processes train; vLLM would wait for all of them: use nccl, {other}")
+    try:
+        from . import vllm_trainer  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"{asked}, and the vLLM here has no such transfer ({error}); install 0.32, {other}") from None
+
+
+class DataPlane:
+    """One way for the bytes of a transfer. Its calls block; `take` is never called while `send` is under way."""
+
+    server_arguments: tuple[str, ...] = ()
+    """With which a server must be started."""
+    server_environment: Mapping[str, str] = {}
+
+    def __init__(self) -> None:
+        """Raises `ConfigError` where the system has no memory to share."""
+        self._kept = SharedWeights()
+
+    def take(self, state: Mapping[str, Any], mark: str) -> None:
+        """Send these weights from now on, also after `state` has changed. Do not change `state` until `let_go`."""
+        self._kept.write(state, mark)
+
+    def let_go(self) -> None:
+        """From now on `state` may change."""
+
+    def connect(self, url: str, client: httpx.Client, mark: str) -> None:
+        """Get ready to send the weights with this mark to a server, which may be another one than before at this URL.
+        Raises `PolicyFailure` and `httpx.HTTPError`."""
+        raise NotImplementedError
+
+    def send(self, url: str, client: httpx.Client, mark: str) -> None:
+        """All weights to a server that is at rest. Raises `PolicyFailure` and `httpx.HTTPError`; the server has a part
+        of them then."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is sent any more, and the memory is given back."""
+        self._kept.close()
+
+
+class GpuPlane(DataPlane):
+    """vLLM's trainer engine, one for each server: each gets all the weights, one server after the other."""
+
+    def __init__(self, backend: str, *, device: str) -> None:
+        """`backend`: a name in vLLM's factories. `device`: where the weights are sent from. See `check_trainer`."""
+        super().__init__()
+        self.server_arguments = ("--weight-transfer-config", json.dumps({"backend": backend}))
+        # Handles of CUDA IPC come as pickles: only from us, since the servers that we start listen on this machine.
+        self.server_environment = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if backend == "ipc" else {}
+        self._backend = backend
+        self._device = device
+        self._state: Mapping[str, Any] = {}
+        self._lines: dict[str, tuple[str, Any]] = {}
+        """For each URL: what the server there said that it has when it was last used, and vLLM's engine."""
+        self._one_at_a_time = threading.Lock()
+
+    def take(self, state: Mapping[str, Any], mark: str) -> None:
+        """Keeps a copy in main memory, for servers that come back while the trainer goes on."""
+        super().take(state, mark)
+        self._state = state
+
+    def let_go(self) -> None:
+        """From now on the copy is sent."""
+        self._state = self._kept.read()
+
+    def connect(self, url: str, client: httpx.Client, mark: str) -> None:
+        """Make a group with the server's workers, unless there is one."""
+        self._kept.require(mark)
+        with self._one_at_a_time:
+            if self._lines.get(url, ("", None))[0] == held_version(url, client):
+                return
+            self._drop(url)  # the server there is another one by now
+            self._open(url, client)
+
+    def send(self, url: str, client: httpx.Client, mark: str) -> None:
+        """To this server; then, the first time, see whether they were all of its weights."""
+        with self._one_at_a_time:
+            known, engine = self._lines[url]
+            self._watched(url, client, engine, engine.send_weights)
+            if not known:
+                self._compare(url, client, engine)
+            self._lines[url] = (mark, engine)
+
+    def close(self) -> None:
+        """Leave the groups."""
+        for url in list(self._lines):
+            self._drop(url)
+        self._state = {}
+        super().close()
+
+    def _open(self, url: str, client: httpx.Client) -> None:
+        from . import vllm_trainer
+
+        workers = int(client.get(f"{url}/get_world_size").json()["world_size"])
+        if self._backend == "ipc" and workers > 1:
+            raise PolicyFailure(
+                f"{url} has {workers} workers, and by CUDA IPC weights get to those on the trainer's own GPU only; use "
+                'transfer_backend "nccl"'
+            )
+        info = vllm_trainer.INIT_INFO[self._backend](url, workers)
+        sync = vllm_trainer.SyncClient(url, client)
+        source = vllm_trainer.Source(lambda: self._state, self._device)
+        made = self._watched(url, client, sync, lambda: vllm_trainer.trainer_engine(info, sync, source))
+        self._lines[url] = ("", made)
+
+    def _compare(self, url: str, client: httpx.Client, engine: Any) -> None:
+        """What is not sent, a server silently keeps as it was. So set all its weights to zero, send once more, and see
+        whether it has the same weights as after the first time."""
+        first = call(client, f"{url}/weight_checker", {"action": "checksum"}).json()["checksums"]
+        call(client, f"{url}/weight_checker", {"action": "reset"})
+        self._watched(url, client, engine, engine.send_weights)
+        answer = call(client, f"{url}/weight_checker", {"action": "compare", "baseline": first}).json()
+        if not answer["match"]:
+            names = answer["mismatches"]
+            raise PolicyFailure(
+                f"{len(names)} weights of {url} do not come from the trainer's: {', '.join(names[:3])}; set publish to "
+                '"checkpoint"'
+            )
+
+    def _watched(self, url: str, client: httpx.Client, engine: Any, work: Callable[[], T]) -> T:
+        """`work`, as long as the server answers. A group whose other side has gone waits for ever, so it is left alone
+        then: the trainer cannot be healed, but its run ends with an error and goes on from its folder."""
+        sync = getattr(engine, "client", engine)
+        sync.refused = None
+        result = _in_thread(work, self._device)
+        looked = time.monotonic()
+        while not wait([result], _LOOK_S).done:
+            problem = sync.refused
+            if problem is None and time.monotonic() - looked > _HEALTH_S:
+                with contextlib.suppress(httpx.TimeoutException):  # it is busy
+                    problem = unwell(url, client)
+                looked = time.monotonic()
+            if problem is not None and not wait([result], _LOOK_S).done:
+                self._lines.pop(url, None)
+                raise PolicyFailure(f"the transfer of weights to {url} broke off: {problem}")
+        try:
+            return result.result()
+        except Exception as error:
+            self._drop(url)
+            raise PolicyFailure(f"the transfer of weights to {url} broke off: {sync.refused or error}") from error
+
+    def _drop(self, url: str) -> None:
+        _, engine = self._lines.pop(url, ("", None))
+        if engine is not None:
+            engine.shutdown()
+
+
+def _in_thread(work: Callable[[], T], device: str) -> Future[T]:
+    """A call in a daemon thread, which nobody has to wait for."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            if device.startswith("cuda"):
+                import torch
+
+                torch.cuda.set_device(device)  # each thread has its own
+            result.set_result(work())
+        except Exception as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="vllm-transfer", daemon=True).start()
+    return result
+
+
+PLUGIN_FOLDER = Path(__file__).parent / "in_server"
+"""On the `PYTHONPATH` of servers that take weights from shared memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Transfer(Weights):
+    """All weights, sent through vLLM's own transfer."""
+
+    plane: DataPlane
+    state: Mapping[str, Any] = field(repr=False)
+    version: int
+    mark: str = field(default_factory=new_name)
+    """What the server says that it has, until it is started again."""
+
+    @contextmanager
+    def at_hand(self) -> Iterator[None]:
+        """See `Weights.at_hand`."""
+        self.plane.take(self.state, self.mark)
+        try:
+            yield
+        finally:
+            self.plane.let_go()
+
+    def put(self, url: str, client: httpx.Client, base: str) -> str:
+        """See `Weights.put`."""
+        self.plane.connect(url, client, self.mark)  # what fails here has changed nothing
+        with exchanged(url, client, mark=self.mark, version=self.version):
+            self.plane.send(url, client, self.mark)
+        return base
+
+
+class SharedMemoryPlane(DataPlane):
+    """Memory of this process that servers on the same machine read: for CPUs, and for GPUs that are not named here.
+
+    The servers need no vLLM in the trainer's environment, but the module in `in_server` in theirs.
+    """
+
+    server_arguments = (
+        *("--worker-extension-cls", "toolbake_weights.Extension"),
+        *("--weight-transfer-config", json.dumps({"backend": "toolbake"})),
+    )
+    server_environment: Mapping[str, str] = {"PYTHONPATH": str(PLUGIN_FOLDER)}
+
+    def connect(self, url: str, client: httpx.Client, mark: str) -> None:
+        """The server looks whether it can read the memory."""
+        self._kept.require(mark)
+        call(client, f"{url}/init_weight_transfer_engine", {"init_info": {"path": self._kept.path, "mark": mark}})
+
+    def send(self, url: str, client: httpx.Client, mark: str) -> None:
+        """The server takes what has this mark, or nothing."""
+        layout = self._kept.layout
+        update = {
+            "path": self._kept.path,
+            "mark": mark,
+            "names": layout.names,
+            "dtype_names": layout.dtype_names,
+            "shapes": layout.shapes,
+            "offsets": layout.offsets,
+        }
+        call(client, f"{url}/start_weight_update")
+        call(client, f"{url}/update_weights", {"update_info": update})
+        call(client, f"{url}/finish_weight_update")
+
+
+def with_plugin(plane: DataPlane | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of servers that we start: what the options name, and what the plane needs before it."""
+    needed = dict(plane.server_environment) if plane is not None else {}
+    paths = [value for one in (needed, environment or {}, os.environ) if (value := one.get("PYTHONPATH"))]
+    together = {"PYTHONPATH": os.pathsep.join(paths[:2])} if "PYTHONPATH" in needed else {}
+    return {**needed, **environment, **together}
+
+
+def open_plane(options: VllmOptions) -> DataPlane:
+    """What the options ask for. Raises `ConfigError` where this process cannot send weights that way. Blocks."""
+    if options.transfer_backend == "shared_memory":
+        return SharedMemoryPlane()
+
+    check_trainer(options.transfer_backend)
+    return GpuPlane(options.transfer_backend, device=f"cuda:{os.environ.get('LOCAL_RANK', '0')}")

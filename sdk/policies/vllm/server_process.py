@@ -1,4 +1,4 @@
-"""A vLLM server of ours: a child process on a free port of this machine, its output in a file, gone when we are."""
+"""The process of a vLLM server that we start: on a free port, its output in a file, stopped when we exit."""
 
 from __future__ import annotations
 
@@ -71,16 +71,12 @@ def server_arguments(model: str, *, cpu: bool, lora_rank: int, context_tokens: i
     if context_tokens is not None:
         arguments += ["--max-model-len", str(context_tokens)]
     if lora_rank:
+        rank = next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= lora_rank), None)
+        if rank is None:
+            raise ConfigError(f"lora.r is {lora_rank}; vLLM takes adapters up to 512")
         # Two at once: requests under way end with the adapter they began with, beside those with the next one.
-        arguments += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", str(_offered_rank(lora_rank))]
+        arguments += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", str(rank)]
     return arguments
-
-
-def _offered_rank(rank: int) -> int:
-    offered = (8, 16, 32, 64, 128, 256, 320, 512)
-    if rank > offered[-1]:
-        raise ConfigError(f"lora_rank is {rank}; vLLM takes adapters up to {offered[-1]}")
-    return next(size for size in offered if size >= rank)
 
 
 class VllmProcess:
@@ -121,7 +117,7 @@ class VllmProcess:
     def is_ready(self, client: httpx.Client) -> bool:
         """Whether it answers. Raises `PolicyFailure` with the end of its log when it has ended instead."""
         if self.ended is not None:
-            raise PolicyFailure(f"vLLM ended with status {self.ended} while it started; {self.last_words()}")
+            raise PolicyFailure(f"vLLM exited with status {self.ended} while it started; {self.last_words()}")
         try:
             return client.get(f"{self.url}/health", timeout=5.0).status_code == 200
         except httpx.HTTPError:

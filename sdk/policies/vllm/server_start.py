@@ -1,14 +1,12 @@
-"""From options to a policy: servers started or found, looked at, looked after, and ended."""
+"""The start of vLLM servers: from options to a policy over servers that are started or found, watched, and stopped."""
 
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -18,17 +16,18 @@ import httpx
 
 from ...errors import ConfigError, PolicyFailure
 from ...progress import Progress, Silent
-from ..endpoint_replies import error_text
+from ..endpoint import error_text
 from ..protocol import Sampling
 from .control import INCOMPLETE, broken_off, held_version, is_published
-from .fleet import Fleet, Replica, needs_certificates
+from .fleet import Fleet, Replica
 from .health_monitor import StartAgain, Watcher
 from .policy import VllmPolicy, read_answer, request_body
+from .published_weights import DataPlane, open_plane, with_plugin
 from .server_process import SERVED_MODEL, VllmProcess, on_cpu, server_arguments, vllm_python
 from .vllm_options import VllmOptions
-from .weight_transfer import DataPlane, open_plane, with_plugin
 
-# ---------------------------------------------------------------------------------------------------------------------
+log = logging.getLogger(__name__)
+
 # Servers of ours: started together, waited for, started again a few times, ended.
 
 _LOOK_S = 0.5
@@ -82,7 +81,7 @@ async def wait_until_ready(processes: list[VllmProcess], *, timeout_s: float, pr
     started, told = time.monotonic(), time.monotonic()
     progress.say(f"starting vLLM ({len(processes)} on this machine), which takes a minute or more: {processes[0].log}")
     waiting = list(processes)
-    with httpx.Client(verify=False) as client, progress.track("vLLM", len(processes)) as step:
+    with httpx.Client() as client, progress.track("vLLM", len(processes)) as step:
         while waiting:
             for process in list(waiting):
                 if await anyio.to_thread.run_sync(process.is_ready, client):
@@ -99,10 +98,6 @@ async def wait_until_ready(processes: list[VllmProcess], *, timeout_s: float, pr
                 step.advance(0, note=f"waiting for {spent:.0f} s")
             await anyio.sleep(_LOOK_S)
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 _ANSWER_S = 60.0
 """vLLM looks at its machine, once, before it tells of itself."""
@@ -129,8 +124,6 @@ def warn_of_pieces(url: str, client: httpx.Client) -> None:
         )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-
 _SMALL_NUCLEUS = 1e-6
 """With this top_p the most likely token is the only one, so that its log-probability is 0."""
 _TOLERANCE = 1e-3
@@ -138,26 +131,19 @@ _ASKED_TOKENS = 4
 _FIRST_ANSWER_S = 300.0
 
 
-@dataclass(frozen=True)
-class ServerFacts:
-    """The model that a server has: its name there, and the most tokens of prompt and completion together."""
-
-    name: str
-    context_tokens: int
-
-
-def look_at(url: str, client: httpx.Client, *, named: str | None, publishes: bool) -> ServerFacts:
+def look_at(url: str, client: httpx.Client, *, named: str | None, publishes: bool) -> tuple[str, int]:
     """Ask what it serves, and sample a few tokens (the first answer takes vLLM long). `named`: the model to take.
     `publishes`: weights will be published, so that it does not matter which ones it has.
 
+    Returns the model's name there, and the most tokens of prompt and completion together.
     Raises `PolicyFailure` where it does not answer as vLLM does, `ConfigError` where it lacks the model, has another
     run's weights where none will be published, or gives log-probabilities of another distribution than it samples from.
     """
-    facts = _facts(url, client, named)
+    name, context_tokens = _served(url, client, named)
     _require_usable_weights(url, client, publishes=publishes)
     sampling = Sampling(temperature=1.0, top_p=_SMALL_NUCLEUS, max_tokens=_ASKED_TOKENS)
     prompt = [1, 2, 3]
-    body = request_body(facts.name, prompt, sampling=sampling, max_tokens=_ASKED_TOKENS, seed=0, stop_token_ids=())
+    body = request_body(name, prompt, sampling=sampling, max_tokens=_ASKED_TOKENS, seed=0, stop_token_ids=())
     try:
         answer = client.post(f"{url}/v1/completions", json={**body, "ignore_eos": True}, timeout=_FIRST_ANSWER_S)
     except httpx.HTTPError as error:
@@ -174,7 +160,7 @@ def look_at(url: str, client: httpx.Client, *, named: str | None, publishes: boo
             f"token in the nucleus {min(logprobs):.2f}, where 0 is right): start it with --logprobs-mode "
             "processed_logprobs"
         )
-    return facts
+    return name, context_tokens
 
 
 def _require_usable_weights(url: str, client: httpx.Client, *, publishes: bool) -> None:
@@ -193,20 +179,17 @@ def _require_usable_weights(url: str, client: httpx.Client, *, publishes: bool) 
         )
 
 
-def _facts(url: str, client: httpx.Client, named: str | None) -> ServerFacts:
+def _served(url: str, client: httpx.Client, named: str | None) -> tuple[str, int]:
     try:
         answer = client.get(f"{url}/v1/models", timeout=30.0)
         answer.raise_for_status()
         lengths = {str(model["id"]): model["max_model_len"] for model in answer.json()["data"]}
         name = named or next(iter(lengths))
         if name in lengths and lengths[name] is not None:
-            return ServerFacts(name, int(lengths[name]))
+            return name, int(lengths[name])
     except (httpx.HTTPError, ValueError, KeyError, StopIteration, TypeError) as error:
         raise PolicyFailure(f"{url} does not answer as vLLM does: {type(error).__name__}: {error}") from None
     raise ConfigError(f"vLLM at {url} has no base model {name!r}; it has {', '.join(sorted(lengths))}")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -233,7 +216,7 @@ async def open_vllm(
     options = options or VllmOptions()
     transfers = publishes and options.way(lora_rank) == "transfer"
     plane = await anyio.to_thread.run_sync(open_plane, options) if transfers else None
-    with _folder_or_temporary(folder) as place, _closed(plane):
+    with _folder_or_temporary(folder) as place, closing(plane) if plane is not None else nullcontext():
         replicas = [Replica(url, base="") for url in options.urls]
         start_again: StartAgain = _never
         try:
@@ -241,21 +224,20 @@ async def open_vllm(
                 make = partial(Starter, lora_rank=lora_rank, context_tokens=context_tokens, folder=place, plane=plane)
                 starter = await anyio.to_thread.run_sync(make, model, options)
                 start_again = starter.start_again
-                await _start(replicas, starter, options, progress or Silent())
+                processes = []
+                for _ in range(options.replicas):  # each is in `replicas` as soon as it was started
+                    processes.append(starter.start())
+                    replicas.append(Replica(processes[-1].url, base=SERVED_MODEL, process=processes[-1]))
+                await wait_until_ready(processes, timeout_s=options.start_timeout_s, progress=progress or Silent())
             context = await anyio.to_thread.run_sync(_look_at_all, replicas, options.served_model, publishes)
-            fleet = Fleet(
-                replicas,
-                recover_timeout_s=options.recover_timeout_s,
-                drain_timeout_s=options.request_timeout_s + 30,
-            )
+            drain_s = options.request_timeout_s + 30
+            fleet = Fleet(replicas, recover_timeout_s=options.recover_timeout_s, drain_timeout_s=drain_s)
             watchers = [
                 Watcher(fleet, replica, start_again=start_again, start_timeout_s=options.start_timeout_s)
                 for replica in replicas
             ]
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-            async with httpx.AsyncClient(
-                timeout=httpx.Timeout(None, connect=10.0), limits=limits, verify=needs_certificates(replicas)
-            ) as client:
+            async with httpx.AsyncClient(timeout=httpx.Timeout(None, connect=10.0), limits=limits) as client:
                 async with _looked_after(fleet, watchers):
                     yield VllmPolicy(
                         fleet,
@@ -268,26 +250,9 @@ async def open_vllm(
                     )
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(_end, replicas)
-
-
-async def _start(replicas: list[Replica], starter: Starter, options: VllmOptions, progress: Progress) -> None:
-    """Adds servers of ours to `replicas`, each as soon as it was started, and waits for all."""
-    for _ in range(options.replicas):
-        process = starter.start()
-        replicas.append(Replica(process.url, base=SERVED_MODEL, process=process))
-    processes = [replica.process for replica in replicas if replica.process is not None]
-    await wait_until_ready(processes, timeout_s=options.start_timeout_s, progress=progress)
-
-
-@contextmanager
-def _closed(plane: DataPlane | None) -> Iterator[None]:
-    """Its memory is given back at the end."""
-    try:
-        yield
-    finally:
-        if plane is not None:
-            plane.close()
+                for replica in replicas:
+                    if replica.process is not None:
+                        await anyio.to_thread.run_sync(replica.process.stop)
 
 
 @asynccontextmanager
@@ -307,23 +272,17 @@ async def _looked_after(fleet: Fleet, watchers: list[Watcher]) -> AsyncIterator[
             await anyio.to_thread.run_sync(stop)
 
 
-def _end(replicas: list[Replica]) -> None:
-    for replica in replicas:
-        if replica.process is not None:
-            replica.process.stop()
-
-
 def _look_at_all(replicas: list[Replica], named: str | None, publishes: bool) -> int:
     """Fills in what each serves; the context that all of them have. Raises as `look_at`, and `ConfigError` where they
     serve different models."""
     contexts = []
-    with httpx.Client(verify=needs_certificates(replicas)) as client:
+    with httpx.Client() as client:
         for replica in replicas:
-            facts = look_at(replica.url, client, named=replica.base or named, publishes=publishes)
-            replica.base = replica.model = facts.name
+            name, context_tokens = look_at(replica.url, client, named=replica.base or named, publishes=publishes)
+            replica.base = replica.model = name
             if replica.process is None:
                 warn_of_pieces(replica.url, client)
-            contexts.append(facts.context_tokens)
+            contexts.append(context_tokens)
     if len({replica.base for replica in replicas}) > 1:
         found = ", ".join(f"{replica.base!r} at {replica.url}" for replica in replicas)
         raise ConfigError(
@@ -343,8 +302,5 @@ def _folder_or_temporary(folder: Path | None) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder.resolve()  # servers that run already have another working directory
         return
-    made = Path(tempfile.mkdtemp(prefix="toolbake-vllm-"))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="toolbake-vllm-", ignore_cleanup_errors=True) as made:
+        yield Path(made)

@@ -1,4 +1,4 @@
-"""How vLLM is reached or started, and how weights get to it."""
+"""The options of vLLM: how it is reached or started, and how weights get to it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class VllmOptions(BaseModel):
         for url in urls:
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError(f"{parts.hostname or url[:40]!r} is no http(s) URL; try http://host:8000")
+                raise ValueError(f"{parts.hostname or url[:40]!r} is not an http(s) URL; try http://host:8000")
             if parts.username or parts.password or parts.query or parts.fragment:
                 raise ValueError(
                     f"the URL of {parts.hostname!r} holds credentials, a query or a fragment; take them out"

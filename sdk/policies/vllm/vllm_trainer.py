@@ -1,4 +1,4 @@
-"""The few classes of vLLM that a trainer meets. Import it only where vLLM is installed beside the trainer."""
+"""The classes of vLLM that a trainer uses. Import it only where vLLM is installed beside the trainer."""
 
 from __future__ import annotations
 

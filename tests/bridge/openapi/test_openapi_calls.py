@@ -18,8 +18,6 @@ from mcp_bridge import CallTimeout, OutcomeUnknown, SourceError, ToolFailure, To
 
 Connecting = Callable[..., AbstractAsyncContextManager[Toolset]]
 
-pytestmark = pytest.mark.anyio
-
 
 def get(path: str, *parameters: str, **rest: Any) -> dict[str, Any]:
     """A path with one GET operation, called `it`, that takes strings."""
@@ -127,7 +125,7 @@ async def test_the_date_in_retry_after_is_understood(api: Connecting) -> None:
 
 async def test_json_that_is_none_is_a_broken_tool(api: Connecting) -> None:
     async with api(get("/nojson")) as toolset:
-        with pytest.raises(ToolFailure, match=r"application/json, but that is no JSON.*<html>"):
+        with pytest.raises(ToolFailure, match=r"application/json, but that is not valid JSON.*<html>"):
             await toolset.call("it", {})
 
 
@@ -329,7 +327,7 @@ async def test_an_api_beside_an_mcp_json_is_found_and_its_settings_are_checked(e
         ({"base_url": "https://u:p@shop.example"}, "must not hold a user"),
         ({"base_url": echo, "tag": ["x"]}, "unknown key 'tag'. Did you mean 'tags'"),
         ({"base_url": echo, "tags": ["none"]}, "no operation can be used: it has none of the tags none"),
-        ({"base_url": echo, "headers": {"Host": "x"}}, "'Host' is no name of a header"),
+        ({"base_url": echo, "headers": {"Host": "x"}}, "'Host' is not a header that can be set"),
         ({"base_url": echo, "headers": {"X-A": "a\nb"}}, "must be one line"),
         ({"base_url": echo, "auth": {"key": "v"}}, "auth names 'key'"),
         ({"base_url": echo, "type": "http"}, "does nothing beside 'openapi'"),

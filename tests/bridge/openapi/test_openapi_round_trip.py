@@ -113,7 +113,7 @@ def test_what_fits_the_types_arrives_as_it_was(
 ) -> None:
     _, call = toolset
     arguments = {"item_id": item_id, "limit": limit, **item.model_dump(mode="json")}
-    result = call("update_item_items__item_id__put", arguments)
+    result = call("update_item", arguments)
     assert not result.is_error, result.text
     received = result.structured
     assert received["path"] == f"/items/{item_id}"
@@ -139,7 +139,7 @@ def test_what_does_not_fit_the_types_is_told_before_anything_is_sent(
 ) -> None:
     _, call = toolset
     fine = {"item_id": 1, "name": "n", "price": 1, "pet": {"kind": "dog"}}
-    result = call("update_item_items__item_id__put", {**fine, **change})
+    result = call("update_item", {**fine, **change})
     assert result.error_kind == "invalid_arguments"
     assert complaint in result.text
 

@@ -30,13 +30,11 @@ from cryptography.x509.oid import NameOID
 
 import mcp_bridge
 from mcp_bridge import SourceError, ToolFailure, Toolset
-from mcp_bridge.openapi.operations import read_document
+from mcp_bridge.openapi.document import read_document
 from mcp_bridge.openapi.source import OpenApiSource
 from mcp_bridge.sources.identify import identify
 
 Connecting = Callable[..., AbstractAsyncContextManager[Toolset]]
-
-pytestmark = pytest.mark.anyio
 
 SCHEMES: dict[str, Any] = {
     "header": {"type": "apiKey", "in": "header", "name": "X-Key"},

@@ -19,7 +19,7 @@ from jsonschema import Draft202012Validator
 
 import mcp_bridge
 from mcp_bridge import Tool, Toolset
-from mcp_bridge.openapi.operations import read_document
+from mcp_bridge.openapi.document import read_document
 from mcp_bridge.openapi.tools import ToolMaker
 from mcp_bridge.openapi.views import View
 
@@ -59,7 +59,6 @@ def body(schema: dict[str, Any], *, required: bool = True, kind: str = "applicat
 
 
 @pytest.mark.parametrize("published", PUBLISHED)
-@pytest.mark.anyio
 async def test_every_operation_of_a_published_document_is_a_valid_tool(published: str) -> None:
     entry = {"openapi": path_of(published), "base_url": "https://api.example"}
     operations = operations_of(Path(path_of(published)))
@@ -82,7 +81,6 @@ async def test_every_operation_of_a_published_document_is_a_valid_tool(published
                 assert name.removeprefix("#/$defs/") in tool.input_schema["$defs"]
 
 
-@pytest.mark.anyio
 async def test_a_call_of_a_published_document_is_sent_as_its_publisher_says(echo: str) -> None:
     path = path_of("@octokit/openapi/generated/api.github.com.json")
     entry = {"openapi": path, "base_url": echo, "toolbake": {"allow": ["issues_*"]}}
@@ -100,7 +98,6 @@ async def test_a_call_of_a_published_document_is_sent_as_its_publisher_says(echo
     assert 'one of "open", "closed", "all"' in wrong.text
 
 
-@pytest.mark.anyio
 async def test_parameters_and_the_properties_of_a_body_are_arguments_side_by_side(api: Connecting) -> None:
     operation = {
         "summary": "Add a line",
@@ -137,7 +134,6 @@ async def test_parameters_and_the_properties_of_a_body_are_arguments_side_by_sid
     }
 
 
-@pytest.mark.anyio
 async def test_arguments_of_one_name_are_told_apart_and_say_where_they_go(api: Connecting) -> None:
     operation = {
         "parameters": [
@@ -161,7 +157,6 @@ async def test_arguments_of_one_name_are_told_apart_and_say_where_they_go(api: C
     assert json.loads(received["body"]) == {"id": 7}
 
 
-@pytest.mark.anyio
 async def test_a_body_that_may_be_left_out_must_be_complete_where_it_is_given(api: Connecting) -> None:
     operation = body({"type": "object", "required": ["a"], "properties": {"a": {}, "b": {}}}, required=False)
     async with api({"/x": {"post": {"operationId": "it", **operation}}}) as toolset:
@@ -179,7 +174,6 @@ async def test_a_body_that_may_be_left_out_must_be_complete_where_it_is_given(ap
         {"type": "object", "properties": {"a": {}}, "additionalProperties": {"type": "integer"}},
     ],
 )
-@pytest.mark.anyio
 async def test_a_body_that_is_no_plain_object_is_one_argument(api: Connecting, schema: dict[str, Any]) -> None:
     value = [1, 2] if schema.get("type") == "array" else {"a": 1}
     async with api({"/x": {"post": {"operationId": "it", **body(schema)}}}) as toolset:
@@ -187,7 +181,6 @@ async def test_a_body_that_is_no_plain_object_is_one_argument(api: Connecting, s
         assert json.loads((await toolset.call("it", {"body": value})).structured["body"]) == value
 
 
-@pytest.mark.anyio
 async def test_a_body_put_together_of_parts_is_taken_apart(api: Connecting) -> None:
     schemas = {
         "Base": {"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}},
@@ -223,7 +216,6 @@ STATE = {"type": "string", "readOnly": True}
 COMPONENTS = {"schemas": {"Order": ORDER, "Line": LINE, "State": STATE}}
 
 
-@pytest.mark.anyio
 async def test_what_only_the_server_sets_is_not_asked_for_and_not_sent(api: Connecting) -> None:
     operation = {"operationId": "it", **body({"$ref": "#/components/schemas/Order"})}
     async with api({"/x": {"post": operation}}, components=COMPONENTS) as toolset:
@@ -243,7 +235,6 @@ async def test_what_only_the_server_sets_is_not_asked_for_and_not_sent(api: Conn
     assert "lines[0].number: only the server sets this; leave it out" in refused.text
 
 
-@pytest.mark.anyio
 async def test_a_recursive_body_is_a_finite_valid_schema(api: Connecting) -> None:
     node = {
         "type": "object",
@@ -262,7 +253,6 @@ async def test_a_recursive_body_is_a_finite_valid_schema(api: Connecting) -> Non
     assert "children[0].children[0].name is 7" in wrong.text
 
 
-@pytest.mark.anyio
 async def test_annotations_come_from_the_method(api: Connecting) -> None:
     paths = {"/x": {method: {"operationId": method} for method in ("get", "head", "post", "put", "patch", "delete")}}
     async with api(paths) as toolset:
@@ -275,7 +265,6 @@ async def test_annotations_come_from_the_method(api: Connecting) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.anyio
 async def test_names_are_legal_and_unique_and_long_ones_keep_a_hash(api: Connecting) -> None:
     ids = ["orders/list", "orders.list", "orders list", "x" * 80 + "a", "x" * 80 + "b", "été"]
     async with api({f"/{number}": {"get": {"operationId": one}} for number, one in enumerate(ids)}) as toolset:
@@ -285,7 +274,6 @@ async def test_names_are_legal_and_unique_and_long_ones_keep_a_hash(api: Connect
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in names)
 
 
-@pytest.mark.anyio
 async def test_a_long_description_is_cut_where_one_sees_it(api: Connecting) -> None:
     tool = await one_tool(api, {"summary": "Short", "description": "word " * 1000, "deprecated": True})
     assert tool.description.startswith("Deprecated. Short. word")
@@ -293,7 +281,6 @@ async def test_a_long_description_is_cut_where_one_sees_it(api: Connecting) -> N
     assert len(tool.description) <= 1024
 
 
-@pytest.mark.anyio
 async def test_a_pattern_that_python_cannot_read_is_told_and_not_checked(api: Connecting) -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string", "pattern": r"^\p{Lu}+$"}}}
     async with api({"/x": {"post": {"operationId": "it", **body(schema)}}}) as toolset:
@@ -304,7 +291,6 @@ async def test_a_pattern_that_python_cannot_read_is_told_and_not_checked(api: Co
         assert not (await toolset.call("it", {"name": "abc"})).is_error
 
 
-@pytest.mark.anyio
 async def test_a_body_in_another_language_is_written_by_the_model(api: Connecting) -> None:
     for kind, sent in (
         ("application/xml", "application/xml"),
@@ -318,7 +304,6 @@ async def test_a_body_in_another_language_is_written_by_the_model(api: Connectin
         assert dict(received["headers"])["content-type"] == sent
 
 
-@pytest.mark.anyio
 async def test_json_is_preferred_where_a_body_has_several_forms(api: Connecting) -> None:
     schema = {"schema": {"type": "object", "properties": {"a": {}}}}
     kinds = ("multipart/form-data", "application/vnd.x+json", "application/json; charset=utf-8", "text/plain")
@@ -328,7 +313,6 @@ async def test_json_is_preferred_where_a_body_has_several_forms(api: Connecting)
     assert dict(received["headers"])["content-type"] == "application/json; charset=utf-8"
 
 
-@pytest.mark.anyio
 async def test_the_encoding_of_a_form_is_followed(api: Connecting) -> None:
     media = {
         "schema": {
@@ -347,7 +331,6 @@ async def test_the_encoding_of_a_form_is_followed(api: Connecting) -> None:
     assert received.structured["body"] == "tags=a,b%2Cc&at%5Bx%5D=1&raw=a/b?c%26d"
 
 
-@pytest.mark.anyio
 async def test_output_schemas_are_those_of_success(api: Connecting) -> None:
     def answers(**by_status: Any) -> dict[str, Any]:
         return {
@@ -450,7 +433,6 @@ def pets(**discriminator: Any) -> dict[str, Any]:
         ({"tom": "#/components/schemas/Cat", "tim": "Cat", "rex": "Dog"}, ["tom", "tim", "rex", "wet"], ["Cat", "Dog"]),
     ],
 )
-@pytest.mark.anyio
 async def test_a_discriminator_says_which_choice_a_value_is(
     api: Connecting, mapping: dict[str, str], right: list[str], wrong: list[str]
 ) -> None:
@@ -471,7 +453,6 @@ async def test_a_discriminator_says_which_choice_a_value_is(
         assert not (await toolset.call("it", {"body": {"kind": cat, "id": "x"}})).is_error
 
 
-@pytest.mark.anyio
 async def test_a_discriminator_that_only_the_server_sets_is_not_asked_for(api: Connecting) -> None:
     made = pets()
     for schema in made["components"]["schemas"].values():

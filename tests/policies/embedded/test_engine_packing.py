@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import types
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch import nn
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.embedded.attention import Segment
 from sdk.policies.embedded.decoder import Decoder
-from sdk.policies.embedded.packed import PackedLinear
+from sdk.policies.embedded.packed import EVERY_FORM, PackedLinear, packed, packs_weights
 from sdk.policies.protocol import Sampling
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
@@ -27,18 +28,12 @@ FOUND: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "Llama": ({}, ALL | {"PackedNorm": 2 * LAYERS + 1}),
     "Qwen2": ({}, ALL | {"PackedNorm": 2 * LAYERS + 1}),
     "Qwen3": ({"head_dim": 8}, ALL | {"PackedNorm": 4 * LAYERS + 1}),
-    "SmolLM3": ({"no_rope_layers": [1, 0]}, {"PackedAttention": 1, "PackedMlp": LAYERS, "PackedNorm": 2 * LAYERS + 1}),
-    # Rotary positions of a part of each head.
-    "Glm4Moe": (
-        {"head_dim": 8, "n_routed_experts": 4, "moe_intermediate_size": 16, "first_k_dense_replace": LAYERS},
-        ALL | {"PackedNorm": 2 * LAYERS + 1},
-    ),
-    # Windows, queries and keys normalised together, rotary positions of another form: its own attention stays.
+    # Windows: its own attention stays.
     "Mistral": ({"sliding_window": 9}, {"PackedMlp": LAYERS, "PackedNorm": 2 * LAYERS + 1}),
-    "Olmo2": ({}, {"PackedMlp": LAYERS, "PackedNorm": 4 * LAYERS + 1}),
-    "Cohere": ({}, {"PackedMlp": LAYERS}),
-    # Another activation, and norms that add one to their weights.
-    "Gemma": ({"head_dim": 8}, {"PackedAttention": LAYERS}),
+    # Of other families linear layers alone, whatever the other parts compute.
+    "Gemma": ({"head_dim": 8}, {}),
+    "Olmo2": ({}, {}),
+    "SmolLM3": ({"no_rope_layers": [1, 0]}, {}),
 }
 
 
@@ -60,6 +55,29 @@ def test_hooks_are_heard_as_before() -> None:
     heard.clear()
     decoder.compute([Segment([3, 4, 5], decoder.cache.separate(3), 0)])
     assert len(heard) == len(set(heard)) == 3
+
+
+async def test_without_the_operations_on_packed_weights_the_engine_computes_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert packs_weights()
+    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
+    packs_weights.cache_clear()
+    try:
+        model, prompt = tiny_model("Llama", attention_bias=True, mlp_bias=True), random_tokens(20, 0)
+        with EmbeddedEngine(model) as engine:
+            assert_exact(model, prompt, await engine.sample(prompt, sampling=Sampling(max_tokens=8), seed=0))
+        assert not packs_weights()
+    finally:
+        packs_weights.cache_clear()
+
+
+def test_where_torch_hides_its_hooks_nothing_is_exchanged() -> None:
+    for name in ("_forward_hooks", "_forward_pre_hooks"):
+        linear = torch.nn.Linear(4, 4)
+        assert packed(linear, EVERY_FORM) is not None
+        delattr(linear, name)
+        assert packed(linear, EVERY_FORM) is None
 
 
 @pytest.mark.parametrize("settings", [{"hidden_act": "gelu"}, {"hidden_act": "relu"}])

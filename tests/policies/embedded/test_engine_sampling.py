@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sdk.policies.embedded.token_sampling import choose, generator
+from sdk.policies.embedded.sampling_request import choose, generator
 from sdk.policies.protocol import Sampling
 
 # Probabilities 1/2, 1/4, 1/8, 1/8, in no order.

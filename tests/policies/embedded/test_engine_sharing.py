@@ -20,10 +20,9 @@ from sdk.errors import PolicyFailure
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.embedded.decoder import Decoder
 from sdk.policies.embedded.inference_engine import Batch
-from sdk.policies.embedded.sampling_request import Request
+from sdk.policies.embedded.sampling_request import Request, generator
 from sdk.policies.embedded.scheduler import Memory, Rows
 from sdk.policies.embedded.speculative_decoding import Guesses
-from sdk.policies.embedded.token_sampling import generator
 from sdk.policies.protocol import Completion, Sampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ import torch
 from engine_models import tiny_model
 from transformers import AutoTokenizer
 
+import sdk
 from sdk.errors import ModelError
 from sdk.policies.models import LoadedModel, load_model, save_model
+from sdk.policies.models.loading import require_place
 from sdk.policies.models.saving import fresh_folder
 from sdk.policies.models.smollm2 import embedded_folder
 
@@ -82,8 +86,8 @@ def lose_a_shard(folder: Path) -> None:
         (damage_config, "no config.json"),
         (cut_config, "config.json is not JSON"),
         (remove_weights, "no weights"),
-        (cut_weights, "where its header promises"),
-        (cut_header, "cut off in its header"),
+        (cut_weights, "model.safetensors is damaged or cut off"),
+        (cut_header, "model.safetensors is damaged or cut off"),
         (lose_a_shard, "1 of 2 weight files are missing, first model-00002-of-00002.safetensors"),
     ],
 )
@@ -109,10 +113,47 @@ def test_an_unknown_name_offline_says_that_it_is_offline(monkeypatch: pytest.Mon
         load_model("nobody/no-such-model")
 
 
-@pytest.mark.parametrize("name", ["/no/such/folder", "./no-such-folder", ""])
+@pytest.mark.parametrize("name", ["/no/such/folder", "./no-such-folder", "", "runs/nowhere", "a/b/model", "b\\c", "a/"])
 def test_a_folder_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(ModelError, match="there is no model folder"):
         load_model(name)
+
+
+def test_a_mistyped_folder_is_named_at_once_with_those_near_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # asking the hub would be another error
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.chdir(tmp_path)
+    for name in ("desk", "other"):
+        (tmp_path / "mine" / name / "model").mkdir(parents=True)
+        (tmp_path / "mine" / name / "model" / "config.json").write_text("{}")
+    refusals: list[Callable[[str], Any]] = [
+        load_model,
+        lambda name: sdk.train([len], ["Hi"], lambda rollout: 1.0, model=name),
+        lambda name: sdk.evaluate([len], ["Hi"], lambda rollout: 1.0, model=name),
+        lambda name: sdk.serve(name, port=0),
+    ]
+    for refused in refusals:
+        with pytest.raises(
+            ModelError, match=r"no model folder 'mine/desc'.*Near it are mine/desk/model, mine/other/model"
+        ):
+            refused("mine/desc")
+    with pytest.raises(ModelError, match="'mine/desk' is the folder of a run; its model is 'mine/desk/model'"):
+        load_model("mine/desk")
+
+
+def test_a_name_of_the_hub_that_is_on_this_machine_is_one_beside_a_folder_of_its_owners_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = tmp_path / "hub" / "models--owner--tiny"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("a" * 40)
+    shutil.copytree(folder, cached / "snapshots" / ("a" * 40))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner").mkdir()
+    require_place("owner/tiny")
+    with pytest.raises(ModelError, match="hf download NAME"):
+        require_place("owner/tinier")
 
 
 def test_saving_again_replaces_a_model_and_nothing_else(folder: Path, tokenizer: Any, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from sdk.errors import PolicyFailure
 from sdk.policies.protocol import Sampling
 from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm, vllm_trainer
 from sdk.policies.vllm import server_start as opening
-from sdk.policies.vllm.weight_transfer import GpuPlane, SharedWeights
+from sdk.policies.vllm.published_weights import GpuPlane, SharedWeights
 
 PROMPT = [1, 4093, 198, 22234, 338, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
 

@@ -17,6 +17,7 @@ import httpx
 import pytest
 import torch
 from changed_weights import changed_copy
+from one_task import in_one_task
 from plain_forward import assert_exact
 
 from sdk.errors import PolicyFailure
@@ -26,7 +27,7 @@ from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from sdk.policies.vllm.control import call
 from sdk.policies.vllm.published_weights import untied
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.asyncio(loop_scope="module")]  # that of `engine`
 
 TWELVE = Sampling(max_tokens=12)
 LONG = Sampling(max_tokens=400)
@@ -51,7 +52,8 @@ async def engine(
     environment |= {"PYTHONPATH": str(Path(__file__).parent), "HELD_WEIGHTS_PIPE": str(pipe)}
     server = {"python": str(vllm_python), "arguments": (*SMALL, *HELD), "environment": environment}
     server |= {"publish": "transfer", "in_flight": True, "start_timeout_s": 1000.0, "recover_timeout_s": 1000.0}
-    async with open_vllm(str(start), VllmOptions.model_validate(server), context_tokens=1024, folder=folder) as policy:
+    options = VllmOptions.model_validate(server)
+    async with in_one_task(open_vllm(str(start), options, context_tokens=1024, folder=folder)) as policy:
         yield policy
     assert memory_of_ours() == before
 
@@ -166,7 +168,8 @@ async def test_weights_that_are_not_those_of_the_model_are_refused_and_nothing_i
         change(state)
         with pytest.raises(PolicyFailure, match=words):
             await asyncio.to_thread(policy.publish, state, version=2)
-        with pytest.raises(PolicyFailure, match=BROKEN_OFF):
+        # why the exchange failed, until the monitor has looked at the server and knows what it holds
+        with pytest.raises(PolicyFailure, match=f"{words}|{BROKEN_OFF}"):
             await policy.sample(PROMPT, sampling=TWELVE, seed=1)
     async with httpx.AsyncClient() as client:
         assert (await client.get(f"{url}/weight_info")).json()["weight_version"].startswith("incomplete-toolbake-")
@@ -194,8 +197,9 @@ async def test_a_server_killed_in_the_midst_of_a_transfer_is_started_again_and_s
     os.kill(group if victim == "server" else worker_of(group), signal.SIGKILL)
     await publishing
     assert time.monotonic() - started < 20
-    for completion in await asyncio.gather(*flying, late):
-        assert completion.version == 2
+    *flown, last = await asyncio.gather(*flying, late)
+    assert last.version == 2
+    for completion in (*flown, last):  # one that had its last token before the exchange is whole, and of version 1
         assert_each_token_is_of_the_version_it_names(models, completion)
     assert engine.counts()["restarts"] == restarts + 1
     assert processes_of(group) == []

@@ -22,5 +22,5 @@ def test_the_embedded_model_is_trained_on_what_vllm_samples_from_its_latest_weig
         "arguments": ["--max-model-len", "1024", "--max-num-batched-tokens", "1024", "--max-num-seqs", "16"],
         "environment": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
     }
-    result = sdk.train(*TRAINING, None, tmp_path / "run", trained_on(vllm, learning_rate=1e-5))
+    result = sdk.train(*TRAINING, None, tmp_path / "run", trained_on(vllm, **{"grpo.learning_rate": 1e-5}))
     assert_trained_on_what_was_published(result)

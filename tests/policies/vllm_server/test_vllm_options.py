@@ -23,7 +23,7 @@ HERE = ("http://127.0.0.1:8000",)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"urls": ["localhost:8000"]}, r"is no http\(s\) URL; try http://host:8000"),
+        ({"urls": ["localhost:8000"]}, r"is not an http\(s\) URL; try http://host:8000"),
         ({"urls": ["http://ann:secret@host"]}, "holds credentials"),
         ({"urls": [*HERE, *HERE]}, "named twice"),
         ({"urls": HERE, "replicas": 2}, "replicas does nothing for servers that run already"),
@@ -45,11 +45,11 @@ def test_options_that_cannot_work_are_named(options: dict[str, Any], words: str)
     ("config", "words"),
     [
         ({"vllm": {"replicas": 2}}, 'vllm does nothing while engine is "embedded"'),
-        ({"engine": "vllm", "vllm": {"publish": "adapter"}}, "lora_rank is 0"),
-        ({"engine": "vllm", "lora_rank": 8, "vllm": {"in_flight": True}}, "in_flight does nothing for adapters"),
+        ({"engine": "vllm", "vllm": {"publish": "adapter"}}, "lora.r is 0"),
+        ({"engine": "vllm", "lora.r": 8, "vllm": {"in_flight": True}}, "in_flight does nothing for adapters"),
         (
             {"engine": "vllm", "vllm": {"replica": 2}},
-            "no option 'vllm.replica'; did you mean 'replicas'",
+            "no option 'vllm.replica'; did you mean 'vllm.replicas'",
         ),
     ],
 )
@@ -59,8 +59,8 @@ def test_a_training_config_that_cannot_work_is_named(config: dict[str, Any], wor
 
 
 def test_a_model_for_vllm_is_known_by_its_name_and_never_by_its_environment() -> None:
-    source = {"engine": "vllm", "model": "runs/first/model", "environment": {"TOKEN": "hidden"}}
-    assert model_label(source) == "runs/first/model by vLLM"
+    source = {"engine": "vllm", "model": "Qwen/Qwen3-0.6B", "environment": {"TOKEN": "hidden"}}
+    assert model_label(source) == "Qwen/Qwen3-0.6B by vLLM"
     assert model_label({"engine": "vllm"}) == "the embedded model by vLLM"
     with pytest.raises(sdk.ConfigError, match="possible keys: engine, model, urls") as caught:
         check_model_source({**source, "replica": 2})
@@ -108,7 +108,7 @@ def test_adapters_are_asked_for_in_a_rank_that_vllm_offers() -> None:
         return arguments[arguments.index("--max-lora-rank") + 1]
 
     assert [rank(asked) for asked in (1, 8, 9, 200, 512)] == ["8", "8", "16", "256", "512"]
-    with pytest.raises(sdk.ConfigError, match="lora_rank is 513; vLLM takes adapters up to 512"):
+    with pytest.raises(sdk.ConfigError, match=r"lora\.r is 513; vLLM takes adapters up to 512"):
         rank(513)
     assert "--enable-lora" not in server_arguments("model", cpu=True, lora_rank=0, context_tokens=None)
 

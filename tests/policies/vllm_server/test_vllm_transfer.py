@@ -20,7 +20,7 @@ from token_policies import EIGHT, state, tokens_of
 from token_server import TokenServer
 
 from sdk.errors import PolicyFailure
-from sdk.policies.vllm.weight_transfer import SharedWeights, layout_of
+from sdk.policies.vllm.published_weights import SharedWeights, layout_of
 
 STEPS = ("/start_weight_update", "/update_weights", "/finish_weight_update", "/reset_prefix_cache")
 """Of an exchange, after which the server has a part of the new weights or mixes versions."""

@@ -27,12 +27,12 @@ def trained_on(vllm: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {
         "engine": "vllm",
         "vllm": vllm,
-        "probe_tasks": 0,
-        "warm_start_steps": 0,
-        "grpo_steps": 2,
-        "prompts_per_step": 2,
-        "group_size": 4,
-        "heldout": 1,
+        "probes.tasks": 0,
+        "warm_start.max_steps": 0,
+        "grpo.max_steps": 2,
+        "grpo.prompts_per_step": 2,
+        "grpo.num_generations": 4,
+        "evaluation.heldout": 1,
         "limits": {"max_turns": 2, "max_turn_tokens": 12, "max_tokens": 24},
         **changes,
     }

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from random_calls import RandomCalls, play
 
 from mcp_bridge.errors import ToolFailure
-from mcp_bridge.openapi.document import Document
-from mcp_bridge.openapi.operations import read_document
+from mcp_bridge.openapi.document import Document, read_document
 from mcp_bridge.records import ToolResult
 from sandboxes.api import ApiTwin
 

@@ -19,10 +19,10 @@ import pytest
 from random_calls import RandomCalls
 
 from mcp_bridge import connect
-from mcp_bridge.openapi.operations import read_document
+from mcp_bridge.openapi.document import read_document
+from mcp_bridge.publishing.listener import serve_app
 from sandboxes.api import ApiTwin
 from sandboxes.api.http import http_app
-from sandboxes.serving import serve_app
 
 SHOP = Path(__file__).parent / "shop.yaml"
 GITEA = Path(__file__).parent / "published" / "gitea.openapi.json"

@@ -79,7 +79,7 @@ async def test_the_live_source_and_the_tool_make_the_same_row(kind: str) -> None
 
 def written(kind: str, parcel: dict[str, Any]) -> dict[str, Any]:
     """The request that the live source would send."""
-    from mcp_bridge.openapi.operations import read_document
+    from mcp_bridge.openapi.document import read_document
     from mcp_bridge.openapi.requests import prepare
 
     twin = ApiTwin(read_document(document(kind)))

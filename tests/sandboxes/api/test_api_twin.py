@@ -64,6 +64,20 @@ def test_what_was_created_can_be_read_listed_changed_and_deleted(shop: ApiTwin) 
     assert (status, body["error"]["code"]) == (404, "not_found")
 
 
+def test_what_only_the_server_sets_is_refused_at_any_depth() -> None:
+    number = {"type": "integer", "readOnly": True}
+    line = {"type": "object", "properties": {"number": number, "text": {"type": "string"}}}
+    order = {"type": "object", "properties": {"lines": {"type": "array", "items": line}}}
+    body = {"content": {"application/json": {"schema": order}}}
+    operation = {"operationId": "make", "requestBody": body, "responses": {"201": {"description": "", **body}}}
+    document = {"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": {"/orders": {"post": operation}}}
+    twin = ApiTwin(document)
+    assert not twin.call_now("make", {"lines": [{"text": "a"}]}).is_error
+    result = twin.call_now("make", {"lines": [{"number": 1}]})
+    assert result.error_kind == "invalid_arguments"
+    assert "lines[0].number: only the server sets this" in result.text
+
+
 def test_a_row_in_an_envelope_is_sent_and_given_in_it(shop: ApiTwin) -> None:
     book = ok(shop, "createBook", book={"title": "Tides", "price": 12.5})["book"]
     assert ok(shop, "getBook", book_id=book["id"]) == book
@@ -406,7 +420,7 @@ def test_what_stands_for_a_row_in_the_state_cannot_be_sent() -> None:
     for meta in (link, {"deep": [{"inside": link}]}):
         refused = twin.call_now("create", {"id": 7, "meta": meta})
         assert (refused.is_error, refused.error_kind) == (True, "invalid_arguments")
-        assert "'@link' stands for another row" in refused.text
+        assert "'@link' is a reference here" in refused.text
     assert twin.state() == before
 
 

@@ -1,1 +1,1 @@
-"""What runs inside vLLM's own processes, in the environment that those have."""
+"""Code that runs inside vLLM's own processes, in their environment."""

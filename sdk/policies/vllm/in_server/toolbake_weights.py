@@ -1,4 +1,4 @@
-"""Runs inside vLLM's workers: takes weights from memory that the trainer shares on the same machine.
+"""A weight transfer engine inside vLLM's workers, for weights in memory that the trainer shares on the same machine.
 
 vLLM loads it as a worker extension (`--worker-extension-cls toolbake_weights.Extension`, with this folder on
 `PYTHONPATH`); loaded, it is one more backend of vLLM's own weight transfer:
@@ -7,6 +7,7 @@ vLLM loads it as a worker extension (`--worker-extension-cls toolbake_weights.Ex
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
@@ -168,5 +169,5 @@ class Extension:
     """An empty worker extension. vLLM imports this module because of it, which registers the transfer engine."""
 
 
-if BACKEND not in WeightTransferEngineFactory._registry:
+with contextlib.suppress(ValueError):  # it is registered already
     WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryEngine)

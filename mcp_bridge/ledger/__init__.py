@@ -1,1 +1,0 @@
-"""Each call happens once: what was called and how it ended, and when a call may be sent again."""

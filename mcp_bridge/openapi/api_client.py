@@ -1,0 +1,273 @@
+"""The HTTP client of one API: one pool of connections, its credentials, and never another host."""
+
+from __future__ import annotations
+
+import http.cookiejar
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from ..access.redaction import HIDDEN, escaped_in_json, is_weak, redacted, warn_of_weak, whole
+from ..access.settings import environment_proxy
+from ..errors import CallTimeout, ToolFailure
+from ..ledger import current_call
+from ..records import ToolResult
+from ..sources.specs import OpenApiSpec
+from ..toolsets.results import error
+from .credentials import Credentials, Fixed, Tokens
+from .document import Operation
+from .requests import Prepared, Unwritable, prepare
+from .responses import Answer, to_result
+from .tools import OperationTool, ToolMaker
+
+logger = logging.getLogger(__name__)
+
+_MOST_CONNECTIONS = 256
+_CONNECT_TIMEOUT_S = 10.0
+_TIMEOUT_S = 30.0
+_MOST_REDIRECTS = 5
+_SECRET_QUERY = "toolbake_secret_query"
+
+# A request that failed so has not left this process.
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.LocalProtocolError)
+
+
+@dataclass
+class _Access:
+    """What the credentials add to one request."""
+
+    headers: dict[str, str] = field(default_factory=dict)
+    query: dict[str, str] = field(default_factory=dict)
+    cookies: dict[str, str] = field(default_factory=dict)
+    auth: httpx.Auth | None = None
+
+
+class Caller:
+    """All worlds call through this one. It has no cookies of its own: those belong to the worlds."""
+
+    def __init__(self, spec: OpenApiSpec, base_url: str, credentials: Credentials, maker: ToolMaker) -> None:
+        self._spec = spec
+        self._base = httpx.URL(base_url)
+        self._credentials = credentials
+        self._maker = maker
+        self._secrets = {*spec.secrets, *credentials.secrets}
+        warn_of_weak(credentials.secrets, spec.label)
+        self._tokens: dict[tuple[str, tuple[str, ...]], Tokens] = {}
+        limits = httpx.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_CONNECTIONS)
+        tls, proxy = spec.access.tls, spec.access.proxy
+        verify = True if tls is None else tls.context()
+        to_api = environment_proxy(base_url) if proxy is None else proxy or None
+        self._client = httpx.AsyncClient(
+            limits=limits,
+            verify=verify,
+            proxy=proxy or None,
+            trust_env=proxy is None,
+            mounts={
+                _origin(self._base): _AddsSecrets(httpx.AsyncHTTPTransport(limits=limits, verify=verify, proxy=to_api))
+            },
+            cookies=http.cookiejar.CookieJar(http.cookiejar.DefaultCookiePolicy(allowed_domains=[])),
+            headers={"User-Agent": "toolbake", "Accept": "application/json, text/*;q=0.9, */*;q=0.8"},
+            follow_redirects=False,
+        )
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def call(
+        self, tool: OperationTool, arguments: Mapping[str, Any], cookies: httpx.Cookies, timeout_s: float | None
+    ) -> ToolResult:
+        """Call an operation. `cookies`: those of the world; what the answer sets is kept in them.
+
+        Raises `ToolFailure`; no message and no result shows a secret.
+        """
+        try:
+            prepared = prepare(
+                tool.operation,
+                tool.plan,
+                arguments,
+                reserved=self._credentials.names_in_query(),
+                slashes=self._spec.slashes_in_path,
+            )
+            self._maker.refuse_read_only(tool, prepared)
+            request, access = self._request(tool.operation, prepared, cookies, timeout_s)
+        except Unwritable as problem:
+            text = f"Invalid arguments for {tool.tool.name}; nothing was called.\n- {problem}"
+            return error(text, "invalid_arguments")
+        where = f"{tool.operation.method.upper()} {tool.operation.path} of {self._spec.label}"
+        try:
+            answer = await self._answer(request, access, cookies, tool.operation, where)
+            has_credentials = self._spec.headers or access.headers or access.query or access.cookies
+            return to_result(
+                answer,
+                where,
+                needs="" if has_credentials else self._credentials.missing(tool.operation),
+                declared=str(answer.status) in tool.operation.responses,
+                prune=lambda value: self._maker.pruned(tool.operation, answer.status, value),
+            )
+        except ToolFailure as failure:
+            failure.args = (redacted(str(failure), self._secrets),)
+            raise
+
+    def _request(
+        self, operation: Operation, prepared: Prepared, cookies: httpx.Cookies, timeout_s: float | None
+    ) -> tuple[httpx.Request, _Access]:
+        access = self._access(operation)
+        path = self._base.raw_path.rstrip(b"/") + prepared.path.encode("ascii")
+        target = path + (b"?" + prepared.query.encode("ascii") if prepared.query else b"")
+        url = self._base.copy_with(raw_path=target)
+        if url.raw_path != target or url.host != self._base.host:
+            raise Unwritable(f"the path {prepared.path!r} would be read as another one")
+        headers = {**prepared.headers, **self._spec.headers, **access.headers}
+        identity = current_call()
+        if self._spec.idempotency_header is not None and identity is not None:
+            headers[self._spec.idempotency_header] = identity.key
+        content: dict[str, Any] = {}
+        if prepared.body is not None and prepared.body.content is not None:
+            content["content"] = prepared.body.content
+            headers["Content-Type"] = str(prepared.body.content_type)
+        elif prepared.body is not None:
+            content["files"] = prepared.body.parts
+        limit_s = _TIMEOUT_S if timeout_s is None else timeout_s
+        timeout = httpx.Timeout(limit_s, connect=min(limit_s, _CONNECT_TIMEOUT_S))
+        extensions = {_SECRET_QUERY: access.query, "timeout": timeout.as_dict()}
+        request = self._client.build_request(operation.method, url, headers=headers, extensions=extensions, **content)
+        _add_cookies(request, cookies, {**prepared.cookies, **access.cookies})
+        return request, access
+
+    def _access(self, operation: Operation) -> _Access:
+        access = _Access()
+        for name, one, scopes in self._credentials.for_operation(operation):
+            if isinstance(one, Fixed):
+                access.headers.update(one.headers)
+                access.query.update(one.query)
+                access.cookies.update(one.cookies)
+            else:
+                wanted = scopes if one.scope is None else tuple(one.scope.split())
+                if (name, wanted) not in self._tokens:
+                    self._tokens[name, wanted] = Tokens(one, wanted, self._secrets.add)
+                access.auth = self._tokens[name, wanted]
+        return access
+
+    async def _answer(
+        self, request: httpx.Request, access: _Access, cookies: httpx.Cookies, operation: Operation, where: str
+    ) -> Answer:
+        for _ in range(_MOST_REDIRECTS + 1):
+            answer, response = await self._send(request, access.auth, where)
+            cookies.extract_cookies(response)
+            if not response.has_redirect_location or str(answer.status) in operation.responses:
+                return answer
+            request = self._redirected(request, response, answer, cookies, where)
+        raise ToolFailure(f"{where} redirects more than {_MOST_REDIRECTS} times", delivery="answered")
+
+    async def _send(self, request: httpx.Request, auth: httpx.Auth | None, where: str) -> tuple[Answer, httpx.Response]:
+        try:
+            response = await self._client.send(request, stream=True, auth=auth, follow_redirects=False)
+            try:
+                content = await self._read(response, where)
+            finally:
+                await response.aclose()
+        except _NOT_SENT as problem:
+            raise ToolFailure(f"{where} cannot be reached: {_words(problem)}", delivery="not_sent") from None
+        except httpx.TimeoutException as problem:
+            raise CallTimeout(f"{where} did not answer in time: {_words(problem)}") from None
+        except httpx.DecodingError as problem:
+            raise ToolFailure(f"{where} sent a broken answer: {_words(problem)}", delivery="answered") from None
+        except httpx.RequestError as problem:
+            raise ToolFailure(f"{where} was cut off: {_words(problem)}", delivery="unknown") from None
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        if "location" in headers:  # the one that the policy may read
+            headers["location"] = redacted(headers["location"], self._hidden)
+        return Answer(response.status_code, headers, self._without_secrets(content)), response
+
+    async def _read(self, response: httpx.Response, where: str) -> bytes:
+        most = self._spec.options.max_answer_bytes
+        chunks: list[bytes] = []
+        size = 0
+        async for chunk in response.aiter_bytes():
+            size += len(chunk)
+            if size > most:
+                raise ToolFailure(
+                    f"{where} answered with more than {most} bytes, which are not kept. Ask for less, or raise "
+                    '"toolbake": {"max_answer_mb": ...}',
+                    delivery="answered",
+                )
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    @property
+    def _hidden(self) -> list[str]:
+        """The secrets that are hidden in results; the longest first, so that none is left in part."""
+        return sorted((one for one in self._secrets if not is_weak(one)), key=len, reverse=True)
+
+    def _without_secrets(self, content: bytes) -> bytes:
+        """Some APIs repeat the request, credentials included, and many write `/` or `+` as an escape in their JSON."""
+        for secret in self._hidden:
+            if secret.encode() in content:
+                content = re.sub(whole(secret).encode(), HIDDEN.encode(), content)
+            if b"\\" in content and (escaped := escaped_in_json(secret)) is not None:
+                content = escaped.sub(HIDDEN.encode(), content)
+        return content
+
+    def _redirected(
+        self, request: httpx.Request, response: httpx.Response, answer: Answer, cookies: httpx.Cookies, where: str
+    ) -> httpx.Request:
+        """The next request of a redirect. Only to the same scheme, host and port: credentials travel with it."""
+        following = response.next_request
+        same_method = request.method in {"GET", "HEAD"} or answer.status in {303, 307, 308}
+        if following is None or _origin(following.url) != _origin(request.url) or not same_method:
+            target = following.url.copy_with(query=None) if following else "nowhere"
+            raise ToolFailure(
+                f"{where} was answered with {answer.line} to {target}, which is not followed: credentials stay with "
+                "the host they are for. If the API has moved, set base_url",
+                delivery="answered",
+            )
+        following.extensions = dict(request.extensions)
+        following.headers.pop("Cookie", None)
+        _add_cookies(following, cookies, {})
+        return following
+
+
+class _AddsSecrets(httpx.AsyncBaseTransport):
+    """Adds keys to the query below the client, which logs every URL."""
+
+    def __init__(self, inner: httpx.AsyncHTTPTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        secret: Mapping[str, str] = request.extensions.get(_SECRET_QUERY, {})
+        if secret:
+            added = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in secret.items())
+            path, _, query = request.url.raw_path.partition(b"?")
+            target = path + b"?" + (query + b"&" if query else b"") + added.encode("ascii")
+            request = httpx.Request(
+                request.method,
+                request.url.copy_with(raw_path=target),
+                headers=request.headers,
+                stream=request.stream,
+                extensions=request.extensions,
+            )
+        return await self._inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _add_cookies(request: httpx.Request, jar: httpx.Cookies, own: Mapping[str, str]) -> None:
+    jar.set_cookie_header(request)
+    pairs = [request.headers["Cookie"]] if "Cookie" in request.headers else []
+    pairs += [f"{name}={value}" for name, value in own.items()]
+    if pairs:
+        request.headers["Cookie"] = "; ".join(pairs)
+
+
+def _origin(url: httpx.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode('ascii')}"
+
+
+def _words(problem: Exception) -> str:
+    return f"{type(problem).__name__} {problem}".strip()

@@ -1,1 +1,0 @@
-"""How a simulated API answers a request."""

@@ -1,0 +1,228 @@
+"""The rows that a list shows: filtered, searched, sorted, and one page of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from ..inference.model import LINK, Filter, Plan, Table, is_link
+from ..inference.queries import EVERYTHING, column_of
+from ..maker import kind_fits
+from ..realistic import words_of
+from ..shapes import Shape, Shapes
+from .requests import INVALID, Problem
+from .store import Found, Row, Store
+
+Facts = dict[str, Any]
+
+_USUAL_PAGE = 30
+_NEWEST = {"newest": True, "oldest": False, "recent": True, "latest": True}
+
+
+class Lister:
+    """Applies the query of a list to its rows."""
+
+    def __init__(self, shapes: Shapes, store: Store) -> None:
+        self._shapes = shapes
+        self._store = store
+
+    def page(self, plan: Plan, rows: list[Found], query: Mapping[str, Any]) -> tuple[list[Found], Facts]:
+        """The rows of the page that was asked for, and what an answer may say about it."""
+        table = self._store.tables[str(plan.table)]
+        members = self._store.tables[table.members] if table.members else None
+        if members is not None:
+            rows = [(row["@of"][LINK][1], self._store.get(*row["@of"][LINK]) or {}) for _, row in rows]
+        shown = members or table
+        shape = self._shapes.of(shown.schema)
+        given = {**self._defaults(plan), **query}
+        for one in plan.query.filters:
+            if one.parameter in given:
+                is_asked = one.parameter in query
+                rows = [found for found in rows if self._passes(found[1], one, given[one.parameter], shape, is_asked)]
+        if plan.query.search and given.get(plan.query.search):
+            word = str(given[plan.query.search]).casefold()
+            rows = [found for found in rows if self._mentions(found[1], word)]
+        rows = self._sorted(plan, rows, given, shape)
+        return self._cut(plan, rows, given, shown)
+
+    def _defaults(self, plan: Plan) -> dict[str, Any]:
+        """The defaults of query parameters."""
+        found = {}
+        for parameter in plan.operation.parameters:
+            says = self._shapes.of(parameter.schema).says
+            if parameter.location == "query" and "default" in says:
+                found[parameter.name] = says["default"]
+        return found
+
+    # -- which --------------------------------------------------------------------------------------------------------
+
+    def _passes(self, row: Row, one: Filter, wanted: Any, shape: Shape, is_asked: bool) -> bool:
+        column = self._shapes.of(shape.properties[one.column])
+        known = column.enum or ()
+        if not is_asked and (row.get(one.column) is None or wanted == "none" or not kind_fits(column, wanted)):
+            return True  # the document's default says nothing of this row
+        if isinstance(wanted, str) and wanted.casefold() in EVERYTHING and wanted not in known:
+            return True
+        value = row.get(one.column)
+        if one.test == "has":
+            return self._has(value, wanted)
+        if one.test == "is":
+            choices = wanted if isinstance(wanted, list) else [wanted]
+            return any(self._same(value, choice) for choice in choices)
+        if value is None:
+            return False
+        left, right = _comparable(value), _comparable(wanted)
+        if type(left) is not type(right):
+            return False
+        tests = {"at_least": left >= right, "at_most": left <= right, "above": left > right, "below": left < right}
+        return bool(tests[one.test])
+
+    def _has(self, value: Any, wanted: Any) -> bool:
+        values = value if isinstance(value, list) else []
+        choices = wanted if isinstance(wanted, list) else str(wanted).split(",")
+        return all(any(self._same(one, choice) for one in values) for choice in choices)
+
+    def _same(self, value: Any, wanted: Any) -> bool:
+        if is_link(value):
+            row = self._store.get(*value[LINK]) or {}
+            names = (row.get(name) for name in ("id", "name", "title", "login", "username"))
+            return any(_text(one) == _text(wanted) for one in (self._store.value(value), *names) if one is not None)
+        if isinstance(value, dict):
+            return any(_text(value.get(name)) == _text(wanted) for name in ("id", "name", "title", "code"))
+        return value is not None and _text(value) == _text(wanted)
+
+    def _mentions(self, row: Row, word: str) -> bool:
+        texts = (value for name, value in row.items() if isinstance(value, str) and not name.startswith("@"))
+        return any(word in text.casefold() for text in texts)
+
+    # -- in which order -----------------------------------------------------------------------------------------------
+
+    def _sorted(self, plan: Plan, rows: list[Found], given: Mapping[str, Any], shape: Shape) -> list[Found]:
+        wanted = given.get(plan.query.sort or "")
+        way = str(given.get(plan.query.direction or "", "")).lower()
+        if wanted is None or wanted == "":
+            is_way = way in {"asc", "desc", "ascending", "descending"}
+            return rows[::-1] if is_way and way.startswith("desc") else rows
+        for field in reversed(wanted if isinstance(wanted, list) else str(wanted).split(",")):
+            column, down = _sort_key(str(field), shape)
+            if column is not None:
+                down = down or way.startswith("desc")
+                there = [one for one in rows if one[1].get(column) is not None]
+                gone = [one for one in rows if one[1].get(column) is None]
+                there.sort(key=lambda one: self._rank(one[1][column]), reverse=down)
+                rows = there + gone
+        return rows
+
+    def _rank(self, value: Any) -> tuple[int, Any]:
+        found = _comparable(self._store.value(value))
+        kinds = {bool: 0, float: 1, str: 2}
+        return (kinds.get(type(found), 3), found if type(found) in kinds else str(found))
+
+    # -- which page ---------------------------------------------------------------------------------------------------
+
+    def _cut(self, plan: Plan, rows: list[Found], given: Mapping[str, Any], table: Table) -> tuple[list[Found], Facts]:
+        asked, total = plan.query, len(rows)
+        limit = _whole(given.get(asked.limit or ""))
+        page = _whole(given.get(asked.page or ""))
+        start = _whole(given.get(asked.offset or "")) or 0
+        cursor = given.get(asked.cursor or "")
+        first_page = 0 if self._counts_from_zero(plan) else 1
+        pages_by_default = page is not None and page != first_page
+        size = limit if limit is not None else _USUAL_PAGE if pages_by_default else None
+        if page is not None and size is not None:
+            start += max(0, page - first_page) * size
+        if cursor not in (None, ""):
+            start = self._after(rows, str(cursor), table)
+        shown = rows[start:][:size]
+        last = self._token(shown[-1], table) if shown and start + len(shown) < total else None
+        number = page if page is not None else first_page
+        return shown, _facts(total, start, size, len(shown), number, first_page, last)
+
+    def _counts_from_zero(self, plan: Plan) -> bool:
+        for parameter in plan.operation.parameters:
+            if parameter.name == plan.query.page:
+                says = self._shapes.of(parameter.schema).says
+                return bool(says.get("default", says.get("minimum", 1)) == 0)
+        return False
+
+    def _token(self, found: Found, table: Table) -> str:
+        return str(self._store.value(found[1].get(table.key.column)) or found[0])
+
+    def _after(self, rows: list[Found], cursor: str, table: Table) -> int:
+        for place, found in enumerate(rows):
+            if self._token(found, table) == cursor:
+                return place + 1
+        raise Problem(INVALID[::-1], f"The cursor {cursor!r} leads nowhere; take one from the page before.")
+
+
+def _facts(total: int, start: int, size: int | None, count: int, page: int, first: int, cursor: str | None) -> Facts:
+    """What an answer may say about a page of `count` rows: by the words of a property's name, run together."""
+    pages = max(1, math.ceil(total / size)) if size else 1
+    more = total - start - count > 0
+    facts: Facts = {}
+    for names, value in (
+        (("total", "totalcount", "totalresults", "totalitems", "totalelements", "count", "resultcount", "totalentries"),
+         total),
+        (("page", "currentpage", "pagenumber", "number"), page),
+        (("perpage", "pagesize", "limit", "size", "itemsperpage"), size if size is not None else count),
+        (("offset", "start", "skip", "startat"), start),
+        (("pages", "totalpages", "lastpage", "pagecount"), pages),
+        (("hasmore", "hasnext", "hasnextpage", "more", "truncated", "istruncated"), more),
+        (("hasprevious", "haspreviouspage", "hasprev"), start > 0),
+        (("nextcursor", "nextpagetoken", "nexttoken", "cursor", "endcursor", "nextmarker", "after"), cursor),
+        (("nextpage",), page + 1 if more else None),
+        (("previouspage", "prevpage"), page - 1 if page > first else None),
+        (("incompleteresults",), False),
+    ):  # fmt: skip
+        facts |= dict.fromkeys(names, value)
+    return facts
+
+
+def _sort_key(field: str, shape: Shape) -> tuple[str | None, bool]:
+    """The column that a list is sorted by, and whether downwards: `-created`, `created:desc`, `created desc`."""
+    down = field.startswith("-")
+    words = words_of(field)
+    if words and words[-1] in {"asc", "desc", "ascending", "descending"}:
+        down, words = down or words[-1].startswith("desc"), words[:-1]
+    if len(words) == 1 and words[0] in _NEWEST:
+        down, words = _NEWEST[words[0]], ["created"]
+    name = "_".join(words)
+    for candidate in (name, f"{name}_at", f"{name}_date", f"date_{name}", f"{name}_on"):
+        if column := column_of(candidate, shape):
+            return column, down
+    return None, down
+
+
+def _comparable(value: Any) -> Any:
+    """A number as a float, a time as seconds, a text without case."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        try:
+            return float(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            return math.inf if value > 0 else -math.inf
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except ValueError:
+            pass
+        try:
+            return float(value)
+        except ValueError:
+            return value.casefold()
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    return str(value).casefold()
+
+
+def _whole(value: Any) -> int | None:
+    try:
+        return max(0, int(value))
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,193 @@
+"""A request to a simulated API, the reply, and refusals in the shape that the document gives them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from http import HTTPStatus
+from random import Random
+from typing import Any
+
+from mcp_bridge.openapi.document import Document, Operation
+from mcp_bridge.openapi.tools import answer_of
+
+from ..inference.model import Plan
+from ..inference.paths import json_schema
+from ..maker import NOTHING, Maker, kind_fits, scalar_fits
+from ..realistic import words_of
+from ..shapes import Shape, Shapes
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request. `path`: the path's values in order, by the names that the operation gives them."""
+
+    plan: Plan
+    path: Mapping[str, Any] = field(default_factory=dict)
+    query: Mapping[str, Any] = field(default_factory=dict)
+    body: Any = NOTHING
+
+    @property
+    def sent(self) -> dict[str, Any]:
+        """The row that the body holds, or the query of an operation that changes rows and has no body."""
+        if self.plan.operation.body is None and self.plan.role in {"create", "update", "replace"}:
+            return dict(self.query)
+        found = self.body
+        for name in self.plan.body_path:
+            found = found.get(name, {}) if isinstance(found, dict) else {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer. `body`: JSON, or `NOTHING`. `text`: a body that is not JSON, with its media type `kind`."""
+
+    status: int
+    body: Any = NOTHING
+    text: str = ""
+    kind: str = "application/json"
+
+
+class Problem(Exception):
+    """What the API refuses. `statuses`: the fitting ones, the best first; the document's choice decides. `place`: what
+    of the request is refused, such as `("query", "limit")` or `("body", "lines", 0, "price")`."""
+
+    def __init__(self, statuses: tuple[int, ...], message: str, place: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.statuses = statuses
+        self.place = place
+
+
+MISSING = (404, 410)
+INVALID = (422, 400)
+TAKEN = (409, 422, 400)
+IN_USE = (409, 422, 400, 403)
+
+
+def status_for(operation: Operation, wanted: tuple[int, ...]) -> tuple[int, bool]:
+    """The status to refuse with, and whether the document has it for the operation."""
+    declared = operation.responses
+    for status in wanted:
+        if str(status) in declared:
+            return status, True
+    for status in wanted:
+        if f"{status // 100}XX" in declared or f"{status // 100}xx" in declared:
+            return status, True
+    return wanted[0], "default" in declared
+
+
+def status_of(written: str) -> int:
+    """The status of success that a document writes as `200`, `2XX` or `default`."""
+    return int(written) if written.isdigit() else 200
+
+
+_MESSAGES = frozenset(
+    ("message", "detail", "details", "description", "msg", "reason", "error", "errors", "title", "text")
+)
+_PLACE = "loc"
+_MOST_DEPTH = 4
+
+_STATUSES = frozenset(HTTPStatus)
+
+
+class Refusals:
+    """Answers that refuse. Where an operation has no such status, the document's usual error is used."""
+
+    def __init__(self, document: Document, shapes: Shapes) -> None:
+        self._shapes = shapes
+        self._usual = _usual_error(document)
+        shape = shapes.of(self._usual) if self._usual is not None else None
+        # FastAPI declares its 422 alone. All else that it refuses has a text there.
+        self._only_validates = shape is not None and _has_place(shapes, shape)
+
+    def reply(self, operation: Operation, problem: Problem, now: datetime) -> Reply:
+        """The refusal of `operation` for `problem`."""
+        status, declared = status_for(operation, problem.statuses)
+        answer = answer_of(operation, status) if declared else None
+        schema = json_schema(answer.content) if answer is not None else self._usual
+        message = str(problem)
+        if answer is not None and schema is None:
+            kind = next(iter(answer.content), "")
+            return Reply(status, text=message if kind.startswith("text/") else "", kind=kind or "text/plain")
+        if answer is None and self._only_validates:
+            return Reply(status, {"detail": message})
+        if schema is None:
+            return Reply(status, {"message": message})
+        maker = Maker(self._shapes, Random(message), now, rich=False)
+        body = self._body(self._shapes.of(schema), "error", status, problem, maker, 0)
+        return Reply(status, body) if body is not NOTHING else Reply(status)
+
+    def _body(self, shape: Shape, name: str, status: int, problem: Problem, maker: Maker, depth: int) -> Any:
+        for group in shape.choices[:1]:
+            branch = next((one for one in group if self._shapes.of(one).kinds != {"null"}), True)
+            merged = self._shapes.with_branch(replace(shape, choices=[]), branch)
+            return self._body(merged, name, status, problem, maker, depth + 1)
+        if shape.kind == "object" and depth < _MOST_DEPTH:
+            return self._object(shape, status, problem, maker, depth)
+        if shape.kind == "array" and name == _PLACE:
+            return list(problem.place or ("body",))
+        if shape.kind == "array" and depth < _MOST_DEPTH:
+            item = self._body(self._shapes.of(shape.items), name, status, problem, maker, depth + 1)
+            return [] if item is NOTHING else [item]
+        said = _said(name, shape, status, str(problem))
+        return maker.make_shape(shape, name) if said is NOTHING else said
+
+    def _object(self, shape: Shape, status: int, problem: Problem, maker: Maker, depth: int) -> Any:
+        body: dict[str, Any] = {}
+        for key, schema in shape.properties.items():
+            inner = self._shapes.of(schema)
+            is_said = bool(_MESSAGES & set(words_of(key))) or _is_code(key)
+            if key not in shape.required and not is_said:
+                continue
+            made = self._body(inner, key, status, problem, maker, depth + 1)
+            if made is not NOTHING:
+                body[key] = made
+        for key in sorted(shape.required - set(body)):
+            body[key] = str(problem)
+        return body if shape.properties else {"message": str(problem)}
+
+
+def _has_place(shapes: Shapes, shape: Shape) -> bool:
+    """Whether an error lists problems with the place of each, as FastAPI's `{"detail": [{"loc", "msg", "type"}]}`."""
+    lists = [inner for one in shape.properties.values() if (inner := shapes.of(one)).kind == "array"]
+    return any(_PLACE in shapes.of(inner.items).properties for inner in lists)
+
+
+def _said(name: str, shape: Shape, status: int, message: str) -> Any:
+    """What a property of an error says: the message, or the status as a number or a word."""
+    phrase = HTTPStatus(status).phrase if status in _STATUSES else str(status)
+    slug = "_".join(words_of(phrase))
+    candidates: list[Any] = [message]
+    if _is_code(name):
+        candidates = [status, slug, slug.upper(), phrase.replace(" ", ""), str(status)]
+    elif words_of(name)[-1:] == ["title"]:
+        candidates = [phrase, message]
+    if shape.enum is not None:
+        likely = [one for one in shape.enum if isinstance(one, str) and words_of(one) == words_of(phrase)]
+        return likely[0] if likely else NOTHING
+    is_said = _is_code(name) or bool(_MESSAGES & set(words_of(name)))
+    if shape.says.get("format") not in {None, "int32", "int64"} or not is_said:
+        return NOTHING
+    fitting = (one for one in candidates if kind_fits(shape, one) and scalar_fits(shape, one))
+    return next(fitting, NOTHING)
+
+
+def _is_code(name: str) -> bool:
+    return words_of(name)[-1:] in (["code"], ["status"]) or words_of(name) in (["status", "code"], ["type"], ["id"])
+
+
+def _usual_error(document: Document) -> Any:
+    """The schema that most refusals of the document have."""
+    found: Counter[str] = Counter()
+    schemas: dict[str, Any] = {}
+    for operation in document.operations:
+        for status, answer in operation.responses.items():
+            schema = json_schema(answer.content) if status[:1] == "4" or status == "default" else None
+            if isinstance(schema, dict) and schema:
+                text = json.dumps(schema, sort_keys=True, default=str)
+                found[text] += 1
+                schemas.setdefault(text, schema)
+    return schemas[found.most_common(1)[0][0]] if found else None

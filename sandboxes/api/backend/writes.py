@@ -1,0 +1,354 @@
+"""The writer: creates, changes and deletes rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from random import Random
+from typing import Any
+
+from ..inference.links import twins_of
+from ..inference.model import HIDDEN, LINK, WITHIN, Link, Plan, Table, is_link
+from ..inference.paths import body_schema
+from ..inference.tables import unique_properties
+from ..maker import NOTHING, Maker, kind_fits, scalar_fits
+from ..realistic import stamp, words_of
+from ..shapes import Shape, Shapes
+from .requests import IN_USE, INVALID, TAKEN, Problem, Request
+from .store import Found, Row, Store, free_key, given_key, new_key_value, row_key, with_key
+
+_MADE = frozenset(("created", "createdat", "createdon", "creationdate", "datecreated", "createdtime", "creationtime",
+                   "createtime", "timecreated", "insertedat", "submittedat"))  # fmt: skip
+_CHANGED = frozenset(("updated", "updatedat", "updatedon", "modified", "modifiedat", "lastmodified", "lastupdated",
+                      "datemodified", "dateupdated", "updatetime", "lastmodifiedat", "lastupdatedat", "modifieddate",
+                      "updateddate"))  # fmt: skip
+_STATES = frozenset(("status", "state", "phase", "stage"))
+_SELF = frozenset(("user", "author", "creator", "owner", "reporter", "sender", "createdby"))
+
+
+class Writer:
+    """Changes to the rows of one world. `name`: of the world; what the server chooses is made from it."""
+
+    def __init__(self, shapes: Shapes, store: Store, name: str) -> None:
+        self._shapes = shapes
+        self._store = store
+        self._tables = store.tables
+        self._name = name
+
+    # -- create -------------------------------------------------------------------------------------------------------
+
+    def create(self, request: Request, context: Found | None) -> Found:
+        """A new row of what was sent. Raises `Problem`: its key is taken, or what it names does not exist."""
+        plan = request.plan
+        table = self._tables[str(plan.table)]
+        row: Row = {}
+        if context is not None:
+            self._hang(row, table, plan, context)
+        shape = self._shapes.of(table.schema)
+        row |= self._taken_over(table, shape, request.sent, row)
+        serial = self._store.next_serial(table.name)
+        maker = self._maker(f"{table.name}/{serial}")
+        for name, schema in shape.properties.items():
+            if name not in row and name != table.key.column:
+                made = self._fresh(table, name, schema, name in shape.required, maker)
+                if words_of(name) == ["id"]:
+                    # An id beside the key: an issue has a number among its project's, and an id among all.
+                    own = self._shapes.of(schema)
+                    made = serial if scalar_fits(own, serial) else maker.make_shape(own, "id")
+                if made is not NOTHING:
+                    row[name] = made
+        for part in table.parts[:-1]:
+            if row.get(part.column) is None:
+                row[part.column] = self._default_scope(table, part.table, part.column)
+        return self._insert(table, row, request, serial, maker)
+
+    def _insert(self, table: Table, row: Row, request: Request, serial: int, maker: Maker) -> Found:
+        given = given_key(table, row)
+        parent = row.get(WITHIN)
+        if given is None or isinstance(given, dict | list):
+            value: Any = None
+            while value is None or self._key_taken(table, row, value):
+                number = self._number(table, parent, serial)
+                value = new_key_value(self._shapes, maker.realistic, table, row, number)
+                if self._key_taken(table, row, value):
+                    if table.key.kind != "integer":
+                        value = f"{value}-{serial}"
+                    serial = self._store.next_serial(table.name)
+            given = value
+        elif self._key_taken(table, row, given):
+            raise Problem(TAKEN, f"There is a {table.singular} {given!r} already.")
+        row = with_key(table, row, given)
+        self._refuse_doubles(table, row, request, None)
+        values = [self._value(row, part.column) for part in table.parts]
+        key = free_key(self._store, table.name, row_key(parent, values))
+        self._store.put(table.name, key, row)
+        return key, row
+
+    def _number(self, table: Table, parent: Any, serial: int) -> int:
+        """The next number: ids count through the table, numbers anew under each parent."""
+        if table.parent is None or "id" in words_of(table.key.column):
+            return serial
+        used = [
+            row[table.key.column]
+            for _, row in self._store.items(table.name)
+            if row.get(WITHIN) == parent and isinstance(row.get(table.key.column), int)
+        ]
+        return int(max([0, *used])) + 1
+
+    def _hang(self, row: Row, table: Table, plan: Plan, context: Found) -> None:
+        """Tie a new row to the row that its path names."""
+        above = plan.context.table if plan.context else ""
+        if plan.relation == "within":
+            row[WITHIN] = context[0]
+            return
+        if plan.relation is not None and plan.relation.startswith(HIDDEN):
+            row[plan.relation] = context[0]
+        elif plan.relation is not None and (link := table.links.get(plan.relation)) is not None:
+            value = self._store.link(link, context[0])
+            row[plan.relation] = [value] if link.many else value
+        if table.parent is not None:
+            over = self._store.ancestor(self._tables[above], context[1], table.parent)
+            row[WITHIN] = context[0] if above == table.parent else over
+
+    def _default_scope(self, table: Table, target: str | None, column: str) -> Any:
+        """The part of a key that nobody gave: the row above, or the one who calls."""
+        if target is None:
+            return column.removeprefix(HIDDEN)
+        first = next((key for key, _ in self._store.items(target)), None)
+        if first is None:
+            raise Problem(INVALID, f"{column}: there is no {self._tables[target].singular} that it could belong to")
+        link = table.links.get(column)
+        return self._store.link(link, first) if link else {LINK: [target, first]}
+
+    # -- change -------------------------------------------------------------------------------------------------------
+
+    def change(self, request: Request, found: Found, more: Mapping[str, Any], *, whole: bool = False) -> Found:
+        """A row with what was sent, and `more`, in it. `whole`: what may be sent and was not is gone."""
+        key, row = found
+        table = self._tables[str(request.plan.item.table if request.plan.item else request.plan.table)]
+        shape = self._shapes.of(table.schema)
+        sent = self._taken_over(table, shape, request.sent, row)
+        changed = dict(row)
+        if whole:
+            changed |= self._left_out(table, shape, request, sent)
+            changed = {name: value for name, value in changed.items() if value is not NOTHING}
+        changed |= {**sent, **more}
+        for name, schema in shape.properties.items():
+            if "".join(words_of(name)) in _CHANGED and name not in sent:
+                now = self._moment(self._shapes.of(schema))
+                changed |= {} if now is NOTHING else {name: now}
+        if not table.single:
+            changed = with_key(table, changed, row[table.key.column]) if table.key.shown else changed
+            own = changed.get(table.key.column)
+            if str(own) != str(row.get(table.key.column)) and self._key_taken(table, changed, own):
+                raise Problem(TAKEN, f"There is a {table.singular} {own!r} already.")
+            self._refuse_doubles(table, changed, request, key)
+        self._store.put(table.name, key, changed)
+        return key, changed
+
+    def _left_out(self, table: Table, shape: Shape, request: Request, sent: Row) -> Row:
+        body = body_schema(request.plan.operation)
+        for step in request.plan.body_path:
+            body = self._shapes.of(body).properties.get(step, True)
+        found: Row = {}
+        maker = self._maker(f"{table.name}/replaced")
+        for name in self._shapes.of(body).properties:
+            if name in shape.properties and name not in sent and name != (table.parts and table.key.column):
+                if self._shapes.of(shape.properties[name]).read_only:
+                    continue
+                found[name] = self._fresh(table, name, shape.properties[name], name in shape.required, maker)
+        return found
+
+    # -- delete -------------------------------------------------------------------------------------------------------
+
+    def delete(self, table: Table, key: str) -> None:
+        """Take away a row, what stands under it, and what it is named in.
+
+        Raises `Problem` where another row must name it.
+        """
+        self._store.drop(table.name, key)
+        for other in self._tables.values():
+            if other.parent == table.name:
+                for below, row in list(self._store.items(other.name)):
+                    if (other.single and below == key) or row.get(WITHIN) == key:
+                        self.delete(other, below)
+            if other.members == table.name:
+                for member, row in list(self._store.items(other.name)):
+                    if row["@of"][LINK][1] == key:
+                        self._store.drop(other.name, member)
+        self._unlink(table, key)
+
+    def _unlink(self, table: Table, key: str) -> None:
+        value = None
+        for other in self._tables.values():
+            links = {name: link for name, link in other.links.items() if link.table == table.name}
+            owned = HIDDEN + table.name if table.name in other.owners else None
+            for place, row in list(self._store.items(other.name)) if links or owned else ():
+                changed = dict(row)
+                if owned and row.get(owned) == key:
+                    del changed[owned]
+                for name, link in links.items():
+                    value = key if link.shown else key.rpartition("/")[2]
+                    self._clear(other, name, link, changed, value)
+                if changed != row:
+                    self._store.put(other.name, place, changed)
+
+    def _clear(self, other: Table, name: str, link: Link, row: Row, value: str) -> None:
+        """Take the name of a deleted row out of one property of another row."""
+
+        def names(one: Any) -> bool:
+            return bool(one[LINK] == [link.table, value]) if is_link(one) else not link.shown and str(one) == value
+
+        held = row.get(name)
+        if link.many and isinstance(held, list):
+            row[name] = [one for one in held if not names(one)]
+        elif held is not None and names(held):
+            if name in {part.column for part in other.parts} or (link.required and not link.nullable):
+                raise Problem(IN_USE, f"It is still needed: {name} of {other.name} names it.")
+            if link.nullable:
+                row[name] = None
+            else:
+                del row[name]
+
+    # -- what was sent ------------------------------------------------------------------------------------------------
+
+    def _taken_over(self, table: Table, shape: Shape, sent: Mapping[str, Any], row: Row) -> Row:
+        """What was sent, as columns. What a row does not show is kept in a hidden column."""
+        found: Row = {}
+        by_words = {"".join(words_of(name)): name for name in shape.properties}
+        for given, value in sent.items():
+            name = given if given in shape.properties else by_words.get("".join(words_of(given)), given)
+            if name not in shape.properties:
+                found[HIDDEN + given] = value
+                continue
+            inner = self._shapes.of(shape.properties[name])
+            if inner.read_only:
+                continue
+            link = table.links.get(name)
+            if link is not None and value is not None:
+                many = link.many and isinstance(value, list)
+                made = [self._reference(table, name, link, one, row) for one in (value if many else [value])]
+                found[name] = made if many else made[0]
+                for twin in twins_of(name, table.links):
+                    if twin not in sent:
+                        found[twin] = self._same(table.links[twin], link, found[name])
+            elif _holds(inner, value):
+                found[name] = value
+            else:
+                found[HIDDEN + given] = value
+        return found
+
+    def _same(self, twin: Link, link: Link, value: Any) -> Any:
+        """The value of another property for the same rows: `book` where `book_id` was given."""
+        if isinstance(value, list):
+            return [self._same(twin, link, one) for one in value]
+        if is_link(value):
+            return self._store.link(twin, value[LINK][1])
+        target = self._tables[link.table]
+        key = next(
+            (key for key, row in self._store.items(target.name) if self._value(row, target.key.column) == value), ""
+        )
+        return self._store.link(twin, key)
+
+    def _reference(self, table: Table, name: str, link: Link, value: Any, row: Row) -> Any:
+        """A link to the row that was named. Raises `Problem` where it does not exist."""
+        target = self._tables[link.table]
+        wanted = value
+        if isinstance(value, dict):
+            wanted = next((value[key] for key in (target.key.column, "id", "name") if key in value), NOTHING)
+            if wanted is NOTHING:
+                return value
+        for key, other in self._store.items(target.name):
+            if not self._is_near(table, row, target, other):
+                continue
+            names = (target.key.column, "id", "name", "login", "username", "title", "slug")
+            if any(str(self._value(other, one)) == str(wanted) for one in names if other.get(one) is not None):
+                return self._store.link(link, key)
+        raise Problem(INVALID, f"{name}: there is no {target.singular} {wanted!r}", ("body", name))
+
+    def _is_near(self, table: Table, row: Row, target: Table, other: Row) -> bool:
+        """Whether two rows stand under the same row, as far as they stand under one."""
+        if target.parent is None:
+            return True
+        own = row.get(WITHIN) if table.parent == target.parent else self._store.ancestor(table, row, target.parent)
+        return own is None or other.get(WITHIN) == own
+
+    def _value(self, row: Row, column: str) -> Any:
+        return self._store.value(row.get(column))
+
+    # -- what the server chooses --------------------------------------------------------------------------------------
+
+    def _fresh(self, table: Table, name: str, schema: Any, required: bool, maker: Maker) -> Any:
+        """What a property of a new row is where nobody said: `NOTHING` where it has none."""
+        shape, word = self._shapes.of(schema), "".join(words_of(name))
+        if shape.write_only:
+            return NOTHING
+        if word in _MADE or word in _CHANGED:
+            now = self._moment(shape)
+            if now is not NOTHING:
+                return now
+        link = table.links.get(name)
+        if link is not None:
+            return self._fresh_link(name, link, word, schema, maker)
+        if "default" in shape.says:
+            return shape.says["default"]
+        if name in table.values and (required or word in _STATES):
+            return table.values[name][0]
+        if word in _STATES and shape.enum is not None:
+            return maker.make_shape(shape, name, table.singular)
+        if not required:
+            if shape.kinds - {"null"} == {"boolean"}:
+                return False
+            is_counted = words_of(name)[-1:] in (["count"], ["counter"]) and "integer" in shape.kinds
+            return 0 if is_counted else None if shape.nullable else NOTHING
+        return None if shape.nullable else maker.make_shape(shape, name, table.singular, 1)
+
+    def _fresh_link(self, name: str, link: Link, word: str, schema: Any, maker: Maker) -> Any:
+        if link.many:
+            return []
+        if word in _SELF or (link.required and not link.nullable):
+            first = next((key for key, _ in self._store.items(link.table)), None)
+            if first is not None:
+                return self._store.link(link, first)
+            return maker.make(schema, name, "", 2) if link.required and not link.nullable else NOTHING
+        return None if link.nullable else NOTHING
+
+    def _moment(self, shape: Shape) -> Any:
+        now: datetime = self._store.now
+        if "string" in shape.kinds and shape.says.get("format") == "date":
+            return now.date().isoformat()
+        if shape.typed and "string" not in shape.kinds and "integer" in shape.kinds:
+            return int(now.timestamp())
+        return stamp(now) if "string" in shape.kinds and scalar_fits(shape, stamp(now)) else NOTHING
+
+    def _key_taken(self, table: Table, row: Row, value: Any) -> bool:
+        """Whether a row under the same parent, with the same scope, has that key."""
+        scopes = [part.column for part in table.parts[:-1]]
+        mine = [str(self._value(row, column)) for column in scopes]
+        return any(
+            str(other.get(table.key.column)) == str(value)
+            and other.get(WITHIN) == row.get(WITHIN)
+            and [str(self._value(other, column)) for column in scopes] == mine
+            for _, other in self._store.items(table.name)
+        )
+
+    def _refuse_doubles(self, table: Table, row: Row, request: Request, own: str | None) -> None:
+        """Raise `Problem` where what was sent makes a unique property equal to another row's."""
+        before = (self._store.get(table.name, own) or {}) if own is not None else {}
+        unique = unique_properties(self._shapes, table.schema, request.plan.operation)
+        for name in unique & request.sent.keys() & row.keys():
+            if row[name] is None or (own is not None and before.get(name) == row[name]):
+                continue
+            for key, other in self._store.items(table.name):
+                if key != own and other.get(name) == row[name] and other.get(WITHIN) == row.get(WITHIN):
+                    raise Problem(TAKEN, f"{name}: there is a {table.singular} with {row[name]!r} already")
+
+    def _maker(self, key: str) -> Maker:
+        return Maker(self._shapes, Random(f"{self._name}/new/{key}"), self._store.now, rich=False)
+
+
+def _holds(shape: Shape, value: Any) -> bool:
+    """Whether a property of that shape may hold the value, without a look inside objects, lists and choices."""
+    return kind_fits(shape, value) and (
+        isinstance(value, dict | list) or bool(shape.choices) or scalar_fits(shape, value)
+    )

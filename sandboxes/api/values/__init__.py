@@ -1,1 +1,0 @@
-"""Values for schemas: making them, making others fit, and what realistic ones look like."""

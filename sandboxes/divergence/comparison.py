@@ -1,0 +1,344 @@
+"""A comparison of a twin with a cassette, whose calls are replayed against it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+from mcp_bridge.access.redaction import HIDDEN
+from mcp_bridge.errors import SourceError, ToolFailure
+from mcp_bridge.records import Tool, ToolResult
+from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
+from mcp_bridge.toolsets.validation import ArgumentChecker
+from mcp_bridge.world import World, WorldSource
+from sandboxes.recorded.call_index import scrubbed_pattern
+from sandboxes.recorded.cassette import CallLine, Cassette, RecordedResult, RecordedSession, canonical, json_in
+
+from .differences import Difference, Ignored, Step, differences
+from .report import CallDivergence, DivergenceReport, ToolDivergence
+
+_ID_NAME = re.compile(r"(?:^|[_\-.])(?i:id|uuid|guid)(?i:s?)$|(?<=[a-z0-9])(?:Id|ID|Uuid|UUID|Guid)s?$")
+_SHORTEST_IN_TEXT = 3
+"""A shorter identifier would be found inside ordinary words."""
+
+Scalar = str | int
+
+
+class Identifiers:
+    """The recorded identifiers of one session and their counterparts in the twin.
+
+    A value counts as created where a call that may change something returns it, it never came up before, and either its
+    key is that of an identifier or a later call of the recording uses it under such a key. What stands at the same path
+    in the twin's result is its counterpart. Anything else that differs is a difference.
+    """
+
+    def __init__(self, calls: Sequence[CallLine], reading: Set[str]) -> None:
+        """`reading`: the tools that only read."""
+        self._calls = calls
+        self._reading = reading
+        self._used_later = [{value for name, value in _named(call.arguments) if is_id_name(name)} for call in calls]
+        # From the end: what any later call uses.
+        for number in range(len(calls) - 2, -1, -1):
+            self._used_later[number] |= self._used_later[number + 1]
+        self._used_later.append(set())
+        self._seen: set[Scalar] = set()
+        self._mapped: dict[Scalar, Scalar] = {}
+        self._number = -1
+
+    @property
+    def count(self) -> int:
+        return len(self._mapped)
+
+    def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The next recorded call's arguments, for the twin. Numbers are replaced under names of identifiers alone."""
+        self._number += 1
+        self._seen.update(_scalars(arguments))
+        return {key: self._replaced(value, key) for key, value in arguments.items()}
+
+    def learn(self, path: Sequence[Step], recorded: Any, twin: Any) -> bool:
+        """Whether two values that differ are one identifier: a known one, or one that this call created."""
+        if not _is_scalar(recorded) or type(recorded) is not type(twin):
+            return False
+        if recorded in self._mapped:
+            return bool(self._mapped[recorded] == twin)
+        name = next((step for step in reversed(path) if isinstance(step, str)), "")
+        is_identifier = recorded in self._used_later[self._number + 1] or is_id_name(name)
+        is_created = recorded not in self._seen and self._calls[self._number].tool not in self._reading
+        if not (is_identifier and is_created) or twin in self._mapped.values():
+            return isinstance(recorded, str) and self._in_text(recorded) == twin  # the same but for known identifiers
+        self._mapped[recorded] = twin
+        return True
+
+    def learn_text(self, recorded: str, twin: str) -> bool:
+        """The same for two texts of the same words, some of which are identifiers."""
+        ours, theirs = (re.split(r"([\w-]+)", text) for text in (recorded, twin))
+        if len(ours) != len(theirs):
+            return False
+        # Each word is looked at, also after one that differs: what is created beside it is needed later.
+        same = [one == other or self.learn((), one, other) for one, other in zip(ours, theirs, strict=True)]
+        return all(same)
+
+    def answered(self, result: Any) -> None:
+        """What a recorded result held is no longer new."""
+        self._seen.update(_scalars(result))
+
+    def _replaced(self, value: Any, name: str) -> Any:
+        if isinstance(value, Mapping):
+            return {key: self._replaced(one, str(key)) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self._replaced(one, name) for one in value]
+        if isinstance(value, str):
+            return self._mapped.get(value, self._in_text(value))
+        if _is_scalar(value) and is_id_name(name):
+            return self._mapped.get(value, value)
+        return value
+
+    def _in_text(self, text: str) -> str:
+        known = {
+            old: new for old, new in self._mapped.items() if isinstance(old, str) and len(old) >= _SHORTEST_IN_TEXT
+        }
+        if not known:
+            return text
+        longest_first = sorted(known, key=len, reverse=True)
+        pattern = rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])"
+        return re.sub(pattern, lambda match: str(known[match[0]]), text)
+
+
+def is_id_name(name: str) -> bool:
+    """Whether a key names an identifier: `id`, `order_id`, `orderId`, `uuid`."""
+    return _ID_NAME.search(name) is not None
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool) and value != ""
+
+
+def _scalars(value: Any) -> Iterator[Scalar]:
+    """Every text and whole number inside a JSON value, and every word of its texts."""
+    if isinstance(value, Mapping):
+        for one in value.values():
+            yield from _scalars(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _scalars(one)
+    elif _is_scalar(value):
+        yield value
+        if isinstance(value, str):
+            yield from re.findall(r"[\w-]+", value)
+
+
+def _named(value: Any, name: str = "") -> Iterator[tuple[str, Scalar]]:
+    """Every text and whole number inside a JSON value with the key it stands under."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _named(one, str(key))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _named(one, name)
+    elif _is_scalar(value):
+        yield name, value
+
+
+async def compare(
+    cassette: str | os.PathLike[str] | Cassette,
+    twin: WorldSource,
+    *,
+    ignore: Sequence[str] = (),
+    ignore_text: Sequence[str] = (),
+    map_ids: bool = True,
+    call_timeout_s: float = 30.0,
+) -> DivergenceReport:
+    """Replay every recorded session in a world of its own and compare what comes back.
+
+    `ignore`: paths of results that are not compared, such as `**.updated_at`; see `differences.Ignored`.
+    What was scrubbed from a recorded text counts as equal to anything.
+    `ignore_text`: regular expressions; what one matches in a text counts as equal. `map_ids`: identifiers that a
+    session created stand for those that the twin created at the same place.
+
+    Calls against the recorded schemas agree where both came back as errors: their words are those of whoever noticed.
+    Recorded calls without an answer, because the real tool broke, are not compared; they are counted. Where the twin
+    raises `ToolFailure`, the call does not agree and the session goes on. Raises `SourceError` for a file that is not
+    a cassette, a pattern that is not valid, and a setup that the twin does not take.
+    """
+    found = cassette if isinstance(cassette, Cassette) else Cassette.read(cassette)
+    comparison = _Comparison(found, list(twin.tools), ignore, _texts(ignore_text), map_ids, call_timeout_s)
+    for session in found.sessions:
+        setup = dict(session.setup) or None
+        async with twin.open_world(f"divergence/{session.name}", setup) as world:
+            await comparison.replay(session, world)
+    return comparison.report()
+
+
+class _Comparison:
+    def __init__(
+        self,
+        cassette: Cassette,
+        tools: Sequence[Tool],
+        ignore: Sequence[str],
+        ignore_text: Sequence[re.Pattern[str]],
+        map_ids: bool,
+        call_timeout_s: float,
+    ) -> None:
+        self._cassette = cassette
+        self._schemas = {tool.name: tool.output_schema for tool in cassette.header.tools}
+        recorded = {call.tool for call in cassette.calls}
+        self._twins = _by_recorded_name({*self._schemas, *recorded}, tools)
+        met = {twin.name for name, twin in self._twins.items() if name in self._schemas}
+        self._extra_tools = [tool.name for tool in tools if tool.name not in met]
+        self._ignore = {name: Ignored(ignore, name) for name in recorded}
+        self._ignore_text = ignore_text
+        self._map_ids = map_ids
+        self._timeout_s = call_timeout_s
+        self._by_tool = {tool.name: ToolDivergence(tool=tool.name) for tool in cassette.header.tools}
+        self._calls: list[CallDivergence] = []
+        self._mapped = 0
+        self._reading = {tool.name for tool in cassette.header.tools if tool.annotations.read_only}
+        self._checker = ArgumentChecker(cassette.header.tools)
+
+    async def replay(self, session: RecordedSession, world: World) -> None:
+        identifiers = Identifiers(session.calls, self._reading)
+        for call in session.calls:
+            arguments = identifiers.arguments(call.arguments)
+            counted = self._by_tool.setdefault(call.tool, ToolDivergence(tool=call.tool))
+            counted.calls += 1
+            counted.scrubbed_arguments += HIDDEN in canonical(call.arguments)
+            if call.result is None:
+                counted.without_answer += 1
+                continue
+            try:
+                twin = self._twins.get(call.tool)
+                answer: ToolResult | ToolFailure = await world.call(
+                    call.tool if twin is None else twin.name,
+                    arguments if self._map_ids else call.arguments,
+                    timeout_s=self._timeout_s,
+                )
+            except ToolFailure as failure:
+                answer = failure
+            self._note(session, call, call.result, answer, counted, identifiers)
+            identifiers.answered([call.result.text, call.result.structured])
+        self._mapped += identifiers.count
+
+    def _note(
+        self,
+        session: RecordedSession,
+        call: CallLine,
+        recorded: RecordedResult,
+        answer: ToolResult | ToolFailure,
+        counted: ToolDivergence,
+        identifiers: Identifiers,
+    ) -> None:
+        counted.compared += 1
+        failure = None
+        if isinstance(answer, ToolFailure):
+            counted.failures += 1
+            failure, found = f"{type(answer).__name__}: {answer}"[:500], []
+        else:
+            outcome = [*differences(recorded.is_error, answer.is_error, ("is_error",))]
+            counted.errors_agree += not outcome
+            # Mistakes against the schema are answered by whoever notices them first, each in its own words.
+            is_valid = call.tool in self._schemas and self._checker.problem(call.tool, call.arguments) is None
+            is_mistake = recorded.is_error and answer.is_error and not is_valid
+            values = [] if is_mistake else [*self._values(call.tool, recorded, answer, identifiers)]
+            counted.results_agree += not values and not outcome
+            found = [*outcome, *values]
+            if problem := _breaks_schema(answer, self._schemas.get(call.tool)):
+                counted.invalid_results += 1
+                found.append(problem)
+        if found or failure is not None:
+            divergence = CallDivergence(
+                session=session.name,
+                order=call.order,
+                tool=call.tool,
+                arguments=call.arguments,
+                differences=found,
+                failure=failure,
+            )
+            self._calls.append(divergence)
+
+    def _values(
+        self, tool: str, recorded: RecordedResult, answer: ToolResult, identifiers: Identifiers
+    ) -> Iterator[Difference]:
+        ignore = self._ignore[tool]
+
+        def same(path: Sequence[str | int], ours: Any, theirs: Any) -> bool:
+            if isinstance(ours, str) and isinstance(theirs, str):
+                ours, theirs = self._plain(ours), self._plain(theirs)
+                if ours == theirs or (HIDDEN in ours and scrubbed_pattern(ours).fullmatch(theirs)):
+                    return True
+            if not self._map_ids:
+                return False
+            if identifiers.learn(path, ours, theirs):
+                return True
+            return isinstance(ours, str) and isinstance(theirs, str) and identifiers.learn_text(ours, theirs)
+
+        if recorded.structured is not None or answer.structured is not None:
+            yield from differences(recorded.structured, answer.structured, ("structured",), ignore=ignore, same=same)
+        ours, theirs = json_in(recorded.text), json_in(answer.text)
+        if not (isinstance(ours, dict | list) and isinstance(theirs, dict | list)):
+            ours, theirs = recorded.text, answer.text
+        yield from differences(ours, theirs, ("text",), ignore=ignore, same=same)
+
+    def _plain(self, text: str) -> str:
+        for pattern in self._ignore_text:
+            text = pattern.sub("", text)
+        return text
+
+    def report(self) -> DivergenceReport:
+        for tool in self._cassette.header.tools:
+            counted = self._by_tool[tool.name]
+            theirs = self._twins.get(tool.name)
+            counted.is_missing = theirs is None
+            if theirs is not None:
+                counted.schema_differences = [*_schema_differences(tool, theirs)]
+        return DivergenceReport(
+            cassette=self._cassette.header.source,
+            sessions=len(self._cassette.sessions),
+            tools=list(self._by_tool.values()),
+            extra_tools=self._extra_tools,
+            calls=self._calls,
+            mapped_identifiers=self._mapped,
+        )
+
+
+def _by_recorded_name(recorded: Iterable[str], tools: Sequence[Tool]) -> dict[str, Tool]:
+    """The twin's tools by their names in the recording. Connected ones may be called otherwise than at their source
+    (see `mcp_bridge.guard.naming`), which the recording knows them by."""
+    by_name = {tool.name: tool for tool in tools}
+    at_source: dict[str, list[Tool]] = {}
+    for tool in tools:
+        at_source.setdefault(tool.name_at_source, []).append(tool)
+    found = {}
+    for name in recorded:
+        renamed = at_source.get(name, [])
+        if name in by_name or len(renamed) == 1:
+            found[name] = by_name.get(name) or renamed[0]
+    return found
+
+
+def _schema_differences(recorded: Tool, twin: Tool) -> Iterator[Difference]:
+    for name in ("input_schema", "output_schema", "description"):
+        yield from differences(getattr(recorded, name), getattr(twin, name), (name,))
+    yield from differences(recorded.annotations.model_dump(), twin.annotations.model_dump(), ("annotations",))
+
+
+def _breaks_schema(answer: ToolResult, schema: Mapping[str, Any] | None) -> Difference | None:
+    """Where a result of the twin is not valid against the recorded output schema."""
+    if schema is None or answer.is_error:
+        return None
+    try:
+        errors = schema_errors(compiled_schema(schema, is_known_valid=True), answer.structured)
+    except SchemaTimeout as timeout:
+        return Difference(path="output_schema", kind="type", twin=f"it could not be checked in time: {timeout}")
+    problem = min(errors, key=lambda one: one.json_path, default=None)
+    if problem is None:
+        return None
+    return Difference(path=f"output_schema at {problem.json_path}", kind="type", twin=problem.message[:300])
+
+
+def _texts(patterns: Sequence[str]) -> list[re.Pattern[str]]:
+    try:
+        return [re.compile(pattern) for pattern in patterns]
+    except re.error as error:
+        raise SourceError(f"ignore_text has a pattern that is not a valid regular expression: {error}") from error

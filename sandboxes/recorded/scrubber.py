@@ -1,0 +1,150 @@
+"""The scrubber, which keeps secrets out of a cassette.
+
+A secret is replaced as a whole or not at all: every place is found in the original text first, places that overlap are
+one, and only then `***` is put in. Nothing is cut before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+from mcp_bridge.access.redaction import HIDDEN
+from mcp_bridge.errors import SourceError
+
+_SHORTEST_SECRET = 6
+"""Shorter values of an environment (`1`, `true`) are words that stand everywhere."""
+
+_SECRET_NAME = re.compile(
+    r"secret|passw|passphrase|pwd|credential|cookie|bearer|authori[sz]ation|jwt"
+    r"|(api|access|private|signing|encryption|ssh|subscription|shared|master|service)[ _-]?keys?"
+    r"|(?<!next )(?<!prev )(?<!previous )(?<!page )(?<!continuation )(?<!sync )(?<!cursor )\btoken$"
+    r"|(api|access|auth|refresh|bearer|session) tokens$"
+)
+"""Narrower than for commands: `issue_key` and `next_page_token` are data, without which nothing could be replayed."""
+
+_ASSIGNMENT = re.compile(
+    r"(?P<name>[A-Za-z][\w.-]*)(?:\\*[\"'])?\s*[=:]\s*"
+    # In quotes, in quotes inside a JSON text, or one word.
+    r"(?:\"(?P<double>(?:[^\"\\]|\\.)*)\"|'(?P<single>[^']*)'|(?P<slashes>\\+)\"(?P<escaped>.*?)(?P=slashes)\""
+    r"|(?P<word>(?:[Bb]earer\s+|[Bb]asic\s+)?[^\s&;,\"'}<\\]+))"
+)
+_VALUES = ("double", "single", "escaped", "word")
+_FORMS = re.compile(
+    r"\b(?:[Bb]earer|[Bb]asic)\s+(?P<scheme>[A-Za-z0-9._~+/=-]{8,})"
+    r"|(?<=://)(?P<userinfo>[^/\s?#\"'@]+:[^/\s?#\"'@]+)(?=@)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
+    r"|\b(?:sk|pk|rk)[-_](?:[A-Za-z0-9]+[-_])*[A-Za-z0-9]{16,}"
+    r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bxox[abprs]-[\w-]{10,}"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bhf_[A-Za-z0-9]{20,}|\bAIza[\w-]{30,}",
+    flags=re.DOTALL,
+)
+
+
+class Scrubber:
+    """Replaces secrets in JSON values. `count`: how many places it has replaced so far."""
+
+    def __init__(self, secrets: Iterable[str] = (), patterns: Iterable[str] = ()) -> None:
+        """`secrets`: values that are known. `patterns`: regular expressions; what one matches is replaced.
+
+        Raises `SourceError` for a pattern that is not a valid regular expression or matches the empty text.
+        """
+        self._known = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
+        self._patterns = [_compiled(pattern) for pattern in patterns]
+        self.count = 0
+
+    def value(self, value: Any) -> Any:
+        """JSON with the secrets in its texts replaced, those in keys of objects included. A text or number under the
+        name of a secret is replaced as a whole."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.text(str(key)): self._named(str(key), one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(one) for one in value]
+        return value
+
+    def text(self, text: str) -> str:
+        """One text with its secrets replaced."""
+        return self._replaced(text, [*self._spans(text), *_assigned(text)])
+
+    def words(self, text: str) -> str:
+        """The same for a text that explains, in which `password: the new one` is not a secret."""
+        return self._replaced(text, self._spans(text))
+
+    def _replaced(self, text: str, spans: Iterable[tuple[int, int]]) -> str:
+        end, parts = 0, []
+        for start, stop in _united(spans):
+            parts += [text[end:start], HIDDEN]
+            end = stop
+            self.count += text[start:stop] != HIDDEN
+        return "".join([*parts, text[end:]])
+
+    def _named(self, name: str, value: Any) -> Any:
+        if _is_secret_name(name):
+            if isinstance(value, str | int | float) and not isinstance(value, bool) and value != "":
+                self.count += value != HIDDEN
+                return HIDDEN
+            if isinstance(value, list):
+                return [self._named(name, one) for one in value]
+        return self.value(value)
+
+    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
+        for secret in self._known:
+            start = text.find(secret)
+            while start >= 0:
+                yield start, start + len(secret)
+                start = text.find(secret, start + 1)
+        for pattern in self._patterns:
+            yield from (match.span() for match in pattern.finditer(text))
+        for match in _FORMS.finditer(text):
+            yield match.span(match.lastgroup or 0)
+
+
+def _assigned(text: str) -> Iterator[tuple[int, int]]:
+    """Values under the names of secrets: `password=...`, `"apiKey": "..."`."""
+    for match in _ASSIGNMENT.finditer(text):
+        if _is_secret_name(match["name"]):
+            yield next(match.span(group) for group in _VALUES if match[group] is not None)
+
+
+def _is_secret_name(name: str) -> bool:
+    words = re.sub(r"[^A-Za-z0-9]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).lower().strip()
+    return bool(_SECRET_NAME.search(words))
+
+
+def _united(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans sorted, those that overlap or touch as one."""
+    united: list[tuple[int, int]] = []
+    for start, stop in sorted(span for span in spans if span[0] < span[1]):
+        if united and start <= united[-1][1]:
+            united[-1] = (united[-1][0], max(stop, united[-1][1]))
+        else:
+            united.append((start, stop))
+    return united
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """A secret as it stands, and as it stands inside JSON and inside a URL."""
+    for form in (
+        secret,
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        quote(secret, safe=""),
+    ):
+        if len(form) >= _SHORTEST_SECRET and form != HIDDEN:
+            yield form
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise SourceError(f"--scrub {pattern!r} is not a valid regular expression: {error}") from error
+    if compiled.match(""):
+        raise SourceError(f"--scrub {pattern!r} matches the empty text and so everything; say what it must contain")
+    return compiled

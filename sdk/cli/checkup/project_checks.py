@@ -1,0 +1,241 @@
+"""Tools, tasks and verifier: what a training would stumble over, found by the functions that a training uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge import Toolset
+from mcp_bridge.errors import BridgeError
+
+from ...connecting import connect
+from ...errors import ConfigError, ToolbakeError
+from ...tasks import load_tasks
+from ...verifiers.expectations import AsExpected
+from .advice import Advice
+
+if TYPE_CHECKING:
+    from mcp_bridge.records import WorldKind
+
+    from ...progress import Progress
+    from ...records import Task
+    from ...verifiers import VerifierLike
+
+_MANY_TOKENS = 1500
+"""Of a prompt, by the tools alone. A small model loses its way in more, and every step pays for them."""
+_FEW_FAMILIES = 10
+_FEW_TASKS = 40
+_SHOWN = 4
+_SANDBOX = "docs/servers.md#worlds-in-your-own-server, or docs/sandboxes.md"
+
+
+async def check_tools(source: Any, model: str | None, handlers: Any, connect_timeout_s: float) -> list[Advice]:
+    """Do they connect, what do they cost, and does each rollout get a world of its own?"""
+    try:
+        async with connect(source, connect_timeout_s=connect_timeout_s, handlers=handlers) as toolset:
+            return await _connected(toolset, model)
+    except (BridgeError, OSError) as error:
+        return [Advice("tools", "problem", f"they cannot be used: {error}", f"correct the tools: {_first(error)}", 1)]
+
+
+async def _connected(toolset: Toolset, model: str | None) -> list[Advice]:
+    names = [tool.name for tool in toolset.tools]
+    found = [Advice("tools", "good", f"{len(names)} tools: {_listed(names, 12)}")]
+    for left in toolset.left_out:
+        found.append(Advice("tools", "advice", f"{left.tool} of {left.source} is left out: {left.reason}"))
+    if silent := [tool.name for tool in toolset.tools if not tool.description.strip()]:
+        fix = f"describe what {_listed(silent)} do, in the tools' docstrings: the model reads nothing else about them"
+        found.append(Advice("tools", "advice", f"without a description: {_listed(silent)}", fix, 45))
+    if live := [tool.name for tool in toolset.live_destructive]:
+        fix = (
+            f"give {_listed(live)} a simulated backend ({_SANDBOX}), record them (toolbake record), or deny them in "
+            'mcp.json: "toolbake": {"deny": [...]}'
+        )
+        found.append(
+            Advice("tools", "problem", f"destructive and live, which training refuses: {_listed(live)}", fix, 3)
+        )
+    only_reads = all(tool.annotations.read_only for tool in toolset.tools)
+    found += [_world(world, only_reads=only_reads) for world in toolset.worlds]
+    if not toolset.has_state:
+        fix = f"let the tools tell their state ({_SANDBOX}), so that success can be judged by what changed"
+        found.append(Advice("tools", "advice", "no world can tell its state, so final_state() cannot judge", fix, 35))
+    elif problem := await _differing_worlds(toolset):
+        fix = "make worlds with the same setup equal: take chance and time from the setup's seed"
+        found.append(Advice("tools", "problem", problem, fix, 6))
+    return [*found, _tokens(toolset, model)]
+
+
+def _world(world: WorldKind, *, only_reads: bool) -> Advice:
+    begins = {True: "fresh", False: "with what other rollouts left", None: "fresh only if no state is kept elsewhere"}
+    shown = f"{world.source}: the world of a rollout begins {begins[world.is_fresh]}"
+    if world.is_fresh or only_reads:
+        return Advice("tools", "good", shown)
+    if world.is_fresh is False:
+        fix = f"give each rollout of {world.source} a world of its own: {_SANDBOX}"
+        return Advice("tools", "advice", shown, fix, 4)
+    shared = f" ({'; '.join(world.shares)})" if world.shares else ""
+    fix = f"make sure that {world.source} keeps nothing that rollouts share{shared}, or give it worlds: {_SANDBOX}"
+    return Advice("tools", "advice", shown, fix, 30)
+
+
+async def _differing_worlds(toolset: Toolset) -> str:
+    """Why two fresh worlds are not equal; empty where they are, or where that cannot be tried."""
+    from ...synthesis.worlds import open_worlds
+
+    simulated = {tool.name for tool in toolset.simulated_tools}
+    if any(tool.name not in simulated for tool in toolset.tools):
+        return ""
+    try:
+        await open_worlds(toolset, [{}])
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def _tokens(toolset: Toolset, model: str | None) -> Advice:
+    from mcp_bridge.extras import missing_modules
+
+    from ..token_costs import count_tokens, open_renderer
+
+    if missing_modules("serve"):
+        return Advice("tools", "advice", "their tokens are not counted: that needs toolbake[serve]")
+    try:
+        costs = count_tokens(open_renderer(model), toolset.tools)
+    except ToolbakeError as error:
+        return Advice("tools", "problem", str(error), f"correct --model: {_first(error)}", 2)
+    shown = f"{costs.total} tokens of every prompt"
+    if costs.total > _MANY_TOKENS:
+        largest = sorted(costs.by_tool, key=lambda name: -costs.by_tool[name])
+        fix = (
+            f"shorten the descriptions of {_listed(largest, 3)} (see toolbake tools), or deny tools that no task needs"
+        )
+        return Advice("tools", "advice", shown, fix, 40)
+    return Advice("tools", "good", shown)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def check_task_file(
+    tasks: Any, source: Any, verifier: VerifierLike | None, connect_timeout_s: float, progress: Progress
+) -> list[Advice]:
+    """Do they load, are there enough families, do they say what the verifier compares, do their gold solutions hold?"""
+    try:
+        loaded = load_tasks(tasks)
+    except (ToolbakeError, OSError) as error:
+        return [Advice("tasks", "problem", str(error), f"correct the tasks: {_first(error)}", 5)]
+    found = _counted(loaded)
+    if isinstance(verifier, AsExpected):
+        try:
+            verifier.require_fields(loaded)
+        except ConfigError as error:
+            return [*found, Advice("tasks", "problem", str(error), f"correct the tasks: {_first(error)}", 5)]
+    if not any(task.demonstration for task in loaded):
+        fix = "add the calls that solve them: toolbake solve TOOLS --tasks requests.csv --to tasks.jsonl"
+        return [*found, Advice("tasks", "advice", "none has a demonstration: there is no warm start", fix, 28)]
+    return (
+        found
+        if source is None
+        else found + await _replayed(tasks, loaded, source, verifier, connect_timeout_s, progress)
+    )
+
+
+def _counted(tasks: Sequence[Task]) -> list[Advice]:
+    from ...trainer.config import TrainConfig
+    from ...trainer.sides import choose_sides
+
+    families = len({task.family for task in tasks})
+    found = [Advice("tasks", "good", f"{len(tasks)} tasks of {families} families")]
+    if len(tasks) < _FEW_TASKS:
+        fix = "make more tasks: toolbake synthesize TOOLS --to more.jsonl -n 100, or toolbake solve with more requests"
+        found.append(Advice("tasks", "advice", f"{len(tasks)} tasks are few; a hundred make a better model", fix, 26))
+    try:
+        sides = choose_sides(list(tasks), TrainConfig())
+    except ConfigError as error:
+        return [*found, Advice("tasks", "problem", str(error), f"give more families: {_first(error)}", 7)]
+    held = len({task.family for task in sides.heldout})
+    shown = f"held out: {len(sides.heldout)} tasks of {held} families; trained on: {len(sides.train)} tasks"
+    if held < _FEW_FAMILIES:
+        fix = (
+            f"hold out at least {_FEW_FAMILIES} families, for an interval worth reading: add tasks of new families, "
+            "or --set evaluation.heldout=0.4"
+        )
+        return [*found, Advice("tasks", "advice", shown, fix, 27)]
+    return [*found, Advice("tasks", "good", shown)]
+
+
+async def _replayed(
+    tasks: Any,
+    loaded: Sequence[Task],
+    source: Any,
+    verifier: VerifierLike | None,
+    connect_timeout_s: float,
+    progress: Progress,
+) -> list[Advice]:
+    from ...synthesis.task_checks import check_tasks_async
+
+    try:
+        checked = await check_tasks_async(
+            source, tasks, verifier=verifier, connect_timeout_s=connect_timeout_s, progress=progress
+        )
+    except ConfigError as error:
+        return [Advice("tasks", "advice", f"their gold solutions were not replayed: {_first(error)}")]
+    except BridgeError as error:
+        fix = f"correct the tools: {_first(error)}"
+        return [Advice("tasks", "problem", f"their gold solutions could not be replayed: {error}", fix, 8)]
+    found = [Advice("tasks", "good", f"{len(checked.tasks)} of {len(loaded)} gold solutions were replayed and hold")]
+    for problem in checked.problems[:_SHOWN]:
+        # Training takes a request that says too little or too much; a gold solution that fails it refuses.
+        wording = problem.what.startswith("the request says")
+        fix = f"correct {problem.where}: {_first(problem.what)}"
+        found.append(Advice("tasks", "advice" if wording else "problem", str(problem), fix, 8))
+    if (more := len(checked.problems) - _SHOWN) > 0:
+        fix = f"correct the other {more} tasks; toolbake synthesize TOOLS --check FILE names each"
+        found.append(Advice("tasks", "problem", f"and {more} more do not hold", fix, 8))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+async def check_reward(
+    verifier: VerifierLike, tasks: Any, source: Any, reach: tuple[Any, float], progress: Progress
+) -> list[Advice]:
+    """Do policies that do nothing useful earn the verifier's reward?"""
+    from ...probing.probes import probe_async
+
+    try:
+        report = await probe_async(
+            source, tasks, verifier, most_tasks=8, handlers=reach[0], connect_timeout_s=reach[1], progress=progress
+        )
+    except (ToolbakeError, BridgeError) as error:
+        fix = f"correct what stopped it: {_first(error)}"
+        return [Advice("verifier", "problem", f"it could not be probed: {error}", fix, 9)]
+    shown = f"{len(report.rollouts)} degenerate rollouts on {report.tasks} tasks, {len(report.findings)} rewarded"
+    found = [Advice("verifier", "good", shown)]
+    if report.findings:
+        names = list(dict.fromkeys(finding.probe.name for finding in report.findings))
+        fix = (
+            f"make the verifier refuse what {_listed(names)} do: look at state, calls and answer together, as "
+            f"sdk.verifiers.as_expected() does; or where one is right, allow it: --set 'probes.allow=[\"{names[0]}\"]'"
+        )
+        found = [Advice("verifier", "problem", f"{shown}: {report.findings[0]}", fix, 9)]
+    if report.partly:
+        found.append(Advice("verifier", "advice", report.partial_credit))
+    if report.unscored:
+        failed = next(rollout.failure for rollout in report.rollouts if rollout.failure is not None)
+        fix = f"correct the verifier, the tools or the tasks: {_first(failed.message)}"
+        found.append(Advice("verifier", "problem", f"{report.unscored} could not be scored: {failed.message}", fix, 9))
+    if report.not_called:
+        live = _listed(report.not_called)
+        found.append(Advice("verifier", "good", f"the probes called no tools that are live: {live} were left alone"))
+    return found
+
+
+def _listed(names: Sequence[str], most: int = _SHOWN) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _first(error: object) -> str:
+    """The first line, without what follows: the whole message is in the report."""
+    return str(error).strip().splitlines()[0][:200]

@@ -1,0 +1,125 @@
+"""`toolbake doctor`: is everything ready for a training, and what is to be done first?"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...errors import ToolbakeError
+from ..failing import clean_errors
+from ..options import AsJson, Command, ConnectTimeout, Debug, HandlersName, LocalModel, Quiet, Tools
+
+if TYPE_CHECKING:
+    from ...progress import Progress
+    from ..checkup.advice import Advice, Checkup
+
+TaskFile = Annotated[
+    str | None,
+    typer.Option("--tasks", metavar="FILE", show_default="none", help="The tasks to train on, checked too."),
+]
+VerifierOfRun = Annotated[
+    str | None,
+    typer.Option(
+        "--verifier",
+        metavar="FILE.py:NAME|expected",
+        show_default="none",
+        help="The verifier, checked too: gold solutions must earn its reward, and degenerate policies must not.",
+    ),
+]
+
+
+def doctor(
+    tools: Tools = None,
+    *,
+    command: Command = None,
+    tasks: TaskFile = None,
+    verifier: VerifierOfRun = None,
+    model: LocalModel = None,
+    handlers: HandlersName = None,
+    connect_timeout: ConnectTimeout = 20.0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Check all that a training needs, and say what to do, what matters most first.
+
+    Without arguments: cores, memory, disk, GPU, extras and versions. With TOOLS: whether they connect, what training
+    refuses, whether each rollout gets a fresh world that can tell its state, and what the tools cost in tokens. With
+    --tasks: whether they load, how many families there are, and whether their gold solutions hold. With --verifier:
+    whether policies that do not do the task earn its reward. Nothing live that could change something is called.
+
+    Exit codes: 0 nothing must be fixed, 1 something must.
+
+    Examples:
+      toolbake doctor
+      toolbake doctor mcp.json --tasks tasks.jsonl --verifier expected
+    """
+    with clean_errors(debug):
+        from ..options import progress_of
+        from ..process import quiet_libraries
+        from ..sources import load_handlers
+
+        quiet_libraries()
+        asked = load_handlers(handlers)
+        with contextlib.redirect_stdout(sys.stderr):  # what tools and verifiers print
+            found = examine((tools, command), tasks, verifier, model, (asked, connect_timeout), progress_of(quiet))
+        typer.echo(found.as_json() if as_json else str(found))
+        if found.problems:
+            raise typer.Exit(1)
+
+
+def examine(
+    words: tuple[str | None, str | None],
+    tasks: str | None,
+    verifier: str | None,
+    model: str | None,
+    reach: tuple[Any, float],
+    progress: Progress,
+) -> Checkup:
+    """Every check that these arguments allow. What cannot be loaded is a finding, and the other checks go on."""
+    import anyio
+
+    from ..checkup.advice import Advice, Checkup
+    from ..checkup.machine_checks import check_machine, check_packages
+    from ..checkup.project_checks import check_reward, check_task_file, check_tools
+
+    found = [*check_machine(model), *check_packages(model)]
+    missing = {"tools": words == (None, None), "tasks": tasks is None, "verifier": verifier is None}
+    source, prompts, judge = (_loaded(area, words, tasks, verifier, found) for area in missing)
+    if source is not None:
+        found += anyio.run(check_tools, source, model, *reach)
+    unusable = any(one.worth == 1 and one.level == "problem" for one in found)
+    if prompts is not None:
+        found += anyio.run(check_task_file, prompts, None if unusable else source, judge, reach[1], progress)
+    if judge is not None and prompts is not None and source is not None and not unusable:
+        found += anyio.run(check_reward, judge, prompts, source, reach, progress)
+    if any(missing.values()):
+        wanted = {"tools": "TOOLS", "tasks": "--tasks FILE", "verifier": "--verifier FILE.py:NAME"}
+        fix = (
+            f"give {', '.join(wanted[area] for area, lacks in missing.items() if lacks)} to this command, to check them"
+        )
+        found.append(
+            Advice("project", "advice", f"not checked: {', '.join(a for a, m in missing.items() if m)}", fix, 90)
+        )
+    return Checkup(found)
+
+
+def _loaded(
+    area: str, words: tuple[str | None, str | None], tasks: str | None, verifier: str | None, found: list[Advice]
+) -> Any:
+    """Tools, tasks or verifier as the functions of `sdk` take them; None, and a finding, where that cannot be."""
+    from ..checkup.advice import Advice
+    from ..sources import load_verifier, task_source, tool_source
+
+    try:
+        if area == "tools":
+            return tool_source(*words) if words != (None, None) else None
+        if area == "tasks":
+            return task_source(tasks) if tasks is not None else None
+        return load_verifier(verifier) if verifier is not None else None
+    except ToolbakeError as error:
+        found.append(Advice(area, "problem", str(error), f"correct the {area}: {error}", 1 if area == "tools" else 5))
+        return None

@@ -1,0 +1,354 @@
+"""`toolbake record`, `replay` and `divergence`: a recording of a real MCP server, served, and compared with a twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..failing import clean_errors
+from ..options import MODEL_PANEL, Command, ConnectTimeout, Debug, Endpoint, EndpointKey, Tools, finite, http_port
+
+if TYPE_CHECKING:
+    from sandboxes.divergence import DivergenceReport
+
+CassetteFile = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="FILE",
+        show_default=False,
+        help="The cassette, a .jsonl file. One that holds a recording of the same tools is gone on with.",
+    ),
+]
+Port = Annotated[
+    int | None,
+    http_port("Serve clients at http://127.0.0.1:PORT/mcp, each with a session of its own, until Ctrl-C."),
+]
+ServerName = Annotated[
+    str | None,
+    typer.Option(
+        "--server", metavar="NAME", show_default="the only one", help="Which server of an mcp.json with several."
+    ),
+]
+Scrub = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scrub",
+        metavar="REGEX",
+        show_default="none",
+        help="Replace what this regular expression matches by ***, beside the secrets found without it. May be "
+        "given several times.",
+    ),
+]
+Recording = Annotated[
+    str, typer.Argument(metavar="CASSETTE", show_default=False, help="A file that `toolbake record` wrote.")
+]
+ReplayPort = Annotated[
+    int | None,
+    http_port("Serve clients at http://127.0.0.1:PORT/mcp, each session with a world of its own, until Ctrl-C."),
+]
+Unseen = Annotated[
+    str,
+    typer.Option(
+        "--unseen",
+        metavar="error|nearest|model",
+        help="What comes back for a call that was never recorded: an error, the answer to the nearest recorded call, "
+        "or what the model behind --endpoint makes up.",
+    ),
+]
+NearestAtLeast = Annotated[
+    float,
+    typer.Option(
+        "--nearest-at-least",
+        min=0.0,
+        max=1.0,
+        callback=finite,
+        help="How near a call must be for --unseen nearest.",
+    ),
+]
+Reads = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reads",
+        metavar="TOOL",
+        show_default="those that say so",
+        help="A tool that only reads, whatever it says of itself; may hold * and ?. May be given several times.",
+    ),
+]
+Writes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--writes",
+        metavar="TOOL",
+        show_default="those that do not say that they only read",
+        help="A tool that changes something, whatever it says of itself; may hold * and ?. May be given several times.",
+    ),
+]
+ErrorsChange = Annotated[
+    bool, typer.Option("--errors-change", help="Calls that came back with an error may have changed something, too.")
+]
+SimulatingModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        show_default="none",
+        rich_help_panel=MODEL_PANEL,
+        help="The model's name at --endpoint.",
+    ),
+]
+Twin = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TWIN",
+        show_default="the recorded twin of CASSETTE itself",
+        help="What is compared with it: a Python object, file.py:name (a sandbox, functions), an mcp.json, or the "
+        "URL of a server.",
+    ),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore",
+        metavar="PATH",
+        show_default="none",
+        help="A path in results that is not compared, such as '**.updated_at' (anywhere) or "
+        "'get_order:structured.items.*.price' (of one tool). May be given several times.",
+    ),
+]
+IgnoreText = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore-text",
+        metavar="REGEX",
+        show_default="none",
+        help="What this regular expression matches in texts counts as equal. May be given several times.",
+    ),
+]
+KeepIds = Annotated[
+    bool,
+    typer.Option("--keep-ids", help="Compare identifiers as they are, also those that a session has created itself."),
+]
+AtLeast = Annotated[
+    float | None,
+    typer.Option(
+        "--at-least",
+        metavar="SHARE",
+        min=0.0,
+        max=1.0,
+        callback=finite,
+        show_default="all results, errors and schemas",
+        help="The share of results that must agree for exit code 0.",
+    ),
+]
+JsonFile = Annotated[
+    str | None,
+    typer.Option(
+        "--json", metavar="FILE", show_default="none", help="Write the whole report as JSON, with every difference."
+    ),
+]
+
+
+def unseen_policy(
+    unseen: str, model: str | None, endpoint: str | None, api_key_env: str | None, *, say: Callable[[str], None]
+) -> Any:
+    """What `RecordedTwin` takes as `unseen`. Raises `ConfigError` for options that do not fit each other."""
+    from sandboxes.recorded import SimulatedAnswers
+
+    from ...errors import ConfigError
+    from ..sources import model_source
+
+    if unseen not in ("error", "nearest", "model"):
+        raise ConfigError(f"--unseen is {unseen!r}; choose error, nearest or model")
+    if unseen != "model":
+        if model is not None or endpoint is not None or api_key_env is not None:
+            raise ConfigError("--endpoint, --model and --api-key-env do nothing without --unseen model")
+        return unseen
+    if endpoint is None:
+        raise ConfigError("--unseen model needs --endpoint and --model: who is to make the answers up")
+    return SimulatedAnswers(**model_source(model, endpoint, api_key_env, say=say))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def record(
+    tools: Tools = None,
+    *,
+    command: Command = None,
+    to: CassetteFile,
+    http: Port = None,
+    server: ServerName = None,
+    scrub: Scrub = None,
+    connect_timeout: ConnectTimeout = 60.0,
+    debug: Debug = False,
+) -> None:
+    """Record a real MCP server while any MCP client uses it.
+
+    The recorder stands between the two: put `toolbake record ...` where the client's settings have the server's own
+    command. Every call is written to the cassette as it happens, with its result, and without secrets: the values of
+    the server's environment and headers, what stands under names such as `password` or `apiKey`, and keys of well-known
+    forms. Read the file before you share it: a secret in plain words is found by --scrub alone.
+
+    A cassette replays as a twin, without the server (`sandboxes.recorded.RecordedTwin`), and says how far any other
+    twin is from the real thing (`toolbake divergence`).
+
+    Examples:
+      toolbake record mcp.json --to orders.jsonl
+      toolbake record --command 'npx server-filesystem notes' --to files.jsonl --scrub '/tmp/[^/"]+'
+      toolbake record https://orders.example/mcp --to orders.jsonl --http 8765
+    """
+    with clean_errors(debug):
+        import anyio
+
+        from sandboxes.recorded import serve_recorder
+
+        from ..sources import tool_source
+
+        source = tool_source(tools, command)
+
+        def say(text: str) -> None:
+            typer.echo(text, err=True)  # stdout is the protocol's
+
+        async def serve() -> None:
+            await serve_recorder(
+                source,
+                to,
+                port=http,
+                server=server,
+                scrub=tuple(scrub or ()),
+                connect_timeout_s=connect_timeout,
+                say=say,
+            )
+
+        anyio.run(serve)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def replay(
+    cassette: Recording,
+    *,
+    http: ReplayPort = None,
+    unseen: Unseen = "error",
+    nearest_at_least: NearestAtLeast = 0.6,
+    reads: Reads = None,
+    writes: Writes = None,
+    errors_change: ErrorsChange = False,
+    endpoint: Endpoint = None,
+    model: SimulatingModel = None,
+    api_key_env: EndpointKey = None,
+    debug: Debug = False,
+) -> None:
+    """Serve a recording as an MCP server, for any MCP client, without the real one.
+
+    Calls are matched by tool, arguments and what was changed before. Each session of a client begins where the
+    recording began, and toolbake itself opens a world for each rollout. What was never recorded is an error, the answer
+    to the nearest recorded call, or made up by a model. At the end stderr tells how many calls were answered how.
+
+    Examples:
+      toolbake replay orders.jsonl
+      toolbake replay orders.jsonl --http 8765 --unseen nearest --reads 'get_*'
+      toolbake replay orders.jsonl --unseen model --endpoint http://127.0.0.1:8000/v1 --model Qwen/Qwen3-4B
+    """
+    with clean_errors(debug):
+        import anyio
+
+        from sandboxes.recorded import RecordedTwin, serve_replay
+
+        def say(text: str) -> None:
+            typer.echo(text, err=True)  # stdout is the protocol's
+
+        twin = RecordedTwin(
+            cassette,
+            unseen=unseen_policy(unseen, model, endpoint, api_key_env, say=say),
+            reads=tuple(reads or ()),
+            writes=tuple(writes or ()),
+            errors_change=errors_change,
+            nearest_at_least=nearest_at_least,
+        )
+
+        async def serve() -> None:
+            await serve_replay(twin, port=http, say=say)
+
+        anyio.run(serve)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+DIVERGES = 3
+
+
+def divergence(
+    cassette: Recording,
+    twin: Twin = None,
+    *,
+    command: Command = None,
+    ignore: Ignore = None,
+    ignore_text: IgnoreText = None,
+    keep_ids: KeepIds = False,
+    at_least: AtLeast = None,
+    json_file: JsonFile = None,
+    connect_timeout: ConnectTimeout = 20.0,
+    debug: Debug = False,
+) -> None:
+    """Replay recorded real sessions against a twin, and report tool by tool how often it answers the same.
+
+    Each recorded session gets a world of its own. Its calls are made in their order, and results, errors and schemas
+    are compared, path by path. Identifiers that a session created (an order it placed) may be others in the twin; they
+    are followed through the later calls. The report is Markdown on stdout.
+
+    Exit codes: 0 it agrees, 1 an error, 3 it does not.
+
+    Examples:
+      toolbake divergence orders.jsonl twin.py:orders --ignore '**.updated_at'
+      toolbake divergence files.jsonl --command 'npx server-filesystem notes' --json report.json
+    """
+    with clean_errors(debug):
+        from ..process import quiet_libraries
+
+        quiet_libraries()
+        reach: dict[str, Any] = {"map_ids": not keep_ids, "connect_timeout_s": connect_timeout}
+        report = _compared(cassette, twin, command, ignore or [], ignore_text or [], **reach)
+        typer.echo(report.to_markdown(), nl=False)  # first: a file that cannot be written does not cost the report
+        if json_file is not None:
+            Path(json_file).write_text(report.to_json() + "\n", encoding="utf-8")
+        agrees = report.agrees if at_least is None else report.agreement >= at_least
+        if not agrees:
+            raise typer.Exit(DIVERGES)
+
+
+def _compared(
+    cassette: str,
+    twin: str | None,
+    command: str | None,
+    ignore: list[str],
+    ignore_text: list[str],
+    *,
+    map_ids: bool,
+    connect_timeout_s: float,
+) -> DivergenceReport:
+    import anyio
+
+    from sandboxes.divergence import compare
+    from sandboxes.recorded import Cassette, RecordedTwin
+
+    from ...connecting import connect
+    from ..sources import tool_source
+
+    recording = Cassette.read(cassette)
+    own = twin is None and command is None
+    source: Any = RecordedTwin(recording) if own else tool_source(twin, command)
+
+    async def run() -> DivergenceReport:
+        if own:
+            # Not through the bridge, which would answer mistakes in its own words.
+            return await compare(recording, source, ignore=ignore, ignore_text=ignore_text, map_ids=map_ids)
+        async with connect(source, connect_timeout_s=connect_timeout_s, max_result_chars=10_000_000) as toolset:
+            return await compare(recording, toolset, ignore=ignore, ignore_text=ignore_text, map_ids=map_ids)
+
+    return anyio.run(run)

@@ -1,0 +1,298 @@
+"""`distill`: verified rollouts of one policy as a supervised data set for another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge import Handlers
+from mcp_bridge.extras import require_extra
+from mcp_bridge.guard.permissions import warn_of
+from mcp_bridge.records import Tool
+
+from .connecting import connect
+from .errors import ConfigError
+from .policies.model_source import ModelSource, check_model_source, model_label, open_agent
+from .policies.protocol import Sampling
+from .policies.tool_prompt import shown_tools
+from .progress import Progress, Silent
+from .records import Rollout, Task
+from .rollouts.engine import RolloutEngine
+from .rollouts.episode import Job
+from .rollouts.limits import Limits
+from .rollouts.seeds import derive_seed
+from .tasks import load_tasks
+from .traces.atomic_files import make_folder, require_space, write_bytes
+from .traces.identity import tools_identity
+from .traces.run_folder import RunFolder
+from .verifiers import VerifierLike, check_verifier
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+@dataclass
+class Selection:
+    """The rollouts that were kept, and how many were not, and why."""
+
+    kept: list[Rollout] = field(default_factory=list)
+    unscored: int = 0
+    not_verified: int = 0
+    not_json: int = 0
+    """Verified, but with text or numbers that JSON has not, and tokenizers and data sets with it: half a surrogate
+    pair, or `nan` in the arguments of a call. A model can write both."""
+    duplicates: int = 0
+    beyond_per_task: int = 0
+
+    @property
+    def seen(self) -> int:
+        left_out = self.unscored + self.not_verified + self.not_json + self.duplicates + self.beyond_per_task
+        return len(self.kept) + left_out
+
+
+def select(rollouts: Iterable[Rollout], *, threshold: float, per_task: int) -> Selection:
+    """Rollouts that reached `threshold`, no two alike, at most `per_task` of one task: the shortest of them.
+
+    Two rollouts are alike when the same was asked, called with the same arguments, and answered.
+    """
+    selection = Selection()
+    by_task: dict[str, dict[str, Rollout]] = {}
+    for rollout in rollouts:
+        if not rollout.scored or rollout.verdict is None:
+            selection.unscored += 1
+        elif rollout.verdict.score < threshold:
+            selection.not_verified += 1
+        elif not _fits_json(rollout):
+            selection.not_json += 1
+        else:
+            distinct = by_task.setdefault(rollout.task.id, {})
+            key = content_key(rollout)
+            if key in distinct:
+                selection.duplicates += 1
+            else:
+                distinct[key] = rollout
+    for distinct in by_task.values():
+        shortest = sorted(
+            distinct.values(),
+            key=lambda rollout: (rollout.turns, sum(len(m.content) for m in rollout.messages if m.role == "assistant")),
+        )
+        selection.kept += shortest[:per_task]
+        selection.beyond_per_task += max(0, len(shortest) - per_task)
+    return selection
+
+
+def content_key(rollout: Rollout) -> str:
+    """The same for rollouts that would teach the same: spaces, call ids and tool results do not count."""
+    said: list[Any] = []
+    for message in rollout.messages:
+        if message.role != "tool":
+            calls = [[call.name, call.arguments] for call in message.tool_calls]
+            said.append([message.role, " ".join(message.content.split()), calls])
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def example(rollout: Rollout, tools: Sequence[Tool], *, licence: str, run: str) -> dict[str, Any]:
+    """One line of the data set: TRL's conversational format, with where it comes from.
+
+    `tools` is JSON text, as TRL reads it: a table of schemas of different shapes would get every field of each.
+    """
+    versions = [version for row in rollout.rows for version in row.versions if version >= 0]
+    return {
+        "messages": [_plain(message.as_openai()) for message in rollout.messages],
+        "tools": json.dumps([tool.as_openai() for tool in tools], ensure_ascii=False),
+        "license": licence,
+        "origin": {
+            "run": run,
+            "rollout": rollout.id,
+            "task": rollout.task.id,
+            "policy": rollout.policy,
+            "tool_prompt": rollout.tool_prompt,
+            "weights_version": max(versions) if versions else None,
+            "score": rollout.verdict.score if rollout.verdict is not None else None,
+        },
+    }
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as an object, which chat templates want, where OpenAI's format has them as text."""
+    for call in message.get("tool_calls", ()):
+        call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    return message
+
+
+def _fits_json(rollout: Rollout) -> bool:
+    messages = [message.model_dump() for message in rollout.messages]
+    try:
+        json.dumps(messages, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):  # a `UnicodeEncodeError` is a ValueError
+        return False
+    return True
+
+
+STAGES = ("grpo", "evaluation")
+"""Where a run's rollouts are taken from unless said otherwise. Those of a training run's measurements are not among
+them: they are of held-out tasks, and who trains on these can no longer measure on them."""
+
+
+@dataclass(frozen=True)
+class DistilledData:
+    """The data set that was written. Example: `SFTTrainer(train_dataset=data.dataset(), ...)`"""
+
+    path: Path
+    selection: Selection
+
+    def __str__(self) -> str:
+        s = self.selection
+        return (
+            f"{len(s.kept)} examples of {s.seen} rollouts in {self.path}; left out: {s.not_verified} not verified, "
+            f"{s.unscored} unscored, {s.not_json} that JSON cannot hold, {s.duplicates} duplicates, "
+            f"{s.beyond_per_task} beyond those wanted of a task"
+        )
+
+    def dataset(self) -> Dataset:
+        """As TRL's `SFTTrainer` takes it."""
+        require_extra("train", "DistilledData.dataset", ConfigError)
+        from datasets import Dataset
+
+        # Not splitlines(): that also breaks at characters such as U+2028, which JSON allows inside strings.
+        lines = self.path.read_text(encoding="utf-8").split("\n")
+        rows = [json.loads(line) for line in lines if line]
+        # As JSON columns: tables of one shape would fill every call with the arguments of all tools.
+        return Dataset.from_list(rows, on_mixed_types="use_json")
+
+
+async def distill_async(
+    run: str | Path | None = None,
+    *,
+    tools: Any,
+    to: str | Path,
+    licence: str,
+    prompts: Any = None,
+    verifier: VerifierLike | None = None,
+    model: ModelSource = None,
+    stage: str | None = None,
+    samples: int = 4,
+    temperature: float = 1.0,
+    threshold: float = 1.0,
+    per_task: int = 1,
+    limits: Limits | Mapping[str, Any] | None = None,
+    handlers: Handlers | None = None,
+    connect_timeout_s: float = 20.0,
+    concurrency: int = 64,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> DistilledData:
+    """Write verified rollouts as a supervised data set (JSON lines in TRL's conversational format).
+
+    Either of a finished `run` (its folder; `stage` names which rollouts, by default those of GRPO or of an
+    evaluation), or new ones: `prompts`, `verifier` and a `model` (a `ModelSource` of `sdk.policies.model_source`) that
+    plays each task `samples` times. `tools` are the ones the rollouts were made with.
+
+    `licence`: under which the examples may be used; written into each. `threshold`: the least score. `per_task`: at
+    most so many distinct examples of one task, the shortest.
+
+    Raises `ConfigError` where the arguments do not fit together, the tools are others than the run's, or nothing is
+    left to write; `to` is then not touched.
+    """
+    path = Path(to)
+    _check_source(run, prompts, verifier, model, stage)
+    _check_wanted(licence, samples, per_task, threshold, path)
+    bounds = Limits.of(limits)
+    async with connect(
+        tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
+    ) as source:
+        if run is not None:
+            rollouts, name = _of_run(Path(run), stage, tools_identity(source.specs, source.tools))
+        else:
+            check_model_source(model)
+            warn_of(source.live_destructive)
+            name = model_label(model) or "the embedded model"
+            async with open_agent(model, rows=concurrency) as agent:
+                engine = RolloutEngine(
+                    agent=agent, source=source, verifier=verifier, limits=bounds, concurrency=concurrency
+                )
+                jobs = _jobs(load_tasks(prompts), samples, seed)
+                sampling = Sampling(temperature=temperature, max_tokens=bounds.max_turn_tokens)
+                with (progress or Silent()).track("distilling", len(jobs)) as step:
+                    rollouts = await engine.run(jobs, sampling=sampling, on_rollout=lambda _: step.advance())
+        shown = source.tools
+    selection = select(rollouts, threshold=threshold, per_task=per_task)
+    if not selection.kept:
+        raise ConfigError(
+            f"none of {selection.seen} rollouts can be used: {selection.not_verified} are below {threshold:g}, "
+            f"{selection.unscored} are unscored, {selection.not_json} hold what JSON cannot. "
+            "Lower `threshold`, or take a policy that solves some of the tasks."
+        )
+    lines = []
+    for rollout in selection.kept:
+        # Who learns from the example is shown the same of the tools as the policy was.
+        seen = shown_tools(rollout.tools_of(shown), rollout.tool_prompt)
+        lines.append(json.dumps(example(rollout, seen, licence=licence, run=name), ensure_ascii=False) + "\n")
+    data = "".join(lines).encode()
+    require_space(path.parent, len(data))
+    make_folder(path.parent)
+    write_bytes(path, data)  # whole: a file that is there is not written over
+    return DistilledData(path, selection)
+
+
+def _jobs(tasks: Sequence[Task], samples: int, seed: int) -> list[Job]:
+    return [
+        Job(
+            id=f"distill/{task.id}/{number}",
+            task=task,
+            seed=derive_seed(seed, "distill", 0, task.id, number),
+            group=task.id,
+        )
+        for task in tasks
+        for number in range(samples)
+    ]
+
+
+def _check_source(
+    run: str | Path | None, prompts: Any, verifier: VerifierLike | None, model: ModelSource, stage: str | None
+) -> None:
+    if (run is None) == (prompts is None):
+        raise ConfigError("give the folder of a finished `run`, or `prompts` to play: exactly one of them")
+    if run is None:
+        if verifier is None:
+            raise ConfigError("new rollouts need a `verifier`; only what it passes is taught")
+        check_verifier(verifier)
+        if stage is not None:
+            raise ConfigError(f"`stage` is {stage!r} and does nothing without a `run`; leave it out")
+    elif verifier is not None:
+        raise ConfigError("`verifier` does nothing beside `run`, whose rollouts have their verdicts; leave it out")
+    elif model is not None:
+        raise ConfigError("`model` does nothing beside `run`, whose rollouts are there already; leave it out")
+
+
+def _check_wanted(licence: str, samples: int, per_task: int, threshold: float, path: Path) -> None:
+    if not licence.strip():
+        raise ConfigError('`licence` is empty; name what the examples may be used under, for example "apache-2.0"')
+    for name, value in (("samples", samples), ("per_task", per_task)):
+        if value < 1:
+            raise ConfigError(f"{name} is {value}; it must be 1 or more")
+    if not math.isfinite(threshold):
+        raise ConfigError(f"threshold is {threshold}; give the least score of an example, such as 1.0")
+    if path.exists():
+        raise ConfigError(f"{path} exists already; give another path, or remove it first")
+
+
+def _of_run(run: Path, stage: str | None, tools: dict[str, Any]) -> tuple[list[Rollout], str]:
+    """The rollouts of a stage, and the run's fingerprint."""
+    with RunFolder.open_to_read(run) as folder:
+        there = folder.rollout_stages()
+        chosen = stage or next((name for name in STAGES if name in there), None)
+        if chosen is None or chosen not in there:
+            raise ConfigError(f"{run} has no rollouts of the stage {chosen or ' or '.join(STAGES)!r}; it has {there}")
+        made_with = folder.config.get("tools", {}).get("digest")
+        if made_with is not None and made_with != tools["digest"]:
+            raise ConfigError(
+                f"the tools given are not those of {run}: names, descriptions or schemas differ. Give the same tools, "
+                "so that the examples show what the policy saw."
+            )
+        return folder.read_rollouts(chosen), folder.fingerprint

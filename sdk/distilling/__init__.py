@@ -1,1 +1,0 @@
-"""Verified rollouts of one policy as a supervised data set for another."""

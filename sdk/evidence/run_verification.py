@@ -1,0 +1,520 @@
+"""Verification of a run: everything that its evidence holds, recomputed and compared with the folder; its signature."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.ledger import digest_arguments, digest_text
+
+from ..errors import ConfigError, RunFolderError
+from ..rollouts.tree import parent_and_turn
+from ..traces.atomic_files import file_sha256, json_file, read_json, write_bytes
+from ..traces.run_info import CALLS
+from ..verifiers import VerifierLike, check_verifier, verifier_identity, verifier_name
+from ..verifiers.verifier import judges_groups
+from .canonical import START, canonical, digest, numbered_lines, parse, sha256
+from .chained_file import Entry, Finding, Verification, call_entry, evidence_entry, read_chain
+from .evidence_log import EVIDENCE, ROOT, read_root
+from .expected_run import Expected, compare_rollouts, replay
+from .rescoring import rescore
+from .saved_weights import compare_file, compare_files, compare_folders, compare_weights
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+    from ..judging.audit_examples import AuditCall
+
+
+AUDIT, AUDITED = "audit", "grpo"
+"""The stages of the audits and of what they are about."""
+_TASK = "audit/"
+
+
+def audit_verifier_of(info: dict[str, Any]) -> AuditCall | None:
+    """What judged the audits of a run; None where it has none. `info`: its `run.json`."""
+    from ..judging import audit_call  # which loads what asks a model
+
+    try:
+        recorded = info["config"]["verifiers"][AUDIT]
+    except (KeyError, TypeError):
+        return None
+    verifier = audit_call()
+    return verifier if verifier_identity(verifier) == recorded else None
+
+
+def wrong_golds(path: Path, info: dict[str, Any]) -> list[Finding]:
+    """Audits whose task contradicts the verdict of the audited rollout."""
+    name = f"rollouts/{AUDIT}.jsonl"
+    try:
+        threshold = float(info["config"]["train"]["evaluation"]["success_threshold"])
+    except (KeyError, TypeError, ValueError):
+        return []  # run.json was changed, which is named
+    audits = [(number, line) for number, line in _lines(path / name)]
+    if not audits:
+        return []
+    scores = {str(line.get("id")): _score(line) for _, line in _lines(path / "rollouts" / f"{AUDITED}.jsonl")}
+    findings = []
+    for number, line in audits:
+        task = _mapping(line, "task")
+        audited = str(task.get("id", "")).removeprefix(_TASK)
+        gold = _mapping(task, "expected").get("audit_error")
+        score = scores.get(audited)
+        if score is None or gold is not (score < threshold - 1e-9):
+            text = f"its task says of {audited!r} that it is {'wrong' if gold else 'right'}, and its verdict is {score}"
+            findings.append(Finding("unearned", name, number, text, str(line.get("id", ""))))
+    return findings
+
+
+def _score(line: dict[str, Any]) -> float | None:
+    score = _mapping(line, "verdict").get("score")
+    return float(score) if isinstance(score, int | float) and line.get("failure") is None else None
+
+
+def _mapping(line: dict[str, Any], name: str) -> dict[str, Any]:
+    found = line.get(name)
+    return found if isinstance(found, dict) else {}  # of another form it was changed, which is named
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, raw in numbered_lines(path):
+        try:
+            yield number, parse(raw)
+        except ValueError:
+            continue  # named where the file is compared with its evidence
+
+
+_NON_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+
+
+def calls_not_made(line: Mapping[str, Any], *, kept: bool = False) -> list[str]:
+    """What the ledger of a stored rollout does not show of its calls; none where its world kept no ledger. `kept`:
+    `calls.jsonl` has calls of this rollout, so that its world kept one.
+
+    A call counts as made where a ledger line has its id, its tool, the digest of its arguments, and the digest of the
+    text that came back. Calls that did not parse were never sent and have no line.
+    """
+    ledger = line["ledger"]
+    if not ledger and not kept:
+        return []
+    arguments = {one["key"]: one["arguments"] for one in ledger if one["arguments"]}
+    made = Counter(
+        (one["call"], one["tool"], arguments.get(one["key"], ""), one["result"])
+        for one in ledger
+        if one["event"] in ("answered", "refused")
+    )
+    faults = []
+    for number, record in enumerate(line["calls"], start=1):
+        call = record["call"]
+        if call["error"] is not None:
+            continue
+        name = f"{_caller(line['id'], record['turn'])}/{call['id']}"
+        result = digest_text(record["result"]["text"])
+        # A stored `nan` is the text "nan"; the ledger saw the number.
+        spelled = (call["arguments"], _with_non_finite(call["arguments"]))
+        keys = [(name, call["name"], digest_arguments(one), result) for one in spelled]
+        key = next((key for key in keys if made[key]), None)
+        if key is None:
+            faults.append(f"call {number} ({call['name']}): its ledger shows no such call with this result")
+        else:
+            made[key] -= 1
+    return faults
+
+
+def _caller(rollout: str, turn: int) -> str:
+    """Who made the calls of a turn, counted from 1: a branch has those of its past from the rollout it left."""
+    past = parent_and_turn(rollout)
+    return past[0] if past is not None and turn <= past[1] else rollout
+
+
+def _with_non_finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_non_finite(item) for item in value]
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def lines_not_written(line: Mapping[str, Any], written: Set[str]) -> list[str]:
+    """Which ledger lines of a stored rollout are not in `calls.jsonl`; `written`: the digests of its lines."""
+    return [
+        f"ledger line {number} ({one['event']} of {one['tool']}) is not in calls.jsonl"
+        for number, one in enumerate(line["ledger"], start=1)
+        if digest(one) not in written
+    ]
+
+
+async def verify_run(
+    path: str | Path,
+    *,
+    verifier: VerifierLike | None = None,
+    root: str | None = None,
+    public_key: Path | None = None,
+    allow_later: bool = False,
+    timeout_s: float | None = 60,
+) -> Verification:
+    """Recompute the evidence of the run in `path`. Nothing in the folder is changed, and no code in it is run.
+
+    `verifier`: gives its verdicts again, on the evidence alone; it must be deterministic. `root`: one of this run that
+    was noted elsewhere. `public_key`: a PEM file with the Ed25519 key that must have signed it. What was recorded after
+    that root is a finding, or with `allow_later` a note; what it would change of the run up to there is a finding
+    either way. `timeout_s`: for each verdict.
+
+    What is wrong is in `findings`. Raises `RunFolderError` for a folder that holds no run, or one without evidence,
+    and `ConfigError` for what cannot be a verifier or a key, and for `allow_later` without a root or a key.
+    """
+    if allow_later and root is None and public_key is None:
+        raise ConfigError(
+            "allow_later is about what was recorded after a signature or a noted root: give public_key or root with it"
+        )
+    if verifier is not None:
+        check_verifier(verifier)
+    check = _Check(_folder(path))
+    check.chain()
+    check.evidence(anchor=check.anchor(root, public_key), allow_later=allow_later)
+    check.calls()
+    check.rollouts()
+    check.audits()
+    check.files()
+    if verifier is not None:
+        await check.verdicts(verifier, timeout_s)
+    else:
+        check.found.notes.append("verdicts were not given again: no verifier was named")
+    return check.found
+
+
+def _folder(path: str | Path) -> Path:
+    path = Path(path).absolute()
+    if not (path / "run.json").is_file():
+        raise RunFolderError(f"{path} holds no run (it has no run.json); give the output_dir of a run")
+    if not (path / EVIDENCE).is_file():
+        raise RunFolderError(
+            f"{path} has no {EVIDENCE}: the run was written before toolbake kept evidence, or its evidence was "
+            "removed; nothing in it can be verified"
+        )
+    return path
+
+
+def _start_of(file: Path) -> bytes:
+    """As much of a file as a root or a signature may have: of a larger one not all, which is then none."""
+    with open(file, "rb") as opened:
+        return opened.read(1 << 16)
+
+
+def sign_run(path: str | Path, found: Verification, key_file: Path) -> None:
+    """Sign the root that a verification found, into `evidence.sig.json`.
+
+    What a later resume adds is not under the signature, and `verify_run` names it; sign again where it is right. Raises
+    `RunFolderError` where the evidence does not hold, `ConfigError` for the key.
+    """
+    if not found.holds:
+        raise RunFolderError(
+            f"{path} is not signed: {len(found.findings)} things in it are not as its evidence has them"
+        )
+    write_bytes(Path(path) / SIGNATURE, signature_of(found.root, found.entries, key_file))
+
+
+class _Check:
+    """One verification, part by part."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found = Verification(folder=str(path))
+        self._entries: list[Entry] = []
+        self._expected = Expected()
+        self._written: set[str] = set()
+        self._called: set[str] = set()
+        self._readable = True
+        try:
+            self._info = read_json(path / "run.json")
+        except RunFolderError as error:
+            self._info, self._readable = {}, False
+            self._wrong(Finding("changed", "run.json", None, str(error)))
+        config = self._info.get("config")
+        self._verifier: Any = config.get("verifier") if isinstance(config, dict) else None
+
+    def _wrong(self, *findings: Finding) -> None:
+        self.found.findings += findings
+
+    def chain(self) -> None:
+        self._entries, findings = read_chain(self.path / EVIDENCE, EVIDENCE, evidence_entry)
+        self._wrong(*findings)
+
+    def evidence(self, *, anchor: int, allow_later: bool) -> None:
+        self._expected = expected = replay(self._entries, anchor=anchor)
+        self._after_the_anchor(allow_later)
+        self._wrong(*(Finding("changed", EVIDENCE, line, text) for line, text in expected.problems))
+        self.found.root = self._entries[-1].hash if self._entries else START
+        self.found.entries = len(self._entries)
+        stored = {stage: sum(not one.lost for one in here) for stage, here in expected.rollouts.items()}
+        self.found.rollouts = {stage: count for stage, count in stored.items() if count}
+        self.found.notes += [
+            f"announced and never stored, because the run was killed: {what}" for what in expected.lost
+        ]
+        if not expected.closed:
+            self.found.notes.append(
+                "the run was not closed: it is being written, or was killed; the same command goes on from it, and "
+                "settles what was under way"
+            )
+
+    def calls(self) -> None:
+        entries, findings = read_chain(self.path / CALLS, CALLS, call_entry)
+        self._wrong(*findings)
+        self.found.calls = len(entries)
+        self._written = {digest(entry.data) for entry in entries}
+        self._called = {str(entry.data.get("rollout")) for entry in entries}
+        if findings:
+            return
+        for lines, head, entry in self._expected.calls:
+            if lines > len(entries):
+                text = f"it ends after line {len(entries)}; {EVIDENCE}, line {entry}, was written when it had {lines}"
+                self._wrong(Finding("missing", CALLS, len(entries) + 1, text))
+                return
+            if (entries[lines - 1].hash if lines else START) != head:
+                text = f"the lines up to here are not those that {EVIDENCE}, line {entry}, was written after"
+                self._wrong(Finding("changed", CALLS, lines, text))
+                return
+
+    def rollouts(self) -> None:
+        expected = self._expected
+        files = {file.name for file in (self.path / "rollouts").glob("*.jsonl")}
+        for stage in {*expected.rollouts, *expected.set_aside}:
+            files |= {f"{stage}.jsonl", f"{stage}.discarded.jsonl"}
+        for name in sorted(files):
+            stage, aside = name.removesuffix(".jsonl"), name.endswith(".discarded.jsonl")
+            known_of = expected.set_aside if aside else expected.rollouts
+            announced = known_of.get(stage.removesuffix(".discarded"), [])
+            name = f"rollouts/{name}"
+            unseen: list[Finding] = []
+            look = None if aside else partial(self._look_at_calls, unseen, name)
+            compared = compare_rollouts(self.path / name, name, announced, look)
+            known = {finding.line for finding in compared}
+            self._wrong(*compared, *(one for one in unseen if one.kind != "changed" or one.line not in known))
+
+    def _look_at_calls(self, unseen: list[Finding], name: str, number: int, line: dict[str, Any]) -> None:
+        try:
+            kept = line["id"] in self._called
+            faults = calls_not_made(line, kept=kept)
+            if kept:
+                faults += lines_not_written(line, self._written)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            # The comparison with the evidence names it, too, unless somebody made that anew.
+            text = f"its calls have not the form of a rollout's: {error!r}"
+            unseen.append(Finding("changed", name, number, text, str(line.get("id", ""))))
+            return
+        unseen += [Finding("unearned", name, number, fault, str(line["id"])) for fault in faults]
+
+    def audits(self) -> None:
+        if audit_verifier_of(self._info) is not None:
+            self._wrong(*wrong_golds(self.path, self._info))
+
+    def files(self) -> None:
+        expected = self._expected
+        if not self._readable:
+            pass  # named already, and it may have no end
+        elif expected.run_sha256 and file_sha256(self.path / "run.json") != expected.run_sha256:
+            self._wrong(Finding("changed", "run.json", None, "it is not the one that the run was opened with"))
+        elif expected.anchor and expected.covered_run_sha256 not in self._earlier_run_files():
+            text = "more of it than the list of resumes is other than what the signature or root that was given covers"
+            self._wrong(Finding("changed", "run.json", None, text))
+        self._root_file()
+        for stage, (sha, entry) in expected.finished.items():
+            self._wrong(*compare_file(self.path, f"stages/{stage}.json", sha, entry))
+        for file in sorted((self.path / "stages").glob("*.json")):
+            if file.stem not in expected.finished:
+                self._wrong(Finding("added", f"stages/{file.name}", None, "no entry of the evidence announced it"))
+        for compare in (compare_folders, compare_files, compare_weights):
+            findings, notes = compare(self.path, expected)
+            self._wrong(*findings)
+            self.found.notes += notes
+
+    def _earlier_run_files(self) -> set[str]:
+        """The SHA-256 of `run.json` as it is, and as it was before each of its resumes was added."""
+        resumes = self._info.get("resumed")
+        if not isinstance(resumes, list):
+            return set()
+        earlier = ({**self._info, "resumed": resumes[:count]} for count in range(len(resumes) + 1))
+        return {sha256(json_file(info)) for info in earlier}
+
+    def _root_file(self) -> None:
+        last, file = self._expected.last_closed, self.path / ROOT
+        if not file.is_file():
+            if last is not None:
+                self._wrong(Finding("missing", ROOT, None, "the run was closed, and this file says with which root"))
+            return
+        content = _start_of(file)
+        entries, root = read_root(content)
+        # Where entries are missing or added, the last has another line; that is named already.
+        place_known = not any(finding.file == EVIDENCE for finding in self.found.findings)
+        if last is not None and root == last.hash and (entries == last.line or not place_known):
+            return
+        if place_known and entries > len(self._entries) and all(entry.hash != root for entry in self._entries):
+            text = f"it ends after line {len(self._entries)}; {ROOT} was written when it had {entries}"
+            self._wrong(Finding("missing", EVIDENCE, len(self._entries) + 1, text))
+            if last is not None and last.line == len(self._entries):
+                # The evidence was closed where it ends: it may be whole, and this file the one that was changed.
+                self._wrong(Finding("changed", ROOT, None, f"or else it: {EVIDENCE} was closed where it ends"))
+        else:
+            where = f"line {last.line}" if last is not None else "there is none"
+            text = f"it is not of the last closing entry of {EVIDENCE} ({where})"
+            self._wrong(Finding("changed", ROOT, None, text))
+
+    def anchor(self, root: str | None, public_key: Path | None) -> int:
+        """The line of the last entry that the given root or key vouches for; 0 where nothing is vouched for."""
+        anchor = self._line_of(root.strip().lower(), "--root", "the root that was given") if root is not None else 0
+        signature = self.path / SIGNATURE
+        if signature.is_file():
+            content, fault = check_signature(_start_of(signature), public_key)
+            if fault is not None:
+                self._wrong(Finding("signature", SIGNATURE, None, fault))
+                return anchor
+            line = self._line_of(content["root"], SIGNATURE, "the root that was signed")
+            if public_key is not None:
+                self.found.notes.append("signed with the key that was given")
+                return max(anchor, line)
+            upto = f" up to line {line}" if line < self._entries[-1].line else ""
+            self.found.notes.append(
+                f"signed{upto} with the key {content['public_key']}: compare it with one that you know is the "
+                "signer's, or pass that with --public-key, which checks what was written later, too"
+            )
+        elif public_key is not None:
+            self._wrong(Finding("signature", SIGNATURE, None, "the run is not signed"))
+        return anchor
+
+    def _line_of(self, root: str, where: str, what: str) -> int:
+        for entry in self._entries:
+            if entry.hash == root:
+                return entry.line
+        text = f"{what} ({root[:16]}...) is the hash of no entry of the evidence"
+        self._wrong(Finding("signature", where, None, text))
+        return 0
+
+    def _after_the_anchor(self, allow_later: bool) -> None:
+        expected, last = self._expected, self._entries[-1].line if self._entries else 0
+        if not 0 < expected.anchor < last:
+            return
+        covered = f"the signature or root that was given covers {EVIDENCE} up to line {expected.anchor}"
+        for line, what in expected.overruling:
+            text = f"{covered}; this entry, written later, would change {what}: it was not followed"
+            self._wrong(Finding("signature", EVIDENCE, line, text))
+        if expected.later:
+            kinds = Counter(
+                f"{entry.kind} of {entry.data.get('stage')}" if entry.kind == "rollout" else entry.kind
+                for entry in expected.later
+            )
+            added = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+            text = f"{covered}; what was written later is not covered: {added}"
+            if allow_later:
+                self.found.notes.append(text)
+            else:
+                text += "; where that is right, sign again or note the new root, or pass --allow-later"
+                self._wrong(Finding("signature", EVIDENCE, expected.later[0].line, text))
+        if not expected.overruling and not expected.later:
+            self.found.notes.append(f"{covered}; the run was opened again later, which changed nothing")
+
+    async def verdicts(self, verifier: VerifierLike, timeout_s: float | None) -> None:
+        own = verifier_identity(verifier)
+        if own != self._verifier:
+            recorded = self._verifier or "none"
+            self.found.notes.append(f"the run's verifier is recorded as {recorded}; the one given is {own}")
+        audited_by = audit_verifier_of(self._info)
+        for stage in sorted(self._expected.rollouts):
+            name = f"rollouts/{stage}.jsonl"
+            judge = audited_by if stage == AUDIT and audited_by is not None else verifier
+            count, findings = await rescore(self.path / name, name, judge, timeout_s=timeout_s)
+            self.found.rescored += count
+            self._wrong(*findings)
+        if judges_groups(verifier):
+            self.found.notes.append(
+                f"{verifier_name(verifier)} is not deterministic: what its judge said of groups is taken as recorded, "
+                "and all that follows from it was computed again"
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The signature over a run's root (Ed25519, RFC 8032): who holds the key vouches for what the run recorded.
+
+SIGNATURE = "evidence.sig.json"
+_HOW = "make one with: openssl genpkey -algorithm ed25519 -out key.pem"
+
+
+def signature_of(root: str, entries: int, key_file: Path) -> bytes:
+    """The content of `evidence.sig.json`: a signature over the root after so many entries.
+
+    What is signed are the ASCII bytes `toolbake evidence <entries> <root>`. Raises `ConfigError` for a file that is no
+    Ed25519 private key in PEM without a passphrase.
+    """
+    key = _private_key(key_file)
+    content = {
+        "algorithm": "Ed25519",
+        "entries": entries,
+        "public_key": key.public_key().public_bytes_raw().hex(),
+        "root": root,
+        "signature": key.sign(_message(root, entries)).hex(),
+    }
+    return canonical(content) + b"\n"
+
+
+def check_signature(raw: bytes, public_key_file: Path | None) -> tuple[dict[str, Any], str | None]:
+    """The content of `evidence.sig.json`, and what is wrong with it; None where the signature is right.
+
+    With `public_key_file` it must be that key's. Raises `ConfigError` for a file that is not such a key.
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    wanted = _public_key(public_key_file) if public_key_file is not None else None
+    try:
+        content = parse(raw)
+        root, entries = content["root"], content["entries"]
+        if not isinstance(root, str) or not isinstance(entries, int):
+            raise ValueError("root is not text, or entries is not a number")
+        given = bytes.fromhex(content["public_key"])
+        Ed25519PublicKey.from_public_bytes(given).verify(bytes.fromhex(content["signature"]), _message(root, entries))
+        if canonical(content) + b"\n" != raw or content.get("algorithm") != "Ed25519":
+            return {}, "its bytes are not those of a signature that toolbake wrote"
+    except InvalidSignature:
+        return {}, "the signature is not one of this root by this key"
+    except (ValueError, KeyError, TypeError) as error:
+        return {}, f"it is damaged: {error}"
+    if wanted is not None and wanted.public_bytes_raw() != given:
+        return content, f"it was signed with another key ({content['public_key']}) than the one that was given"
+    return content, None
+
+
+def _message(root: str, entries: int) -> bytes:
+    return f"toolbake evidence {entries} {root}".encode()
+
+
+def _private_key(path: Path) -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    except OSError as error:
+        raise ConfigError(f"the key {path} cannot be read: {error.strerror or error}; {_HOW}") from error
+    except (ValueError, TypeError) as error:  # TypeError: it has a passphrase
+        raise ConfigError(f"{path} holds no private key in PEM without a passphrase; {_HOW}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"{path} holds a key of another kind ({type(key).__name__}); {_HOW}")
+    return key
+
+
+def _public_key(path: Path) -> Ed25519PublicKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    how = "write it with: openssl pkey -in key.pem -pubout -out public.pem"
+    try:
+        key = load_pem_public_key(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"the key {path} cannot be read: {error.strerror or error}; {how}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} holds no public key in PEM; {how}") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(f"{path} holds a key of another kind ({type(key).__name__}); {how}")
+    return key

@@ -1,0 +1,88 @@
+"""The context of a run: what every stage plays its rollouts with, and where it writes. Scripted conversations are
+played in it side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import anyio
+
+from mcp_bridge import Toolset
+from mcp_bridge.ledger import Listener
+
+from ..errors import plain_errors
+from ..policies.protocol import Agent, Sampling
+from ..progress import Progress, Silent, Step
+from ..records import Rollout
+from ..traces.run_folder import RunFolder
+from ..verifiers import VerifierLike
+from .engine import RolloutEngine
+from .episode import Job
+from .limits import Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """Made once where a run begins, and handed to its stages."""
+
+    tools: Toolset
+    verifier: VerifierLike | None
+    limits: Limits
+    concurrency: int
+    """The most rollouts in flight at once."""
+    folder: RunFolder | None = None
+    """None: nothing is kept."""
+    progress: Progress = field(default_factory=Silent)
+    success_threshold: float = 1.0
+    """A rollout whose score reaches this counts as a success."""
+    seed: int = 0
+
+    @property
+    def run_folder(self) -> RunFolder:
+        """The folder, in runs that always have one."""
+        assert self.folder is not None
+        return self.folder
+
+    @property
+    def on_call(self) -> Listener | None:
+        """Called with each tool call: it writes the folder's `calls.jsonl`."""
+        return None if self.folder is None else self.folder.append_call
+
+    def engine(self, agent: Agent) -> RolloutEngine:
+        """An engine that plays with `agent`."""
+        return RolloutEngine(
+            agent=agent,
+            source=self.tools,
+            verifier=self.verifier,
+            limits=self.limits,
+            concurrency=self.concurrency,
+            on_call=self.on_call,
+        )
+
+
+_UNLIMITED = 10**9
+
+
+async def play_scripts(plays: Sequence[tuple[Job, Agent]], context: RunContext, step: Step) -> list[Rollout]:
+    """Play scripts (gold solutions, degenerate policies), each with an agent of its own; `step` advances with each.
+    Returns the rollouts in the order of `plays`.
+
+    No token limit holds: a script is counted in bytes, not in a policy's tokens.
+    """
+    generous = context.limits.model_copy(update={"max_turn_tokens": _UNLIMITED, "max_tokens": _UNLIMITED})
+    alone = replace(context, limits=generous, concurrency=1)
+    greedy = Sampling(temperature=0.0, max_tokens=_UNLIMITED)
+    rollouts: dict[int, Rollout] = {}
+    limiter = anyio.CapacityLimiter(context.concurrency)
+
+    async def play(place: int, job: Job, agent: Agent) -> None:
+        async with limiter:
+            [rollouts[place]] = await alone.engine(agent).run([job], sampling=greedy)
+            step.advance()
+
+    with plain_errors():
+        async with anyio.create_task_group() as group:
+            for place, (job, agent) in enumerate(plays):
+                group.start_soon(play, place, job, agent)
+    return [rollouts[place] for place in range(len(plays))]

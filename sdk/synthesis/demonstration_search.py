@@ -1,0 +1,437 @@
+"""Demonstrations are found: calls that a prompt's words and the tools' schemas allow, kept where the verifier pays.
+
+Sequences of one call, then of two, and so on are played in fresh worlds. The answer is worded by what the tools
+returned, and the run's own verifier judges the whole rollout. Nothing of a task but its prompt and setup is read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import anyio
+
+from mcp_bridge.records import Tool
+
+from ..errors import VerifierError
+from ..evaluation.conditions import is_success
+from ..policies.scripted import ScriptedAgent
+from ..progress import Silent
+from ..records import Message, Rollout, Task, ToolCall
+from ..rollouts.episode import Job
+from ..rollouts.run_context import RunContext, play_scripts
+from ..verifiers import run_verifier
+from .answer_wordings import DONE, wordings
+from .call_candidates import CallCandidate, CallCandidates, ResultValue, values_of
+from .prompt_values import PromptValues
+from .worlds import content_of
+
+_TASKS_AT_ONCE = 8
+_PLAYED_AT_ONCE = 6
+"""Candidates of one task. Those after the first that is paid were played in vain."""
+_EXTENDED = 6
+"""Candidates of which longer ones are made."""
+_MORE_TELLING = 12
+"""Further candidates that use more of the prompt's values, after one was paid."""
+_A_FAULTY_TOOL = 3
+"""A tool that did not answer so often is not tried again."""
+_OF_EXPERIENCE = 4.0
+"""What it adds to the plausibility of a tool that it solved a task with the same words."""
+
+
+@dataclass(frozen=True)
+class SearchBounds:
+    """What a search may use up."""
+
+    candidates: tuple[int, ...] = (48, 72)
+    """Of one task, by the number of calls: as many numbers as a demonstration may have calls."""
+    seconds: float = 300.0
+    """Of the whole search. What was found until then is kept."""
+    call_timeout_s: float = 5.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """A demonstration that was found. `rollout`: its own, with the verdict that it earned."""
+
+    task: Task
+    rollout: Rollout
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return tuple(record.call.name for record in self.rollout.calls)
+
+
+@dataclass
+class SearchReport:
+    """What a search found and what not. `print` it."""
+
+    found: dict[str, Found] = field(default_factory=dict)
+    """By the task's id."""
+    paid_for_nothing: list[str] = field(default_factory=list)
+    """Tasks whose verifier pays for an answer without a call."""
+    not_found: list[str] = field(default_factory=list)
+    candidates: int = 0
+    faulty_tools: dict[str, str] = field(default_factory=dict)
+    """Tool -> the last failure of a tool that was not tried again."""
+    failures: int = 0
+    """Candidates that could not be played: a tool or a world failed."""
+    failure: str = ""
+    """The last of them."""
+    verifier_failures: int = 0
+    verifier_failure: str = ""
+    out_of_time: int = 0
+    """Tasks that were not searched because the time was over."""
+
+    @property
+    def searched(self) -> int:
+        return len(self.found) + len(self.not_found) + len(self.paid_for_nothing)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """The same line by line, for the console."""
+        lengths = Counter(len(one.tools) for one in self.found.values())
+        shown = ", ".join(f"{n} of {length} call{'s' * (length > 1)}" for length, n in sorted(lengths.items()))
+        lines = [
+            f"demonstrations found: {len(self.found)} for {self.searched} tasks{f' ({shown})' if shown else ''}, from "
+            f"{self.candidates} candidates that were played"
+        ]
+        shapes = Counter(" then ".join(one.tools) for one in self.found.values())
+        lines += [f"  {count} by {shape}" for shape, count in shapes.most_common(8)]
+        if self.paid_for_nothing:
+            lines.append(
+                f"  {len(self.paid_for_nothing)} left out: the verifier pays for an answer without a call, the first "
+                f"is task {self.paid_for_nothing[0]!r}"
+            )
+        lines += [f"  {tool} was not tried any more: {why}" for tool, why in self.faulty_tools.items()]
+        if self.failures:
+            lines.append(f"  {self.failures} candidates could not be played, the last: {self.failure}")
+        if self.verifier_failures:
+            lines.append(f"  the verifier failed {self.verifier_failures} times, the last: {self.verifier_failure}")
+        if self.out_of_time:
+            lines.append(f"  {self.out_of_time} tasks were not searched: the time was over")
+        return lines
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Calls in their order, and how plausible they are."""
+
+    calls: tuple[CallCandidate, ...]
+
+    @property
+    def plausibility(self) -> float:
+        return sum(call.plausibility for call in self.calls)
+
+    @property
+    def said(self) -> str:
+        return " ".join(call.said for call in self.calls)
+
+    @property
+    def unasked(self) -> int:
+        """How many of the calls change something that the prompt does not ask for."""
+        return sum(call.is_unasked for call in self.calls)
+
+    def script(self, answer: str) -> list[Message]:
+        calls = [
+            ToolCall(id=f"call_{number}", name=call.tool, arguments=call.arguments)
+            for number, call in enumerate(self.calls, 1)
+        ]
+        return [
+            *(Message(role="assistant", tool_calls=[call]) for call in calls),
+            Message(role="assistant", content=answer),
+        ]
+
+
+@dataclass(frozen=True)
+class _Played:
+    candidate: _Candidate
+    rollout: Rollout
+    """With the wording that was paid best."""
+
+    @property
+    def score(self) -> float:
+        return self.rollout.verdict.score if self.rollout.verdict is not None else float("-inf")
+
+
+class DemonstrationSearch:
+    """A search over the training tasks of a run. Deterministic with the context's seed, unless its time ends it."""
+
+    def __init__(self, context: RunContext, tools: Sequence[Tool], bounds: SearchBounds | None = None) -> None:
+        """`tools`: those that may be tried, see `searchable_tools`."""
+        self.bounds = bounds or SearchBounds()
+        self.report = SearchReport()
+        self._tools = list(tools)
+        self._threshold = context.success_threshold
+        self._verifier = context.verifier
+        self._seed = context.seed
+        self._progress = context.progress
+        limits = context.limits
+        # Of several tasks at once, together no more than the run's limit.
+        self._tasks_at_once = min(_TASKS_AT_ONCE, context.concurrency)
+        each = context.concurrency // self._tasks_at_once
+        self._judged = replace(context, progress=Silent(), concurrency=each)
+        self._unjudged = replace(
+            self._judged,
+            verifier=None,
+            limits=limits.model_copy(update={"call_timeout_s": min(limits.call_timeout_s, self.bounds.call_timeout_s)}),
+        )
+        self._failures: Counter[str] = Counter()
+        self._longest = min(len(self.bounds.candidates), limits.max_calls, limits.max_turns - 1)
+
+    async def run(
+        self,
+        tasks: Sequence[Task],
+        *,
+        wanted: int | None = None,
+        known: Sequence[Rollout] = (),
+        on_found: Callable[[Rollout], None] = lambda _: None,
+    ) -> SearchReport:
+        """Search until `wanted` tasks have a demonstration, every task was searched, or the time is over.
+
+        `known`: rollouts that an earlier search of the same tasks had found and handed to `on_found`.
+        """
+        order = list(tasks)
+        random.Random(self._seed).shuffle(order)
+        before = {rollout.task.id: rollout for rollout in known}
+        deadline = anyio.current_time() + self.bounds.seconds
+        with self._progress.track("searching demonstrations", min(wanted or len(order), len(order))) as step:
+            for begin in range(0, len(order), self._tasks_at_once):
+                if wanted is not None and len(self.report.found) >= wanted:
+                    break
+                wave = order[begin : begin + self._tasks_at_once]
+                if anyio.current_time() > deadline:
+                    self.report.out_of_time += len(order) - begin
+                    break
+                results: dict[str, Found | str] = {}
+                searches = {task.id: _TaskSearch(self, task, self._experience(task)) for task in wave}
+                with anyio.move_on_at(deadline):
+                    async with anyio.create_task_group() as group:
+                        for task in wave:
+                            if task.id in before:
+                                results[task.id] = Found(task, before[task.id])
+                            else:
+                                group.start_soon(self._search, searches[task.id], results)
+                for task in wave:  # in their order, whichever ended first
+                    self.report.candidates += searches[task.id].played
+                    result = results.get(task.id)
+                    if isinstance(result, Found):
+                        self.report.found[task.id] = result
+                        if task.id not in before:
+                            on_found(result.rollout)
+                        step.advance(note=f"{len(self.report.found)} found")
+                    elif result is None:
+                        self.report.out_of_time += 1
+                    else:
+                        (self.report.paid_for_nothing if result else self.report.not_found).append(task.id)
+                        if wanted is None:
+                            step.advance()
+        return self.report
+
+    async def _search(self, search: _TaskSearch, results: dict[str, Found | str]) -> None:
+        results[search.task.id] = await search.through()
+
+    # ---- for the search of one task
+
+    @property
+    def longest(self) -> int:
+        """The most calls of a demonstration."""
+        return self._longest
+
+    def tools(self) -> list[Tool]:
+        """Those that still answer."""
+        return [tool for tool in self._tools if tool.name not in self.report.faulty_tools]
+
+    def _experience(self, task: Task) -> list[dict[str, float]]:
+        """By the place of a call: how likely each tool is, by tasks with like words that were solved already."""
+        prompt = PromptValues(prompt_text(task))
+        likely: list[dict[str, float]] = [{} for _ in range(max(1, self._longest))]
+        for one in self.report.found.values():
+            other = PromptValues(prompt_text(one.task))
+            mine, theirs = plain_words(prompt), plain_words(other)
+            likeness = len(mine & theirs) / max(1, len(mine | theirs))
+            for place, tool in enumerate(one.tools[: len(likely)]):
+                likely[place][tool] = max(likely[place].get(tool, 0.0), _OF_EXPERIENCE * likeness)
+        return likely
+
+    async def play(self, task: Task, candidates: Sequence[_Candidate], first: int) -> list[Rollout]:
+        """Each in a world of its own, without a verdict."""
+        plays = [
+            (
+                Job(id=f"search/{task.id}/{first + number}", task=task, seed=self._seed),
+                ScriptedAgent(candidate.script(DONE), name="search"),
+            )
+            for number, candidate in enumerate(candidates)
+        ]
+        rollouts = await play_scripts(plays, self._unjudged, Silent())
+        for candidate, rollout in zip(candidates, rollouts, strict=True):
+            if rollout.failure is None:
+                for call in candidate.calls:
+                    self._failures.pop(call.tool, None)
+                continue
+            self.report.failures += 1
+            self.report.failure = rollout.failure.message
+            # A world that could not be opened is no tool's fault.
+            if rollout.failure.boundary == "tools" and rollout.messages and len(rollout.calls) < len(candidate.calls):
+                tool = candidate.calls[len(rollout.calls)].tool
+                self._failures[tool] += 1
+                if self._failures[tool] >= _A_FAULTY_TOOL:
+                    self.report.faulty_tools.setdefault(tool, rollout.failure.message)
+        return rollouts
+
+    async def judged(self, rollout: Rollout, answer: str) -> Rollout | None:
+        """The rollout as if it had ended with `answer`, with its verdict; None where the verifier failed."""
+        messages = [*rollout.messages[:-1], rollout.messages[-1].model_copy(update={"content": answer})]
+        worded = rollout.model_copy(update={"messages": messages, "answer": answer, "rows": []})
+        assert self._verifier is not None
+        try:
+            worded.verdict = await run_verifier(self._verifier, worded)
+        except VerifierError as error:
+            self.report.verifier_failures += 1
+            self.report.verifier_failure = str(error)
+            return None
+        return worded
+
+    def is_paid(self, rollout: Rollout | None) -> bool:
+        return rollout is not None and is_success(rollout, self._threshold)
+
+    async def confirmed(self, task: Task, candidate: _Candidate, answer: str) -> Rollout | None:
+        """The demonstration played from its beginning and judged as it really went; None where it is not paid again."""
+        job = Job(id=f"found/{task.id}", task=task, seed=self._seed)
+        agent = ScriptedAgent(candidate.script(answer), name="search")
+        [rollout] = await play_scripts([(job, agent)], self._judged, Silent())
+        return rollout if self.is_paid(rollout) else None
+
+
+class _TaskSearch:
+    """The search of one task."""
+
+    def __init__(self, search: DemonstrationSearch, task: Task, likely: list[dict[str, float]]) -> None:
+        self.task = task
+        self.played = 0
+        self._search = search
+        self._likely = likely
+        self._prompt = PromptValues(prompt_text(task))
+
+    async def through(self) -> Found | str:
+        """What was found; otherwise why the verifier pays without a call, or an empty text where nothing was found."""
+        if self.task.later_turns:
+            return ""
+        if await self._paid_for_nothing():
+            return "the verifier pays for an answer without a call"
+        ended: list[_Played] = []
+        for length in range(1, self._search.longest + 1):
+            stream = self._first() if length == 1 else self._longer(ended)
+            budget = self._search.bounds.candidates[length - 1]
+            paid, ended = await self._played(islice(stream, budget))
+            for one in sorted(paid, key=self._worth):
+                rollout = await self._search.confirmed(self.task, one.candidate, one.rollout.answer)
+                if rollout is not None:
+                    return Found(self.task, rollout)
+        return ""
+
+    def _worth(self, one: _Played) -> tuple[float, ...]:
+        covered = self._prompt.covered(one.candidate.said)
+        return (-one.score, -covered, one.candidate.unasked, -one.candidate.plausibility, len(one.rollout.answer))
+
+    def _is_better(self, one: _Candidate, other: _Candidate) -> bool:
+        """Whether it would be kept in place of the other if it were paid, too."""
+        mine, theirs = ((-self._prompt.covered(each.said), each.unasked) for each in (one, other))
+        return mine < theirs
+
+    async def _paid_for_nothing(self) -> bool:
+        [rollout] = await self._search.play(self.task, [_Candidate(())], self.played)
+        self.played += 1
+        if rollout.failure is not None:
+            return False
+        for answer in ("", DONE, self._prompt.text):
+            if self._search.is_paid(await self._search.judged(rollout, answer)):
+                return True
+        return False
+
+    def _candidates(self, place: int, returned: Sequence[ResultValue] = ()) -> Iterator[CallCandidate]:
+        likely = self._likely[place]
+        return CallCandidates(self._search.tools(), likely).first(self._prompt, returned)
+
+    def _first(self) -> Iterator[_Candidate]:
+        return (_Candidate((call,)) for call in self._candidates(0))
+
+    def _longer(self, ended: Sequence[_Played]) -> Iterator[_Candidate]:
+        """Each of the best candidates with one more call, in turns."""
+        begun = sorted(ended, key=lambda one: (-max(0.0, one.score), -one.candidate.plausibility))[:_EXTENDED]
+        streams = [self._extended(one) for one in begun]
+        while streams:
+            for stream in list(streams):
+                following = next(stream, None)
+                if following is None:
+                    streams.remove(stream)
+                else:
+                    yield following
+
+    def _extended(self, begun: _Played) -> Iterator[_Candidate]:
+        records = begun.rollout.calls
+        returned = [v for r in records for v in values_of(r.call.name, content_of(r.result), self._prompt)]
+        done = {call.key for call in begun.candidate.calls}
+        for call in self._candidates(len(begun.candidate.calls), returned):
+            if call.key not in done:
+                yield _Candidate((*begun.candidate.calls, call))
+
+    async def _played(self, stream: Iterator[_Candidate]) -> tuple[list[_Played], list[_Played]]:
+        """Those that were paid, and those that may be made longer: whose calls were all answered without an error."""
+        paid: list[_Played] = []
+        ended: list[_Played] = []
+        more = _MORE_TELLING
+        while batch := list(islice(stream, _PLAYED_AT_ONCE)):
+            if paid:
+                best = min(paid, key=self._worth).candidate
+                batch = [one for one in batch if self._is_better(one, best)][:more]
+                more -= len(batch)
+            known = {tool.name for tool in self._search.tools()}
+            batch = [one for one in batch if all(call.tool in known for call in one.calls)]
+            rollouts = await self._search.play(self.task, batch, self.played) if batch else []
+            self.played += len(batch)
+            for candidate, rollout in zip(batch, rollouts, strict=True):
+                refused = any(record.result.is_error for record in rollout.calls)
+                if rollout.failure is None and not refused and rollout.stop_reason == "answered":
+                    one = await self._worded(candidate, rollout)
+                    (paid if self._search.is_paid(one.rollout) else ended).append(one)
+            if paid and not more:
+                break
+        return paid, ended
+
+    async def _worded(self, candidate: _Candidate, rollout: Rollout) -> _Played:
+        """With the first wording that is paid, or that with the highest score."""
+        best = _Played(candidate, rollout)
+        contents: list[Any] = [content_of(record.result) for record in rollout.calls]
+        for answer in wordings(contents, self._prompt):
+            worded = await self._search.judged(rollout, answer)
+            if worded is None:
+                continue
+            one = _Played(candidate, worded)
+            if self._search.is_paid(worded):
+                return one
+            best = one if one.score > best.score else best
+        return best
+
+
+def prompt_text(task: Task) -> str:
+    """What the user says in a task's prompt."""
+    return "\n".join(message.content for message in task.opening() if message.role == "user")
+
+
+def plain_words(prompt: PromptValues) -> frozenset[str]:
+    """The words that are no values of the prompt's own: those that tasks of one kind share."""
+    return frozenset(word for word in prompt.words if word not in prompt.telling and not word.isdigit())
+
+
+def with_demonstration(found: Found) -> Task:
+    """The task with the demonstration that was found."""
+    opening = len(found.task.opening())
+    said = [message for message in found.rollout.messages[opening:] if message.role == "assistant"]
+    return found.task.model_copy(update={"demonstration": said})

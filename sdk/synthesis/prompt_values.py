@@ -1,0 +1,205 @@
+"""The values that a prompt names: its numbers, identifiers, quoted texts, names, dates and other runs of its words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .name_words import singular, words
+
+_TOKEN = re.compile(r"[^\s,;!?()\[\]{}\"“”]+")
+_QUOTED = re.compile(r"[\"“]([^\"“”\n]{1,200})[\"”]|(?<!\w)['‘]([^'‘’\n]{1,200})['’](?!\w)")
+_NUMBER = re.compile(r"[-+]?[$€£¥#]?(\d[\d,]*(?:\.\d+)?)%?")
+_DATE = re.compile(r"\b(\d{4})-(\d{1,2})-(\d{1,2})\b")
+_MONTHS = words("january february march april may june july august september october november december")
+_MONTH = "|".join(f"{month}|{month[:3]}" for month in _MONTHS)
+_DAY_MONTH_YEAR = re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? ({_MONTH}),? (\d{{4}})\b", re.IGNORECASE)
+_MONTH_DAY_YEAR = re.compile(rf"\b({_MONTH}) (\d{{1,2}})(?:st|nd|rd|th)?,? (\d{{4}})\b", re.IGNORECASE)
+_CLOCK = re.compile(r"\b(\d{1,2})(?::(\d\d))? ?(am|pm)\b|\b([01]?\d|2[0-3]):([0-5]\d)\b", re.IGNORECASE)
+_NUMBER_WORDS = words("zero one two three four five six seven eight nine ten eleven twelve")
+STOPWORDS = frozenset(
+    words(
+        "a an and any are as at be been by can could do does did for from get give go had has have he her him his how "
+        "i if in into is it its just me my need now of on or our out please shall she should so some tell than that "
+        "the their them then there these they this to us want was we were what when where which who whom whose why "
+        "will with would you your"
+    )
+)
+"""Words that no value begins or ends with."""
+_LEADING = frozenset(words("to for of in at on from with by called named titled about saying is as reads"))
+"""After one of these words, the rest of the clause may be one value."""
+_MOST_WORDS = 5
+"""Of a run of words, unless it is the rest of a clause."""
+_LONGEST_REST = 24
+
+
+def stem(word: str) -> str:
+    """A word in a form that is the same for most of its inflections. Example: `stem("ordered") == stem("orders")`"""
+    found = singular(word.lower())
+    for ending in ("ing", "ed"):
+        if found.endswith(ending) and len(found) - len(ending) >= 3:
+            found = found[: -len(ending)]
+            if len(found) > 3 and found[-1] == found[-2]:
+                found = found[:-1]
+    return found[:-1] if found.endswith("e") and len(found) > 3 else found
+
+
+def stems(text: str) -> list[str]:
+    """The stems of all words of a text, numbers included, `snake_case` and `camelCase` taken apart."""
+    pieces = re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\d_]+", text)
+    return [stem(piece) for piece in pieces]
+
+
+@dataclass(frozen=True)
+class PromptValue:
+    """A value of a prompt. `begin`, `end`: the places of its words. `weight`: how likely it is a value by its form."""
+
+    value: Any
+    begin: int
+    end: int
+    weight: float
+    is_telling: bool = False
+    """A number, an identifier, a quoted text or a name: something that a solution probably uses."""
+
+
+class PromptValues:
+    """All values of a prompt. Example: those of "Refund 10 for order 9857." have the `numbers` 10 and 9857."""
+
+    def __init__(self, prompt: str) -> None:
+        self.text = prompt
+        self._tokens: list[str] = []
+        self._starts: list[int] = []
+        self._breaks: set[int] = set()
+        """Places of words before which a clause begins."""
+        self._sentences: set[int] = {0}
+        end = 0
+        for found in _TOKEN.finditer(prompt):
+            raw = found.group()
+            word = raw.strip("'‘’.:").removesuffix("'s").removesuffix("’s")
+            if not word:
+                continue
+            gap = prompt[end : found.start()]
+            if gap.strip() or "\n" in gap or (self._tokens and prompt[end - 1] in ".:"):
+                self._breaks.add(len(self._tokens))
+                if set(gap) & set("!?\n") or (self._tokens and prompt[end - 1] == "."):
+                    self._sentences.add(len(self._tokens))
+            self._tokens.append(word)
+            self._starts.append(found.start() + raw.index(word))
+            end = found.end()
+        self.words = [stem(token) for token in self._tokens]
+        """The stems of the prompt's words, by their places."""
+        self.vocabulary = frozenset(piece for token in self._tokens for piece in (*stems(token), stem(token)))
+        self.numbers = list(self._numbers())
+        self.texts = self._distinct([*self._quoted(), *self._dates(), *self._runs(), *self._rests()])
+        self.telling = frozenset(str(one.value).casefold() for one in [*self.numbers, *self.texts] if one.is_telling)
+        """What a solution probably uses, in lower case."""
+
+    def _numbers(self) -> Iterator[PromptValue]:
+        for place, token in enumerate(self._tokens):
+            if (found := _NUMBER.fullmatch(token)) is not None:
+                digits = found[1].replace(",", "")
+                number = float(digits) if "." in digits else int(digits)
+                yield PromptValue(-number if token.startswith("-") else number, place, place + 1, 2.0, is_telling=True)
+            elif token.lower() in _NUMBER_WORDS:
+                yield PromptValue(_NUMBER_WORDS.index(token.lower()), place, place + 1, 1.2)
+
+    def _quoted(self) -> Iterator[PromptValue]:
+        for found in _QUOTED.finditer(self.text):
+            begin, end = self._places(found.start(), found.end())
+            yield PromptValue((found[1] or found[2]).strip(), begin, end, 3.0, is_telling=True)
+
+    def _dates(self) -> Iterator[PromptValue]:
+        """Dates and times as ISO 8601 writes them."""
+        for found in _DATE.finditer(self.text):
+            yield self._dated(found, f"{found[1]}-{int(found[2]):02}-{int(found[3]):02}")
+        for pattern, day, month in ((_DAY_MONTH_YEAR, 1, 2), (_MONTH_DAY_YEAR, 2, 1)):
+            for found in pattern.finditer(self.text):
+                number = next(n for n, name in enumerate(_MONTHS, 1) if name.startswith(found[month].lower()[:3]))
+                yield self._dated(found, f"{found[3]}-{number:02}-{int(found[day]):02}")
+        for found in _CLOCK.finditer(self.text):
+            hour = int(found[1] or found[4])
+            if found[3]:
+                hour = hour % 12 + 12 * (found[3].lower() == "pm")
+            yield self._dated(found, f"{hour:02}:{found[2] or found[5] or '00'}")
+
+    def _dated(self, found: re.Match[str], value: str) -> PromptValue:
+        begin, end = self._places(found.start(), found.end())
+        return PromptValue(value, begin, end, 2.2, is_telling=True)
+
+    def _places(self, start: int, end: int) -> tuple[int, int]:
+        inside = [place for place, at in enumerate(self._starts) if start <= at < end]
+        return (inside[0], inside[-1] + 1) if inside else (0, 0)
+
+    def _runs(self) -> Iterator[PromptValue]:
+        """Runs of words within a clause, the ones that look like values with more weight."""
+        for begin in range(len(self._tokens)):
+            for end in range(begin + 1, min(begin + _MOST_WORDS, len(self._tokens)) + 1):
+                if end - 1 > begin and end - 1 in self._breaks:
+                    break
+                tokens = self._tokens[begin:end]
+                if tokens[0].lower() in STOPWORDS or tokens[-1].lower() in STOPWORDS:
+                    continue
+                weight, is_telling = self._looks(begin, tokens)
+                text = self._written(begin, end)
+                yield PromptValue(text, begin, end, weight, is_telling)
+                if len(tokens) == 1 and (plain := singular(text.lower())) != text and text.isalpha():
+                    yield PromptValue(plain, begin, end, weight - 0.3)
+                    yield PromptValue(text.lower(), begin, end, weight - 0.3)
+                elif text[:1] == "#":
+                    yield PromptValue(text[1:], begin, end, weight + 0.1, is_telling)
+
+    def _looks(self, begin: int, tokens: list[str]) -> tuple[float, bool]:
+        if len(tokens) == 1:
+            if any(sign.isdigit() for sign in tokens[0]) or "@" in tokens[0] or "_" in tokens[0] or "/" in tokens[0]:
+                return 2.5, True
+            named = (
+                begin + 1 < len(self._tokens) and begin + 1 not in self._breaks and self._tokens[begin + 1][0].isupper()
+            )
+            if tokens[0][0].isupper() and (begin not in self._sentences or named):
+                return 2.0, True
+            return 1.0, False
+        if all(token[0].isupper() or token[0].isdigit() for token in tokens):
+            if begin in self._sentences and not tokens[0][0].isdigit():
+                return 1.0, False
+            return 2.3 + 0.1 * len(tokens), False
+        return 0.8 - 0.1 * len(tokens), False
+
+    def _rests(self) -> Iterator[PromptValue]:
+        """What follows a preposition or a colon, to the end of the clause and to that of the sentence."""
+        last = len(self._tokens)
+        for place in range(1, last):
+            after_colon = self.text[self._starts[place - 1] :][len(self._tokens[place - 1]) :][:1] == ":"
+            if self._tokens[place - 1].lower() not in _LEADING and not after_colon:
+                continue
+            clause = next((one for one in range(place + 1, last) if one in self._breaks), last)
+            sentence = next((one for one in range(place + 1, last) if one in self._sentences), last)
+            for end in {clause, sentence}:
+                if 1 < end - place <= _LONGEST_REST:
+                    yield PromptValue(self._written(place, end), place, end, 2.0 if after_colon else 1.3)
+
+    def _written(self, begin: int, end: int) -> str:
+        return self.text[self._starts[begin] : self._starts[end - 1] + len(self._tokens[end - 1])]
+
+    def _distinct(self, values: list[PromptValue]) -> list[PromptValue]:
+        best: dict[str, PromptValue] = {}
+        for one in values:
+            if one.value and (one.value not in best or best[one.value].weight < one.weight):
+                best[one.value] = one
+        return list(best.values())
+
+    def near(self, value: PromptValue, wanted: frozenset[str]) -> float:
+        """How near one of the `wanted` stems is: 1 right before, less after it and further away, 0 where none is."""
+        before = self.words[max(0, value.begin - 3) : value.begin]
+        for distance, word in enumerate(reversed(before)):
+            if word in wanted:
+                return 1.0 - 0.25 * distance
+        for distance, word in enumerate(self.words[value.end : value.end + 2]):
+            if word in wanted:
+                return 0.7 - 0.3 * distance
+        return 0.0
+
+    def covered(self, arguments: str) -> int:
+        """How many of the telling values stand in `arguments`, their text in lower case."""
+        return sum(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", arguments) is not None for one in self.telling)

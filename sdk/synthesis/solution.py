@@ -1,0 +1,292 @@
+"""Gold solutions: the calls that solve a task are played in its world, and the whole task comes back."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp_bridge import Toolset
+from sandboxes.changes import diff
+
+from ..connecting import connect
+from ..errors import ConfigError
+from ..policies.scripted import ScriptedAgent
+from ..progress import Progress, Silent
+from ..records import Message, Rollout, Task, ToolCall
+from ..rollouts.episode import Job
+from ..rollouts.limits import Limits
+from ..rollouts.run_context import RunContext, play_scripts
+from ..tasks.files import read_file
+from ..tasks.task_rows import task_from_mapping
+
+Calls = str | Sequence[Any]
+"""`"book(room='2', person='Ann')"`, several on lines of their own or with `;` between them; or a list of such texts, of
+pairs `("book", {"room": "2"})` and of mappings `{"name": "book", "arguments": {"room": "2"}}`."""
+
+_UNBOUNDED = Limits(max_turns=10_000, max_calls=10_000, max_seconds=3600.0)
+_PATH = re.compile(r"\$(\d*)((?:\.[^.\[\]]+|\[\d+\])*)")
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_LITERALS = {"true": True, "false": False, "null": None}
+_LONGEST_VALUE = 8
+"""Words. A longer text is a passage, in which the answer has to be named."""
+_CONCURRENCY = 8
+
+
+async def solve_async(
+    tools: Any,
+    prompt: str | Sequence[Message],
+    calls: Calls,
+    setup: Mapping[str, Any] | None = None,
+    *,
+    answer: Any = None,
+    reply: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    family: str = "",
+    connect_timeout_s: float = 20.0,
+) -> Task:
+    """Play the calls that solve a task in a fresh world, and return the whole `Task`: its answer, the changes of the
+    world, the calls and a demonstration, all as they really were.
+
+    Example: `sdk.solve("mcp.json", "Book room 2 for Ann.", "book(room='2', person='Ann')", {"seed": 7})`
+
+    `tools`: anything `mcp_bridge.connect` takes. `calls`: in their order, see `Calls`. `setup`: how the world begins.
+    `answer`: what the answer must contain; a text such as `$.price` or `$1.rooms[0].name` reads it from the result of
+    the last or the first call. By default it is the one value that the last call returned, where the calls changed
+    nothing; a task that changes the world has no answer unless one is given. `reply`: the last message of the
+    demonstration; by default the answer. `tags`, `family`: as in `Task`.
+
+    Raises `ConfigError` for calls that cannot be read, that a tool refuses, or whose answer is not clear.
+    """
+    fields = {"prompt": prompt, "setup": dict(setup or {}), "tags": dict(tags or {}), "family": family}
+    task = task_from_mapping(fields, "the task")
+    async with connect(tools, connect_timeout_s=connect_timeout_s) as source:
+        return (await _solved(source, [_Draft("the task", task, read_calls(calls), answer, reply)], Silent()))[0]
+
+
+async def solve_file_async(
+    tools: Any, file: str | Path, *, connect_timeout_s: float = 20.0, progress: Progress | None = None
+) -> list[Task]:
+    """Solve every task of a file, whose rows have `calls` beside the fields of a task, and maybe `answer` and `reply`.
+
+    `file`: `.csv`, `.jsonl`, `.json` or `.parquet`. The rest is as for `solve_async`. Raises `ConfigError` that names
+    the line of every task that could not be solved.
+    """
+    drafts = []
+    for row, where in read_file(Path(file)):
+        if not isinstance(row, Mapping) or not row.get("calls"):
+            raise ConfigError(
+                f"{where}: has no 'calls'; write those that solve it, for example get_order(order_id=\"7\")"
+            )
+        fields = {name: value for name, value in row.items() if name not in ("calls", "answer", "reply")}
+        try:
+            calls = read_calls(row["calls"])
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        drafts.append(_Draft(where, task_from_mapping(fields, where), calls, row.get("answer"), row.get("reply")))
+    async with connect(tools, connect_timeout_s=connect_timeout_s) as source:
+        return await _solved(source, drafts, progress or Silent())
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A task that lacks what its calls bring about. `where`: its place, for errors."""
+
+    where: str
+    task: Task
+    calls: list[ToolCall]
+    answer: Any
+    reply: str | None
+
+
+async def _solved(source: Toolset, drafts: Sequence[_Draft], progress: Progress) -> list[Task]:
+    known = {tool.name for tool in source.tools}
+    for draft in drafts:
+        if unknown := [call.name for call in draft.calls if call.name not in known]:
+            raise ConfigError(
+                f"{draft.where}: there is no tool {unknown[0]!r}; the tools are {', '.join(sorted(known))}"
+            )
+    plays = []
+    for number, draft in enumerate(drafts):
+        script = [*(Message(role="assistant", tool_calls=[call]) for call in draft.calls), Message(role="assistant")]
+        job = Job(id=f"solve/{number}", task=draft.task, seed=0)
+        plays.append((job, ScriptedAgent(script, name="solution")))
+    context = RunContext(tools=source, verifier=None, limits=_UNBOUNDED, concurrency=_CONCURRENCY)
+    with progress.track("solving", len(plays)) as step:
+        played = await play_scripts(plays, context, step)
+    found, problems = [], []
+    for draft, rollout in zip(drafts, played, strict=True):
+        try:
+            found.append(_whole(draft, rollout))
+        except ConfigError as error:
+            problems.append(f"{draft.where}: {error}")
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return found
+
+
+def _whole(draft: _Draft, rollout: Rollout) -> Task:
+    """The task with what its calls brought about."""
+    if rollout.failure is not None:
+        raise ConfigError(f"the calls could not be played: {rollout.failure.message}")
+    for record in rollout.calls:
+        if record.result.is_error:
+            raise ConfigError(f"{_written(record.call)} is refused: {record.result.text[:300]}")
+    expected: dict[str, Any] = {**draft.task.expected}
+    changes = None
+    if rollout.initial_state is not None and rollout.final_state is not None:
+        changes = expected["changes"] = diff(rollout.initial_state, rollout.final_state)
+    results = [_value(record.result.structured, record.result.text) for record in rollout.calls]
+    if isinstance(draft.answer, str) and draft.answer.startswith("$"):
+        expected["answer"] = _at(draft.answer, results)
+    elif draft.answer is not None:
+        expected["answer"] = draft.answer
+    elif "answer" not in expected and changes in (None, []):
+        expected["answer"] = _only_value(results)
+    expected["calls"] = [{"name": call.name, "arguments": call.arguments} for call in draft.calls]
+    reply = draft.reply or (_said(expected["answer"]) if "answer" in expected else "Done.")
+    messages = [Message(role="assistant", tool_calls=[call]) for call in draft.calls]
+    demonstration = [*messages, Message(role="assistant", content=reply)]
+    return draft.task.model_copy(update={"expected": expected, "demonstration": demonstration})
+
+
+def read_calls(given: Calls) -> list[ToolCall]:
+    """Calls as people write them, see `Calls`. Nothing is evaluated: arguments are literals."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    for one in [given] if isinstance(given, str) else given:
+        if isinstance(one, str):
+            found += _from_text(one)
+        elif isinstance(one, Mapping) and isinstance(one.get("name"), str) and set(one) <= {"name", "arguments"}:
+            found.append((one["name"], dict(one.get("arguments") or {})))
+        elif isinstance(one, Sequence) and len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], Mapping):
+            found.append((one[0], dict(one[1])))
+        else:
+            raise ConfigError(
+                f"{one!r} is not a call; write for example \"book(room='2')\", ('book', {{'room': '2'}}) or "
+                "{'name': 'book', 'arguments': {'room': '2'}}"
+            )
+    if not found:
+        raise ConfigError("there are no calls; give those that solve the task, in their order")
+    return [
+        ToolCall(id=f"call_{number}", name=name, arguments=arguments)
+        for number, (name, arguments) in enumerate(found, 1)
+    ]
+
+
+def _from_text(text: str) -> list[tuple[str, dict[str, Any]]]:
+    def problem(why: str) -> ConfigError:
+        return ConfigError(
+            f'{text[:200]!r} cannot be read as calls: {why}; write for example get_order(order_id="7"); '
+            'cancel_order(order_id="7")'
+        )
+
+    if text.lstrip().startswith(("[", "{")):
+        try:
+            listed = json.loads(text)
+        except ValueError as error:
+            raise problem(f"it is not valid JSON: {error}") from None
+        return [(call.name, call.arguments) for call in read_calls(listed if isinstance(listed, list) else [listed])]
+    try:
+        lines = ast.parse(text.strip()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise problem(str(error)) from None
+    found = []
+    for line in lines:
+        call = line.value if isinstance(line, ast.Expr) else None
+        if not isinstance(call, ast.Call) or (name := _dotted(call.func)) is None:
+            raise problem(f"line {line.lineno} is not a call")
+        if call.args or any(word.arg is None for word in call.keywords):
+            raise problem(f"the arguments of {name} need their names")
+        try:
+            found.append((name, {str(word.arg): _literal(word.value) for word in call.keywords}))
+        except ValueError:
+            raise problem(
+                f"an argument of {name} is not a number, a text, true, false, null, a list or an object"
+            ) from None
+    return found
+
+
+def _dotted(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (before := _dotted(node.value)) is not None:
+        return f"{before}.{node.attr}"
+    return None
+
+
+def _literal(node: ast.expr) -> Any:
+    """As `ast.literal_eval`, with the words of JSON."""
+
+    class Words(ast.NodeTransformer):
+        def visit_Name(self, name: ast.Name) -> ast.expr:
+            return ast.Constant(_LITERALS[name.id]) if name.id in _LITERALS else name
+
+    value = ast.literal_eval(Words().visit(node))
+    json.dumps(value, allow_nan=False)  # raises ValueError or TypeError for what JSON does not have
+    return value
+
+
+def _value(structured: Any, text: str) -> Any:
+    """A result as JSON where it is JSON; the one that MCP wraps as `{"result": ...}` by itself."""
+    if isinstance(structured, dict) and set(structured) == {"result"}:
+        return structured["result"]
+    if structured is not None:
+        return structured
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _at(path: str, results: Sequence[Any]) -> Any:
+    """What `$.price` or `$2.rooms[0]` names."""
+    found = _PATH.fullmatch(path)
+    if found is None:
+        raise ConfigError(f"the answer {path!r} is not a path; write for example $.price or $1.rooms[0].name")
+    number = int(found[1]) if found[1] else len(results)
+    if not 1 <= number <= len(results):
+        raise ConfigError(f"the answer {path!r} names call {number}; there are {len(results)}, counted from 1")
+    value = results[number - 1]
+    for key, place in _STEP.findall(found[2]):
+        try:
+            value = value[key] if key else value[int(place)]
+        except (KeyError, IndexError, TypeError):
+            leaves = ", ".join(_leaves(results[number - 1], f"${number}"))
+            raise ConfigError(
+                f"the answer {path!r} is not in the result of call {number}, which has {leaves}"
+            ) from None
+    return value
+
+
+def _only_value(results: Sequence[Any]) -> Any:
+    """The value of the last result where it has one only."""
+    leaves = _leaves(results[-1], "$")
+    values = list(leaves.values())
+    if len(values) == 1 and not (isinstance(values[0], str) and len(values[0].split()) > _LONGEST_VALUE):
+        return values[0]
+    raise ConfigError(
+        f"the calls change nothing, and the last one returns {len(values)} values: name the one that is asked for, for "
+        f"example answer: {next(iter(leaves), '$')!r}; it returns {', '.join(list(leaves)[:20]) or 'nothing'}"
+    )
+
+
+def _leaves(value: Any, path: str) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {name: leaf for key, inner in value.items() for name, leaf in _leaves(inner, f"{path}.{key}").items()}
+    if isinstance(value, list):
+        return {name: leaf for n, inner in enumerate(value) for name, leaf in _leaves(inner, f"{path}[{n}]").items()}
+    return {path: value}
+
+
+def _said(answer: Any) -> str:
+    if isinstance(answer, list) and all(isinstance(one, str | int | float) for one in answer):
+        return ", ".join(map(str, answer))
+    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+
+
+def _written(call: ToolCall) -> str:
+    return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"

@@ -1,0 +1,283 @@
+"""Checks of a task: its calls are played again in a fresh world, and its request is compared with them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp_bridge import Toolset
+from mcp_bridge.records import Tool
+
+from ..connecting import connect
+from ..errors import ConfigError
+from ..policies.scripted import replay_demonstration
+from ..progress import Progress, Silent, Step
+from ..records import Rollout, Task
+from ..rollouts.episode import Job
+from ..rollouts.limits import Limits
+from ..rollouts.run_context import RunContext, play_scripts
+from ..tasks import load_tasks
+from ..tasks.files import read_file
+from ..tasks.task_rows import task_from_mapping
+from ..verifiers import VerifierLike, all_of, answer_match, calls_match, final_state, required_calls
+from ..verifiers.calls import holds_pattern
+from ..verifiers.grounding import ungrounded_arguments
+from ..verifiers.text_tokens import positions, tokenize
+from .worlds import open_worlds
+
+_RIGHT = re.compile(r"\S+ 1: ")
+"""How a line of a combined verdict begins that has nothing to complain of."""
+_UNBOUNDED = Limits(max_turns=10_000, max_calls=10_000)
+
+
+def gold_verifier(tasks: Sequence[Task]) -> VerifierLike:
+    """What these tasks can be judged by: the world's end, the answer, the calls, as far as all of them expect it."""
+    kinds = [set(task.expected) for task in tasks]
+    parts: list[VerifierLike] = []
+    if all({"changes", "state"} & kind for kind in kinds):
+        parts.append(final_state())
+    if all("calls" in kind for kind in kinds):
+        parts.append(calls_match() if any(map(_has_patterns, tasks)) else required_calls())
+    if all("answer" in kind for kind in kinds):
+        parts.append(answer_match())
+    return all_of(*parts)
+
+
+def _has_patterns(task: Task) -> bool:
+    return holds_pattern(task.expected.get("calls"))
+
+
+async def played_again(
+    source: Toolset,
+    tasks: Sequence[Task],
+    step: Step,
+    *,
+    concurrency: int = 8,
+    verifier: VerifierLike | None = None,
+) -> list[Rollout]:
+    """The demonstration of each task in a fresh world of its own, judged by all that the task expects, or by
+    `verifier`."""
+    kinds: dict[tuple[bool, tuple[str, ...]], list[int]] = {}
+    for place, task in enumerate(tasks):
+        kinds.setdefault((_has_patterns(task), tuple(sorted(task.expected))), []).append(place)
+    found: dict[int, Rollout] = {}
+    for places in kinds.values():
+        plays = [
+            (Job(id=f"gold/{place}/{tasks[place].id}", task=tasks[place], seed=0), replay_demonstration(tasks[place]))
+            for place in places
+        ]
+        judge = verifier or gold_verifier([tasks[place] for place in places])
+        context = RunContext(tools=source, verifier=judge, limits=_UNBOUNDED, concurrency=concurrency)
+        done = await play_scripts(plays, context, step)
+        found.update(zip(places, done, strict=True))
+    return [found[place] for place in range(len(tasks))]
+
+
+def replay_problem(rollout: Rollout) -> str:
+    """Why the gold solution does not do what the task expects; empty where it does."""
+    if rollout.failure is not None:
+        return f"its calls could not be played: {rollout.failure.message}"
+    refused = [record for record in rollout.calls if record.result.is_error]
+    # A task may be about a call that is refused: then not every call is among those expected.
+    made = sum(len(message.tool_calls) for message in rollout.task.demonstration)
+    if refused and len(rollout.task.expected.get("calls", range(made))) >= made:
+        call, said = refused[0].call, refused[0].result.text[:200]
+        shown = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
+        return f"the call {call.name}({shown}) of its demonstration is refused: {said}"
+    if rollout.verdict is None:
+        return "its end could not be judged"
+    lines = [line for line in rollout.verdict.explanation.splitlines() if not _RIGHT.match(line)]
+    return "" if rollout.verdict.score >= 1 else "; ".join(lines) or f"its score is {rollout.verdict.score:g}, not 1"
+
+
+def wording_problem(rollout: Rollout) -> str:
+    """What the request lacks or gives away; empty where nothing."""
+    missing = ungrounded_arguments(rollout)
+    if missing:
+        return (
+            f"the request says nothing of {missing[0]}, and no earlier call returns it; name it in the prompt, or add "
+            "the call that finds it"
+        )
+    expected = rollout.task.expected
+    answer = expected.get("answer")
+    plain = isinstance(answer, str | int | float) and not isinstance(answer, bool)
+    # Where something is to be done, the answer may repeat it.
+    if plain and expected.get("changes") == []:
+        prompt = [token for message in rollout.task.opening() for token in tokenize(message.content)]
+        if positions(tokenize(str(answer)), prompt):
+            return f"the request says the answer {answer!r} itself; take it out of the prompt"
+    return ""
+
+
+def normalised(prompt: str) -> str:
+    """A request without what does not count: case, spaces, punctuation."""
+    return " ".join(str(token) for token in tokenize(prompt))
+
+
+class Seen:
+    """The tasks so far, to find those that repeat or contradict one."""
+
+    def __init__(self) -> None:
+        self._prompts: dict[str, tuple[str, str]] = {}
+        self._paths: dict[str, str] = {}
+
+    def problem(self, task: Task) -> str:
+        """Why a task may not stand beside those before it; empty where it may."""
+        prompt, path = _keys(task)
+        if prompt in self._prompts:
+            name, gold = self._prompts[prompt]
+            other = "and expects the same" if gold == _gold(task) else "but expects something else"
+            return f"it asks the same as {name} in the same world, {other}"
+        if path in self._paths:
+            return f"its calls and its end are those of {self._paths[path]}"
+        return ""
+
+    def add(self, task: Task, name: str) -> None:
+        prompt, path = _keys(task)
+        self._prompts[prompt] = (name, _gold(task))
+        self._paths[path] = name
+
+
+def _keys(task: Task) -> tuple[str, str]:
+    said = " / ".join([*(normalised(message.content) for message in task.opening()), *task.later_turns])
+    calls = [[call.name, call.arguments] for message in task.demonstration for call in message.tool_calls]
+    setup = _json(task.setup)
+    return f"{setup} {said}", f"{setup} {_json(calls)} {_json(task.expected.get('answer'))} {_json(task.later_turns)}"
+
+
+def _gold(task: Task) -> str:
+    return _json({name: task.expected.get(name) for name in ("answer", "changes", "state")})
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with one task."""
+
+    where: str
+    """File and line, or the task's id."""
+    task_id: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}{f' (task {self.task_id!r})' if self.task_id else ''}: {self.what}"
+
+
+@dataclass(frozen=True)
+class CheckedTasks:
+    """The tasks that hold, and the problems of the others. `print` it; `require_all` raises where there are any."""
+
+    tasks: Sequence[Task]
+    problems: Sequence[Problem]
+
+    def __str__(self) -> str:
+        count = len({problem.where for problem in self.problems})
+        head = f"{len(self.tasks)} tasks hold: their calls were played again in fresh worlds and earn what they expect"
+        return "\n".join([head, *([f"{count} do not:"] if count else []), *(f"  {one}" for one in self.problems)])
+
+    def require_all(self) -> None:
+        """Raises `ConfigError` that names the problems."""
+        if self.problems:
+            more = len(self.problems) - _SHOWN
+            shown = [f"  {problem}" for problem in self.problems[:_SHOWN]] + (
+                [f"  and {more} more"] if more > 0 else []
+            )
+            raise ConfigError(f"{len(self.problems)} problems in the tasks:\n" + "\n".join(shown))
+
+
+async def check_tasks_async(
+    tools: Any,
+    prompts: Any,
+    *,
+    verifier: VerifierLike | None = None,
+    connect_timeout_s: float = 20.0,
+    concurrency: int = 8,
+    progress: Progress | None = None,
+) -> CheckedTasks:
+    """Check tasks against the tools: those that `sdk.synthesize` wrote and people edited, or any with demonstrations.
+
+    `prompts`: a file or whatever else `sdk.tasks.load_tasks` takes. Of each task the calls of its demonstration are
+    played in a fresh world and must earn what it expects, or 1 from your `verifier`; the request must hold every
+    argument that no earlier call returns, and not the answer; no two may ask the same in the same world. A problem of a
+    file names its line.
+
+    Raises `ConfigError` for a file that cannot be read and tools without worlds that can be reset.
+    """
+    placed, problems = _read(prompts)
+    async with connect(tools, connect_timeout_s=connect_timeout_s) as source:
+        await open_worlds(source, [{}])
+        seen = Seen()
+        playable: list[tuple[str, Task]] = []
+        for where, task in placed:
+            if what := _unplayable(task, source.tools, judged=verifier is not None) or seen.problem(task):
+                problems.append(Problem(where, task.id, what))
+            else:
+                seen.add(task, where)
+                playable.append((where, task))
+        with (progress or Silent()).track("playing tasks again", len(playable)) as step:
+            alone = [task for _, task in playable]
+            rollouts = await played_again(source, alone, step, concurrency=concurrency, verifier=verifier)
+    good = []
+    for (where, task), rollout in zip(playable, rollouts, strict=True):
+        if what := replay_problem(rollout):
+            what += ". Correct `expected`, or the calls and the last message of its demonstration" + (
+                "" if verifier is None else ", or the verifier"
+            )
+        if what := what or wording_problem(rollout):
+            problems.append(Problem(where, task.id, what))
+        else:
+            good.append(task)
+    order = {where: place for place, (where, _) in enumerate(placed)}
+    return CheckedTasks(good, sorted(problems, key=lambda problem: order.get(problem.where, len(order))))
+
+
+def _read(prompts: Any) -> tuple[list[tuple[str, Task]], list[Problem]]:
+    """The tasks with their places, and the lines that are none."""
+    if not isinstance(prompts, str | Path):
+        return [(f"task {task.id!r}", task) for task in load_tasks(prompts)], []
+    placed: list[tuple[str, Task]] = []
+    problems: list[Problem] = []
+    ids: dict[str, str] = {}
+    for item, where in read_file(Path(prompts)):
+        try:
+            if not isinstance(item, dict):
+                raise ConfigError(f"{where}: is {item!r:.80}; a task is an object with a 'prompt'")
+            task = task_from_mapping(item, where)
+        except ConfigError as error:
+            problems.append(Problem(where, "", str(error).removeprefix(f"{where}: ")))
+            continue
+        if task.id in ids:
+            problems.append(Problem(where, task.id, f"its id is that of {ids[task.id]}; give it an id of its own"))
+            continue
+        ids[task.id] = where
+        placed.append((where, task))
+    if not placed and not problems:
+        raise ConfigError(f"{prompts} holds no task; give at least one")
+    return placed, problems
+
+
+def _unplayable(task: Task, tools: Sequence[Tool], *, judged: bool) -> str:
+    calls = [call for message in task.demonstration for call in message.tool_calls]
+    if any(message.role != "assistant" for message in task.demonstration):
+        return "its demonstration holds other messages than the assistant's; leave results out, calls are played"
+    if not task.demonstration:
+        return "it has no demonstration, so that nothing can be played; add the assistant messages of a right solution"
+    if not judged and not {"answer", "calls", "changes", "state"} & set(task.expected):
+        return "it expects nothing that can be checked; add expected.answer, expected.calls or expected.changes"
+    names = {tool.name for tool in tools}
+    unknown = [call.name for call in calls if call.name not in names]
+    if unknown:
+        return (
+            f"its demonstration calls {unknown[0]!r}, which the tools do not have; they are {', '.join(sorted(names))}"
+        )
+    return ""

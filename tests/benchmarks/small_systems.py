@@ -1,0 +1,166 @@
+"""Default options on six small systems that nobody chose them for: is any run's model worse than what it began with?
+
+    python tests/benchmarks/small_systems.py [--systems NAME ...] [--seeds 2] [--runs FOLDER] [--alone]
+
+Three systems are written for this and three are BFCL's APIs (`systems/`), with six to nine tools each. A task is one of
+five kinds in one of six wordings; two wordings of each kind are held out, and a wording is a family. `sdk.train` gets
+the tools, the tasks and a verifier, and no option but the seed. `--alone` takes the demonstrations away: prompts and
+verifier are left. Each run is a process of its own whose folder stays, so the same command goes on where it was
+stopped. A run takes about 15 minutes on two cores. `--seeds 0` shows the finished runs alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS = ROOT / "runs" / "small-systems"
+SUCCESS = 1.0
+UNTRAINED, WARM_START = "untrained", "after_warm_start"
+
+
+async def expected(rollout: Any) -> Any:
+    """The changes of the world, these calls alone, and the answer where the task has one."""
+    from sdk.verifiers import all_of, answer_match, calls_match, final_state, run_verifier
+
+    parts = (final_state(), calls_match(only=True), *([answer_match()] if "answer" in rollout.task.expected else []))
+    return await run_verifier(all_of(*parts), rollout)
+
+
+def train(name: str, seed: int, folder: Path, *, alone: bool) -> None:
+    """One run, in this process."""
+    import asyncio
+
+    import sdk
+    from sdk.progress import Console
+    from sdk.synthesis.solution import solve_file_async
+
+    system = _systems()[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = folder / "requests.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in system.rows()))
+    tasks = asyncio.run(solve_file_async(system.twin(), rows))
+    if alone:
+        tasks = [task.model_copy(update={"demonstration": ()}) for task in tasks]
+    sdk.train(system.twin(), tasks, expected, None, folder / "run", {"seed": seed}, progress=Console())
+
+
+def measured(folder: Path) -> dict[str, Any] | None:
+    """Held-out success with a finished run's weights, and of those it handed over beside the warm start's."""
+    from sdk.evaluation.comparisons import compare_paired
+    from sdk.evaluation.report import Report
+    from sdk.traces import RunFolder
+
+    run = folder / "run"
+    if not (run / "report.json").is_file():
+        return None
+    report = Report.read(run / "report.json")
+    conditions = {name: one.success for name, one in report.conditions.items() if one.success is not None}
+    opened = RunFolder.open_to_read(run)
+    chosen = (opened.stage("choice") or {}).get("chosen", "after GRPO")
+    before = WARM_START if WARM_START in opened.rollout_stages() else UNTRAINED
+    # Weights of a checkpoint are measured as a stage of their own; the others were already.
+    stage = chosen.lower().replace(" ", "_")
+    pair = compare_paired(
+        opened.read_rollouts(before),
+        opened.read_rollouts(stage if stage in opened.rollout_stages() else "chosen"),
+        names=(before, "handed over"),
+        threshold=SUCCESS,
+    )
+    return {"conditions": conditions, "chosen": chosen, "pair": pair}
+
+
+def table(runs: Path, *, seeds: int) -> str:
+    """The finished runs as Markdown, with the mean gain over all of them."""
+    lines = [
+        "| system | seed | untrained | warm start | handed over | beside the warm start (95 %) | weights |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    gains, worse = [], []
+    for name in _systems():
+        for seed in range(seeds):
+            found = measured(_folder(runs, name, seed))
+            if found is None:
+                lines.append(f"| {name} | {seed} | | | | not run | |")
+                continue
+            rates, pair = found["conditions"], found["pair"]
+            shown = {key: f"{100 * rate.rate:.1f} %" for key, rate in rates.items()}
+            after, low, high = list(shown.values())[-1], 100 * pair.success.low, 100 * pair.success.high
+            gains.append(100 * pair.success.value)
+            if high < 0:
+                worse.append(f"{name}, seed {seed}")
+            lines.append(
+                f"| {name} | {seed} | {shown[UNTRAINED]} | {shown.get('after warm start', '')} | {after} "
+                f"| {gains[-1]:+.1f} ({low:+.1f} to {high:+.1f}), {pair.tasks} tasks of {pair.families} families "
+                f"| {found['chosen']} |"
+            )
+    if len(gains) > 1:
+        error = statistics.stdev(gains) / len(gains) ** 0.5
+        lines += [
+            "",
+            f"Mean over {len(gains)} runs: {statistics.mean(gains):+.1f} points, standard error {error:.1f}. "
+            f"Below the warm start by more than chance: {', '.join(worse) or 'none'}.",
+        ]
+    return "\n".join(lines)
+
+
+def section(seeds: int = 2) -> str:
+    """For docs/benchmarks.md. Runs what has not been run, which takes hours."""
+    run_missing(list(_systems()), seeds, RUNS, alone=False)
+    return f"""## Default options on six small systems
+
+`sdk.train(tools, tasks, verifier)` with no option but the seed: six systems with six to nine tools, of which three are
+APIs of BFCL, five kinds of requests in six wordings each, two of them held out. SmolLM2-135M-Instruct, float32.
+
+{table(RUNS, seeds=seeds)}"""
+
+
+def _systems() -> dict[str, Any]:
+    from systems import SYSTEMS
+
+    return SYSTEMS
+
+
+def run_missing(systems: list[str], seeds: int, runs: Path, *, alone: bool) -> None:
+    """Train each system with each seed, in a process of its own, unless the run has finished."""
+    for seed in range(seeds):
+        for name in systems:
+            if measured(_folder(runs, name, seed)) is not None:
+                continue
+            print(f"== {name}, seed {seed}", flush=True)
+            command = [sys.executable, __file__, "--one", name, str(seed), "--runs", str(runs)]
+            command += ["--alone"] if alone else []
+            offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+            subprocess.run(command, check=True, env={**os.environ, **offline})
+
+
+def _folder(runs: Path, name: str, seed: int) -> Path:
+    return runs / name.partition(" (")[0].replace(" ", "-") / f"seed-{seed}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--systems", nargs="+", choices=list(_systems()), default=list(_systems()), metavar="NAME")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--runs", type=Path, default=None, help=f"where runs are kept; by default {RUNS}")
+    parser.add_argument("--alone", action="store_true", help="prompts and verifier alone, without demonstrations")
+    parser.add_argument("--one", nargs=2, metavar=("NAME", "SEED"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    runs = options.runs or RUNS.with_name("small-systems-alone" if options.alone else "small-systems")
+    if options.one:
+        name, seed = options.one
+        train(name, int(seed), _folder(runs, name, int(seed)), alone=options.alone)
+        return
+    run_missing(options.systems, options.seeds, runs, alone=options.alone)
+    print(table(runs, seeds=max(options.seeds, 2)))
+
+
+if __name__ == "__main__":
+    main()

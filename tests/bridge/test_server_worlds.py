@@ -1,0 +1,116 @@
+"""`mcp_bridge.worlds`: a backend for each rollout in a server of one's own, whatever its server object is."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from listening_servers import serving
+from mcp import Client
+from other_environments import python_of
+from servers import hotel
+
+import mcp_bridge
+from mcp_bridge.control_tools import CONTROL_ENV
+
+HOTEL = str(Path(hotel.__file__))
+ROOT = str(Path(__file__).parents[2])
+FREE = {"rooms": {"1": {"free": True, "price": 0}, "2": {"free": True, "price": 0}}}
+
+
+def command(kind: str) -> Any:
+    python = str(python_of("fastmcp")) if kind == "fastmcp" else sys.executable
+    entry = {"command": python, "args": [HOTEL, kind], "env": {"PYTHONPATH": ROOT}}
+    return {"mcpServers": {"hotel": {**entry, "toolbake": {"connect_timeout_s": 60}}}}
+
+
+@pytest.mark.parametrize("kind", ["sdk", "lowlevel", "fastmcp"])
+async def test_each_rollout_has_the_backend_that_its_setup_asks_for(kind: str) -> None:
+    async with mcp_bridge.connect(command(kind)) as toolset:
+        assert [tool.name for tool in toolset.tools] == ["book"]
+        assert [one.kind for one in toolset.worlds] == ["control"]
+        async with toolset.open_world("a", {"seed": 7}) as a, toolset.open_world("b") as b:
+            assert (await a.call("book", {"room": "1"})).text == "booked 1"
+            assert (await b.call("book", {"room": "1"})).text == "booked 1"
+            assert (await a.call("book", {"room": "1"})).is_error
+            state = await a.state()
+            assert state == {"rooms": {"1": {"free": False, "price": 7}, "2": {"free": True, "price": 7}}}
+            copied = await a.fork()  # type: ignore[attr-defined]
+            async with copied.open("c") as c:
+                assert await c.state() == state
+                assert (await c.call("book", {"room": "2"})).text == "booked 2"
+            await copied.aclose()
+            assert await a.state() == state
+        with pytest.raises(mcp_bridge.SourceError, match=r"sed.*Hotel\(seed: int = 0, free: bool = True\)"):
+            async with toolset.open_world("d", {"sed": 7}):
+                pass
+
+
+async def test_many_worlds_at_once_share_nothing_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONTROL_ENV, "1")
+    server = hotel.sdk()
+    with serving(server.streamable_http_app()) as port:
+        async with mcp_bridge.connect(f"http://127.0.0.1:{port}/mcp") as toolset:
+
+            async def play(number: int) -> None:
+                async with toolset.open_world(f"w{number}", {"seed": number}) as world:
+                    assert (await world.call("book", {"room": "1"})).text == "booked 1"
+                    state = await world.state()
+                    assert state is not None
+                    assert state["rooms"]["1"] == {"free": False, "price": number}
+
+            async with anyio.create_task_group() as group:
+                for number in range(64):
+                    group.start_soon(play, number)
+
+
+async def test_other_clients_see_the_plain_tools_and_share_one_backend() -> None:
+    server = hotel.sdk()
+    async with Client(server) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["book"]
+        assert not (await client.call_tool("book", {"room": "1"})).is_error
+    async with Client(server) as other:
+        assert (await other.call_tool("book", {"room": "1"})).is_error
+
+
+async def test_a_backend_is_closed_with_its_world_and_makes_room_when_it_is_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from mcp.server.mcpserver import MCPServer
+
+    monkeypatch.setenv(CONTROL_ENV, "1")
+    server = MCPServer("hotel", log_level="ERROR")
+    closed: list[int] = []
+
+    async def make(seed: int) -> int:
+        return seed
+
+    async def close(seed: int) -> None:
+        closed.append(seed)
+
+    current = mcp_bridge.worlds(server, make=make, close=close, max_worlds=1)
+
+    @server.tool()
+    def read() -> int:
+        return current()
+
+    async with mcp_bridge.connect(server) as toolset:
+        async with toolset.open_world("a", {"seed": 1}) as world:
+            assert (await world.call("read", {})).structured == {"result": 1}
+            with pytest.raises(mcp_bridge.ToolFailure, match="1 worlds are open, which is the most"):
+                async with toolset.open_world("b", {"seed": 2}):
+                    pass
+        assert closed == [1]
+        with pytest.raises(mcp_bridge.SourceError, match="missing a required argument: 'seed'"):
+            async with toolset.open_world("c"):
+                pass
+    with pytest.raises(RuntimeError, match="ask for it inside a tool"):
+        current()
+
+
+def test_a_server_that_cannot_have_worlds_is_refused_by_its_kind() -> None:
+    with pytest.raises(mcp_bridge.SourceError, match=r"builtins\.dict; give an MCPServer or Server"):
+        mcp_bridge.worlds({}, make=hotel.Hotel)
+    with pytest.raises(mcp_bridge.SourceError, match="'hotel' has worlds already"):
+        hotel.given(hotel.sdk())

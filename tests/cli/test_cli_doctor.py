@@ -1,0 +1,155 @@
+"""`toolbake doctor` finds what a training would stumble over, and says what to do, what matters most first."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command_line import toolbake
+
+from sdk.cli.checkup import machine_checks
+from sdk.cli.checkup.machine_checks import check_machine, check_packages
+
+SHOP = '''
+from sandboxes.objects import ObjectTwin
+
+
+class Shop:
+    def __init__(self) -> None:
+        self.stock = {"lamp": 3, "rug": 1, "vase": 8}
+
+    def in_stock(self, product: str) -> int:
+        """How many there are of a product."""
+        if product not in self.stock:
+            raise ValueError(f"there is no {product}")
+        return self.stock[product]
+
+
+tools = ObjectTwin(Shop, reads=["in_stock"])
+
+
+def always(rollout):
+    return 1.0
+
+
+def failing(rollout):
+    return rollout.no_such_field
+'''
+
+
+def doctor(*words: str, code: int, quiet: bool = True) -> dict:
+    result = toolbake("doctor", *words, "--json", *["--quiet"] * quiet)
+    assert result.exit_code == code, result.output
+    assert result.stderr == "" or not quiet
+    return json.loads(result.stdout)
+
+
+def found(report: dict, area: str) -> list[str]:
+    return [one["found"] for one in report["checks"] if one["area"] == area]
+
+
+@pytest.fixture
+def shop(desk):
+    (desk / "shop.py").write_text(SHOP)
+    rows = [
+        {"prompt": f"How many of {name}?", "calls": f'in_stock(product="{name}")', "family": name}
+        for name in ("lamp", "rug", "vase")
+    ]
+    (desk / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = toolbake("solve", "shop.py:tools", "--tasks", "requests.jsonl", "--to", "solved.jsonl")
+    assert done.exit_code == 0, done.output
+    return desk
+
+
+def test_without_arguments_it_looks_at_the_machine_and_the_packages_and_asks_for_the_rest(desk):
+    report = doctor(code=0)
+    assert {"machine", "packages"} <= {one["area"] for one in report["checks"]}
+    assert any("GB free" in one for one in found(report, "machine"))
+    assert report["to_do"][-1] == "give TOOLS, --tasks FILE, --verifier FILE.py:NAME to this command, to check them"
+
+
+def test_a_project_that_is_ready_has_nothing_to_fix_and_the_report_reads_so(shop):
+    result = toolbake("doctor", "shop.py:tools", "--tasks", "solved.jsonl", "--verifier", "expected", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert "3 of 3 gold solutions were replayed and hold" in result.stdout
+    assert "rewarded" in result.stdout
+    assert "(0 must be fixed)" in result.stdout
+    assert "1 tasks of 1 families; trained on:" in result.stdout
+    assert "--set evaluation.heldout=0.4" in result.stdout
+
+
+def test_what_must_be_fixed_comes_first_and_ends_with_exit_code_1(shop):
+    rows = [json.loads(line) for line in (shop / "solved.jsonl").read_text().splitlines()]
+    rows[1]["expected"]["answer"] = 77
+    (shop / "solved.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = doctor("shop.py:tools", "--tasks", "solved.jsonl", "--verifier", "expected", code=1)
+    assert report["problems"] == 1
+    assert report["to_do"][0].startswith("correct solved.jsonl, line 2:")
+
+
+def test_a_verifier_that_pays_for_nothing_and_one_that_fails_are_found(shop):
+    report = doctor("shop.py:tools", "--tasks", "solved.jsonl", "--verifier", "shop.py:always", code=1)
+    assert "make the verifier refuse what" in report["to_do"][0]
+    report = doctor("shop.py:tools", "--tasks", "solved.jsonl", "--verifier", "shop.py:failing", code=1)
+    assert any("no_such_field" in one for one in found(report, "verifier"))
+
+
+def test_tasks_that_expect_nothing_and_what_tools_print_are_dealt_with(shop):
+    (shop / "shop.py").write_text("print('hello')\n" + SHOP)
+    (shop / "bare.jsonl").write_text('{"prompt": "How many lamps?"}\n')
+    report = doctor("shop.py:tools", "--tasks", "bare.jsonl", "--verifier", "expected", code=1, quiet=False)
+    assert any("expects nothing" in one for one in found(report, "tasks"))
+
+
+def test_tools_that_all_rollouts_share_and_tools_that_do_not_start_are_told(desk):
+    report = doctor("desk.py:tools", "--tasks", "tasks.jsonl", code=0)
+    assert any("no world can tell its state" in one for one in found(report, "tools"))
+    assert any("gold solutions were not replayed" in one for one in found(report, "tasks"))
+    (desk / "broken.json").write_text(json.dumps({"mcpServers": {"one": {"command": "no-such-program"}}}))
+    report = doctor("broken.json", code=1)
+    assert "no-such-program" in report["to_do"][0]
+
+
+def test_what_cannot_be_loaded_is_a_finding_and_the_rest_is_looked_at_all_the_same(desk):
+    words = ("none.json", "--tasks", "none.jsonl", "--verifier", "checks.py:verfy")
+    report = doctor(*words, code=1)
+    assert report["problems"] == 3
+    assert "none.json" in report["to_do"][0]
+    assert any("Did you mean 'verify'?" in one for one in found(report, "verifier"))
+    assert found(report, "machine")
+
+
+def test_live_destructive_tools_must_be_simulated_first(desk):
+    (desk / "live.py").write_text(
+        "from mcp.server.mcpserver import MCPServer\nfrom mcp.types import ToolAnnotations\n"
+        "server = MCPServer('shop', log_level='WARNING')\n"
+        "@server.tool(annotations=ToolAnnotations(destructive_hint=True))\n"
+        "def drop(table: str) -> str:\n    '''Drop a table.'''\n    return 'gone'\n"
+    )
+    report = doctor("live.py:server", code=1)
+    assert "give drop a simulated backend" in report["to_do"][0]
+    assert "toolbake record" in report["to_do"][0]
+
+
+def test_too_little_memory_is_a_problem_with_the_options_that_lower_it(monkeypatch):
+    def memory(free: int) -> list:
+        monkeypatch.setattr("sdk.policies.embedded.scheduler.free_bytes", lambda: free)
+        return [one for one in check_machine(None) if one.found.startswith("memory")]
+
+    (little,) = memory(2 * 10**9)
+    assert little.level == "problem"
+    assert "lora.r=16" in little.do
+    (some,) = memory(6 * 10**9)
+    assert some.level == "advice"
+    assert "batching.micro_batches=8" in some.do
+    (enough,) = memory(30 * 10**9)
+    assert (enough.level, enough.do) == ("good", "")
+
+
+def test_a_version_outside_the_bounds_and_a_missing_extra_are_named_with_the_command(monkeypatch):
+    monkeypatch.setattr(machine_checks.metadata, "requires", lambda _: ["mcp>=99,<100", 'trl<1 ; extra == "train"'])
+    monkeypatch.setattr("mcp_bridge.extras.find_spec", lambda name: None if name == "faker" else object())
+    advice = {one.do: one.level for one in check_packages("some/model") if one.do}
+    assert advice["pip install 'mcp<100,>=99'"] == "problem"
+    assert advice["pip install 'trl<1'"] == "problem"
+    assert advice["pip install 'toolbake[twins]' for twins of APIs"] == "advice"

@@ -1,0 +1,109 @@
+"""Phrases of the user's own, short requests, and kinds of tasks that one answer fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from banks import bank
+
+import sdk
+from sandboxes.helpdesk import Helpdesk
+from sandboxes.objects import ObjectTwin
+
+PHRASES = {
+    "transfer": "Move {amount} from account {source} to {target}.",
+    "get_account": "the account {account}",
+    "find_accounts": "the accounts of {owner}",
+}
+
+
+class Rooms:
+    """Rooms that are all free at eight."""
+
+    def __init__(self) -> None:
+        names = ("Oak", "Elm", "Maple", "Ash", "Yew", "Fir")
+        self.rooms = {name: {"name": name, "seats": 4 + 2 * place} for place, name in enumerate(names)}
+
+    def first_free(self, room: str) -> dict[str, int]:
+        """The first free hour of a room."""
+        if room not in self.rooms:
+            raise ValueError("no such room")
+        return {"hour": 8}
+
+    def list_rooms(self) -> list[dict[str, Any]]:
+        """All rooms."""
+        return list(self.rooms.values())
+
+
+def rooms() -> ObjectTwin:
+    return ObjectTwin(Rooms, reads=("first_free", "list_rooms"))
+
+
+def test_requests_are_put_in_the_phrases_of_the_user() -> None:
+    made = sdk.synthesize(bank(), 12, setups=[{}], phrases=PHRASES)
+    deeds = [task for task in made.tasks if task.expected["calls"][-1]["name"] == "transfer"]
+    assert deeds
+    for task in deeds:
+        given, prompt = task.expected["calls"][-1]["arguments"], str(task.prompt)
+        assert f"ove {given['amount']} from " in prompt
+        if task.tags["tier"] == "1":
+            assert f"ove {given['amount']} from account {given['source']} to {given['target']}" in prompt
+        # What is only described does not repeat the noun of the phrase.
+        assert "account the account" not in prompt
+    assert any("of the account A-" in str(task.prompt) for task in made.tasks), made.tasks
+
+
+def test_without_phrases_the_templates_word_the_same_tasks() -> None:
+    with_them = sdk.synthesize(bank(), 8, setups=[{}], max_calls=1, phrases=PHRASES).tasks
+    without = sdk.synthesize(bank(), 8, setups=[{}], max_calls=1).tasks
+    assert [task.expected for task in with_them] == [task.expected for task in without]
+    assert {task.prompt for task in with_them} != {task.prompt for task in without}
+
+
+@pytest.mark.parametrize(
+    ("phrases", "message"),
+    [
+        ({"transfr": "Move {amount}"}, "there is no tool 'transfr'; the tools are get_account, "),
+        ({"transfer": "Move {amont}"}, r"has \{amont\}, which is none of its arguments: source, target, amount"),
+        ({"transfer": "Move {amount"}, "cannot be read .*write for example"),
+        ({"transfer": " "}, 'write for example "Transfer ... {source}"'),
+        ({"get_account": "Show {account}"}, 'only reads, so its phrase names what it returns.*"the get account"'),
+    ],
+)
+def test_phrases_that_cannot_be_used_are_refused(phrases: dict[str, str], message: str) -> None:
+    with pytest.raises(sdk.ConfigError, match=message):
+        sdk.synthesize(bank(), 2, setups=[{}], phrases=phrases)
+
+
+def test_by_default_a_task_takes_two_calls_at_most_and_one_of_its_values_is_only_described() -> None:
+    made = sdk.synthesize(Helpdesk(), 16)
+    assert {task.tags["tier"] for task in made.tasks} == {"1", "2"}
+    for task in made.tasks:
+        last = task.expected["calls"][-1]["arguments"]
+        found = [value for value in last.values() if str(value) not in str(task.prompt)]
+        assert len(found) <= 1, task.prompt
+
+
+def test_a_kind_of_tasks_that_one_answer_fits_is_named() -> None:
+    made = sdk.synthesize(rooms(), 40, setups=[{}], max_calls=1)
+    asked = [task for task in made.tasks if task.expected["calls"][-1]["name"] == "first_free"]
+    eights = sum(task.expected["answer"] == 8 for task in asked)
+    assert len(asked) >= 4
+    assert f"guessable: {eights} of {len(asked)} tasks that ask first_free for the hour have the answer '8'" in str(
+        made
+    )
+    assert "ask list_rooms" not in str(made)
+
+
+def test_answers_that_differ_are_not_called_guessable() -> None:
+    made = sdk.synthesize(bank(), 12, setups=[{}])
+    assert made.tasks
+    assert "guessable" not in str(made)
+
+
+def test_phrases_belong_to_what_a_file_was_made_with(tmp_path: Any) -> None:
+    path = tmp_path / "tasks.jsonl"
+    sdk.synthesize(bank(), 2, setups=[{}], to=path, max_calls=1)
+    with pytest.raises(sdk.ConfigError, match=r"begun with other options: .*phrases"):
+        sdk.synthesize(bank(), 2, setups=[{}], to=path, max_calls=1, phrases=PHRASES)

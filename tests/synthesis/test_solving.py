@@ -1,0 +1,120 @@
+"""`sdk.solve` and `toolbake solve`: whole tasks from requests and the calls that solve them."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import sdk
+from sandboxes.helpdesk import Helpdesk
+from sdk.cli.app import app
+from sdk.policies.scripted import ScriptedAgent, replay_demonstration
+from sdk.verifiers import all_of, answer_match, final_state, required_calls
+
+SETUP = {"seed": 43, "scenario": "default"}
+STATUS = "What is the status of order 4256?"
+GOLD = all_of(final_state(), required_calls(), answer_match())
+
+
+def toolbake(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), prog_name="toolbake")
+
+
+def test_a_solved_question_has_its_answer_and_a_demonstration_that_earns_it() -> None:
+    task = sdk.solve(
+        Helpdesk(), "What is the status of order 4256?", "get_order(order_id='4256')", SETUP, answer="$.status"
+    )
+    assert task.expected == {
+        "answer": "cancelled",
+        "calls": [{"name": "get_order", "arguments": {"order_id": "4256"}}],
+        "changes": [],
+    }
+    right = sdk.rollout(Helpdesk(), task, model=replay_demonstration(task), verifier=GOLD)
+    assert right.verdict is not None
+    assert right.verdict.score == 1
+    wrong = sdk.rollout(Helpdesk(), task, model=ScriptedAgent(["It is cancelled."]), verifier=GOLD)
+    assert wrong.verdict is not None
+    assert wrong.verdict.score == 0
+
+
+def test_a_solved_order_has_the_changes_of_the_world_and_no_answer() -> None:
+    before = sdk.solve(Helpdesk(), "Status of 2342?", [("get_order", {"order_id": "2342"})], SETUP, answer="$1.address")
+    task = sdk.solve(
+        Helpdesk(),
+        "Order 2342 goes to 5 New Street now.",
+        [{"name": "change_address", "arguments": {"order_id": "2342", "address": "5 New Street"}}],
+        SETUP,
+        tags={"kind": "address"},
+        family="address/1",
+    )
+    change = {"table": "orders", "key": "2342", "column": "address", "before": before.expected["answer"]}
+    assert task.expected["changes"] == [{**change, "after": "5 New Street"}]
+    assert "answer" not in task.expected
+    assert (task.tags, task.family, task.setup) == ({"kind": "address"}, "address/1", SETUP)
+
+
+@pytest.mark.parametrize(
+    ("calls", "answer", "problem"),
+    [
+        ("get_order(order_id='1')", None, r"get_order\(order_id='1'\) is refused: No order '1'"),
+        ("get_order(order_id='4256')", None, r"name the one that is asked for, .*answer: '\$.customer'"),
+        (
+            "get_order(order_id='4256')",
+            "$.colour",
+            r"'\$.colour' is not in the result .* has \$1.customer",
+        ),
+        ("get_order(order_id='4256')", "$3.status", "names call 3; there are 1"),
+        ("get_ordr(order_id='4256')", None, "there is no tool 'get_ordr'; the tools are .*get_order"),
+        ("get_order('4256')", None, "the arguments of get_order need their names"),
+        ("get_order(order_id=open('/etc/passwd').read())", None, "an argument of get_order is not a number"),
+        ("__import__('os').system('true')", None, "line 1 is not a call"),
+        ("get_order(order_id=", None, "cannot be read as calls"),
+        ([], None, "there are no calls"),
+        ([7], None, "7 is not a call; write for example"),
+    ],
+)
+def test_what_cannot_be_solved_says_what_to_change(calls: Any, answer: str | None, problem: str) -> None:
+    with pytest.raises(sdk.ConfigError, match=problem):
+        sdk.solve(Helpdesk(), "What of order 4256?", calls, SETUP, answer=answer)
+
+
+def test_the_command_solves_a_file_and_writes_nothing_where_a_line_is_wrong(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": STATUS, "calls": "get_order(order_id='4256')", "answer": "$.status"},
+        {"prompt": "Send 2342 to 5 New Street.", "calls": "change_address(order_id='2342', address='5 New Street')"},
+    ]
+
+    def write(name: str, listed: list[dict[str, str]]) -> Path:
+        with open(tmp_path / name, "w", newline="") as file:
+            writer = csv.DictWriter(file, ["prompt", "calls", "answer", "setup.seed"])
+            writer.writeheader()
+            writer.writerows({**row, "setup.seed": "43"} for row in listed)
+        return tmp_path / name
+
+    to = tmp_path / "tasks.jsonl"
+    bad = [*rows, {"prompt": "Where is order 1?", "calls": "get_order(order_id='1')"}]
+    ended = toolbake("solve", "examples/helpdesk/mcp.json", "--tasks", str(write("bad.csv", bad)), "--to", str(to))
+    assert ended.exit_code == 1
+    assert "bad.csv, line 4: get_order(order_id='1') is refused: No order '1'" in ended.stderr
+    assert not to.exists()
+    ended = toolbake("solve", "examples/helpdesk/mcp.json", "--tasks", str(write("good.csv", rows)), "--to", str(to))
+    assert ended.exit_code == 0, ended.stderr
+    assert "2 tasks" in ended.stdout
+    assert "1 change the world, 1 ask for an answer" in ended.stdout
+    solved = [json.loads(line) for line in to.read_text().splitlines()]
+    assert [task["expected"].get("answer") for task in solved] == ["cancelled", None]
+    again = toolbake("solve", "examples/helpdesk/mcp.json", "--tasks", str(tmp_path / "good.csv"), "--to", str(to))
+    assert again.exit_code == 1
+    assert "exists; give a new file" in again.stderr
+
+
+def test_solved_tasks_are_checked_with_the_verifier_that_training_will_use() -> None:
+    task = sdk.solve(Helpdesk(), STATUS, "get_order(order_id='4256')", SETUP, answer="$.status")
+    assert sdk.check_tasks(Helpdesk(), [task], verifier=GOLD).problems == []
+    bare = task.model_copy(update={"expected": {}})
+    assert sdk.check_tasks(Helpdesk(), [bare], verifier=lambda rollout: "cancelled" in rollout.answer).problems == []
+    with pytest.raises(sdk.ConfigError, match=r"its score is 0, not 1\. Correct .*, or the verifier"):
+        sdk.check_tasks(Helpdesk(), [task], verifier=lambda rollout: "shipped" in rollout.answer).require_all()

@@ -1,0 +1,135 @@
+"""A training whose demonstrations are found: with functions, a few strings and a lambda, to the end."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+import sdk
+from sdk.evidence.run_verification import verify_run
+from sdk.records import Rollout
+from sdk.tasks import load_tasks
+from sdk.traces import RunFolder
+from sdk.trainer.sides import choose_sides
+
+SHORT = {"max_turns": 3, "max_turn_tokens": 8, "max_tokens": 16}
+PRICES = {"lamp": 12, "desk": 80, "rug": 31}
+SOLD: list[str] = []
+
+
+class Heard:
+    """Progress that keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    @contextmanager
+    def track(self, title: str, total: int, done: int = 0) -> Any:
+        yield SimpleNamespace(advance=lambda amount=1, note="": None)
+
+
+def price(item: str) -> int:
+    """The price of an item."""
+    return PRICES[item]
+
+
+def total(amounts: list[int]) -> int:
+    """Add amounts."""
+    return sum(amounts)
+
+
+def sell(item: str) -> str:
+    """Sell an item."""
+    SOLD.append(item)
+    return f"sold {item}"
+
+
+def asks_for_prices(rollout: Rollout) -> bool:
+    return any(str(PRICES[item]) in rollout.answer for item in PRICES if item in str(rollout.task.prompt))
+
+
+def test_functions_strings_and_a_lambda_train_with_demonstrations_that_were_found(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    words = [f"{ask} the {item}?" for ask in ("What is the price of", "How much is", "What costs") for item in PRICES]
+    words.append("Please say the price of the lamp.")
+    options = {"grpo.max_steps": 0, "warm_start.max_steps": 2, "limits": SHORT, "evaluation.heldout": 3}
+    heard = Heard()
+    run = sdk.train(
+        [price, total, sell], words, asks_for_prices, tiny_model_dir, tmp_path / "run", options, progress=heard
+    )
+    said = "\n".join(heard.lines)
+    assert list(run.report.conditions)[:2] == ["untrained", "after warm start"]
+    assert "sell (it calls SOLD.append)" in said
+    assert "no training task has a demonstration: calls are searched" in said
+    assert "by price" in said
+    assert SOLD == []
+
+    folder = RunFolder.open_to_read(run.run_dir)
+    stage = folder.stage("found_demonstrations")
+    assert stage is not None
+    rows = [json.loads(line) for line in (run.run_dir / "demonstrations.jsonl").read_text().splitlines()]
+    assert sorted(row["prompt"] for row in rows) == sorted(words)
+    shown = [row for row in rows if "demonstration" in row]
+    assert len(shown) == stage["found"] == len(folder.read_rollouts("found_demonstrations")) > 0
+    assert {row["tags"]["split"] for row in shown} == {"train"}
+    held = {row["id"] for row in rows if row["tags"]["split"] != "train"}
+    searched = {line.rollout.split("/")[1] for line in folder.read_calls() if line.rollout.startswith("search/")}
+    assert searched
+    assert not searched & held
+    assert anyio.run(lambda: verify_run(run.run_dir, verifier=asks_for_prices)).holds
+
+    told: list[str] = []
+    progress = Heard()
+    progress.lines = told
+    again = sdk.train(
+        [price, total, sell], words, asks_for_prices, tiny_model_dir, tmp_path / "run", options, progress=progress
+    )
+    assert str(again.report) == str(run.report)
+    assert not any("calls are searched" in line for line in told)
+
+    sides = choose_sides(rows, sdk.TrainConfig.of({**options, "warm_start.max_steps": None}))
+    assert {task.id: task.demonstration for task in sides.train if task.demonstration} == {
+        task.id: task.demonstration for task in load_tasks(shown)
+    }
+    assert {task.id for task in [*sides.validation, *sides.heldout]} == held
+    (run.run_dir / "demonstrations.jsonl").write_text("")
+    with pytest.raises(sdk.RunFolderError, match=r"demonstrations\.jsonl is not as this run wrote it"):
+        sdk.train([price, total, sell], words, asks_for_prices, tiny_model_dir, tmp_path / "run", options)
+
+
+def test_where_nothing_is_found_the_teacher_is_named_and_the_run_goes_on_without(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    heard = Heard()
+    options = {"grpo.max_steps": 1, "limits": SHORT, "evaluation.validation": 0, "probes.tasks": 0}
+    words = [f"Tell me of {item}." for item in PRICES]
+    run = sdk.train([price], words, lambda _: False, tiny_model_dir, tmp_path / "run", options, progress=heard)
+    assert list(run.report.conditions) == ["untrained", "after GRPO"]
+    assert "no demonstration was found: the model learns from its own attempts alone" in "\n".join(heard.lines)
+    assert "sdk.distill" in "\n".join(heard.lines)
+    with pytest.raises(sdk.ConfigError, match=r"grpo\.max_steps is 0 and there is no warm start"):
+        sdk.train([price], words, lambda _: False, tiny_model_dir, tmp_path / "none", {**options, "grpo.max_steps": 0})
+    off = {**options, "warm_start.find_demonstrations": False}
+    silent_run = Heard()
+    sdk.train([price], words, lambda _: False, tiny_model_dir, tmp_path / "off", off, progress=silent_run)
+    assert any("there is no warm start" in line for line in silent_run.lines)
+    assert not any("searched" in line for line in silent_run.lines)
+
+
+def test_a_model_that_solves_tasks_by_itself_is_given_no_demonstrations(tiny_model_dir: Path, tmp_path: Path) -> None:
+    heard = Heard()
+    options = {"grpo.max_steps": 1, "limits": SHORT, "evaluation.validation": 0, "probes.tasks": 0}
+    words = [f"Tell me of {item}." for item in PRICES]
+    run = sdk.train([price], words, lambda _: True, tiny_model_dir, tmp_path / "run", options, progress=heard)
+    assert list(run.report.conditions) == ["untrained", "after GRPO"]
+    assert "no demonstration is searched: the model solves some of the tasks by itself" in heard.lines

@@ -136,11 +136,11 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             return Outcome(error=error)
         try:
             return Outcome(response, await _begin(response, most_bytes))
-        except _NETWORK_ERRORS as error:
-            return Outcome(error=error)
-        except BaseException:
+        except BaseException as error:
             response.close()
-            raise
+            if not isinstance(error, _NETWORK_ERRORS):
+                raise
+            return Outcome(error=error)
 
     def keep(self, outcome: Outcome, name: str) -> dict[str, str]:
         """The headers of a request that has this outcome and is not sent again. `name`: no other one's of this client

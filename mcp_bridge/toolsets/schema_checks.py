@@ -348,7 +348,9 @@ def _additional_properties(keyword: Any) -> Any:
     def additional_properties(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
         patterns = schema.get("patternProperties")
         if patterns and validator.is_type(value, "object"):
-            value = {name: one for name, one in value.items() if not any(pattern_found(each, name) for each in patterns)}
+            value = {
+                name: one for name, one in value.items() if not any(pattern_found(each, name) for each in patterns)
+            }
             schema = {key: one for key, one in schema.items() if key != "patternProperties"}
         return keyword(validator, wanted, value, schema)
 

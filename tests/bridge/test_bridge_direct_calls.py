@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import threading
@@ -9,14 +10,28 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
+import aiohttp.connector
 import anyio
 import pytest
 
 import mcp_bridge
-from mcp_bridge import ToolFailure
+from mcp_bridge import ServerDied, ToolFailure
 
 ABOUT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
-TOOLS = ("plain", "chunked", "packed", "moved", "cookie", "large", "held", "event", "events", "pieces", "lasting")
+TOOLS = [
+    "plain",
+    "chunked",
+    "packed",
+    "moved",
+    "cookie",
+    "large",
+    "held",
+    "event",
+    "events",
+    "pieces",
+    "lasting",
+    "torn",
+]
 
 LOGGED = '{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "at work"}}'
 EVENTS = {
@@ -65,6 +80,12 @@ class Desk(BaseHTTPRequestHandler):
             self.answer(gzip.compress(body), **{"Content-Encoding": "gzip"})
         elif name == "cookie":
             self.result(it, done, **{"Set-Cookie": "who=me"})
+        elif name == "torn":  # the head of a stream, and the connection ends before its first event
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.close_connection = True
         elif name in EVENTS:
             self.stream(EVENTS[name](json.dumps({"jsonrpc": "2.0", "id": it, "result": done})), lasts=name == "lasting")
         elif name == "large":
@@ -174,3 +195,13 @@ async def test_a_call_under_way_ends_with_its_session(desk: dict[str, Any]) -> N
             await anyio.to_thread.run_sync(Desk.asked.wait)
     (failure,) = failures
     assert failure.delivery == "unknown"
+
+
+async def test_a_stream_that_ends_before_its_first_event_leaves_no_connection_behind(desk: dict[str, Any]) -> None:
+    async with mcp_bridge.connect(desk) as toolset:
+        with pytest.raises(ServerDied) as kept:  # with its traceback, and all that this refers to
+            await toolset.call("torn", {})
+        connections = [one for one in gc.get_objects() if isinstance(one, aiohttp.connector.Connection)]
+        assert [one for one in connections if one.protocol is not None] == [], kept.value
+        assert (await toolset.call("plain", {})).text == "plain"
+    assert [name for _, name, _ in Desk.calls] == ["torn", "plain"]

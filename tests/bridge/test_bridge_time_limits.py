@@ -50,7 +50,7 @@ async def outcome(call: Any) -> str:
 
 async def test_calls_without_an_answer_end_at_the_limit_and_others_of_the_same_limit_do_not() -> None:
     backend = Gate()
-    async with mcp_bridge.connect(backend, call_timeout_s=0.2) as toolset, toolset.open_world("w") as world:
+    async with mcp_bridge.connect(backend, call_timeout_s=0.6) as toolset, toolset.open_world("w") as world:
         hung = [asyncio.ensure_future(outcome(world.call("wait", {}))) for _ in range(3)]
         quick = [await outcome(world.call("now", {})) for _ in range(5)]
         assert [await one for one in hung] == ["timeout"] * 3

@@ -159,6 +159,8 @@ class Report(BaseModel):
     """What went wrong first, by condition."""
     examples: list[Example] = Field(default_factory=list)
     training: TrainingSummary | None = None
+    next_steps: list[str] = Field(default_factory=list)
+    """What to do after a training, the gravest first, where its figures give a reason."""
 
     @property
     def best(self) -> str:

@@ -34,7 +34,9 @@ def render_short(report: Report) -> str:
         rows.append((one_line(name), success(c.success), score, turns, calls, f"{c.unscored} of {c.rollouts}"))
     lines = ["  ".join(cells) for cells in aligned(rows)]
     lines += [compared(comparison) for comparison in report.comparisons]
-    return "\n".join([*unscored_notes(report), *lines, *prompt_note(report), *weights_note(report)])
+    notes = [*prompt_note(report), *weights_note(report)]
+    notes += [f"Next: {one_line(step)}" for step in report.next_steps]
+    return "\n".join([*unscored_notes(report), *lines, *notes])
 
 
 def unscored_notes(report: Report) -> list[str]:
@@ -109,6 +111,7 @@ def render_report(report: Report, *, curve: str | None = None, pictures: Mapping
         *(f"![{shown}]({name})" for name, shown in (pictures or {}).items()),
         _success(report),
         _comparisons(report),
+        _next_steps(report),
         _tries(report),
         _tags(report),
         _components(report),
@@ -183,6 +186,11 @@ def _comparisons(report: Report) -> str:
             row.insert(place, "p (Holm)" if comparison is None else p_value(comparison.p_holm))
         note += " *p (Holm)* allows for there being several comparisons."
     return f"## The same tasks, compared\n\n{table(head, rows)}\n\n{note}"
+
+
+def _next_steps(report: Report) -> str:
+    steps = [f"- {inline(step, limit=600)}" for step in report.next_steps]
+    return "\n".join(["## What to do next", "", *steps]) if steps else ""
 
 
 def _tags(report: Report) -> str:

@@ -32,12 +32,14 @@ from .config import TrainConfig
 from .curriculum import interleaved
 from .demonstrations import demonstration_rows, replay_demonstrations
 from .first_success import needs_none
+from .groups import STAGE as GRPO
 from .groups import check_groups, drawn_tool_prompt
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
 from .sides import choose_sides, require_a_way_to_learn, settle
 
 if TYPE_CHECKING:
+    from ..evaluation.report import TrainingSummary
     from .learner import Learner
 
 UNTRAINED, WARM, TRAINED = "untrained", "after_warm_start", "after_grpo"
@@ -268,6 +270,7 @@ class _Run:
         from ..evaluation.report import TrainingSummary, call_facts, guard_facts, note_conditions, run_facts
 
         metrics = self.folder.read_metrics()
+        training = TrainingSummary.from_metrics(metrics, stage=GRPO) if self.config.grpo.max_steps else None
         report = build_report(
             self.conditions,
             run={
@@ -280,12 +283,28 @@ class _Run:
                 **guard_facts(self.tools),
                 **call_facts(self.folder.read_calls()),
             },
-            training=TrainingSummary.from_metrics(metrics, stage="grpo") if self.config.grpo.max_steps else None,
+            training=training,
             success_threshold=self.config.evaluation.success_threshold,
             tools=self.tools.tools,
         )
+        if training is not None:
+            report.next_steps = self._next_steps(report, training)
         note_conditions(self.folder, self.stages, self.tools.tools)
-        learning_curve(metrics, report.conditions, self.folder.curve_png, stage="grpo")
+        learning_curve(metrics, report.conditions, self.folder.curve_png, stage=GRPO)
         report.write(self.folder.path)
         self.folder.finish_stage("report", {"conditions": list(self.conditions)})
         return report
+
+    def _next_steps(self, report: Report, training: TrainingSummary) -> list[str]:
+        from ..evaluation.next_steps import next_steps
+
+        measured = [name for name in report.conditions if name != CHOSEN]
+        rates = [rate.interval.estimate for name in measured[-2:] if (rate := report.conditions[name].success)]
+        return next_steps(
+            self.folder.iter_rollouts(GRPO),
+            self.conditions[measured[-1]],
+            training,
+            threshold=self.config.evaluation.success_threshold,
+            learnt=rates[1] - rates[0] if len(rates) == 2 else None,
+            chosen_is_last=self.choice.get("chosen_weights", measured[-1]) == measured[-1],
+        )

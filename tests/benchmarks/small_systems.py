@@ -5,8 +5,9 @@
 Three systems are written for this and three are BFCL's APIs (`systems/`), with six to nine tools each. A task is one of
 five kinds in one of six wordings; two wordings of each kind are held out, and a wording is a family. `sdk.train` gets
 the tools, the tasks and a verifier, and no option but the seed. `--alone` takes the demonstrations away: prompts and
-verifier are left. Each run is a process of its own whose folder stays, so the same command goes on where it was
-stopped. A run takes about 15 minutes on two cores. `--seeds 0` shows the finished runs alone.
+verifier are left. Each run is a process of its own whose folder stays, and its result is added to
+`systems/measured.jsonl`, so the same command goes on where it was stopped; delete a line to measure it again. A run
+takes about 15 minutes on two cores. `--seeds 0` shows the finished runs alone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "runs" / "small-systems"
+RESULTS = Path(__file__).parent / "systems" / "measured.jsonl"
 SUCCESS = 1.0
 UNTRAINED, WARM_START = "untrained", "after_warm_start"
 
@@ -62,7 +64,6 @@ def measured(folder: Path) -> dict[str, Any] | None:
     if not (run / "report.json").is_file():
         return None
     report = Report.read(run / "report.json")
-    conditions = {name: one.success for name, one in report.conditions.items() if one.success is not None}
     opened = RunFolder.open_to_read(run)
     chosen = (opened.stage("choice") or {}).get("chosen", "after GRPO")
     before = WARM_START if WARM_START in opened.rollout_stages() else UNTRAINED
@@ -74,10 +75,34 @@ def measured(folder: Path) -> dict[str, Any] | None:
         names=(before, "handed over"),
         threshold=SUCCESS,
     )
-    return {"conditions": conditions, "chosen": chosen, "pair": pair}
+    gain = pair.success
+    return {
+        "success": {name: one.success.rate for name, one in report.conditions.items() if one.success is not None},
+        "gain": {"value": gain.estimate, "low": gain.low, "high": gain.high},
+        "tasks": pair.tasks,
+        "families": pair.families,
+        "chosen": chosen,
+    }
 
 
-def table(runs: Path, *, seeds: int) -> str:
+class Results:
+    """One line for each finished run. They stay with the program, since all of them take hours."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        lines = path.read_text().splitlines() if path.exists() else []
+        self._rows = {(row["system"], row["seed"]): row for row in map(json.loads, lines)}
+
+    def get(self, name: str, seed: int) -> dict[str, Any] | None:
+        return self._rows.get((name, seed))
+
+    def add(self, name: str, seed: int, row: dict[str, Any]) -> None:
+        self._rows[name, seed] = row = {"system": name, "seed": seed, **row}
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def table(results: Results, *, seeds: int) -> str:
     """The finished runs as Markdown, with the mean gain over all of them."""
     lines = [
         "| system | seed | untrained | warm start | handed over | beside the warm start (95 %) | weights |",
@@ -86,20 +111,20 @@ def table(runs: Path, *, seeds: int) -> str:
     gains, worse = [], []
     for name in _systems():
         for seed in range(seeds):
-            found = measured(_folder(runs, name, seed))
-            if found is None:
+            row = results.get(name, seed)
+            if row is None:
                 lines.append(f"| {name} | {seed} | | | | not run | |")
                 continue
-            rates, pair = found["conditions"], found["pair"]
-            shown = {key: f"{100 * rate.rate:.1f} %" for key, rate in rates.items()}
-            after, low, high = list(shown.values())[-1], 100 * pair.success.low, 100 * pair.success.high
-            gains.append(100 * pair.success.value)
+            shown = {key: f"{100 * rate:.1f} %" for key, rate in row["success"].items()}
+            after = list(shown.values())[-1]
+            gain, low, high = (100 * row["gain"][key] for key in ("value", "low", "high"))
+            gains.append(gain)
             if high < 0:
                 worse.append(f"{name}, seed {seed}")
             lines.append(
                 f"| {name} | {seed} | {shown[UNTRAINED]} | {shown.get('after warm start', '')} | {after} "
-                f"| {gains[-1]:+.1f} ({low:+.1f} to {high:+.1f}), {pair.tasks} tasks of {pair.families} families "
-                f"| {found['chosen']} |"
+                f"| {gain:+.1f} ({low:+.1f} to {high:+.1f}), {row['tasks']} tasks of {row['families']} families "
+                f"| {row['chosen']} |"
             )
     if len(gains) > 1:
         error = statistics.stdev(gains) / len(gains) ** 0.5
@@ -113,13 +138,14 @@ def table(runs: Path, *, seeds: int) -> str:
 
 def section(seeds: int = 2) -> str:
     """For docs/benchmarks.md. Runs what has not been run, which takes hours."""
-    run_missing(list(_systems()), seeds, RUNS, alone=False)
+    results = Results(RESULTS)
+    run_missing(list(_systems()), seeds, RUNS, results, alone=False)
     return f"""## Default options on six small systems
 
 `sdk.train(tools, tasks, verifier)` with no option but the seed: six systems with six to nine tools, of which three are
 APIs of BFCL, five kinds of requests in six wordings each, two of them held out. SmolLM2-135M-Instruct, float32.
 
-{table(RUNS, seeds=seeds)}"""
+{table(results, seeds=seeds)}"""
 
 
 def _systems() -> dict[str, Any]:
@@ -128,17 +154,20 @@ def _systems() -> dict[str, Any]:
     return SYSTEMS
 
 
-def run_missing(systems: list[str], seeds: int, runs: Path, *, alone: bool) -> None:
-    """Train each system with each seed, in a process of its own, unless the run has finished."""
+def run_missing(systems: list[str], seeds: int, runs: Path, results: Results, *, alone: bool) -> None:
+    """Train each system with each seed, in a process of its own, unless its result is there."""
     for seed in range(seeds):
         for name in systems:
-            if measured(_folder(runs, name, seed)) is not None:
+            if results.get(name, seed) is not None:
                 continue
             print(f"== {name}, seed {seed}", flush=True)
             command = [sys.executable, __file__, "--one", name, str(seed), "--runs", str(runs)]
             command += ["--alone"] if alone else []
             offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
             subprocess.run(command, check=True, env={**os.environ, **offline})
+            row = measured(_folder(runs, name, seed))
+            assert row is not None, f"the run in {_folder(runs, name, seed)} has no report"
+            results.add(name, seed, row)
 
 
 def _folder(runs: Path, name: str, seed: int) -> Path:
@@ -158,8 +187,9 @@ def main() -> None:
         name, seed = options.one
         train(name, int(seed), _folder(runs, name, int(seed)), alone=options.alone)
         return
-    run_missing(options.systems, options.seeds, runs, alone=options.alone)
-    print(table(runs, seeds=max(options.seeds, 2)))
+    results = Results(RESULTS.with_name("measured-alone.jsonl") if options.alone else RESULTS)
+    run_missing(options.systems, options.seeds, runs, results, alone=options.alone)
+    print(table(results, seeds=max(options.seeds, 2)))
 
 
 if __name__ == "__main__":

@@ -102,7 +102,8 @@ def test_grpo_that_ruins_the_model_hands_over_the_warm_start_and_says_so(tmp_pat
     assert reason.startswith("after GRPO is ")
     assert " points below after warm start " in reason
     assert reason in heard.lines
-    assert str(run.report).endswith(f"A{reason[1:]}.")
+    assert f"A{reason[1:]}." in str(run.report).splitlines()
+    assert "Next: The last weights did worse on the tasks kept aside" in str(run.report).splitlines()[-1]
     assert f"A{reason[1:]}." in (run.run_dir / "report.md").read_text()
     choice = RunFolder.open_to_read(run.run_dir).stage("choice")
     assert choice is not None

@@ -1,0 +1,105 @@
+"""The sentences after a training: each has its reason in the figures, and without a reason there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rollout_making import make_rollout
+
+from sdk.evaluation import TrainingSummary, build_report
+from sdk.evaluation.next_steps import next_steps
+from sdk.records import Rollout
+
+
+def practised(kind: str, scores: str, *, step: int = 0, **fields: Any) -> list[Rollout]:
+    """One group, a sign for each rollout: `1` solved, `0` not."""
+    return [
+        make_rollout(
+            f"{kind}-t",
+            float(sign),
+            rollout_id=f"{kind}-{step}-{place}",
+            tags={"kind": kind},
+            group=f"{step}/{kind}",
+            **fields,
+        )
+        for place, sign in enumerate(scores)
+    ]
+
+
+def held_out(kind: str, scores: str) -> list[Rollout]:
+    return [make_rollout(f"{kind}-h{i}", float(sign), tags={"kind": kind}) for i, sign in enumerate(scores)]
+
+
+MIXED = [rollout for step in range(10) for kind in "ab" for rollout in practised(kind, "0110", step=step)]
+FAIR = held_out("a", "01100110") + held_out("b", "01100110")
+
+
+def advice(
+    practice: list[Rollout] = MIXED, heldout: list[Rollout] = FAIR, *, steps: int = 10, **given: Any
+) -> list[str]:
+    more = {"learnt": 0.1, "chosen_is_last": True} | {
+        key: given.pop(key) for key in ("learnt", "chosen_is_last") if key in given
+    }
+    return next_steps(practice, heldout, TrainingSummary(steps=steps, **given), threshold=1.0, **more)
+
+
+def test_a_run_whose_figures_give_no_reason_has_no_advice() -> None:
+    assert advice(rollouts=80, skipped_rollouts=1, first_reward=0.4, last_reward=0.6) == []
+
+
+def test_a_kind_that_never_had_a_success_is_named_with_its_groups() -> None:
+    never = [rollout for step in range(10) for rollout in practised("refund", "0000", step=step)]
+    (one,) = advice(MIXED + never, [*FAIR, *held_out("refund", "00000000")])
+    assert "No rollout in training succeeded at kind=refund (10 groups): give demonstrations" in one
+
+
+def test_a_run_that_solves_most_groups_wholly_is_told_to_take_harder_tasks() -> None:
+    easy = [rollout for step in range(10) for rollout in practised("a", "1111", step=step)]
+    (one,) = advice(easy, held_out("a", "11111111"))
+    assert one == "In 10 of 10 groups all rollouts succeeded, which teaches nothing: add harder tasks."
+
+
+def test_a_kind_that_succeeds_in_training_and_not_on_held_out_tasks_wants_more_families() -> None:
+    learned = [rollout for step in range(10) for rollout in practised("a", "1110", step=step)]
+    (one,) = advice(learned, held_out("a", "01000100") + held_out("b", "0110"))
+    assert one.startswith(
+        "kind=a: 69 % of the rollouts succeed at the end of training, but 25 % of the held-out tasks."
+    )
+    assert "learned 1 family of this kind: write tasks of more" in one
+
+
+@pytest.mark.parametrize(
+    ("reason", "fix"),
+    [("token_limit", "limits.max_turn_tokens"), ("turn_limit", "limits.max_turns"), ("context_limit", "tool_prompt")],
+)
+def test_rollouts_that_were_cut_off_name_the_limit_to_raise(reason: str, fix: str) -> None:
+    cut = [rollout for step in (8, 9) for rollout in practised("a", "0100", step=step, stop_reason=reason)]
+    (one,) = advice(MIXED + cut)
+    assert f"ended with {reason}: " in one
+    assert fix in one
+
+
+def test_a_reward_that_rises_alone_sends_its_user_to_the_rollouts() -> None:
+    (one,) = advice(first_reward=0.2, last_reward=0.7, learnt=-0.02)
+    assert one.startswith("The mean reward rose from 0.20 to 0.70, and held-out success did not: read the rollouts")
+    assert advice(first_reward=0.2, last_reward=0.7, learnt=0.02) == []
+
+
+def test_last_weights_that_were_not_chosen_and_rollouts_that_broke_are_told() -> None:
+    broke, chosen = advice(rollouts=80, skipped_rollouts=20, chosen_is_last=False)
+    assert broke.startswith("20 of 100 rollouts in training broke")
+    assert "lower grpo.learning_rate" in chosen
+
+
+def test_success_that_still_rose_at_the_end_asks_for_more_steps() -> None:
+    (one,) = advice(validation={4: 0.5, 8: 0.6, 10: 0.7})
+    assert one.endswith("highest at the last of 10 steps: train longer (grpo.max_steps=20).")
+    assert advice(validation={4: 0.5, 8: 0.7, 10: 0.6}) == []
+    assert advice(validation={4: 0.5, 10: 1.0}) == []
+
+
+def test_the_report_ends_with_the_advice_and_its_page_has_it_as_a_list() -> None:
+    report = build_report({"after GRPO": FAIR}).model_copy(update={"next_steps": ["No <b>rollout</b> of 9 succeeded."]})
+    assert str(report).splitlines()[-1] == "Next: No <b>rollout</b> of 9 succeeded."
+    assert "## What to do next\n\n- No \\<b\\>rollout" in report.markdown()

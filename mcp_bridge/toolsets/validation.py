@@ -60,6 +60,20 @@ class ArgumentChecker:
             return _report(tool, [_UNCHECKABLE], dropped=0)
         return _report(tool, lines, dropped=len(errors) - len(lines)) if errors else None
 
+    def place(self, name: str, arguments: Mapping[str, Any]) -> tuple[str | int, ...]:
+        """The way into `arguments` to a part that is wrong, or to the name of one that is missing.
+
+        Empty where it is the whole, or nothing was found in time.
+        """
+        try:
+            found = schema_errors(self._checks[name], dict(arguments), most=1)
+        except SchemaTimeout:
+            return ()
+        way: list[str | int] = [*found[0].absolute_path] if found else []
+        if found and found[0].validator == "required":
+            way += [part for part in found[0].validator_value if part not in found[0].instance][:1]
+        return tuple(way)
+
 
 def unknown_tool(name: object, tools: Iterable[str]) -> str:
     """The text for a call of a tool that does not exist: near names first, then all of them."""

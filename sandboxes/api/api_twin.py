@@ -265,7 +265,7 @@ class ApiTwin(Sandbox):
         try:
             require_access(operation, held)
             if problem := self._checker.problem(tool.tool.name, arguments):
-                raise Problem(invalid, problem, _place(tool, arguments))
+                raise Problem(invalid, problem, _place(tool, self._checker.place(tool.tool.name, arguments)))
             request = self._request(tool, arguments)
         except Problem as refusal:
             return self.refuse(operation, refusal)
@@ -347,19 +347,8 @@ class ApiTwin(Sandbox):
         return report_of(self.name, self.blueprint.backend, self._rules, self.blueprint.shapes, self.round_trips)
 
 
-def _place(tool: OperationTool, arguments: Mapping[str, Any]) -> tuple[str | int, ...]:
-    """What of a request does not fit: where it is sent, its name there, and the way into it."""
-    from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
-
-    try:
-        found = schema_errors(compiled_schema(tool.tool.input_schema, is_known_valid=True), dict(arguments), most=1)
-    except SchemaTimeout:
-        return ()
-    if not found:
-        return ()
-    way = list(found[0].absolute_path)
-    if found[0].validator == "required":
-        way += [name for name in found[0].validator_value if name not in found[0].instance][:1]
+def _place(tool: OperationTool, way: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """What of a request does not fit: where it is sent, its name there, and the `way` into it."""
     if not way:
         return ()
     first = str(way[0])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from datetime import datetime
 from random import Random
 from typing import Any
 
-from mcp_bridge.toolsets.schema_checks import exact_multiple, is_multiple
+from mcp_bridge.toolsets.schema_checks import SchemaTimeout, exact_multiple, is_multiple, pattern_found
 
 from .patterns import matching
 from .realistic import Realistic
@@ -183,8 +182,8 @@ def scalar_fits(shape: Shape, value: Any) -> bool:
         if not says.get("minLength", 0) <= len(value) <= says.get("maxLength", len(value)):
             return False
         try:
-            return "pattern" not in says or re.search(says["pattern"], value) is not None
-        except re.error:
+            return "pattern" not in says or pattern_found(says["pattern"], value)
+        except SchemaTimeout:
             return True
     if isinstance(value, int | float) and not isinstance(value, bool):
         low, high = _bounds(shape, whole=False, open_ended=True)

@@ -5,11 +5,13 @@ The library changes nothing there.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
 import sys
 import warnings
+from typing import TextIO
 
 _NEW_CONTAINERS = 50_000
 """By default the youngest generation is collected after 700 new containers, and each collection walks through all that
@@ -53,6 +55,11 @@ def tune_process() -> None:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     _keep_freed_memory()
     gc.set_threshold(_NEW_CONTAINERS, *gc.get_threshold()[1:])
+
+
+def printing_to_stderr() -> contextlib.redirect_stdout[TextIO]:
+    """Inside, what tools and verifiers in Python print goes to stderr: stdout has the command's result alone."""
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

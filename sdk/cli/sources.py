@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import importlib.util
@@ -16,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import ConfigError, users_frame
+from .process import printing_to_stderr
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 _URL = re.compile("https?://", flags=re.IGNORECASE)
@@ -244,7 +244,7 @@ def _load_file(path: Path, what: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what it prints is none of the command's result
+        with printing_to_stderr():
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]

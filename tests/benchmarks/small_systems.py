@@ -163,8 +163,9 @@ def run_missing(systems: list[str], seeds: int, runs: Path, results: Results, *,
             print(f"== {name}, seed {seed}", flush=True)
             command = [sys.executable, __file__, "--one", name, str(seed), "--runs", str(runs)]
             command += ["--alone"] if alone else []
-            offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-            subprocess.run(command, check=True, env={**os.environ, **offline})
+            # As the `toolbake` command has them: without a hub, and with threads that do not spin while they wait.
+            own = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+            subprocess.run(command, check=True, env={"GOMP_SPINCOUNT": "3000", **os.environ, **own})
             row = measured(_folder(runs, name, seed))
             assert row is not None, f"the run in {_folder(runs, name, seed)} has no report"
             results.add(name, seed, row)

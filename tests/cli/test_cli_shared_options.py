@@ -52,6 +52,20 @@ def test_a_rollout_is_one_json_object_with_its_verdict(desk, asked):
     assert rollout["rows"] == []
 
 
+def test_what_tools_and_verifiers_print_is_not_part_of_the_result(desk, asked):
+    source = (
+        (desk / "desk.py").read_text().replace("    return ORDERS", "    print('the tool runs')\n    return ORDERS")
+    )
+    (desk / "loud.py").write_text(f"{source}\ndef verify(rollout):\n    print('the verifier runs')\n    return 1.0\n")
+    words = ("--tasks", "one.jsonl", "--verifier", "loud.py:verify", *asked, "--json")
+    played = toolbake("rollout", "loud.py:tools", *words)
+    assert json.loads(played.stdout)["verdict"]["score"] == 1
+    assert "the tool runs" in played.stderr
+    report = toolbake("evaluate", "loud.py:tools", "one.jsonl", *words[2:])
+    assert json.loads(report.stdout)["conditions"]["large-1"]["scored"] == 1
+    assert "the verifier runs" in report.stderr
+
+
 def test_synthesis_and_its_check_are_one_json_object_each(desk):
     (desk / "shop.py").write_text("from sandboxes.helpdesk import Helpdesk\nhelpdesk = Helpdesk()\n")
     made = toolbake("synthesize", "shop.py:helpdesk", "--to", "made.jsonl", "-n", "3", "--json", "--quiet")

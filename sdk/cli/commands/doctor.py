@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -59,12 +57,12 @@ def doctor(
     """
     with clean_errors(debug):
         from ..options import progress_of
-        from ..process import quiet_libraries
+        from ..process import printing_to_stderr, quiet_libraries
         from ..sources import load_handlers
 
         quiet_libraries()
         asked = load_handlers(handlers)
-        with contextlib.redirect_stdout(sys.stderr):  # what tools and verifiers print
+        with printing_to_stderr():
             found = examine((tools, command), tasks, verifier, model, (asked, connect_timeout), progress_of(quiet))
         typer.echo(found.as_json() if as_json else str(found))
         if found.problems:

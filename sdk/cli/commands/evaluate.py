@@ -263,7 +263,7 @@ def evaluate(
     """
     with clean_errors(debug, interrupted=STOPPED if output_dir is None else RESUMABLE):
         from ..options import progress_of
-        from ..process import quiet_libraries
+        from ..process import printing_to_stderr, quiet_libraries
         from ..showing import show_report
         from ..sources import load_handlers
 
@@ -277,7 +277,8 @@ def evaluate(
             "connect_timeout_s": connect_timeout,
         }
         shown = {"tool_prompts": tool_prompt or None, "success_threshold": threshold, "output_dir": output_dir}
-        report = _evaluated((tools, tasks, command, verifier), limit, say, {**named, **how, **what, **shown})
+        with printing_to_stderr():
+            report = _evaluated((tools, tasks, command, verifier), limit, say, {**named, **how, **what, **shown})
         if as_json:
             typer.echo(report.model_dump_json(indent=2))
             return

@@ -78,7 +78,7 @@ def rollout(
     with clean_errors(debug):
         from ..failing import require_no_failure
         from ..options import limits, progress_of
-        from ..process import quiet_libraries
+        from ..process import printing_to_stderr, quiet_libraries
         from ..showing import show_rollout
         from ..sources import load_handlers, load_verifier, model_source, place_arguments, tool_source
 
@@ -97,7 +97,8 @@ def rollout(
         progress.say(f"asking {model or 'the embedded SmolLM2-135M-Instruct'}")
         how = {"limits": bounds, "handlers": asked, "connect_timeout_s": connect_timeout}
         how |= {"temperature": temperature, "seed": seed}
-        found = rollout(source, task, model=policy, verifier=judge, **how)
+        with printing_to_stderr():
+            found = rollout(source, task, model=policy, verifier=judge, **how)
         if as_json:
             typer.echo(found.model_copy(update={"rows": []}).model_dump_json(indent=2))
         else:

@@ -42,7 +42,7 @@ def solve(
     """
     with clean_errors(debug):
         from ...progress import Console
-        from ..process import quiet_libraries
+        from ..process import printing_to_stderr, quiet_libraries
         from ..sources import tool_source
 
         if to.suffix != ".jsonl":
@@ -55,7 +55,8 @@ def solve(
         from ...blocking import solve_file
         from ...traces.atomic_files import write_bytes
 
-        solved = solve_file(source, tasks, connect_timeout_s=connect_timeout, progress=Console())
+        with printing_to_stderr():
+            solved = solve_file(source, tasks, connect_timeout_s=connect_timeout, progress=Console())
         lines = [task.model_dump_json(exclude_defaults=True) + "\n" for task in solved]
         write_bytes(to, "".join(lines).encode())
         changing = sum(bool(task.expected.get("changes")) for task in solved)

@@ -234,7 +234,7 @@ def _make(
     output: tuple[bool, bool],
 ) -> None:
     from ..options import limits
-    from ..process import quiet_libraries
+    from ..process import printing_to_stderr, quiet_libraries
     from ..sources import tool_source
 
     quiet_libraries()
@@ -251,7 +251,8 @@ def _make(
 
     from ...blocking import synthesize
 
-    made = synthesize(source, count, progress=progress, **options, **plain)
+    with printing_to_stderr():
+        made = synthesize(source, count, progress=progress, **options, **plain)
     if not made.tasks:
         raise ConfigError(str(made))
     if not as_json:
@@ -263,7 +264,7 @@ def _make(
 
 
 def _check(words: tuple[Any, Any], file: Path, connect_timeout_s: float, output: tuple[bool, bool]) -> None:
-    from ..process import quiet_libraries
+    from ..process import printing_to_stderr, quiet_libraries
     from ..sources import tool_source
 
     quiet_libraries()
@@ -272,7 +273,8 @@ def _check(words: tuple[Any, Any], file: Path, connect_timeout_s: float, output:
     from ...blocking import check_tasks
 
     as_json, quiet = output
-    found = check_tasks(source, file, connect_timeout_s=connect_timeout_s, progress=progress_of(quiet))
+    with printing_to_stderr():
+        found = check_tasks(source, file, connect_timeout_s=connect_timeout_s, progress=progress_of(quiet))
     if as_json:
         problems = [{"where": one.where, "task_id": one.task_id, "problem": one.what} for one in found.problems]
         typer.echo(json.dumps({"hold": len(found.tasks), "problems": problems}, indent=2, ensure_ascii=False))

@@ -48,12 +48,14 @@ def tools(
         from mcp_bridge.extras import missing_modules
 
         from ...progress import Console
-        from ..process import quiet_libraries
+        from ..process import printing_to_stderr, quiet_libraries
         from ..sources import load_handlers, tool_source
         from ..token_costs import count_tokens, open_renderer
 
         quiet_libraries()
-        listing = listing_of(tool_source(tools, command), load_handlers(handlers), connect_timeout)
+        source, asked = tool_source(tools, command), load_handlers(handlers)
+        with printing_to_stderr():
+            listing = listing_of(source, asked, connect_timeout)
         name = model or "the embedded SmolLM2-135M-Instruct"
         if missing_modules("serve"):
             costs = None

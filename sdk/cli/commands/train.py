@@ -108,7 +108,7 @@ def train(
     """
     with clean_errors(debug, interrupted=RESUMABLE):
         from ..options import progress_of
-        from ..process import quiet_bars, quiet_libraries
+        from ..process import printing_to_stderr, quiet_bars, quiet_libraries
         from ..showing import result_as_json, show_result
         from ..sources import load_handlers, load_verifier, place_arguments, task_source, tool_source
 
@@ -123,7 +123,8 @@ def train(
         from ...blocking import train
 
         reach = {"handlers": asked, "connect_timeout_s": connect_timeout}
-        result = train(source, prompts, judge, model, output_dir, options, progress=progress, **reach)
+        with printing_to_stderr():
+            result = train(source, prompts, judge, model, output_dir, options, progress=progress, **reach)
         if as_json:
             typer.echo(result_as_json(result))
         else:

@@ -7,10 +7,12 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 from hypothesis import settings
 
 # A machine that others use too may take its time over any single example.
@@ -77,14 +79,19 @@ unhandled: list[dict[str, Any]] = []
 """What went wrong in tasks and callbacks that nobody awaits."""
 
 
-def watched_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
+def watched(make: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.AbstractEventLoop:
+    loop = make()
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     return loop
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"watched": watched_loop}
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests marked `virtual_clock` wait for timers only, and run by a clock that jumps: none is too slow for them."""
+    if item.get_closest_marker("virtual_clock"):
+        from simulation import VirtualClockLoop
+
+        return {"virtual": partial(watched, VirtualClockLoop)}
+    return {"watched": partial(watched, asyncio.new_event_loop)}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -101,6 +108,11 @@ def pytest_collection_finish() -> None:
     more each time, and each training run asks for it several times."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    return free_port()
 
 
 @pytest.fixture(scope="session")

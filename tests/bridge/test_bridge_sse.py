@@ -10,7 +10,8 @@ from typing import Any
 
 import anyio
 import pytest
-from listening_servers import ServerProcess, free_port, listening
+from free_ports import free_port
+from listening_servers import ServerProcess, listening
 from mcp.server.mcpserver import MCPServer
 
 import mcp_bridge

@@ -125,7 +125,7 @@ async def test_a_server_that_stays_away_fails_the_call_before_it_is_sent(
             # What is written to a connection that was kept open may have been read before the end.
             with pytest.raises(ToolFailure):
                 await world.call("echo", {})
-            with pytest.raises(ServerDied, match=r"does not answer \(ConnectError") as raised:
+            with pytest.raises(ServerDied, match="does not answer") as raised:
                 await world.call("echo", {})
             assert raised.value.delivery == "not_sent"
 

@@ -7,10 +7,12 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 from hypothesis import settings
 
 # A machine that others use too may take its time over any single example.
@@ -24,24 +26,35 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 LONG_FILES = (
-    "policies/vllm_server/test_vllm_broken_transfers.py",
     "policies/vllm_server/test_vllm_real.py",
+    "policies/vllm_server/test_vllm_broken_transfers.py",
     "packaging/test_installed_quickstart.py",
-    "trainer/test_kill_and_resume.py",
     "policies/vllm_server/test_vllm_embedded.py",
-    "bridge/test_bridge_orphans.py",
-    "bridge/test_bridge_many_faults.py",
-    "bfcl/test_bfcl_replay.py",
+    "trainer/test_processes_deepspeed.py",
+    "trainer/test_kill_and_resume.py",
     "trainer/test_processes_sharded.py",
+    "house/test_docs_run.py",
+    "bridge/test_bridge_orphans.py",
+    "bfcl/test_bfcl_replay.py",
     "trainer/test_processes.py",
+    "house/test_docs_your_own_tools.py",
+    "serving/test_frameworks.py",
+    "sandboxes/test_recorded_servers.py",
     "sandboxes/test_recorded_examples.py",
-    "probing/test_probes.py",
-    "rollouts/test_server_questions.py",
-    "trainer/test_sharded_forward.py",
+    "trainer/test_training_runs.py",
+    "trainer/test_tool_prompts.py",
+    "bridge/test_bridge_many_faults.py",
+    "viewing/test_viewing_in_browser.py",
+    "sandboxes/test_recorded_asking.py",
     "trainer/test_lora.py",
     "trainer/test_never_a_worse_model.py",
+    "trainer/test_sharded_forward.py",
+    "house/test_benchmark_page.py",
+    "rollouts/test_server_questions.py",
+    "probing/test_probes.py",
     "policies/embedded/test_engine_smollm2.py",
     "serving/test_serving_a_real_model.py",
+    "serving/test_measured_sampling.py",
 )
 """They take 20 seconds to minutes, with few tests. Where processes share the files, one that got such a file last
 would keep all waiting."""
@@ -77,14 +90,19 @@ unhandled: list[dict[str, Any]] = []
 """What went wrong in tasks and callbacks that nobody awaits."""
 
 
-def watched_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
+def watched(make: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.AbstractEventLoop:
+    loop = make()
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     return loop
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"watched": watched_loop}
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests marked `virtual_clock` wait for timers only, and run by a clock that jumps: none is too slow for them."""
+    if item.get_closest_marker("virtual_clock"):
+        from simulation import VirtualClockLoop
+
+        return {"virtual": partial(watched, VirtualClockLoop)}
+    return {"watched": partial(watched, asyncio.new_event_loop)}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -101,6 +119,11 @@ def pytest_collection_finish() -> None:
     more each time, and each training run asks for it several times."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    return free_port()
 
 
 @pytest.fixture(scope="session")

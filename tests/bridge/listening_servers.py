@@ -111,10 +111,3 @@ def listening(command: list[str], ready: str, *, env: dict[str, str] | None = No
         process.wait()
         if process.stderr is not None:
             process.stderr.close()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port

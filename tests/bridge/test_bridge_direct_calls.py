@@ -135,7 +135,7 @@ def desk() -> Iterator[dict[str, Any]]:
     Desk.calls.clear()
     Desk.asked, Desk.let_go = threading.Event(), threading.Event()
     server = ThreadingHTTPServer(("localhost", 0), Desk)
-    threading.Thread(target=server.serve_forever).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,)).start()
     # By name: cookies of bare addresses are dropped by some.
     url = f"http://localhost:{server.server_port}/mcp"
     yield {"mcpServers": {"desk": {"url": url, "headers": {"X-Key": "k-1"}, "toolbake": {"max_answer_mb": 1}}}}

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from listening_servers import free_port, listening
+from free_ports import free_port
+from listening_servers import listening
 
 import mcp_bridge
 from mcp_bridge import SourceError
+from mcp_bridge.sessions import session
 
 Release = Callable[..., list[str]]
 LONG_S = 60.0
@@ -55,8 +57,9 @@ async def test_a_server_that_stops_at_the_newest_question_is_started_again_once_
 
 
 async def test_a_server_that_shook_hands_is_not_asked_for_the_newest_revision_again(
-    release: Release, starts: Path, caplog: pytest.LogCaptureFixture
+    release: Release, starts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(session, "_SILENCE_S", LONG_S)  # a slow start is not taken for an old server
     # What a release before the newest revision makes of the question is an error in its log.
     command = release("1.26", "--starts", str(starts))
     for _ in range(2):
@@ -65,18 +68,23 @@ async def test_a_server_that_shook_hands_is_not_asked_for_the_newest_revision_ag
 
 
 async def test_a_slow_server_is_not_taken_for_an_old_one(release: Release, starts: Path) -> None:
-    await is_spoken_to(release("2.3", "--starts", str(starts), "--slow", "2"), "2026-07-28")
+    await is_spoken_to(release("2.3", "--starts", str(starts), "--slow"), "2026-07-28")
     # The second start, in the old way, has lost.
     assert count(starts) == 2
 
 
-async def test_a_server_that_computes_while_it_starts_is_started_once(release: Release, starts: Path) -> None:
+async def test_a_server_that_computes_while_it_starts_is_started_once(
+    release: Release, starts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("_LOOK_S", "_LONGEST_START_S"):  # it may wait for a processor, too
+        monkeypatch.setattr(session, limit, LONG_S)
     await is_spoken_to(release("2.3", "--starts", str(starts), "--compute", "1"), "2026-07-28")
     assert count(starts) == 1
 
 
 async def test_a_slow_server_that_can_run_only_once_is_waited_for(release: Release, starts: Path) -> None:
-    await is_spoken_to(release("2.3", "--starts", str(starts), "--slow", "2", "--alone"), "2026-07-28")
+    await is_spoken_to(release("2.3", "--starts", str(starts), "--slow", "--alone"), "2026-07-28")
+    assert count(starts) == 2
 
 
 async def test_a_command_that_ends_at_once_says_so_in_both_ways(script: Callable[[str], list[str]]) -> None:

@@ -11,6 +11,7 @@ from servers import notes as notes_server
 
 import mcp_bridge
 from mcp_bridge import ServerDied, SourceError
+from mcp_bridge.sessions import server_source
 
 Start = Callable[..., str]
 
@@ -104,10 +105,11 @@ async def test_a_url_that_accepts_and_never_answers_is_given_up() -> None:
 
 
 async def test_a_server_killed_during_calls_fails_them_all_and_only_them(
-    notes_process: ServerProcess, notes_url: Start
+    notes_process: ServerProcess, notes_url: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(server_source, "_LONGEST_RESTART_S", 0.2)
     url, other = notes_process.url, notes_url()
-    async with mcp_bridge.connect(other) as healthy, mcp_bridge.connect(url, connect_timeout_s=2) as toolset:
+    async with mcp_bridge.connect(other) as healthy, mcp_bridge.connect(url) as toolset:
         died: list[str] = []
 
         async def hang() -> None:

@@ -52,6 +52,7 @@ async def test_each_world_has_the_lifespan_of_a_server_that_has_one() -> None:
         assert events == ["begin", "begin", "end", "end"]
 
 
+@pytest.mark.virtual_clock
 async def test_opening_a_world_of_a_server_that_hangs_ends_at_the_limit() -> None:
     hangs = False
 

@@ -120,7 +120,7 @@ class Listing(BaseHTTPRequestHandler):
 def listing(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
     monkeypatch.setattr(Listing, "events", request.param)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Listing)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/mcp"
     server.shutdown()
     server.server_close()

@@ -151,9 +151,8 @@ async def test_a_spare_that_hangs_is_found_out_when_a_world_asks_for_it(
     async with mcp_bridge.connect(started.config(warm=0)) as toolset:
         (spare,) = started.all()
         os.kill(spare, signal.SIGSTOP)
-        with anyio.fail_after(30):
-            async with toolset.open_world("one") as world:
-                assert await pid_of(world) != spare
+        async with toolset.open_world("one") as world:
+            assert await pid_of(world) != spare
     assert not running(spare), "the process that hung is still there"
 
 
@@ -199,7 +198,7 @@ async def _leases(warm: int, most: int, plans: list[tuple[str, int]]) -> None:
         return types.ListToolsResult(tools=[types.Tool(name="t", input_schema={"type": "object"})])
 
     transport = Transport(
-        ServerObjectSpec("one", None, factory=lambda: Server("one", on_list_tools=list_tools)), connect_timeout_s=5
+        ServerObjectSpec("one", None, factory=lambda: Server("one", on_list_tools=list_tools)), connect_timeout_s=60
     )
     opened: list[Session] = []
     served: list[Session] = []
@@ -237,7 +236,7 @@ async def _leases(warm: int, most: int, plans: list[tuple[str, int]]) -> None:
                 await anyio.lowlevel.checkpoint()
             scope.cancel()
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as leases:
                 for plan, pauses in plans:
                     leases.start_soon(lease, plan, pauses)

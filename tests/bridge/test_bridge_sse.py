@@ -10,7 +10,8 @@ from typing import Any
 
 import anyio
 import pytest
-from listening_servers import ServerProcess, free_port, listening
+from free_ports import free_port
+from listening_servers import ServerProcess, listening
 from mcp.server.mcpserver import MCPServer
 
 import mcp_bridge
@@ -102,7 +103,7 @@ class Misleading(BaseHTTPRequestHandler):
 async def test_messages_and_headers_are_not_sent_to_another_host_that_the_server_names() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, HTTPServer(("127.0.0.1", 0), Misleading) as server:
         Misleading.elsewhere = f"http://127.0.0.1:{other.getsockname()[1]}/messages"
-        serving = threading.Thread(target=server.serve_forever)
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
         source = of_url(f"http://127.0.0.1:{server.server_port}/sse", "sse")
         source["mcpServers"]["far"]["headers"] = {"Authorization": "Bearer s3cret-value"}

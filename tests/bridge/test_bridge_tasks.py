@@ -8,7 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-from listening_servers import free_port, listening
+from free_ports import free_port
+from listening_servers import listening
 from other_environments import python_of
 
 import mcp_bridge
@@ -63,7 +64,7 @@ async def test_a_task_gives_its_result_and_the_ledger_names_it(kitchen: Kitchen)
     handlers = Handlers(progress=follow)
     async with mcp_bridge.connect(kitchen.url, handlers=handlers) as toolset, toolset.open_world("one") as world:
         assert toolset.left_out == []
-        cake = await world.call("bake", {"label": "first"})
+        cake = await world.call("bake", {"label": "first", "followed": True})
         assert (cake.text.splitlines()[0], cake.structured) == ("A cake.", {"number": 1})
         assert (await world.call("plain", {})).text == "plain"
         lines = world.ledger.lines
@@ -71,18 +72,15 @@ async def test_a_task_gives_its_result_and_the_ledger_names_it(kitchen: Kitchen)
     assert events(lines) == ["started", "accepted", "answered", "started", "answered"]
     assert lines[1].note.startswith("task ")
     assert lines[0].key == lines[1].key == lines[2].key
-    assert steps
-    assert set(steps) <= {"mixing", "in the oven"}
+    assert steps == ["mixing", "in the oven"]
 
 
 async def test_tasks_of_one_session_run_side_by_side(kitchen: Kitchen) -> None:
     async with mcp_bridge.connect(kitchen.url) as toolset, toolset.open_world("one") as world:
-        began = anyio.current_time()
         async with anyio.create_task_group() as group:
             for _ in range(8):
-                group.start_soon(world.call, "bake", {"label": "many"})
-        assert anyio.current_time() - began < 9  # in turn they would take 9.6 s at least
-    assert kitchen.did("many") == ["baked"] * 8
+                group.start_soon(world.call, "meet", {"label": "many", "count": 8})
+    assert kitchen.did("many") == ["met"] * 8
 
 
 async def test_what_a_task_asks_is_answered_or_refused_like_any_question(kitchen: Kitchen) -> None:
@@ -116,10 +114,8 @@ async def test_a_result_against_the_tools_own_schema_is_a_failure_and_not_an_ans
 
 async def test_a_time_limit_holds_for_the_whole_task_and_cancels_it_in_the_server(kitchen: Kitchen) -> None:
     async with mcp_bridge.connect(kitchen.url) as toolset, toolset.open_world("one") as world:
-        began = anyio.current_time()
         with pytest.raises(CallTimeout) as caught:
-            await world.call("wait", {"label": "late"}, timeout_s=1.0)
-        assert anyio.current_time() - began < 4
+            await world.call("wait", {"label": "late"}, timeout_s=5.0)  # it must have been accepted by then
         assert isinstance(caught.value, OutcomeUnknown)
         assert events(world.ledger.lines) == ["started", "accepted", "unknown"]
         await kitchen.comes_to("late", ["waiting", "cancelled"])

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import anyio
+import pytest
 from one_world import OneWorld
 
 import mcp_bridge
 from mcp_bridge import CallTimeout, Tool, ToolResult
+
+pytestmark = pytest.mark.virtual_clock
 
 
 class Gate(OneWorld):

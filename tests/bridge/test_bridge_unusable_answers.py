@@ -132,7 +132,7 @@ class Events(BaseHTTPRequestHandler):
 @pytest.fixture
 def events() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Events)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/sse"
     Events.waiting.put("")
     server.shutdown()
@@ -142,7 +142,7 @@ def events() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def charging() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Charging)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/mcp"
     server.shutdown()
     server.server_close()

@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
 def order_desk() -> Iterator[str]:
     """Its URL, until the block ends."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}/v1"

@@ -243,18 +243,9 @@ async def test_an_answer_that_breaks_off_is_not_asked_for_again(raw_server: Any)
     assert len(seen) == 1
 
 
-async def test_an_endpoint_that_is_not_there_fails_after_the_retries(unused_port: int) -> None:
+async def test_an_endpoint_that_is_not_there_fails_after_the_retries(unused_tcp_port: int) -> None:
     with pytest.raises(PolicyFailure, match=r"failed 2 times, at last with ConnectError"):
-        await talk(f"http://127.0.0.1:{unused_port}/v1", max_retries=1).reply(ASK)
-
-
-@pytest.fixture
-def unused_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        await talk(f"http://127.0.0.1:{unused_tcp_port}/v1", max_retries=1).reply(ASK)
 
 
 async def test_an_open_agent_shares_its_connections_among_conversations(chat_server: ChatServer) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from free_ports import free_port
 from recorder_runs import node_command
 
 import mcp_bridge
@@ -30,9 +30,7 @@ HANDLERS = Handlers(
 @asynccontextmanager
 async def recorded(server: list[str], to: Path, protocol: str | None = None) -> AsyncIterator[str]:
     """A recorder before a server; its URL."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     entry = {"command": server[0], "args": server[1:], "toolbake": {"protocol": protocol} if protocol else {}}
     begun = anyio.Event()
     async with anyio.create_task_group() as group:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-import socket
 from typing import Any
 
 import anyio
 import pytest
+from free_ports import free_port
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
@@ -81,9 +81,7 @@ async def test_an_answer_that_was_lost_on_the_way_is_given_again_without_a_secon
 
     listening = anyio.Event()
     async with anyio.create_task_group() as group:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         group.start_soon(functools.partial(serve_app, lossy, port=port, listening=listening.set))
         await listening.wait()
         entry = {"url": f"http://127.0.0.1:{port}/mcp", "toolbake": {"idempotent": ["place_order"]}}

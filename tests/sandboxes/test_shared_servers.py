@@ -1,13 +1,13 @@
 """Several clients of one server that keeps worlds: the same ids must not meet."""
 
 import functools
-import socket
 import sys
 from typing import Any
 
 import anyio
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
+from free_ports import free_port
 from mcp.server.lowlevel import Server
 
 from mcp_bridge import SourceError, ToolFailure, World, connect
@@ -65,9 +65,7 @@ async def test_a_run_can_be_resumed_against_the_server_on_which_it_was_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(CONTROL_ENV, "1")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}/mcp"
     async with anyio.create_task_group() as group:
         group.start_soon(functools.partial(serve_http, Helpdesk(), port=port))

@@ -60,15 +60,12 @@ def test_an_address_that_cannot_be_is_refused(options, message):
         serve("/no/such/model", **{"port": 0, **options})
 
 
-def test_a_model_that_cannot_be_loaded_gives_the_port_back():
+def test_a_model_that_cannot_be_loaded_gives_the_port_back(unused_tcp_port):
     from sdk.errors import ModelError
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     with pytest.raises(ModelError):
-        serve("/no/such/model", port=port)
-    bind("127.0.0.1", port, None).close()
+        serve("/no/such/model", port=unused_tcp_port)
+    bind("127.0.0.1", unused_tcp_port, None).close()
 
 
 def test_closing_frees_the_port_and_the_engine_once():

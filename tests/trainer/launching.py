@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
+from free_ports import free_port
 from test_training_runs import TINY, add, even_letters, tasks
 
 import sdk
@@ -57,7 +57,7 @@ def launch(
     hosts = load_config_from_file(str(EXAMPLES / config)).num_machines
     meeting = ["--main_process_ip", "127.0.0.1"] if hosts > 1 else []
     for _ in range(5):
-        at = ["--main_process_port", str(port or _free_port())]
+        at = ["--main_process_port", str(port or free_port())]
         started = [[*accelerate, *at, *meeting, "--machine_rank", str(host), *script] for host in range(hosts)]
         ended = _run_together(started, env)
         if not any(one.returncode and PORT_TAKEN.search(one.stderr) for one in ended):
@@ -94,12 +94,6 @@ def _end(running: list[subprocess.Popen[str]]) -> None:
             one.wait(10)
         except subprocess.TimeoutExpired:  # one that waits for a meeting does not hear
             one.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def in_one_process(model: Path, folder: Path, options: dict[str, Any]) -> None:

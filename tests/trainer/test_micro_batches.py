@@ -8,13 +8,13 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from fresh_models import fresh_model
 from hypothesis import given
 from hypothesis import strategies as st
 from test_shared_prefix import CONFIGS, padded_rows, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sdk
-from sdk.policies.models import load_model
 from sdk.records import TokenRow
 from sdk.trainer import shared_prefix
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
@@ -115,7 +115,7 @@ def parts(budget: int | None) -> dict[str, Any]:
 
 
 def trainer_for(model_dir: Path, output_dir: Path, **options: Any) -> RolloutTrainer:
-    loaded = load_model(str(model_dir))
+    loaded = fresh_model(model_dir)
     if options.get("grpo.loss_type") == "cispo":
         options["grpo.epsilon_high"] = 5.0
     trainer = make_trainer(

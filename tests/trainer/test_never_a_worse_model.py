@@ -71,11 +71,11 @@ def rollouts(**scores: float | None) -> list[sdk.Rollout]:
     ]
 
 
-@pytest.mark.timeout(400)
-def test_grpo_that_ruins_the_model_hands_over_the_warm_start_and_says_so(tmp_path: Path) -> None:
+def test_grpo_that_ruins_the_model_hands_over_the_warm_start_and_says_so(tiny_model_dir: Path, tmp_path: Path) -> None:
     config = {
         **{
-            "warm_start.max_steps": 6,
+            "warm_start.max_steps": 80,
+            "warm_start.learning_rate": 0.02,
             "grpo.max_steps": 2,
             "grpo.prompts_per_step": 2,
             "grpo.num_generations": 3,
@@ -92,7 +92,7 @@ def test_grpo_that_ruins_the_model_hands_over_the_warm_start_and_says_so(tmp_pat
     }
     heard = Heard()
     tasks = [task(n) for n in range(19)]
-    run = sdk.train([read_order], tasks, reads_the_order, None, tmp_path / "run", config, progress=heard)
+    run = sdk.train([read_order], tasks, reads_the_order, str(tiny_model_dir), tmp_path / "run", config, progress=heard)
     assert digest(run.model_dir) == digest(run.run_dir / "checkpoints" / "warm_start")
     assert digest(run.model_dir) != digest(run.run_dir / "checkpoints" / "trained")
     rates = run.report.run["validation"]["success"]

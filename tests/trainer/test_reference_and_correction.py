@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from fresh_models import fresh_model
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import sdk
-from sdk.policies.models import load_model
 from sdk.records import TokenRow
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
 from sdk.trainer.config import OffPolicyOptions, TrainConfig
@@ -36,7 +36,7 @@ ROW = TokenRow(
 
 
 def trainer_for(model_dir: Path, output_dir: Path, **options: Any) -> RolloutTrainer:
-    loaded = load_model(str(model_dir))
+    loaded = fresh_model(model_dir)
     config = TrainConfig.of({"grpo.num_generations": 2, "grpo.prompts_per_step": 1, "grpo.max_steps": 1, **options})
     trainer = make_trainer(
         loaded.model,
@@ -187,7 +187,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_before_its_update(tiny_model
 
 
 def test_a_warm_start_whose_gradient_is_not_finite_ends_before_its_update(tiny_model_dir: Path, tmp_path: Path) -> None:
-    loaded = load_model(str(tiny_model_dir))
+    loaded = fresh_model(tiny_model_dir)
     config = TrainConfig.of({"warm_start.max_steps": 1, "warm_start.batch_size": 1})
     trainer = make_warm_start(
         loaded.model, loaded.tokenizer, [ROW], config=config, output_dir=str(tmp_path), callbacks=[]

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from fresh_models import fresh_model
 from huggingface_hub import constants
 from test_micro_batches import LOSSES
 from transformers import Trainer
 from trl import GRPOConfig, GRPOTrainer
 
 import sdk
-from sdk.policies.models import load_model
 from sdk.records import TokenRow
 from sdk.trainer.base_trainer import check_seams
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
@@ -79,7 +79,7 @@ def test_no_telemetry_is_sent_where_the_environment_allows_it(
     monkeypatch.setattr("huggingface_hub.utils._telemetry._start_telemetry_thread", lambda: None)
     monkeypatch.setattr("huggingface_hub.utils._telemetry._TELEMETRY_QUEUE", SimpleNamespace(put=sent.append))
     monkeypatch.delenv("CI", raising=False)
-    loaded = load_model(str(tiny_model_dir))
+    loaded = fresh_model(tiny_model_dir)
     GRPOTrainer(
         loaded.model,
         reward_funcs=len,
@@ -118,7 +118,7 @@ def two_rows() -> list[TrainRow]:
 
 @pytest.fixture
 def trainer(tiny_model_dir: Path, tmp_path: Path) -> RolloutTrainer:
-    return trainer_in(load_model(str(tiny_model_dir)), tmp_path)
+    return trainer_in(fresh_model(tiny_model_dir), tmp_path)
 
 
 def trainer_in(loaded: Any, folder: Path) -> RolloutTrainer:
@@ -310,7 +310,7 @@ def test_any_schedule_of_transformers_is_taken_by_its_name(
 
 
 def scheduled_rates(model_dir: Path, output_dir: Path, **schedule: Any) -> list[float]:
-    loaded = load_model(str(model_dir))
+    loaded = fresh_model(model_dir)
     config = TrainConfig(grpo=GrpoOptions(learning_rate=1e-3, max_steps=4, **schedule))
     trainer = make_trainer(
         loaded.model,

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollouts_for_verifiers import rollout
 
@@ -316,6 +316,7 @@ def said_of_a_record(text, answer, label, value, **result):
 
 
 @pytest.mark.parametrize("form", PROSE)
+@settings(max_examples=30)  # of each form
 @given(row=RECORDS)
 def test_a_tools_whole_answer_earns_for_no_field_and_a_sentence_with_one_earns(form, row):
     text = PROSE[form](row)

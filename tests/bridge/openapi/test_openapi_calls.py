@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -136,10 +135,9 @@ async def test_an_answer_above_the_cap_costs_the_call_and_nothing_else(api: Conn
         assert len((await toolset.call("it", {"thousands": "100"})).text) > 8000
 
 
-async def test_a_server_that_is_not_there_was_not_reached() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    document = {"openapi": "3.1.0", "info": {}, "paths": get("/x"), "servers": [{"url": f"http://127.0.0.1:{port}"}]}
+async def test_a_server_that_is_not_there_was_not_reached(unused_tcp_port: int) -> None:
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    document = {"openapi": "3.1.0", "info": {}, "paths": get("/x"), "servers": [{"url": url}]}
     async with mcp_bridge.connect(document) as toolset:
         with pytest.raises(ToolFailure, match="cannot be reached") as caught:
             await toolset.call("it", {})

@@ -1,10 +1,10 @@
 """A server that runs on every release of the MCP SDK from 1.3 on; the tests start it in environments of their own.
 
-    python any_release.py [--transport stdio|sse|streamable-http] [--port PORT] [--starts FOLDER] [--slow SECONDS]
+    python any_release.py [--transport stdio|sse|streamable-http] [--port PORT] [--starts FOLDER] [--slow]
                           [--alone] [--compute SECONDS]
 
-`--starts`: leaves a file in FOLDER for each start. `--slow`: begins to listen only after that time.
-`--alone`: ends at once where another start is already in FOLDER. `--compute`: begins to listen only after that much
+`--starts`: leaves a file in FOLDER for each start. `--slow`: the first start begins to listen once there is another
+one, and no other does. `--alone`: every other one ends at once. `--compute`: begins to listen only after that much
 processor time.
 """
 
@@ -18,15 +18,18 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--transport", default="stdio")
 parser.add_argument("--port", type=int, default=0)
 parser.add_argument("--starts", type=Path)
-parser.add_argument("--slow", type=float, default=0.0)
+parser.add_argument("--slow", action="store_true")
 parser.add_argument("--alone", action="store_true")
 parser.add_argument("--compute", type=float, default=0.0)
 options = parser.parse_args()
 
 if options.starts:
-    if options.alone and any(options.starts.iterdir()):
-        sys.exit("another one is running")
+    is_first = not any(options.starts.iterdir())
     (options.starts / str(os.getpid())).touch()
+    if options.alone and not is_first:
+        sys.exit("another one is running")
+    while options.slow and (not is_first or len(list(options.starts.iterdir())) == 1):
+        time.sleep(0.05)
 
 try:  # after the file of the start was left: importing the SDK takes a while
     from mcp.server.mcpserver import Context, MCPServer
@@ -34,7 +37,6 @@ except ImportError:
     from mcp.server.fastmcp import Context
     from mcp.server.fastmcp import FastMCP as MCPServer
 
-time.sleep(options.slow)
 computed_until = time.process_time() + options.compute
 while time.process_time() < computed_until:
     pass

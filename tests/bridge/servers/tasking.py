@@ -38,13 +38,38 @@ def text(words: str, **structured: object) -> types.CallToolResult:
     return types.CallToolResult(content=content, structuredContent=structured or None)
 
 
+shown: set[tuple[str, str | None]] = set()
+"""The ids of tasks whose state was asked for, with the status that was answered."""
+
+
+@server.experimental.get_task()
+async def get_task(request: types.GetTaskRequest) -> types.GetTaskResult:
+    task = await server.experimental.task_support.store.get_task(request.params.taskId)
+    shown.add((task.taskId, task.statusMessage))
+    return types.GetTaskResult(**task.model_dump())
+
+
 async def bake(task: ServerTaskContext, arguments: dict[str, object]) -> types.CallToolResult:
-    await task.update_status("mixing")
-    await anyio.sleep(0.6)
-    await task.update_status("in the oven")
-    await anyio.sleep(0.6)
+    for step in ("mixing", "in the oven"):
+        await task.update_status(step)
+        while arguments.get("followed") and (task.task_id, step) not in shown:  # noqa: ASYNC110 - the SDK tells nobody
+            await anyio.sleep(0.01)
     note(f"{arguments.get('label')} baked")
     return text("A cake.", number=1)
+
+
+arrived: list[object] = []
+all_there = anyio.Event()
+
+
+async def meet(task: ServerTaskContext, arguments: dict[str, object]) -> types.CallToolResult:
+    """Goes on once `count` are there."""
+    arrived.append(arguments)
+    if len(arrived) == arguments["count"]:
+        all_there.set()
+    await all_there.wait()
+    note(f"{arguments.get('label')} met")
+    return text("Met.")
 
 
 async def miscount(task: ServerTaskContext, arguments: dict[str, object]) -> types.CallToolResult:
@@ -83,7 +108,7 @@ async def die(task: ServerTaskContext, arguments: dict[str, object]) -> types.Ca
     os._exit(1)
 
 
-WORK = {work.__name__: work for work in (bake, miscount, paint, spill, refuse, wait, die)}
+WORK = {work.__name__: work for work in (bake, meet, miscount, paint, spill, refuse, wait, die)}
 
 
 @server.list_tools()

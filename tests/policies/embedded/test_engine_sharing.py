@@ -218,7 +218,7 @@ def longest_alone(rows: Rows) -> int:
     return (own + sum(len(prefix.tokens) for prefix in rows.prefixes)) if rows.live <= 1 else 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     visits=st.lists(VISITS, min_size=1, max_size=9),
     max_rows=st.sampled_from([2, 4, 16]),

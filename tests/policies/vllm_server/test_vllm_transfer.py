@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,6 @@ async def test_a_server_that_cannot_read_our_memory_is_named_and_left_as_it_was(
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_nothing_is_sampled_from_a_server_with_a_part_of_the_weights(server: TokenServer, step: str) -> None:
-    started = time.monotonic()
     async with opened(server, recover_timeout_s=0.5) as policy:
         await asyncio.to_thread(policy.publish, state(1.0), version=1)
         server.failing = {step: 500}
@@ -79,7 +77,6 @@ async def test_nothing_is_sampled_from_a_server_with_a_part_of_the_weights(serve
     with pytest.raises(PolicyFailure, match=r"holds a part of new weights .* until it is started again"):
         async with opened(server, publish="checkpoint"):
             pass
-    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("step", STEPS[:3])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import random
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +15,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from free_ports import free_port
 from random_calls import RandomCalls
 
 from mcp_bridge import connect
@@ -30,9 +30,7 @@ GITEA = Path(__file__).parent / "published" / "gitea.openapi.json"
 
 @asynccontextmanager
 async def served(twin: ApiTwin) -> AsyncIterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ready = anyio.Event()
     async with anyio.create_task_group() as group:
         group.start_soon(functools.partial(serve_app, http_app(twin), port=port, listening=ready.set))

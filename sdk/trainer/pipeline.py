@@ -11,11 +11,13 @@ import anyio.to_thread
 
 from mcp_bridge import Handlers
 from mcp_bridge.extras import require_extra
+from mcp_bridge.safe_text import inline, table
 
 from ..connecting import connect
 from ..errors import ConfigError
 from ..evaluation.measurement import measure
 from ..evaluation.report import Report, build_report
+from ..evaluation.report_text import render_short_markdown
 from ..policies.model_source import require_shown
 from ..policies.tool_prompt import describe_trained, lengths_of, shown_by_default
 from ..probing import STAGE as PROBES
@@ -53,6 +55,17 @@ class TrainResult:
     run_dir: Path
     """Everything that happened: config, rollouts, metrics, curve, report."""
     report: Report
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Where to look: the model, and of the report, its curve and the rollouts those that exist."""
+        names = {"report": "report.md", "curve": "learning_curve.png", "rollouts": "rollouts"}
+        there = {label: self.run_dir / name for label, name in names.items()}
+        return {"model": self.model_dir, **{label: path for label, path in there.items() if path.exists()}}
+
+    def _repr_markdown_(self) -> str:
+        rows = [(label, inline(path, limit=400)) for label, path in self.files.items()]
+        return "\n\n".join([render_short_markdown(self.report), table(("", "where"), rows, left_columns=2)])
 
 
 async def train_async(

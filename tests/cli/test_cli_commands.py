@@ -174,7 +174,7 @@ def test_a_single_function_is_a_tool_and_one_is_singular(desk):
     ],
 )
 def test_a_schema_is_shown_as_a_type(schema, text):
-    from sdk.cli.commands.tools import type_name
+    from mcp_bridge.toolsets.tool_text import type_name
 
     assert type_name(schema) == text
 
@@ -351,8 +351,8 @@ def test_a_served_model_answers_and_ends_cleanly(tmp_path, tiny_model_folder, nu
 
 
 def test_a_verdict_is_shown_with_its_components_and_each_reason_on_a_line():
-    from sdk.cli.showing import verdict_text
     from sdk.records import Verdict
+    from sdk.transcript import verdict_text
 
     verdict = Verdict(score=0.5, components={"state": 1.0, "answer": 0.25}, explanation="state ok\nno \x1b answer")
     assert verdict_text(verdict) == ("verdict: 0.5 (state 1, answer 0.25)\n         state ok\n         no \\x1b answer")

@@ -27,6 +27,7 @@ LONG_FILES = (
     "policies/vllm_server/test_vllm_broken_transfers.py",
     "policies/vllm_server/test_vllm_real.py",
     "packaging/test_installed_quickstart.py",
+    "notebooks/test_notebooks.py",
     "trainer/test_kill_and_resume.py",
     "policies/vllm_server/test_vllm_embedded.py",
     "bridge/test_bridge_orphans.py",

@@ -35,6 +35,7 @@ from .curriculum import interleaved
 from .demonstrations import demonstration_rows, replay_demonstrations
 from .first_success import needs_none
 from .groups import check_groups, drawn_tool_prompt
+from .longer_run import MAX_STEPS, reopen
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
 from .sides import choose_sides, require_a_way_to_learn, settle
@@ -84,9 +85,10 @@ async def train_async(
 
     `tools`: anything `mcp_bridge.connect` takes. `prompts`: anything `sdk.tasks.load_tasks` takes. `verifier`: a
     function of the rollout or an object with `verify`. `model`: a local folder or hub name; the embedded
-    SmolLM2-135M-Instruct where None. `output_dir`: a new or empty folder, or that of the same run to go on with it;
-    `runs/<fingerprint>` where None. `config`: a `TrainConfig`, a mapping or a JSON file. `handlers`: who answers what
-    servers ask during calls; other answers are another run. `connect_timeout_s`: how long a server may take to start.
+    SmolLM2-135M-Instruct where None. `output_dir`: a new or empty folder, or that of the same run to go on with it, or
+    to train it longer with a larger `grpo.max_steps`; `runs/<fingerprint>` where None. `config`: a `TrainConfig`, a
+    mapping or a JSON file. `handlers`: who answers what servers ask during calls; other answers are another run.
+    `connect_timeout_s`: how long a server may take to start.
 
     Raises `ConfigError`, `ModelError`, `RunFolderError` or `mcp_bridge.SourceError` before work is lost; a run that
     was killed goes on from its folder when called again in the same way.
@@ -129,8 +131,10 @@ async def train_async(
             path = run_folder_path(output_dir, identity)
             needed = bytes_still_needed(model, path, options)
             defaults = train_defaults(identity)
-            with RunFolder.create_or_resume(path, identity, needed_bytes=needed, defaults=defaults) as folder:
-                _say_what_is_there(folder, progress)
+            with RunFolder.create_or_resume(
+                path, identity, needed_bytes=needed, defaults=defaults, grows=MAX_STEPS
+            ) as folder:
+                _say_what_is_there(folder, reopen(folder, options.grpo.max_steps), options, progress)
                 folder.record_tools(source.tools)
                 context = RunContext(
                     tools=source,
@@ -152,8 +156,13 @@ async def train_async(
     return result
 
 
-def _say_what_is_there(folder: RunFolder, progress: Progress) -> None:
-    if folder.stage("report") is not None:
+def _say_what_is_there(folder: RunFolder, finished: int | None, options: TrainConfig, progress: Progress) -> None:
+    """`finished`: the steps of a finished run that is trained longer."""
+    if finished is not None:
+        progress.say(
+            f"{folder.path} holds a run that was finished after {finished} steps: going on to {options.grpo.max_steps}"
+        )
+    elif folder.stage("report") is not None:
         progress.say(f"{folder.path} holds a finished run: its parts are read again, nothing is trained twice")
     elif folder.resumed:
         progress.say(f"{folder.path} holds a run that was cut off: going on with it")

@@ -13,6 +13,7 @@ import pytest
 from command_line import start_toolbake, toolbake
 
 import sdk
+from sdk.traces import RunFolder
 
 SHOP = """
 from mcp.server.mcpserver import MCPServer
@@ -300,10 +301,13 @@ def test_training_writes_a_model_and_the_same_command_goes_on(desk, tiny_model_f
     with sdk.serve("runs/tiny", port=0) as by_run, sdk.serve("runs/tiny/model", port=0) as by_model:
         assert (by_run.model_name, by_model.model_name) == ("tiny", "tiny")
     longer = toolbake(*("grpo.max_steps=2" if word == "grpo.max_steps=1" else word for word in words))
-    assert longer.exit_code == 1
-    assert "its parts are read again" not in longer.stderr
-    assert "train.grpo.max_steps is 1 in the folder and 2 now" in longer.stderr
-    assert "runs/tiny/model --set warm_start.max_steps=0)" in longer.stderr
+    assert longer.exit_code == 0, longer.stderr
+    assert "runs/tiny holds a run that was finished with grpo.max_steps 1: going on to 2" in longer.stderr
+    assert [line["step"] for line in RunFolder.open_to_read(folder).read_metrics() if line["stage"] == "grpo"] == [0, 1]
+    other = toolbake(*words, "--set", "seed=1")
+    assert other.exit_code == 1
+    assert "train.seed is 0 in the folder and 1 now" in other.stderr
+    assert "runs/tiny/model --set warm_start.max_steps=0)" in other.stderr
 
 
 @pytest.mark.timeout(300)

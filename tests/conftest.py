@@ -40,6 +40,7 @@ LONG_FILES = (
     "rollouts/test_server_questions.py",
     "trainer/test_sharded_forward.py",
     "trainer/test_lora.py",
+    "trainer/test_longer_runs.py",
     "trainer/test_never_a_worse_model.py",
     "policies/embedded/test_engine_smollm2.py",
     "serving/test_serving_a_real_model.py",

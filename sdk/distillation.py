@@ -14,6 +14,7 @@ from mcp_bridge import Handlers
 from mcp_bridge.extras import require_extra
 from mcp_bridge.guard.permissions import warn_of
 from mcp_bridge.records import Tool
+from mcp_bridge.safe_text import listed
 
 from .connecting import connect
 from .errors import ConfigError
@@ -153,6 +154,9 @@ class DistilledData:
             f"{s.unscored} unscored, {s.not_json} that JSON cannot hold, {s.duplicates} duplicates, "
             f"{s.beyond_per_task} beyond those wanted of a task"
         )
+
+    def _repr_markdown_(self) -> str:
+        return listed(str(self))
 
     def dataset(self) -> Dataset:
         """As TRL's `SFTTrainer` takes it."""

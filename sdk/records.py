@@ -141,6 +141,7 @@ class Verdict(BaseModel):
 
 ToolPrompt = Literal["full", "names", "none"]
 """How much of its tools a policy's prompt shows: full schemas, their names only, or nothing."""
+PROMPT_NAMES: dict[ToolPrompt, str] = {"full": "full schemas", "names": "names only", "none": "no tools"}
 
 
 class CallRecord(BaseModel):
@@ -231,6 +232,16 @@ class Rollout(BaseModel):
     prompt_tokens: int = 0
     """Of all turns together: each sends the conversation so far again. 0 where an endpoint does not say."""
     duration_s: float = 0.0
+
+    def _repr_markdown_(self) -> str:
+        from .transcript import rollout_markdown
+
+        return rollout_markdown(self)
+
+    @property
+    def tool_prompt_name(self) -> str:
+        """`tool_prompt` in words."""
+        return PROMPT_NAMES[self.tool_prompt]
 
     @property
     def scored(self) -> bool:

@@ -30,6 +30,7 @@ from ..sources.specs import Spec
 from ..world import ForkableWorld, SaidBySource, Setup, World, WorldCopy, WorldSource
 from .results import capped, error, positive
 from .schema_checks import split_usable
+from .tool_text import tools_markdown
 from .validation import ArgumentChecker, unknown_tool
 
 logger = logging.getLogger(__name__)
@@ -145,6 +146,9 @@ class Toolset:
 
     def __repr__(self) -> str:
         return f"Toolset({', '.join(tool.name for tool in self._tools)})"
+
+    def _repr_markdown_(self) -> str:
+        return tools_markdown(self._tools, self.left_out)
 
     def _look(self) -> None:
         """Take over what the sources offer now. Worlds that are open keep what they began with."""

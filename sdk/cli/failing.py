@@ -55,7 +55,7 @@ def say_red(text: str, *, prefix: str = "error: ") -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from ..evaluation.safe_text import visible
+    from mcp_bridge.safe_text import visible
 
     Console(stderr=True, highlight=False).print(Text(prefix + visible(text), style="red"), soft_wrap=True)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..policies.model_source import ModelSource, check_model_source, default_tool_prompt, model_label
-from ..policies.tool_prompt import PROMPT_NAMES, TOOL_PROMPTS
-from ..records import Task, ToolPrompt
+from ..policies.tool_prompt import TOOL_PROMPTS
+from ..records import PROMPT_NAMES, Task, ToolPrompt
 
 SINGLE_STAGE = "evaluation"
 

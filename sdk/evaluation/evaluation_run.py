@@ -16,9 +16,9 @@ from ..connecting import connect
 from ..errors import ConfigError
 from ..policies.model_source import ModelSource, open_agent, require_shown
 from ..policies.protocol import Sampling
-from ..policies.tool_prompt import PROMPT_NAMES, describe_shown
+from ..policies.tool_prompt import describe_shown
 from ..progress import Progress, Silent
-from ..records import Rollout, Task, ToolPrompt
+from ..records import PROMPT_NAMES, Rollout, Task, ToolPrompt
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.limits import Limits

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mcp_bridge.records import Tool
+from mcp_bridge.safe_text import cut
 
 from ..errors import VerifierError
 from ..records import CallRecord, Message, Rollout, Task, ToolCall
@@ -17,7 +18,6 @@ from ..verifiers.text_tokens import Token, positions, tokenize
 from ..verifiers.value_checks import same_json
 from .conditions import is_success
 from .faults import ORDER, Fault, FaultKind
-from .safe_text import cut
 
 
 class GoldCall(NamedTuple):

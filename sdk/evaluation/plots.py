@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.safe_text import cut, one_line, visible
+
 from ..traces.atomic_files import write_bytes
 from .conditions import ConditionSummary, tasks_of_families
 from .faults import FAULTS, FaultKind
-from .safe_text import cut, one_line, visible
 from .statistics import Interval, PassRate
 
 if TYPE_CHECKING:

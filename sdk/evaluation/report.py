@@ -33,9 +33,9 @@ from .conditions import (
     require_threshold,
     summarise_condition,
 )
+from .examples import Example, choose_examples
 from .fault_rules import find_faults
 from .faults import ConditionErrors, Embedder, Fault, group_errors
-from .transcript import Example, choose_examples
 
 if TYPE_CHECKING:
     from mcp_bridge import Toolset
@@ -181,6 +181,11 @@ class Report(BaseModel):
         from .report_text import render_short
 
         return render_short(self)
+
+    def _repr_markdown_(self) -> str:
+        from .report_text import render_short_markdown
+
+        return render_short_markdown(self)
 
     def write(self, folder: Path, *, curve: str = "learning_curve.png") -> tuple[Path, Path]:
         """Write `report.md` and `report.json`; pictures are shown where the folder has them (see `draw`).

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..policies.tool_prompt import PROMPT_NAMES
+from mcp_bridge.safe_text import aligned, cut, fence, inline, one_line, table
+
+from ..records import PROMPT_NAMES
+from ..transcript import transcript
 from .comparisons import PairedComparison
 from .conditions import FAMILY, ConditionSummary, Spread, SuccessRate, tasks_of_families
+from .examples import RULE, Example
 from .faults import FAULTS, TELLING_RULE, ConditionErrors, TellingRollout
-from .safe_text import aligned, cut, fence, inline, one_line, table
 from .statistics import Interval, PassRate
-from .transcript import RULE, Example, transcript
 
 if TYPE_CHECKING:
     from .report import Report, TrainingSummary
@@ -26,17 +28,36 @@ _HEAD = ("condition", "success (95 % interval)", "score", "turns", "calls", "uns
 
 def render_short(report: Report) -> str:
     """A table of the conditions and one line for each comparison, after what is to be known of unscored rollouts."""
-    rows = [_HEAD]
+    lines = ["  ".join(cells) for cells in aligned([_HEAD, *_short_rows(report)])]
+    lines += [compared(comparison) for comparison in report.comparisons]
+    return "\n".join([*unscored_notes(report), *lines, *_notes(report)])
+
+
+def render_short_markdown(report: Report) -> str:
+    """The same for notebooks: a table and a list."""
+    rows = [(inline(name), *cells) for name, *cells in _short_rows(report)]
+    notes = [*(compared(comparison) for comparison in report.comparisons), *_notes(report)]
+    return "\n\n".join(
+        [
+            *(f"**{inline(note, limit=600)}**" for note in unscored_notes(report)),
+            table(_HEAD, rows),
+            *(["\n".join(f"- {inline(note, limit=600)}" for note in notes)] if notes else []),
+        ]
+    )
+
+
+def _short_rows(report: Report) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
     for name, c in report.conditions.items():
         score = decimal(c.score.estimate if c.score else None)
         turns = decimal(c.turns.mean if c.turns else None, 1)
         calls = decimal(c.calls.mean if c.calls else None, 1)
         rows.append((one_line(name), success(c.success), score, turns, calls, f"{c.unscored} of {c.rollouts}"))
-    lines = ["  ".join(cells) for cells in aligned(rows)]
-    lines += [compared(comparison) for comparison in report.comparisons]
-    notes = [*prompt_note(report), *weights_note(report)]
-    notes += [f"Next: {one_line(step)}" for step in report.next_steps]
-    return "\n".join([*unscored_notes(report), *lines, *notes])
+    return rows
+
+
+def _notes(report: Report) -> list[str]:
+    return [*prompt_note(report), *weights_note(report), *(f"Next: {one_line(step)}" for step in report.next_steps)]
 
 
 def unscored_notes(report: Report) -> list[str]:

@@ -77,7 +77,9 @@ class EvidenceLog:
             self._published[entry["data"]["version"]] = entry["data"]
         elif kind == "finished":
             self._finished[entry["data"]["stage"]] = entry["data"]["sha256"]
-        if kind in ("rollout", "finished", "set_aside"):
+        elif kind == "reopened":
+            self._finished.pop(entry["data"]["stage"], None)
+        if kind in ("rollout", "finished", "set_aside", "reopened"):
             self.last_announced = entry
         elif kind not in _OF_THE_RUN:
             self.last_announced = None
@@ -161,6 +163,10 @@ class EvidenceLog:
     def set_aside(self, stage: str, digests: Sequence[str]) -> None:
         """Announce that lines, given by their SHA-256, move to the stage's discarded rollouts."""
         self._append("set_aside", {"stage": stage, "sha256": list(digests)})
+
+    def reopened(self, stage: str) -> None:
+        """Announce that a finished stage goes on: its marker is removed."""
+        self._append("reopened", {"stage": stage})
 
     def lost(self, sha256_of_line: str) -> None:
         """What was announced last was never stored."""

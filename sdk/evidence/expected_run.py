@@ -264,6 +264,9 @@ class _Replay:
             stage = _stage(data["stage"])
             if stage in covered.finished and covered.finished[stage][0] != data["sha256"]:
                 return f"what stages/{stage}.json has"
+        elif kind == "reopened":
+            if _stage(data["stage"]) in covered.finished:
+                return f"that stage {data['stage']!r} is finished"
         elif kind == "set_aside":
             stage = _stage(data["stage"])
             moved = {one.sha256 for one in covered.rollouts.get(stage, [])} & {str(sha) for sha in data["sha256"]}
@@ -316,6 +319,8 @@ class _Replay:
             self._check(one, data.get("weights", {}))
         elif entry.kind == "set_aside":
             self._set_aside(_stage(data["stage"]), [str(sha) for sha in data["sha256"]])
+        elif entry.kind == "reopened":
+            expected.finished.pop(_stage(data["stage"]), None)
         elif entry.kind == "finished":
             expected.finished[_stage(data["stage"])] = (str(data["sha256"]), entry.line)
             self._last, self._last_line = data, entry.line

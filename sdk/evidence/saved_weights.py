@@ -23,6 +23,8 @@ _MOST_HEADER = 100_000_000
 """Bytes; safetensors itself reads no larger one."""
 _BLOCK = 1 << 24
 ADAPTER_FILE = "adapter_model.safetensors"
+REFERENCE_FILE = "reference.safetensors"
+"""In a checkpoint of GRPO: the weights that the divergence is measured from."""
 
 Tensor = tuple[str, str, tuple[int, ...], str]
 """Name, dtype as safetensors names it (`F32`, `BF16`), shape, and SHA-256 of the bytes."""
@@ -37,7 +39,7 @@ def files_of(folder: Path, *, adapter: bool) -> list[Path]:
     """The files of a model's folder that hold its weights, or those of the adapter in it or in its `adapter/`."""
     if adapter:
         return [file for file in (folder / "adapter" / ADAPTER_FILE, folder / ADAPTER_FILE) if file.is_file()][:1]
-    return sorted(file for file in folder.glob("*.safetensors") if file.name != ADAPTER_FILE)
+    return sorted(file for file in folder.glob("*.safetensors") if file.name not in (ADAPTER_FILE, REFERENCE_FILE))
 
 
 def files_digest(files: Iterable[Path]) -> str:
@@ -145,7 +147,7 @@ def compare_folders(path: Path, expected: Expected) -> tuple[list[Finding], list
     """
     findings: list[Finding] = []
     notes: list[str] = []
-    known = {*expected.weights, *(() if expected.closed and "model" in expected.weights else _TRAINERS)}
+    known = {*expected.weights, *(() if expected.closed and "report" in expected.finished else _TRAINERS)}
     for one in sorted((*path.iterdir(), *(path / "checkpoints").glob("*"))):
         name = one.relative_to(path).as_posix()
         is_saved = one.parent != path or one.is_dir() or one.is_symlink()

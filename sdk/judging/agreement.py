@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import anyio
 from pydantic import BaseModel, ConfigDict
 
+from mcp_bridge.safe_text import visible
+
 from ..errors import ConfigError, VerifierError
-from ..evaluation.safe_text import visible
 from ..evaluation.statistics import Interval, wilson
 from ..records import Rollout, Task
 from ..verifiers import VerifierLike, run_verifier

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from mcp_bridge.safe_text import cut
+
 from ..errors import ConfigError, VerifierError
 from ..evaluation.faults import FAULTS, Fault
-from ..evaluation.safe_text import cut
 from ..policies.model_source import ModelSource
 from ..records import Rollout, Verdict
 from ..verifiers.value_checks import shortened

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from mcp_bridge.records import Tool
 
 from ..errors import ConfigError, ModelError
-from ..records import Message, Rollout, ToolCall, ToolPrompt
+from ..records import PROMPT_NAMES, Message, Rollout, ToolCall, ToolPrompt
 from .endpoint import EndpointAgent
 from .protocol import Agent, Conversation, Sampling
 from .rendering import ChatRenderer, ParsedReply
@@ -21,7 +21,6 @@ from .token_agent import TokenAgent
 
 TOOL_PROMPTS: tuple[ToolPrompt, ...] = get_args(ToolPrompt)
 """From the longest to the shortest."""
-PROMPT_NAMES: dict[ToolPrompt, str] = {"full": "full schemas", "names": "names only", "none": "no tools"}
 
 TrainedToolPrompt = ToolPrompt | dict[ToolPrompt, float]
 """What a model is trained with: one of them, or several by their shares."""

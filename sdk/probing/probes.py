@@ -10,11 +10,11 @@ from typing import Any
 
 from mcp_bridge import Handlers
 from mcp_bridge.records import Tool
+from mcp_bridge.safe_text import listed, one_line
 
 from ..connecting import connect
 from ..errors import ConfigError
 from ..evaluation.conditions import is_success
-from ..evaluation.safe_text import one_line
 from ..policies.scripted import Line, ScriptedAgent
 from ..progress import Progress, Silent
 from ..records import Message, Rollout, Task, ToolCall
@@ -206,6 +206,9 @@ class ProbeReport:
         if self.not_called:
             lines.append(f"not called, because they are live: {', '.join(self.not_called)}")
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
+
+    def _repr_markdown_(self) -> str:
+        return listed(str(self))
 
     @property
     def partial_credit(self) -> str:

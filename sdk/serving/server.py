@@ -23,8 +23,8 @@ from mcp_bridge.extras import require_extra
 from ..errors import ConfigError, ToolbakeError
 from ..policies.models import DEFAULT_SAMPLING
 from ..policies.protocol import LOWEST_TEMPERATURE, Sampling
-from ..policies.tool_prompt import PROMPT_NAMES, TOOL_PROMPTS, shown_by_default
-from ..records import ToolPrompt
+from ..policies.tool_prompt import TOOL_PROMPTS, shown_by_default
+from ..records import PROMPT_NAMES, ToolPrompt
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ import anyio
 
 from mcp_bridge import Toolset
 from mcp_bridge.errors import ToolFailure
+from mcp_bridge.safe_text import listed
 from mcp_bridge.world import Setup
 
 from ..connecting import connect
@@ -68,6 +69,9 @@ class SynthesizedTasks:
         lines += [f"  {count} left out: {reason}" for reason, count in Counter(self.left_out).most_common()]
         lines += [f"  the tool {name} is not used: {reason}" for name, reason in self.unused_tools.items()]
         return "\n".join(lines)
+
+    def _repr_markdown_(self) -> str:
+        return listed(str(self))
 
 
 _LEAST_ALIKE = 4

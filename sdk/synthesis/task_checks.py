@@ -11,6 +11,7 @@ from typing import Any
 
 from mcp_bridge import Toolset
 from mcp_bridge.records import Tool
+from mcp_bridge.safe_text import listed
 
 from ..connecting import connect
 from ..errors import ConfigError
@@ -184,6 +185,9 @@ class CheckedTasks:
         count = len({problem.where for problem in self.problems})
         head = f"{len(self.tasks)} tasks hold: their calls were played again in fresh worlds and earn what they expect"
         return "\n".join([head, *([f"{count} do not:"] if count else []), *(f"  {one}" for one in self.problems)])
+
+    def _repr_markdown_(self) -> str:
+        return listed(str(self))
 
     def require_all(self) -> None:
         """Raises `ConfigError` that names the problems."""

@@ -137,6 +137,17 @@ def same_run(info: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[
     return info["fingerprint"] == fresh or fingerprint(with_defaults(info["config"], defaults or {})) == fresh
 
 
+def grown(
+    stored: Mapping[str, Any], now: Mapping[str, Any], option: str | None, defaults: Mapping[str, Any] | None = None
+) -> tuple[int, int] | None:
+    """The numbers of `option`, a dotted name, in a stored configuration and now, where it is larger now and nothing
+    else differs; None otherwise. `defaults`: see `with_defaults`."""
+    then, fresh = _flat(_drop_hidden(with_defaults(stored, defaults or {}))), _flat(_drop_hidden(now))
+    if option is None or option not in then or option not in fresh or then | {option: fresh[option]} != fresh:
+        return None
+    return (then[option], fresh[option]) if then[option] < fresh[option] else None
+
+
 def with_defaults(stored: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """A stored configuration with the options that came later, each as `defaults` has it: an earlier version, which
     did not have the option, did what is now its default."""

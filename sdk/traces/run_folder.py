@@ -25,7 +25,7 @@ from . import identity
 from .atomic_files import file_sha256, make_folder, read_json, require_space, write_bytes, write_json
 from .journal import Journal, Line
 from .json_text import dump_json, json_line, non_finite_path
-from .run_info import CALLS, holds_run, new_info, note_resume, now, read_info, refuse_foreign_content
+from .run_info import CALLS, holds_run, new_info, note_growth, note_resume, now, read_info, refuse_foreign_content
 from .run_lock import RunLock
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class RunFolder:
         *,
         needed_bytes: int = 0,
         defaults: Mapping[str, Any] | None = None,
+        grows: str | None = None,
     ) -> RunFolder:
         """Start a run in a new or empty folder, or go on with the run of the same `config` in it.
 
@@ -79,7 +80,8 @@ class RunFolder:
         `config` holds what makes the run this run and no other (model, tasks, seeds, hyperparameters), as plain
         values; secrets in it are neither stored nor compared. `versions`: those installed, where not given.
         `needed_bytes`: what the run will write, estimated. `defaults`: options of `config` that a folder of an earlier
-        version may lack, as they then are, such as `{"train": {"tool_prompt": "full"}}`.
+        version may lack, as they then are, such as `{"train": {"tool_prompt": "full"}}`. `grows`: a number in `config`
+        by its dotted name: a run that has a smaller one, and is the same otherwise, goes on with the larger one.
 
         Raises `RunFolderError` for a folder that holds another run or other files, is in use, cannot be written,
         or has too little space.
@@ -88,15 +90,17 @@ class RunFolder:
         stored = identity.plain_config(config)
         known_versions = dict(versions) if versions is not None else identity.installed_versions()
         require_space(path, needed_bytes)
-        refuse_foreign_content(path, stored, defaults)
+        refuse_foreign_content(path, stored, defaults, grows)
         make_folder(path)
         lock = RunLock(path / ".lock")
         try:
-            refuse_foreign_content(path, stored, defaults)  # again: another process may have been faster
-            resumed = holds_run(path, stored, defaults)
+            refuse_foreign_content(path, stored, defaults, grows)  # again: another process may have been faster
+            resumed = holds_run(path, stored, defaults, grows)
             info = read_info(path) if resumed else new_info(stored, known_versions)
             if resumed:
                 note_resume(info, known_versions, path)
+                if grows is not None and (numbers := identity.grown(info["config"], stored, grows, defaults)):
+                    note_growth(info, stored, grows, numbers[0])
             for name in ("rollouts", "stages", "checkpoints"):
                 make_folder(path / name)
             if not resumed:
@@ -356,6 +360,14 @@ class RunFolder:
         with evidence.finished(name, content):
             write_bytes(marker_file, content)
 
+    def reopen_stage(self, name: str) -> None:
+        """A finished stage goes on: its marker is removed, and the evidence says so. Nothing where it is not done."""
+        evidence = self._require_writable()
+        marker_file = self.path / "stages" / f"{_checked(name)}.json"
+        if marker_file.is_file():
+            evidence.reopened(name)
+            marker_file.unlink()
+
     def stage(self, name: str) -> dict[str, Any] | None:
         """The data of a finished stage, or `None` where it is not done."""
         path = self.path / "stages" / f"{_checked(name)}.json"
@@ -427,6 +439,8 @@ def _settle(evidence: EvidenceLog, path: Path) -> None:
         raise ValueError(f"{data['stage']!r} is not the name of a stage")
     if kind == "set_aside":
         _move_to_discarded(path, data["stage"], set(data["sha256"]))
+    elif kind == "reopened":
+        (path / "stages" / f"{data['stage']}.json").unlink(missing_ok=True)
     elif not _is_stored(path, kind, data):
         what = f"rollout {data['id']!r} of" if kind == "rollout" else "the end of"
         log.warning("%s: %s stage %r was announced and not stored; it is recorded as lost", path, what, data["stage"])

@@ -22,17 +22,23 @@ _OWN_LEFTOVERS = frozenset({".lock", ".run.json.tmp"})
 """What a run killed in its first moments leaves behind; such a folder still counts as empty."""
 
 
-def refuse_foreign_content(path: Path, stored: dict[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+LAST_CHECKPOINT = "checkpoints/last"
+"""The weights, the optimiser and the schedule after the last step of a finished run: what trains it longer."""
+
+
+def refuse_foreign_content(
+    path: Path, stored: dict[str, Any], defaults: Mapping[str, Any] | None = None, grows: str | None = None
+) -> None:
     """Raises `RunFolderError` unless the folder is new, empty, or holds this configuration's run or nothing to lose.
 
-    `defaults`: see `identity.with_defaults`.
+    `defaults`, `grows`: see `identity.with_defaults` and `identity.grown`.
     """
     try:
         names = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
     except OSError as error:
         raise folder_error(path, error) from error
     if "run.json" in names:
-        _refuse_other_run(path, stored, defaults or {})
+        _refuse_other_run(path, stored, defaults or {}, grows)
         return
     foreign = [name for name in names if name not in _OWN_LEFTOVERS]
     if foreign:
@@ -40,9 +46,13 @@ def refuse_foreign_content(path: Path, stored: dict[str, Any], defaults: Mapping
         raise RunFolderError(f"{path} is not empty and holds no run ({shown}); choose a new or empty output_dir")
 
 
-def _refuse_other_run(path: Path, stored: dict[str, Any], defaults: Mapping[str, Any]) -> None:
+def _refuse_other_run(path: Path, stored: dict[str, Any], defaults: Mapping[str, Any], grows: str | None) -> None:
     info = read_info(path)
     if identity.same_run(info, stored, defaults) or not has_work(path):
+        return
+    numbers = identity.grown(info["config"], stored, grows, defaults)
+    if numbers is not None:
+        _require_last_checkpoint(path, grows, *numbers)
         return
     held = identity.with_defaults(info["config"], defaults)
     differ = identity.differences(held, stored) or ["the fingerprint differs"]
@@ -53,24 +63,44 @@ def _refuse_other_run(path: Path, stored: dict[str, Any], defaults: Mapping[str,
     )
 
 
+def _require_last_checkpoint(path: Path, option: str | None, before: int, now: int) -> None:
+    """Of a finished run that is to be trained longer. Raises `RunFolderError`."""
+    if not (path / "stages" / "grpo.json").is_file() or (path / LAST_CHECKPOINT).is_dir():
+        return
+    if any((path / "checkpoints" / "grpo").glob(f"checkpoint-{before}")):  # it was stopped as it began to go on
+        return
+    raise RunFolderError(
+        f"{path} holds a run that is finished, with {option} {before}, and cannot be trained to {now}: the state of "
+        f"its optimiser is gone ({LAST_CHECKPOINT}){_another(path)}"
+    )
+
+
 def _longer(path: Path, held: Mapping[str, Any]) -> str:
     """How to go on training the model of a finished run."""
     if "train" not in held or not (path / "stages" / "report.json").is_file():
         return ""
+    return f". It is finished, and is trained longer where grpo.max_steps alone is raised{_another(path)}"
+
+
+def _another(path: Path) -> str:
+    model = path / "model"
     return (
-        f". It is finished; to train its model further, begin another run from it: model={str(path / 'model')!r}, "
-        f"config={{'warm_start.max_steps': 0}} (--model {path / 'model'} --set warm_start.max_steps=0)"
+        f". To train its model further with other options, begin another run from it: model={str(model)!r}, "
+        f"config={{'warm_start.max_steps': 0}} (--model {model} --set warm_start.max_steps=0)"
     )
 
 
-def holds_run(path: Path, stored: dict[str, Any], defaults: Mapping[str, Any] | None = None) -> bool:
+def holds_run(
+    path: Path, stored: dict[str, Any], defaults: Mapping[str, Any] | None = None, grows: str | None = None
+) -> bool:
     """Whether the folder holds the run of this configuration; False too where another's is to be taken over."""
     if not (path / "run.json").exists():
         return False
-    same = identity.same_run(read_info(path), stored, defaults)
+    info = read_info(path)
+    same = identity.same_run(info, stored, defaults) or identity.grown(info["config"], stored, grows, defaults)
     if not same:
         log.warning("%s: another run was begun here and did nothing; its folder is taken over", path)
-    return same
+    return bool(same)
 
 
 def has_work(path: Path) -> bool:
@@ -112,6 +142,12 @@ def new_info(stored: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]
         "config": stored,
         "resumed": [],
     }
+
+
+def note_growth(info: dict[str, Any], stored: dict[str, Any], option: str, before: int) -> None:
+    """In the latest resume of `info`, that the run goes on with a larger number of an option: `stored` has it."""
+    info["resumed"][-1]["raised"] = {option: before}
+    info |= {"config": stored, "fingerprint": identity.fingerprint(stored)}
 
 
 def note_resume(info: dict[str, Any], versions: dict[str, str], path: Path) -> None:

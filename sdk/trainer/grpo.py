@@ -25,6 +25,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
+from ..evidence.saved_weights import REFERENCE_FILE
 from ..policies.protocol import WeightPublisher
 from .base_trainer import BaseTrainer
 from .batch import Batch
@@ -41,8 +42,6 @@ from .shared_prefix import IGNORED, checkpoint_layers, share_prefixes
 # The policy that training must not drift far from: a copy of the weights, taken anew every so many steps.
 #
 # A fixed reference holds a long run back; one that follows did better (Bespoke Labs refresh it every 100 steps).
-
-FILE = "reference.safetensors"
 
 
 class Reference:
@@ -91,11 +90,11 @@ class Reference:
                     weights[name] = tensor.detach().cpu().clone()
         if write:
             checkpoint.mkdir(parents=True, exist_ok=True)
-            save_file(weights, checkpoint / FILE)
+            save_file(weights, checkpoint / REFERENCE_FILE)
 
     def load(self, checkpoint: Path) -> None:
         """Go on with the weights kept beside a checkpoint. Raises FileNotFoundError where there are none."""
-        self._take(load_file(checkpoint / FILE))
+        self._take(load_file(checkpoint / REFERENCE_FILE))
 
     def _take(self, state: Mapping[str, torch.Tensor]) -> None:
         self.model.load_state_dict({name: state[name] for name in self._own}, strict=False)
@@ -236,7 +235,7 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         """The schedule of the options, whose first step already learns. `num_training_steps` are theirs."""
         if getattr(self, "lr_scheduler", None) is None:
             factor = rate_factor(self._options.grpo)
-            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, factor)
+            self.lr_scheduler = Schedule(optimizer or self.optimizer, factor)
         return self.lr_scheduler
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:  # noqa: ARG002
@@ -387,6 +386,19 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         if resume_from_checkpoint and self._reference is not None:
             self._reference.load(Path(resume_from_checkpoint))
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+
+class Schedule(torch.optim.lr_scheduler.LambdaLR):  # type: ignore[misc]
+    """Rates by step. A run that is trained longer has another schedule than its checkpoint: this one's rate is next."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        rates = [
+            base * factor(state_dict["last_epoch"])
+            for base, factor in zip(state_dict["base_lrs"], self.lr_lambdas, strict=True)
+        ]
+        super().load_state_dict({**state_dict, "_last_lr": rates})
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
 
 def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:

@@ -40,6 +40,7 @@ from .config import TrainConfig
 from .curriculum import Curriculum
 from .groups import STAGE
 from .grpo import make_trainer
+from .longer_run import keep_last_checkpoint
 from .lora import keep_model, load_kept, plain_model, with_adapters
 from .processes import Command, holding_device, join, sharded, share, stage_ended, tell
 from .rollout_worker import BROKEN, FIGURES, Collector, TrainingStopped
@@ -256,11 +257,13 @@ class Learner:
                 await self._run(make, checkpoint, on_stop=collector.stop)
 
     def save(self) -> None:
-        """Write the model for use; checkpoints that a finished run no longer needs are removed."""
+        """Write the model for use. The last checkpoint is kept, to train the run longer; the others are removed."""
         # What a trainer leaves in a model's config is not there when a finished run is opened again.
         if not self._folder.has_weights(self._folder.model_dir, self._version):
             self.keep(self._folder.model_dir)
             self._folder.record_weights(self._folder.model_dir, version=self._version)
+        newest, _ = newest_checkpoint(self._folder.checkpoints / STAGE)
+        keep_last_checkpoint(self._folder, newest, self._config.grpo.max_steps)
         for leftover in (STAGE, "warm_start_trainer", "untrained"):
             shutil.rmtree(self._folder.checkpoints / leftover, ignore_errors=True)
 

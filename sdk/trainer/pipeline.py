@@ -11,11 +11,13 @@ import anyio.to_thread
 
 from mcp_bridge import Handlers
 from mcp_bridge.extras import require_extra
+from mcp_bridge.safe_text import inline, table
 
 from ..connecting import connect
 from ..errors import ConfigError
 from ..evaluation.measurement import measure
 from ..evaluation.report import Report, build_report
+from ..evaluation.report_text import render_short_markdown
 from ..policies.model_source import require_shown
 from ..policies.tool_prompt import describe_trained, lengths_of, shown_by_default
 from ..probing import STAGE as PROBES
@@ -34,6 +36,7 @@ from .demonstrations import demonstration_rows, replay_demonstrations
 from .first_success import needs_none
 from .groups import STAGE as GRPO
 from .groups import check_groups, drawn_tool_prompt
+from .longer_run import MAX_STEPS, reopen
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
 from .sides import choose_sides, require_a_way_to_learn, settle
@@ -56,6 +59,17 @@ class TrainResult:
     """Everything that happened: config, rollouts, metrics, curve, report."""
     report: Report
 
+    @property
+    def files(self) -> dict[str, Path]:
+        """Where to look: the model, and of the report, its curve and the rollouts those that exist."""
+        names = {"report": "report.md", "curve": "learning_curve.png", "rollouts": "rollouts"}
+        there = {label: self.run_dir / name for label, name in names.items()}
+        return {"model": self.model_dir, **{label: path for label, path in there.items() if path.exists()}}
+
+    def _repr_markdown_(self) -> str:
+        rows = [(label, inline(path, limit=400)) for label, path in self.files.items()]
+        return "\n\n".join([render_short_markdown(self.report), table(("", "where"), rows, left_columns=2)])
+
 
 async def train_async(
     tools: Any,
@@ -73,9 +87,10 @@ async def train_async(
 
     `tools`: anything `mcp_bridge.connect` takes. `prompts`: anything `sdk.tasks.load_tasks` takes. `verifier`: a
     function of the rollout or an object with `verify`. `model`: a local folder or hub name; the embedded
-    SmolLM2-135M-Instruct where None. `output_dir`: a new or empty folder, or that of the same run to go on with it;
-    `runs/<fingerprint>` where None. `config`: a `TrainConfig`, a mapping or a JSON file. `handlers`: who answers what
-    servers ask during calls; other answers are another run. `connect_timeout_s`: how long a server may take to start.
+    SmolLM2-135M-Instruct where None. `output_dir`: a new or empty folder, or that of the same run to go on with it, or
+    to train it longer with a larger `grpo.max_steps`; `runs/<fingerprint>` where None. `config`: a `TrainConfig`, a
+    mapping or a JSON file. `handlers`: who answers what servers ask during calls; other answers are another run.
+    `connect_timeout_s`: how long a server may take to start.
 
     Raises `ConfigError`, `ModelError`, `RunFolderError` or `mcp_bridge.SourceError` before work is lost; a run that
     was killed goes on from its folder when called again in the same way.
@@ -118,8 +133,10 @@ async def train_async(
             path = run_folder_path(output_dir, identity)
             needed = bytes_still_needed(model, path, options)
             defaults = train_defaults(identity)
-            with RunFolder.create_or_resume(path, identity, needed_bytes=needed, defaults=defaults) as folder:
-                _say_what_is_there(folder, progress)
+            with RunFolder.create_or_resume(
+                path, identity, needed_bytes=needed, defaults=defaults, grows=MAX_STEPS
+            ) as folder:
+                _say_what_is_there(folder, reopen(folder, options.grpo.max_steps), options, progress)
                 folder.record_tools(source.tools)
                 context = RunContext(
                     tools=source,
@@ -141,8 +158,14 @@ async def train_async(
     return result
 
 
-def _say_what_is_there(folder: RunFolder, progress: Progress) -> None:
-    if folder.stage("report") is not None:
+def _say_what_is_there(folder: RunFolder, finished: int | None, options: TrainConfig, progress: Progress) -> None:
+    """`finished`: the steps of a finished run that is trained longer."""
+    if finished is not None:
+        progress.say(
+            f"{folder.path} holds a run that was finished with grpo.max_steps {finished}: going on to "
+            f"{options.grpo.max_steps}"
+        )
+    elif folder.stage("report") is not None:
         progress.say(f"{folder.path} holds a finished run: its parts are read again, nothing is trained twice")
     elif folder.resumed:
         progress.say(f"{folder.path} holds a run that was cut off: going on with it")

@@ -126,6 +126,10 @@ CHOICE = "choice"
 """The stage whose data is the choice."""
 
 
+EARLIER_CHOICE = "earlier_choice"
+"""The stage whose data is the version of the weights that a finished run had chosen, before it was trained longer."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """Weights that a run has kept. `version`: the steps of GRPO in them, by which token rows name them."""
@@ -136,15 +140,19 @@ class Candidate:
     version: int
 
 
-def candidates(checkpoints: Path, config: TrainConfig) -> list[Candidate]:
-    """Untrained, after the warm start, after each checkpoint of GRPO and after its last step, in this order."""
+def candidates(folder: RunFolder, config: TrainConfig) -> list[Candidate]:
+    """Untrained, after the warm start, after each checkpoint of GRPO and after its last step, in this order. Of a run
+    that is trained longer those that it had chosen, too."""
+    checkpoints = folder.checkpoints
     found = [Candidate("untrained", UNTRAINED_STAGE, checkpoints / "untrained", 0)]
     if config.warm_start.max_steps:
         found.append(Candidate("after warm start", WARM_STAGE, checkpoints / "warm_start", 0))
-    steps = sorted(int(path.name.rpartition("-")[2]) for path in (checkpoints / STAGE).glob("checkpoint-*"))
+    kept = {int(path.name.rpartition("-")[2]): path for path in (checkpoints / STAGE).glob("checkpoint-*")}
+    if (earlier := folder.stage(EARLIER_CHOICE)) is not None and earlier["version"]:
+        kept.setdefault(earlier["version"], checkpoints / "chosen")
     found += [
-        Candidate(f"step {step}", stage_of_step(step), checkpoints / STAGE / f"checkpoint-{step}", step)
-        for step in steps
+        Candidate(f"step {step}", stage_of_step(step), path, step)
+        for step, path in sorted(kept.items())
         if step < config.grpo.max_steps
     ]
     if config.grpo.max_steps:
@@ -163,7 +171,7 @@ async def keep_untrained(
     folder = context.run_folder
     if folder.stage(CHOICE) is not None:
         return
-    untrained = candidates(folder.checkpoints, config)[0]
+    untrained = candidates(folder, config)[0]
     learner.keep(untrained.folder)
     await _measure(untrained, engine, tasks, context, config)
 
@@ -186,7 +194,7 @@ async def choose_checkpoint(
     if done is not None:
         await learner.use(kept, version=done["version"])
         return done["chosen"], done["facts"]
-    found = candidates(folder.checkpoints, config)
+    found = candidates(folder, config)
     measured: dict[str, list[Rollout]] = {}
     for candidate in found:
         await learner.use(candidate.folder, version=candidate.version)
@@ -198,7 +206,8 @@ async def choose_checkpoint(
     choice = choose(measured, threshold=config.evaluation.success_threshold)
     best = next(candidate for candidate in found if candidate.name == choice.name)
     await learner.use(best.folder, version=best.version)
-    learner.keep(kept)
+    if best.folder != kept:
+        learner.keep(kept)
     folder.record_weights(kept, version=best.version)
     facts = {
         "handed_over": choice.reason,

@@ -13,10 +13,10 @@ from markdown_it.token import Token
 from rollout_making import make_condition, make_rollout
 
 from mcp_bridge.records import ToolResult
+from mcp_bridge.safe_text import cut, fence, inline, table, visible
 from sdk.evaluation import TrainingSummary, build_report
-from sdk.evaluation.safe_text import cut, fence, inline, table, visible
-from sdk.evaluation.transcript import transcript
 from sdk.records import Failure, Message, ToolCall, Verdict
+from sdk.transcript import transcript
 
 CONDITIONS = {
     "untrained": make_condition("0000000000"),

@@ -13,10 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import sdk
+from sdk.evidence.saved_weights import REFERENCE_FILE
 from sdk.records import TokenRow
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
 from sdk.trainer.config import OffPolicyOptions, TrainConfig
-from sdk.trainer.grpo import FILE, RolloutTrainer, importance_weights, make_trainer
+from sdk.trainer.grpo import RolloutTrainer, importance_weights, make_trainer
 from sdk.trainer.micro_batches import Plan, collate_batch
 from sdk.trainer.warm_start import make_warm_start
 
@@ -215,7 +216,7 @@ def test_a_checkpoint_keeps_the_reference_and_training_goes_on_with_it(tiny_mode
     begun = logps(trainer._reference.model)  # type: ignore[union-attr]
     trainer.train()
     checkpoint = tmp_path / "checkpoint-1"
-    assert (checkpoint / FILE).exists()
+    assert (checkpoint / REFERENCE_FILE).exists()
     assert logps(trainer.model) != pytest.approx(begun, abs=1e-9)
 
     resumed = trainer_for(tiny_model_dir, tmp_path, **{"grpo.beta": 0.1})

@@ -13,7 +13,7 @@ from ..failing import clean_errors
 from ..options import Command, ConnectTimeout, Debug, HandlersName, LocalModel, Tools
 
 if TYPE_CHECKING:
-    from mcp_bridge.records import LeftOut, Tool, ToolAnnotations, WorldKind
+    from mcp_bridge.records import LeftOut, Tool, WorldKind
     from mcp_bridge.sessions.handlers import Handlers
 
     from ..token_costs import TokenCosts
@@ -215,7 +215,7 @@ def _behaviour(tool: Tool, listing: Listing) -> str:
 
 def _aligned(rows: Sequence[Sequence[str]], *, numbers: bool) -> list[str]:
     """Columns side by side, the last to the right where it holds numbers. What servers write is made harmless."""
-    from ...evaluation.safe_text import one_line
+    from mcp_bridge.safe_text import one_line
 
     clean = [[one_line(cell) for cell in row] for row in rows]
     last = len(clean[0]) - 1
@@ -231,74 +231,17 @@ def _aligned(rows: Sequence[Sequence[str]], *, numbers: bool) -> list[str]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 
-_BEHAVIOURS = {
-    "read_only": ("read-only", "not read-only"),
-    "destructive": ("destructive", "not destructive"),
-    "idempotent": ("idempotent", "not idempotent"),
-    "open_world": ("open world", "closed world"),
-}
-
 
 def describe_tool(tool: Tool, tokens: int | None) -> str:
     """The tool as text for a terminal. What servers write is made harmless: control characters are shown."""
-    from ...evaluation.safe_text import one_line, visible
+    from mcp_bridge.safe_text import one_line, visible
+    from mcp_bridge.toolsets.tool_text import behaviour, properties, signature
 
     lines = [one_line(signature(tool)) + ("" if tokens is None else f"  [{tokens} tokens]")]
     lines += [f"    {line}" for line in visible(tool.description).strip().splitlines()]
-    for name, schema in _properties(tool).items():
+    for name, schema in properties(tool).items():
         described = schema.get("description") if isinstance(schema, Mapping) else None
         if described:
             lines.append(f"    {one_line(name)}: {one_line(str(described))}")
     lines.append(f"    ({behaviour(tool.annotations)})")
     return "\n".join(lines)
-
-
-def signature(tool: Tool) -> str:
-    """The tool as a function: `place_order(product: string, quantity?: integer = 1)`; `?` marks what may be left out.
-
-    Example: the schema `{"properties": {"id": {"type": "string"}}, "required": ["id"]}` gives `name(id: string)`.
-    """
-    required = tool.input_schema.get("required", [])
-    arguments = []
-    for name, schema in _properties(tool).items():
-        text = f"{name}{'' if name in required else '?'}: {type_name(schema)}"
-        if isinstance(schema, Mapping) and "default" in schema:
-            text += f" = {json.dumps(schema['default'], ensure_ascii=False)}"
-        arguments.append(text)
-    return f"{tool.name}({', '.join(arguments)})"
-
-
-def type_name(schema: Any) -> str:
-    """A JSON Schema in a few words: `string`, `integer[]`, `"a" | "b"`, `any`."""
-    if not isinstance(schema, Mapping):
-        return "any"
-    if "const" in schema or "enum" in schema:
-        values = schema["enum"] if "enum" in schema else [schema["const"]]
-        return " | ".join(json.dumps(value, ensure_ascii=False) for value in values)
-    for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), list):
-            return " | ".join(dict.fromkeys(type_name(one) for one in schema[key]))
-    if isinstance(schema.get("$ref"), str):
-        return str(schema["$ref"]).rpartition("/")[2]
-    kind = schema.get("type", "any")
-    if isinstance(kind, list):
-        return " | ".join(map(str, kind))
-    if kind == "array":
-        item = type_name(schema.get("items"))
-        return f"({item})[]" if " | " in item else f"{item}[]"
-    return str(kind)
-
-
-def behaviour(annotations: ToolAnnotations) -> str:
-    """What the server says of a tool's behaviour, in words."""
-    said = [
-        words[0] if value else words[1]
-        for name, words in _BEHAVIOURS.items()
-        if (value := getattr(annotations, name)) is not None
-    ]
-    return ", ".join(said) or "no annotations"
-
-
-def _properties(tool: Tool) -> Mapping[str, Any]:
-    properties = tool.input_schema.get("properties")
-    return properties if isinstance(properties, Mapping) else {}

@@ -44,7 +44,8 @@ OutputDir = Annotated[
         "--output-dir",
         metavar="FOLDER",
         show_default="runs/ and a name derived from the options",
-        help="Where everything of the run goes. A new or empty folder, or that of the same run to go on with it.",
+        help="Where everything of the run goes. A new or empty folder, or that of the same run to go on with it: after "
+        "a kill, or with a larger grpo.max_steps.",
     ),
 ]
 ConfigFile = Annotated[

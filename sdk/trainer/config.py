@@ -320,6 +320,9 @@ class BatchingOptions(_Options):
     gradient_checkpointing: bool = False
     """Keep a layer's input alone and compute the rest of it again in the backward pass: a fraction of the memory for a
     third more arithmetic; the same gradients."""
+    offload_optimizer: bool = False
+    """Keep Adam's moments in a file of the run folder while the model computes, on a CPU: 8 bytes a parameter less of
+    memory, read and written once a step; the same steps. Nothing changes on a GPU."""
     bf16: bool = False
     """Forward and backward passes in bfloat16 by autocast. Weights, gradients and the optimiser stay in float32, so
     that small updates do not round to nothing."""

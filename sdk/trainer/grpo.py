@@ -32,9 +32,10 @@ from .batch import Batch
 from .config import OffPolicyOptions, TrainConfig, rate_factor
 from .lora import plain_model
 from .micro_batches import Plan, collate_batch, over_budget
+from .offloading import sparing_memory
 from .processes import by_deepspeed, sharded, share, stage_ended, world_size
 from .rollout_worker import TrainingStopped
-from .sampler import NoteWeights, publish
+from .sampler import NoteWeights, publish, rest
 from .sharding import accumulating, full, let_go, present_state, shard_frozen
 from .shared_prefix import IGNORED, checkpoint_layers, share_prefixes
 
@@ -179,7 +180,7 @@ def make_trainer(
         args=_grpo_config(config, output_dir),
         train_dataset=Dataset.from_list(pace),
         processing_class=tokenizer,
-        callbacks=callbacks,
+        callbacks=[*callbacks, *sparing_memory(config, Path(output_dir))],
         collect=collect,
         publisher=publisher,
         note_weights=note_weights,
@@ -293,6 +294,8 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
                     share(str(error) or type(error).__name__)
                     stage_ended()
                 raise
+            if self._options.off_policy.max_off_policy_steps == 0:
+                rest(self._publisher)
         if self.accelerator.num_processes > 1:
             batch = share(batch)
         if not isinstance(batch, Batch):

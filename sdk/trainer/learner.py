@@ -6,6 +6,7 @@ Loads torch; imported only when a run begins. TRL's trainers are synchronous and
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import shutil
 import threading
@@ -44,7 +45,7 @@ from .longer_run import keep_last_checkpoint
 from .lora import keep_model, load_kept, plain_model, with_adapters
 from .processes import Command, holding_device, join, sharded, share, stage_ended, tell
 from .rollout_worker import BROKEN, FIGURES, Collector, TrainingStopped
-from .sampler import Sampler, open_sampler, publish, sampler_facts, weights_digest
+from .sampler import Sampler, open_sampler, publish, rest, sampler_facts, weights_digest
 from .sharding import forget_weights
 from .shared_prefix import check_fits
 from .validation import forget_after
@@ -92,7 +93,9 @@ class TrainerThread:
                 return
             trainer = run_trainer(partial(self._make, StopOnRequest(self._stop)), self._checkpoint)
             self.finished = trainer.state.global_step >= trainer.args.max_steps
+            del trainer
         finally:
+            gc.collect()  # a trainer and its optimiser hold each other
             let_idle_threads_go()
             self._ended.set()
 
@@ -186,6 +189,7 @@ class Learner:
                         callbacks=[progress, stop],
                     )
 
+                await anyio.to_thread.run_sync(rest, self.engine)
                 await self._run(make)
             self.keep(kept)
             self._folder.record_weights(kept, version=0)

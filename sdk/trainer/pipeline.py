@@ -37,6 +37,7 @@ from .first_success import needs_none
 from .groups import STAGE as GRPO
 from .groups import check_groups, drawn_tool_prompt
 from .longer_run import MAX_STEPS, reopen
+from .needed_memory import check_memory
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
 from .sides import choose_sides, require_a_way_to_learn, settle
@@ -113,6 +114,7 @@ async def train_async(
         tasks = choose_sides(prompts, options)
         options, settled = settle(options, tasks)
         require_a_way_to_learn(tasks, options)
+        settled += await anyio.to_thread.run_sync(_memory_lines, model, options)
         async with connect(
             tools, call_timeout_s=options.limits.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
         ) as source:
@@ -156,6 +158,17 @@ async def train_async(
         raise
     tell("end", result)
     return result
+
+
+def _memory_lines(model: str | Path | None, options: TrainConfig) -> list[str]:
+    """A warning where memory may run out; where a GPU or several processes hold the model, it is not looked at."""
+    import torch
+
+    from ..policies.embedded.scheduler import free_bytes
+
+    if torch.cuda.is_available() or world_size() > 1 or options.engine != "embedded":
+        return []
+    return check_memory(model, options, free_bytes())
 
 
 def _say_what_is_there(folder: RunFolder, finished: int | None, options: TrainConfig, progress: Progress) -> None:

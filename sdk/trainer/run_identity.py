@@ -65,7 +65,8 @@ def _copies(config: TrainConfig) -> int:
     each = CHECKPOINT_COPIES + DEEPSPEED_COPIES * by_deepspeed() + (config.grpo.beta > 0)  # the reference
     most = LATEST_KEPT + MOST_CANDIDATES * chooses
     written = min(ceil(config.grpo.max_steps / config.grpo.save_steps), most + 1) if chooses else 0
-    return chooses + max((LATEST_KEPT + 1) * each + 1, max(LATEST_KEPT, written) * each + KEPT_COPIES)
+    moments = 2 * config.batching.offload_optimizer
+    return chooses + moments + max((LATEST_KEPT + 1) * each + 1, max(LATEST_KEPT, written) * each + KEPT_COPIES)
 
 
 def weight_bytes(model: str | Path | None) -> int:

@@ -93,6 +93,12 @@ def publish(publisher: WeightPublisher, model: Any, *, version: int, note: NoteW
         publisher.publish(merged_state(model), version=version)
 
 
+def rest(sampler: WeightPublisher) -> None:
+    """Nothing is sampled until weights are published: the embedded engine gives its memory to the trainer beside it."""
+    if isinstance(sampler, EmbeddedEngine):
+        sampler.rest()
+
+
 def sampler_facts(sampler: Sampler) -> dict[str, Any]:
     """Facts of the sampler, for the report: failures and restarts."""
     if isinstance(sampler, VllmPolicy):

@@ -6,6 +6,7 @@ Only the tokens that the policy itself would have sampled are trained; tool resu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ..records import TokenRow
 from .base_trainer import BaseTrainer
 from .config import TrainConfig
 from .lora import plain_model
+from .offloading import sparing_memory
 from .processes import world_size
 from .shared_prefix import IGNORED, checkpoint_layers, share_prefixes
 
@@ -39,7 +41,7 @@ def make_warm_start(
         args=_sft_config(config, output_dir),
         train_dataset=Dataset.from_list([supervised_example(row) for row in rows]),
         processing_class=tokenizer,
-        callbacks=callbacks,
+        callbacks=[*callbacks, *sparing_memory(config, Path(output_dir))],
     )
     if config.batching.shared_prefix:
         share_prefixes(plain_model(trainer.model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,16 +12,6 @@ from pathlib import Path
 from .advice import Advice
 
 GIGABYTE = 10**9
-_COPIES = 4
-"""Of the weights in float32: themselves, their gradients, and Adam's two moments."""
-_PROCESS_BYTES = 15 * GIGABYTE // 10
-"""Python with torch, transformers and TRL, before a model is loaded."""
-_USUAL_BYTES = 10 * GIGABYTE
-"""What the quickstart's steps were measured to take at most (README): the embedded model and the default options."""
-_LESS_MEMORY = (
-    "--set batching.micro_batches=8 (as many parts as tasks in a step), --set batching.gradient_checkpointing=true or "
-    "--set lora.r=16 with toolbake train"
-)
 _EXTRAS = {
     "train": "training",
     "serve": "a local model: evaluate, rollout, serve",
@@ -49,25 +40,29 @@ def _memory(model: str | None) -> Iterator[Advice]:
     import psutil
 
     from ...policies.embedded.scheduler import free_bytes
+    from ...trainer.config import TrainConfig
+    from ...trainer.needed_memory import LESS_MEMORY, needed_memory
     from ...trainer.run_identity import weight_bytes
 
     total, free = psutil.virtual_memory().total, free_bytes()
-    weights = weight_bytes(model)
     shown = f"memory: {free / GIGABYTE:.1f} GB free of {total / GIGABYTE:.1f} GB"
-    if not weights:
+    if not weight_bytes(model):
         yield Advice("machine", "advice", f"{shown}; the model is not on this machine, so what it takes is not known")
         return
-    least = _COPIES * weights + _PROCESS_BYTES
+    needed = needed_memory(model, TrainConfig())
+    least, usual = needed.least, needed.usual
+    needs = (
+        f"training {model or 'the embedded model'} with default options takes {least / GIGABYTE:.1f} to "
+        f"{usual / GIGABYTE:.1f} GB"
+    )
+    ways = ", ".join(f"--set {name}={json.dumps(value)}" for name, value, _ in LESS_MEMORY)
     if free < least:
-        needs = f"training {model or 'the embedded model'} takes at least {least / GIGABYTE:.1f} GB"
-        lacks = f"{(least - free) / GIGABYTE:.1f} GB"
-        fix = f"free {lacks} of memory, take a smaller model, or train adapters: --set lora.r=16"
+        fix = f"free {(least - free) / GIGABYTE:.1f} GB of memory, take a smaller model, or give toolbake train {ways}"
         yield Advice("machine", "problem", f"{shown}; {needs}", fix, 20)
-    elif free < max(_USUAL_BYTES, least):
-        usual = f"default options were measured at up to {_USUAL_BYTES / GIGABYTE:.0f} GB with the embedded model"
-        yield Advice("machine", "advice", f"{shown}; {usual}", f"where memory runs out: {_LESS_MEMORY}", 60)
+    elif free < usual:
+        yield Advice("machine", "advice", f"{shown}; {needs}", f"give toolbake train, in this order: {ways}", 60)
     else:
-        yield Advice("machine", "good", f"{shown}; training takes at least {least / GIGABYTE:.1f} GB")
+        yield Advice("machine", "good", f"{shown}; {needs}")
 
 
 def _disk(model: str | None) -> Advice:

@@ -120,12 +120,21 @@ class OwnWeights:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Copy a checked `state` in."""
+        for weight in self.model.parameters():
+            weight.untyped_storage().resize_(max(weight.untyped_storage().nbytes(), weight.nbytes))
         for name, tensor in state.items():
             if name in self._tensors:
                 self._tensors[name].copy_(tensor)
         for names, linear in self._packed.items():
             weights = [f"{name}.weight" for name in names]
             linear.load([state[name] if name in state else self._tensors[name] for name in weights])
+
+    def drop(self) -> None:
+        """Free the weights; `load` brings others."""
+        for linear in self._packed.values():
+            linear.drop()
+        for weight in self.model.parameters():
+            weight.untyped_storage().resize_(0)
 
 
 def _is_in(model: Any, name: str, module: nn.Module) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, Self
 import torch
 
 from ...errors import PolicyFailure
+from ...freed_memory import give_freed_memory_back
 from ...idle_threads import let_idle_threads_go
 from ..protocol import Completion, Sampling, require_room
 from .decoder import Decoder
@@ -33,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class NewWeights:
-    """Weights that wait to be taken in."""
+    """Weights that wait to be taken in; None: none yet, and the memory of the present ones is given back."""
 
-    state: Mapping[str, Any]
+    state: Mapping[str, Any] | None
     version: int
     done: threading.Event = field(default_factory=threading.Event)
     error: Exception | None = None
@@ -49,6 +50,8 @@ class Batch:
         self.rows = Rows(decoder, max_rows=max_rows, memory=memory)
         self.waiting: list[Request] = []
         self.version = version
+        self.rests = False
+        """Whether there are no weights until others come."""
         self._guesses = Guesses()
 
     @property
@@ -62,10 +65,14 @@ class Batch:
         yield from (request for row in self.rows.rows for request in row.requests)
 
     def load(self, new: NewWeights) -> None:
-        """Take new weights; only while not busy."""
+        """Take new weights, or give those up that there are; only while not busy."""
         with torch.inference_mode():
-            self._decoder.weights.load(new.state)
+            if new.state is None:
+                self._decoder.weights.drop()
+            else:
+                self._decoder.weights.load(new.state)
             self.rows.forget()
+        self.rests = new.state is None
         # Other weights say other things; and what is sampled from the same ones does not depend on what was before.
         self._guesses = Guesses()
         self.version = new.version
@@ -241,7 +248,18 @@ class EmbeddedEngine:
         self._decoder.weights.check(state)
         # Who publishes has computed, and waits for what is sampled next.
         let_idle_threads_go()
-        ticket = NewWeights(state, version)
+        self._hand_over(NewWeights(state, version))
+
+    def rest(self) -> None:
+        """Give back the memory of weights, keys and values, for who trains in this process. Blocks until then.
+
+        Requests in flight end first; those that come later wait until weights are published.
+        Raises `PolicyFailure` when the engine has failed or is closed.
+        """
+        self._hand_over(NewWeights(None, self.version))
+        give_freed_memory_back()
+
+    def _hand_over(self, ticket: NewWeights) -> None:
         with self._changed:
             while self._new_weights is not None and self._ended is None:
                 self._changed.wait()
@@ -317,7 +335,7 @@ class EmbeddedEngine:
             idle = not self._batch.busy
             if idle and not (self._waiting or self._closing):
                 let_idle_threads_go()
-            while not (self._waiting or self._batch.busy or self._new_weights or self._closing):
+            while not (self._has_requests or self._batch.busy or self._new_weights or self._closing):
                 self._changed.wait()
             if idle and self._waiting and not self._new_weights and not self._closing:
                 # Rollouts start together: a moment's patience puts them into one batch.
@@ -332,6 +350,11 @@ class EmbeddedEngine:
         if not self._batch.busy:
             self._take_weights(ticket)
         return True
+
+    @property
+    def _has_requests(self) -> bool:
+        """Whether requests wait that could be computed."""
+        return bool(self._waiting) and not self._batch.rests
 
     def _take_weights(self, ticket: NewWeights) -> None:
         self._loading = True

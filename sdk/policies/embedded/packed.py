@@ -64,6 +64,10 @@ class PackedLinear(nn.Module):  # type: ignore[misc]
         plain = joined.float().contiguous()
         self._packed = torch.ops.mkldnn._reorder_linear_weight(plain) if packs_weights() else plain.clone()
 
+    def drop(self) -> None:
+        """Free the weights; `load` brings others."""
+        self._packed = torch.empty(0)
+
     def forward(self, x: torch.Tensor, then: str = "none") -> torch.Tensor:
         """x @ weight^T + bias, then the function that oneDNN knows by this name: "none" or "swish"."""
         if packs_weights():

@@ -148,3 +148,17 @@ def test_the_limit_of_a_control_group_some_levels_up_and_of_an_older_system_coun
 def test_a_memory_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="cache_bytes is 0; it must be 1 or more"):
         EmbeddedEngine(MODEL, cache_bytes=0)
+
+
+async def test_an_engine_that_rests_gives_its_weights_back_and_goes_on_with_the_next_ones() -> None:
+    prompt = random_tokens(30, 0)
+    with EmbeddedEngine(MODEL) as engine:
+        before = await engine.sample(prompt, sampling=SAMPLING, seed=0)
+        engine.rest()
+        assert sum(weight.untyped_storage().nbytes() for weight in engine._decoder.weights.model.parameters()) == 0
+        waiting = asyncio.create_task(engine.sample(prompt, sampling=SAMPLING, seed=0))
+        await asyncio.to_thread(engine.rest)
+        assert not waiting.done()
+        await asyncio.to_thread(engine.publish, MODEL.state_dict(), version=1)
+        after = await waiting
+    assert (after.token_ids, after.logprobs, after.version) == (before.token_ids, before.logprobs, 1)

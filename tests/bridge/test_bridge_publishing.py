@@ -138,7 +138,10 @@ async def test_a_served_toolset_gives_what_the_toolset_gives(way: str, tools_fil
         )
         source: Any = publish(real)
         if way == "stdio":
-            source = serve_command(tools_file)
+            program, *arguments = serve_command(tools_file)
+            # With the revision given, a slow start is not taken for an old server, which has no lists in its results.
+            entry = {"command": program, "args": arguments, "toolbake": {"protocol": "2026-07-28"}}
+            source = {"mcpServers": {"served": entry}}
         elif way == "http":
             await stack.enter_async_context(served(serve_command(tools_file, "--http", str(unused_tcp_port))))
             source = f"http://127.0.0.1:{unused_tcp_port}/mcp"

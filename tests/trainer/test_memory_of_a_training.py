@@ -38,7 +38,9 @@ def test_two_steps_of_48_rollouts_of_the_embedded_model_take_less_than_3_gigabyt
     assert measured["peak"] < 3 * GIGABYTE
 
 
-def weights_after(model_dir: Path, folder: Path, **options: Any) -> tuple[list[torch.Tensor], Any]:
+def weights_after(
+    model_dir: Path, folder: Path, checkpoint: Path | None = None, **options: Any
+) -> tuple[list[torch.Tensor], Any]:
     loaded = load_model(str(model_dir))
     seen: list[Any] = []
 
@@ -57,17 +59,23 @@ def weights_after(model_dir: Path, folder: Path, **options: Any) -> tuple[list[t
         publisher=Nowhere(),
         callbacks=[],
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return [weight.detach().clone() for weight in loaded.model.parameters()], seen
 
 
-def test_moments_in_a_file_make_the_same_steps_and_leave_no_file(tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_moments_in_a_file_make_the_same_steps_also_from_a_checkpoint_and_leave_no_file(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
     expected, _ = weights_after(tiny_model_dir, tmp_path / "plain")
     found, moments = weights_after(tiny_model_dir, tmp_path / "lean", **{"batching.offload_optimizer": True})
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     large = [value for value in moments if value.nbytes >= mmap.PAGESIZE]
     assert large
     assert all(value.data_ptr() % mmap.PAGESIZE == 0 for value in large)
+    resumed, _ = weights_after(
+        tiny_model_dir, tmp_path / "later", tmp_path / "lean" / "checkpoint-2", **{"batching.offload_optimizer": True}
+    )
+    assert all(torch.equal(one, other) for one, other in zip(resumed, expected, strict=True))
     files = {path.relative_to(tmp_path / "plain") for path in (tmp_path / "plain").rglob("*")}
     assert {path.relative_to(tmp_path / "lean") for path in (tmp_path / "lean").rglob("*")} == files
 

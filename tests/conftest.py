@@ -7,7 +7,6 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Generator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,19 +91,26 @@ unhandled: list[dict[str, Any]] = []
 """What went wrong in tasks and callbacks that nobody awaits."""
 
 
-def watched(make: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.AbstractEventLoop:
-    loop = make()
+def watched_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _, context: unhandled.append(context))
+    return loop
+
+
+def virtual_loop() -> asyncio.AbstractEventLoop:
+    from simulation import VirtualClockLoop
+
+    loop = VirtualClockLoop()
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     return loop
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Tests marked `virtual_clock` wait for timers only, and run by a clock that jumps: none is too slow for them."""
-    if item.get_closest_marker("virtual_clock"):
-        from simulation import VirtualClockLoop
+    """Tests marked `virtual_clock` wait for timers only, and run by a clock that jumps: none is too slow for them.
 
-        return {"virtual": partial(watched, VirtualClockLoop)}
-    return {"watched": partial(watched, asyncio.new_event_loop)}
+    Always the same two: fixtures of a module are made again for a test whose factory is another one.
+    """
+    return {"virtual": virtual_loop} if item.get_closest_marker("virtual_clock") else {"watched": watched_loop}
 
 
 @pytest.hookimpl(wrapper=True)

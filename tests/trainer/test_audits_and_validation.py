@@ -122,7 +122,7 @@ def test_audits_are_of_the_same_step_and_earn_by_what_the_outcome_verifier_said(
 def test_all_weights_that_a_run_leaves_are_in_its_evidence(run: sdk.TrainResult) -> None:
     files = sorted(run.run_dir.rglob("*.safetensors"))
     folders = {file.parent.relative_to(run.run_dir).as_posix() for file in files}
-    assert folders == {"model", "checkpoints/trained", "checkpoints/chosen"}
+    assert folders == {"model", "checkpoints/trained", "checkpoints/chosen", "checkpoints/last"}
     for file in files:
         whole = file.read_bytes()
         file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

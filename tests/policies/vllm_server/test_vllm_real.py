@@ -31,7 +31,7 @@ from vllm_training import TRAINING, assert_trained_on_what_was_published, traine
 
 import sdk
 from sdk.policies.models import LoadedModel, load_model
-from sdk.policies.protocol import Sampling
+from sdk.policies.protocol import Completion, Sampling
 from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from sdk.policies.vllm.published_weights import untied, write_checkpoint
 
@@ -95,9 +95,7 @@ async def test_weights_in_flight_interrupt_and_every_token_is_of_the_version_tha
 ) -> None:
     old, new = (changed_copy(loaded.model, seed, endless=True) for seed in (1, 2))
     await asyncio.to_thread(engine.publish, old.state_dict(), version=8)
-    flying = [asyncio.create_task(engine.sample(PROMPT, sampling=LONG, seed=seed)) for seed in range(4)]
-    while not sum(await running(engine)):  # noqa: ASYNC110 - nothing tells of it
-        await asyncio.sleep(0)
+    flying = await begun(engine)
     await asyncio.to_thread(engine.publish, new.state_dict(), version=9)
     assert engine.counts()["interrupted"] >= 1
     for completion in await asyncio.gather(*flying):
@@ -116,6 +114,16 @@ async def running(engine: VllmPolicy) -> list[float]:
     async with httpx.AsyncClient(verify=False) as client:
         text = (await client.get(f"{engine.urls[0]}/metrics")).text
     return [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("vllm:num_requests_running")]
+
+
+async def begun(engine: VllmPolicy) -> list[asyncio.Task[Completion]]:
+    """Long completions that vLLM is seen to compute. Where they all ended before that was seen, there are others."""
+    while True:
+        flying = [asyncio.create_task(engine.sample(PROMPT, sampling=LONG, seed=seed)) for seed in range(4)]
+        while not all(one.done() for one in flying):
+            if sum(await running(engine)):
+                return flying
+        await asyncio.gather(*flying)
 
 
 @in_the_loop_of_the_engine
@@ -231,16 +239,15 @@ async def test_a_server_that_is_killed_is_noticed_started_again_and_given_the_pr
     (pid,) = engine.pids
     segments = segments_of(pid)
     assert segments
-    flying = asyncio.create_task(engine.sample(PROMPT, sampling=LONG, seed=1))
-    while not sum(await running(engine)):  # noqa: ASYNC110 - nothing tells of it
-        await asyncio.sleep(0)
+    flying = await begun(engine)
     os.kill(pid, signal.SIGKILL)
-    completion = await flying
+    completions = await asyncio.gather(*flying)
     assert engine.counts()["restarts"] == 1
-    assert engine.counts()["retries"] == 1
+    assert 1 <= engine.counts()["retries"] <= len(flying)
     assert engine.pids != [pid]
-    assert completion.version == 20
-    assert_exact(changed, PROMPT, completion)
+    for completion in completions:
+        assert completion.version == 20
+        assert_exact(changed, PROMPT, completion)
     # Nothing is left of the one that was killed: neither what it had started, nor their memory.
     assert processes_of(pid) == []
     assert segments.isdisjoint(f"/dev/shm/{name}" for name in os.listdir("/dev/shm"))

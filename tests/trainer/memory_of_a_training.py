@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-import resource
+import re
 import sys
 from pathlib import Path
 
@@ -27,6 +27,12 @@ def look_up(order_id: str) -> str:
 def length(rollout: object) -> float:
     """Another score for nearly every rollout, so that all groups are trained."""
     return sum(map(ord, str(rollout.answer))) % 101 / 100  # type: ignore[attr-defined]
+
+
+def peak_bytes() -> int:
+    """As the kernel counts it for this program; `getrusage` goes on from what the process that began it had held."""
+    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(kilobytes) * 1024
 
 
 def main(folder: Path, options: dict[str, object]) -> None:
@@ -55,7 +61,7 @@ def main(folder: Path, options: dict[str, object]) -> None:
     print(
         json.dumps(
             {
-                "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "peak": peak_bytes(),
                 "losses": [line["loss"] for line in steps],
                 "norms": [line["grad_norm"] for line in steps],
                 "rows": [line["trained_rows"] for line in steps],

@@ -100,7 +100,7 @@ def quickstart_options(
             warmup_steps=min(5, max_steps),
             save_steps=5,
         ),
-        # Four groups at a time, a layer's activations at a time and moments on disk: 3 GB are enough.
+        # Four groups at a time, a layer's activations at a time and moments on disk: a step takes 3 GB.
         batching=BatchingOptions(
             micro_batches=gcd(2, prompts_per_step), gradient_checkpointing=True, offload_optimizer=True
         ),

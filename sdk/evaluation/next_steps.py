@@ -45,12 +45,13 @@ def next_steps(
     *,
     threshold: float,
     learnt: float | None,
-    chosen_is_last: bool,
+    lost: float,
 ) -> list[str]:
     """What the figures of a run advise, the gravest first; nothing where they give no reason.
 
     `practice`: the rollouts of GRPO, in the order of its steps. `heldout`: those of its last weights. `learnt`:
-    held-out success after GRPO less that before it. `chosen_is_last`: whether the run ended with GRPO's last weights.
+    held-out success after GRPO less that before it. `lost`: success of the weights that are handed over less that of
+    GRPO's last ones, on the tasks kept aside.
     """
     kind_of = _kinds([rollout.task for rollout in heldout])
     of_kind = defaultdict[str, list[_Practised]](list)
@@ -71,12 +72,12 @@ def next_steps(
         *_other_families(of_kind, measured),
         *_reward_alone(training, learnt),
     ]
-    if not chosen_is_last:
+    if lost >= _RISE:
         steps.append(
             "The last weights did worse on the tasks kept aside than those handed over: lower grpo.learning_rate, or "
             "raise grpo.prompts_per_step."
         )
-    elif _still_rises(training):
+    elif lost <= 0 and _still_rises(training):
         steps.append(
             f"Success on the tasks kept aside was highest at the last of {training.steps} steps: train longer "
             f"(grpo.max_steps={2 * training.steps})."

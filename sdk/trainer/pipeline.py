@@ -335,6 +335,7 @@ class _Run:
         from ..evaluation.next_steps import next_steps
 
         measured = [name for name in report.conditions if name != CHOSEN]
+        kept = self.choice["validation"]["success"] if self.validation else {}
         rates = [rate.interval.estimate for name in measured[-2:] if (rate := report.conditions[name].success)]
         return next_steps(
             self.folder.iter_rollouts(GRPO),
@@ -342,5 +343,5 @@ class _Run:
             training,
             threshold=self.config.evaluation.success_threshold,
             learnt=rates[1] - rates[0] if len(rates) == 2 else None,
-            chosen_is_last=self.choice.get("chosen_weights", measured[-1]) == measured[-1],
+            lost=(kept.get(self.choice.get("chosen_weights")) or 0.0) - (kept.get(measured[-1]) or 0.0),
         )

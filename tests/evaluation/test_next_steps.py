@@ -38,9 +38,7 @@ FAIR = held_out("a", "01100110") + held_out("b", "01100110")
 def advice(
     practice: list[Rollout] = MIXED, heldout: list[Rollout] = FAIR, *, steps: int = 10, **given: Any
 ) -> list[str]:
-    more = {"learnt": 0.1, "chosen_is_last": True} | {
-        key: given.pop(key) for key in ("learnt", "chosen_is_last") if key in given
-    }
+    more = {"learnt": 0.1, "lost": 0.0} | {key: given.pop(key) for key in ("learnt", "lost") if key in given}
     return next_steps(practice, heldout, TrainingSummary(steps=steps, **given), threshold=1.0, **more)
 
 
@@ -87,9 +85,10 @@ def test_a_reward_that_rises_alone_sends_its_user_to_the_rollouts() -> None:
 
 
 def test_last_weights_that_were_not_chosen_and_rollouts_that_broke_are_told() -> None:
-    broke, chosen = advice(rollouts=80, skipped_rollouts=20, chosen_is_last=False)
+    broke, chosen = advice(rollouts=80, skipped_rollouts=20, lost=0.2)
     assert broke.startswith("20 of 100 rollouts in training broke")
     assert "lower grpo.learning_rate" in chosen
+    assert advice(lost=0.04) == [], "a task of 28 is chance"
 
 
 def test_success_that_still_rose_at_the_end_asks_for_more_steps() -> None:

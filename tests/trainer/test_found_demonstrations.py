@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import anyio
 import pytest
+from heard import Heard
 
 import sdk
 from sdk.evidence.run_verification import verify_run
@@ -21,20 +19,6 @@ from sdk.trainer.sides import choose_sides
 SHORT = {"max_turns": 3, "max_turn_tokens": 8, "max_tokens": 16}
 PRICES = {"lamp": 12, "desk": 80, "rug": 31}
 SOLD: list[str] = []
-
-
-class Heard:
-    """Progress that keeps what is said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
-
-    @contextmanager
-    def track(self, title: str, total: int, done: int = 0) -> Any:
-        yield SimpleNamespace(advance=lambda amount=1, note="": None)
 
 
 def price(item: str) -> int:

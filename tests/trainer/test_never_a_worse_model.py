@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from heard import Heard
 
 import sdk
 from sdk.cli.quickstart_options import quickstart_options
@@ -40,20 +40,6 @@ def reads_the_order(rollout: sdk.Rollout) -> float:
     called = any(call.result.text == "on its way" for call in rollout.calls)
     chance = sum(map(ord, rollout.id)) % 2
     return 0.5 * called + 0.5 * (called and rollout.answer == "On its way.") + 0.01 * chance
-
-
-class Heard:
-    """Progress that keeps what is said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
-
-    @contextmanager
-    def track(self, title: str, total: int, done: int = 0) -> Any:
-        yield SimpleNamespace(advance=lambda amount=1, note="": None)
 
 
 def digest(folder: Path) -> str:

@@ -8,12 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
+from heard import Heard
 from test_training_runs import TINY, add, even_letters, tasks
 from transformers import AutoTokenizer
 
 import sdk
 from sdk.policies.models import load_model
-from sdk.progress import Progress, Silent
+from sdk.progress import Progress
 from sdk.records import TokenRow
 from sdk.traces import RunFolder
 from sdk.trainer.groups import drawn_tool_prompt
@@ -21,16 +22,6 @@ from sdk.trainer.groups import drawn_tool_prompt
 HALVES = {"full": 0.5, "names": 0.5}
 SHORT = {**TINY, "grpo.max_steps": 2, "grpo.prompts_per_step": 4, "grpo.num_generations": 2}
 DESCRIPTION = "Add two numbers."
-
-
-class Heard(Silent):
-    """A progress that remembers what it says."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
 
 
 def train(model: Path, folder: Path, tool_prompt: Any, progress: Progress | None = None) -> sdk.TrainResult:

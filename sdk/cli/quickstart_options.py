@@ -100,10 +100,8 @@ def quickstart_options(
             warmup_steps=min(5, max_steps),
             save_steps=5,
         ),
-        # Four groups at a time, a layer's activations at a time and moments on disk: a step takes 3 GB.
-        batching=BatchingOptions(
-            micro_batches=gcd(2, prompts_per_step), gradient_checkpointing=True, offload_optimizer=True
-        ),
+        # Four groups at a time and moments on disk: a step takes 3 GB.
+        batching=BatchingOptions(micro_batches=gcd(2, prompts_per_step), offload_optimizer=True),
         curriculum=CurriculumOptions(by="intent"),
         evaluation=EvaluationOptions(validation=len(KEPT_ASIDE) * len(INTENTS) if whole else 0, max_heldout=heldout),
         seed=0 if seed is None else seed,

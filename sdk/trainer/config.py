@@ -317,7 +317,7 @@ class BatchingOptions(_Options):
     is larger by itself is a part of its own, and counted in the metrics. None: `micro_batches` whole groups."""
     shared_prefix: bool = True
     """Forward each distinct token of a group once. Off: TRL's padded forward."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = True
     """Keep a layer's input alone and compute the rest of it again in the backward pass: a fraction of the memory for a
     third more arithmetic; the same gradients."""
     offload_optimizer: bool = False

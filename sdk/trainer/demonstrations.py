@@ -37,6 +37,8 @@ async def replay_demonstrations(
     `show`: how much of the tools each is to show when it is trained on.
     """
     shown = [task for task in tasks if task.demonstration]
+    if not shown:
+        return []
     plays = [
         (Job(id=f"demonstration/{task.id}", task=task, seed=0, tool_prompt=show(task)), replay_demonstration(task))
         for task in shown

@@ -12,6 +12,7 @@ Axes: B rows, L padded positions, N nodes, U predicting nodes, K scored labels, 
 
 from __future__ import annotations
 
+import logging
 import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -28,6 +29,8 @@ from ..errors import ModelError
 from ..policies.models.own_forward import beyond, short_windows
 from .processes import follows
 from .tree_attention import PrefixTree, TreePlan, attending_as, attending_by_tree, attention_of, build_prefix_tree
+
+log = logging.getLogger(__name__)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Log-probability and entropy of labels under a linear head, with a backward pass of its own.
@@ -362,7 +365,16 @@ def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
 
 
 def checkpoint_layers(model: Any) -> None:
-    """Keep only the layers' inputs, and compute the rest again in the backward pass, with the forward's attention."""
+    """Keep only the layers' inputs, and compute the rest again in the backward pass, with the forward's attention.
+
+    A model whose family cannot do this is left as it is, with a warning in the log.
+    """
+    if not model.supports_gradient_checkpointing:
+        log.warning(
+            "%s cannot compute layers again: batching.gradient_checkpointing does nothing, updates take more memory",
+            type(model).__name__,
+        )
+        return
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         # The backward pass runs after `attending_by_tree` has ended; each layer is computed again as it was.

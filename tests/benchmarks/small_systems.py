@@ -50,7 +50,7 @@ def train(name: str, seed: int, folder: Path, *, alone: bool) -> None:
     rows.write_text("".join(json.dumps(row) + "\n" for row in system.rows()))
     tasks = asyncio.run(solve_file_async(system.twin(), rows))
     if alone:
-        tasks = [task.model_copy(update={"demonstration": ()}) for task in tasks]
+        tasks = [task.model_copy(update={"demonstration": []}) for task in tasks]
     sdk.train(system.twin(), tasks, expected, None, folder / "run", {"seed": seed}, progress=Console())
 
 

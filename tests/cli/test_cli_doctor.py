@@ -139,9 +139,9 @@ def test_too_little_memory_is_a_problem_with_the_options_that_lower_it(monkeypat
     (little,) = memory(2 * 10**9)
     assert little.level == "problem"
     assert "lora.r=16" in little.do
-    (some,) = memory(6 * 10**9)
+    (some,) = memory(int(3.5 * 10**9))
     assert some.level == "advice"
-    assert "--set batching.gradient_checkpointing=true, --set batching.offload_optimizer=true" in some.do
+    assert "--set batching.offload_optimizer=true" in some.do
     (enough,) = memory(30 * 10**9)
     assert (enough.level, enough.do) == ("good", "")
 

@@ -19,7 +19,7 @@ from sdk.policies.models import load_model
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.grpo import make_trainer
 
-LEAN = {"batching": {"micro_batches": 2, "gradient_checkpointing": True, "offload_optimizer": True}}
+LEAN = {"batching": {"micro_batches": 2, "offload_optimizer": True}}
 GIGABYTE = 10**9
 
 
@@ -99,7 +99,7 @@ def test_memory_that_may_run_out_is_a_warning_that_names_what_lowers_it(
     monkeypatch: pytest.MonkeyPatch, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("sdk.trainer.needed_memory.weight_bytes", lambda _: 540_000_000)
-    monkeypatch.setattr("sdk.policies.embedded.scheduler.free_bytes", lambda: 5 * GIGABYTE)
+    monkeypatch.setattr("sdk.policies.embedded.scheduler.free_bytes", lambda: int(3.5 * GIGABYTE))
 
     def said(**options: Any) -> list[str]:
         lines = Lines()
@@ -116,7 +116,9 @@ def test_memory_that_may_run_out_is_a_warning_that_names_what_lowers_it(
         return [line for line in lines.said if "GB of memory" in line]
 
     (warning,) = said()
-    assert "may take 9.4 GB" in warning
-    assert "batching.gradient_checkpointing=true" in warning
+    assert "may take 4.0 GB" in warning
     assert "batching.offload_optimizer=true" in warning
+    assert "batching.gradient_checkpointing" not in warning, "it is set"
     assert said(**LEAN) == []
+    (warning,) = said(batching={"gradient_checkpointing": False, "offload_optimizer": True}, seed=1)
+    assert "batching.gradient_checkpointing=true" in warning

@@ -268,6 +268,17 @@ def test_a_step_with_every_way_of_saving_memory_moves_the_weights(
     assert any(not one.equal(other) for one, other in zip(before, trainer.model.parameters(), strict=True))
 
 
+def test_a_model_that_cannot_compute_layers_again_trains_without_and_a_warning_names_it(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("transformers.LlamaPreTrainedModel.supports_gradient_checkpointing", False)
+    trainer = trainer_for(tiny_model_dir, tmp_path)
+    before = [weight.detach().clone() for weight in trainer.model.parameters()]
+    trainer.train()
+    assert "LlamaForCausalLM cannot compute layers again" in caplog.text
+    assert any(not one.equal(other) for one, other in zip(before, trainer.model.parameters(), strict=True))
+
+
 def test_an_8_bit_optimiser_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr("sdk.trainer.config.find_spec", lambda name: None if name == "bitsandbytes" else find(name))

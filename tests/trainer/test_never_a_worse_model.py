@@ -229,7 +229,7 @@ def test_the_defaults_are_what_the_quickstart_found_over_several_seeds() -> None
     quickstart, _ = settle(found, sides)
     assert settled.warm_start == quickstart.warm_start
     # It runs on any machine, so it spares memory, which changes no gradient.
-    lean = {"gradient_checkpointing": True, "offload_optimizer": True}
+    lean = {"offload_optimizer": True}
     assert settled.batching.model_copy(update=lean) == quickstart.batching
     assert settled.grpo == quickstart.grpo.model_copy(update={"save_steps": settled.grpo.save_steps})
     assert settle(quickstart, sides)[0] == quickstart, "what is set stays as it is"

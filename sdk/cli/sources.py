@@ -220,7 +220,8 @@ def load_named(text: str, what: str) -> Any:
 def load_module(name: str, what: str) -> ModuleType:
     """The module of a file's path or of a dotted name. Raises `ConfigError` with the line where loading fails."""
     try:
-        return _load_file(Path(name).expanduser(), what) if name.endswith(".py") else _load_module(name, what)
+        with printing_to_stderr():
+            return _load_file(Path(name).expanduser(), what) if name.endswith(".py") else _load_module(name, what)
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
@@ -244,8 +245,7 @@ def _load_file(path: Path, what: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with printing_to_stderr():
-            spec.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise

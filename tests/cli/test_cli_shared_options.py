@@ -66,6 +66,14 @@ def test_what_tools_and_verifiers_print_is_not_part_of_the_result(desk, asked):
     assert "the verifier runs" in report.stderr
 
 
+def test_what_a_module_prints_when_it_is_loaded_is_not_part_of_the_result(desk):
+    (desk / "shouting.py").write_text("print('loaded')\nfrom desk import tools\n")
+    listed = toolbake("tools", "shouting:tools", "--json")
+    assert listed.exit_code == 0, listed.stderr
+    assert json.loads(listed.stdout)["tools"]
+    assert "loaded" in listed.stderr
+
+
 def test_synthesis_and_its_check_are_one_json_object_each(desk):
     (desk / "shop.py").write_text("from sandboxes.helpdesk import Helpdesk\nhelpdesk = Helpdesk()\n")
     made = toolbake("synthesize", "shop.py:helpdesk", "--to", "made.jsonl", "-n", "3", "--json", "--quiet")

@@ -15,13 +15,13 @@ import json
 import os
 import signal
 import sys
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import matplotlib.backends.backend_agg  # noqa: F401 - before the forks, for the curve
+from heard import Heard
 from test_training_runs import TINY, add, even_letters, tasks
 
 import sdk
@@ -31,24 +31,6 @@ from sdk.policies.rendering import make_renderer
 from sdk.traces import RunFolder
 
 FIGURES = ("step", "loss", "grad_norm", "learning_rate", "entropy", "kl", "reward", "rollouts", "trained_tokens")
-
-
-class Said:
-    """Progress that keeps what was said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
-
-    @contextmanager
-    def track(self, title: str, total: int, done: int = 0) -> Any:
-        class Step:
-            def advance(self, amount: int = 1, note: str = "") -> None:
-                pass
-
-        yield Step()
 
 
 def die_at(place: str, call: int) -> None:
@@ -77,10 +59,10 @@ def forked(model: str, folder: Path, options: dict[str, Any], point: list[Any] |
         try:
             if point is not None:
                 die_at(*point)
-            said = Said()
+            heard = Heard()
             call = partial(sdk.train_async, [add], tasks(), even_letters, model, folder, {**TINY, **options})
-            anyio.run(partial(call, progress=said))
-            (folder / "said.json").write_text(json.dumps(said.lines))
+            anyio.run(partial(call, progress=heard))
+            (folder / "said.json").write_text(json.dumps(heard.lines))
             status = 0
         finally:
             os._exit(status)

@@ -41,7 +41,12 @@ SCENARIOS: list[tuple[str, dict[str, Any], tuple[str, int] | None]] = [
 def test_a_run_that_was_killed_anywhere_ends_as_if_it_had_not_been(tiny_model_dir: Path, tmp_path: Path) -> None:
     here = Path(__file__).parent
     # One thread: a fork of a process that computes with several would stop at their locks.
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{here}:{here.parent.parent}", "OMP_NUM_THREADS": "1"}
+    env = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": f"{here}:{here.parent}:{here.parent.parent}",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, str(here / "killed_runs.py"), str(tiny_model_dir), str(tmp_path)]
     ended = subprocess.run(
         command, input=json.dumps(SCENARIOS), capture_output=True, text=True, env=env, cwd=here.parent.parent

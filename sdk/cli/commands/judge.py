@@ -46,7 +46,7 @@ def check(
 
         from ...errors import ToolbakeError
         from ...judging import Judge, Ranked, labelled_examples, measure_agreement, measure_ranking
-        from ..process import quiet_libraries
+        from ..process import printing_to_stderr, quiet_libraries
         from ..sources import load_verifier
 
         quiet_libraries()
@@ -54,11 +54,13 @@ def check(
 
         async def measure() -> list[float | None]:
             try:
-                found = await measure_agreement(judge, labelled, threshold=threshold, concurrency=concurrency)
+                with printing_to_stderr():
+                    found = await measure_agreement(judge, labelled, threshold=threshold, concurrency=concurrency)
                 typer.echo(str(found))
                 if not isinstance(judge, Ranked):
                     return [found.kappa]
-                ranking = await measure_ranking(judge, labelled, concurrency=concurrency)
+                with printing_to_stderr():
+                    ranking = await measure_ranking(judge, labelled, concurrency=concurrency)
                 typer.echo(f"\nthe ranking among them\n{ranking}")
                 return [found.kappa, ranking.kappa]
             finally:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -13,30 +16,57 @@ if TYPE_CHECKING:
 
 STOPPED = "stopped"
 RESUMABLE = "stopped; run the same command again to go on"
-_INTERRUPTED = 130
-"""The shell's own code for a process that Ctrl-C ended: 128 + SIGINT."""
+_BY_SIGNAL = 128
+"""With the signal's number, the shell's own exit code for a process that a signal ended: 130 for Ctrl-C."""
 
 
 @contextmanager
 def clean_errors(debug: bool, *, interrupted: str = STOPPED) -> Iterator[None]:
-    """Errors that a user can fix become one message each and exit code 1; Ctrl-C becomes `interrupted` and 130.
+    """Errors that a user can fix become one message each and exit code 1; Ctrl-C becomes `interrupted` and 130, and
+    SIGTERM and SIGHUP the same with 143 and 129.
 
     All others, which are faults of toolbake, keep their traceback; with `debug` everything does.
     """
-    try:
-        yield
-    except BrokenPipeError:  # `toolbake tools ... | head`; typer ends quietly
-        raise
-    except KeyboardInterrupt:
-        say_red(interrupted, prefix="")
-        raise typer.Exit(_INTERRUPTED) from None
-    except BaseExceptionGroup as group:
-        if group.subgroup(KeyboardInterrupt) is not None:
+    with _stopped_by_signals() as received:
+        try:
+            yield
+        except BrokenPipeError:  # `toolbake tools ... | head`; typer ends quietly
+            raise
+        except (KeyboardInterrupt, BaseExceptionGroup) as error:
+            if isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt) is None:
+                _end(error, debug)
             say_red(interrupted, prefix="")
-            raise typer.Exit(_INTERRUPTED) from None
-        _end(group, debug)
-    except Exception as error:
-        _end(error, debug)
+            raise typer.Exit(_BY_SIGNAL + [*received, signal.SIGINT][0]) from None
+        except Exception as error:
+            _end(error, debug)
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[list[int]]:
+    """Inside, SIGTERM (`docker stop`, SLURM, Kubernetes) and SIGHUP (a terminal that closes) do what Ctrl-C does.
+
+    Yields the numbers of those that came. A signal that the parent had ignored (`nohup`) stays ignored.
+    """
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):  # the shell ignores SIGINT for commands in the background
+            raise KeyboardInterrupt
+        handler(signal.SIGINT, frame)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+        numbers = []
+    numbers = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield received
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def require_no_failure(rollout: Rollout) -> None:
@@ -60,7 +90,7 @@ def say_red(text: str, *, prefix: str = "error: ") -> None:
     Console(stderr=True, highlight=False).print(Text(prefix + visible(text), style="red"), soft_wrap=True)
 
 
-def _end(error: BaseException, debug: bool) -> None:
+def _end(error: BaseException, debug: bool) -> NoReturn:
     messages = _mendable(error)
     if debug or messages is None:
         raise error

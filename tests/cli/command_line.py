@@ -25,8 +25,10 @@ def toolbake(*words: str | Path, **environment: str) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words], env=environment, prog_name="toolbake")
 
 
-def start_toolbake(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:
-    """The command in a process of its own, which Ctrl-C reaches wherever the tests run."""
+def start_toolbake(*words: str | Path, cwd: Path, in_background: bool = False) -> subprocess.Popen[str]:
+    """The command in a process of its own, which Ctrl-C reaches wherever the tests run, but for a shell's background
+    commands."""
+    interrupt = signal.SIG_IGN if in_background else signal.default_int_handler
     return subprocess.Popen(
         [sys.executable, "-W", "error::ResourceWarning", "-m", "sdk.cli", *map(str, words)],
         cwd=cwd,
@@ -34,7 +36,7 @@ def start_toolbake(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "COLUMNS": "120"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, interrupt) and None,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -311,7 +313,7 @@ def test_training_writes_a_model_and_the_same_command_goes_on(desk, tiny_model_f
 
 
 @pytest.mark.timeout(300)
-def test_ctrl_c_stops_training_and_says_how_to_go_on(desk, tiny_model_folder):
+def test_a_training_that_is_told_to_terminate_stops_as_by_ctrl_c_and_its_evidence_is_closed(desk, tiny_model_folder):
     process = start_toolbake(
         *("train", "desk.py:tools", "tasks.jsonl", "--verifier", "checks.py:verify", "--model", tiny_model_folder),
         *("--output-dir", "run", "--set", "grpo.max_steps=100000", "--set", "grpo.num_generations=2"),
@@ -323,18 +325,38 @@ def test_ctrl_c_stops_training_and_says_how_to_go_on(desk, tiny_model_folder):
         for line in process.stderr:
             if line.startswith("after warm start"):
                 break
-        process.send_signal(2)
+        process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == 130, err
+    assert process.returncode == 128 + signal.SIGTERM, err
     assert err.splitlines()[-1] == "stopped; run the same command again to go on"
     assert "Traceback" not in err
     assert out == ""
+    assert json.loads((desk / "run" / "evidence.jsonl").read_text().splitlines()[-1])["kind"] == "closed"
+
+
+@pytest.mark.parametrize(
+    ("number", "in_background"), [(signal.SIGINT, False), (signal.SIGHUP, False), (signal.SIGTERM, True)]
+)
+def test_a_command_that_waits_for_a_server_stops_cleanly_by_each_signal(tmp_path, number, in_background):
+    with socket.create_server(("127.0.0.1", 0)) as started:
+        reach = f"import socket, sys; s = socket.create_connection(('127.0.0.1', {started.getsockname()[1]}))"
+        (tmp_path / "silent.py").write_text(f"{reach}; sys.stdin.read()")
+        process = start_toolbake(
+            "tools", "--command", f"{sys.executable} silent.py", cwd=tmp_path, in_background=in_background
+        )
+        try:
+            started.accept()[0].close()
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err.splitlines()) == (128 + number, "", ["stopped"])
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", [2, 15])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_served_model_answers_and_ends_cleanly(tmp_path, tiny_model_folder, number):
     process = start_toolbake("serve", tiny_model_folder, "--port", "0", cwd=tmp_path)
     try:

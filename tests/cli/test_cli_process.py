@@ -16,20 +16,22 @@ from sdk.cli.process import tune_process
 tune_process()
 import torch
 
-def pages_of_a_large_tensor():
+def pages_of_a_large_tensor(rows):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(32, 2**20)
+    torch.ones(rows, 2**20)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 def in_a_thread():
-    print(min(pages_of_a_large_tensor() for _ in range(6)))
+    # Each is smaller than the one before: torch asks for 2 MB more than it needs, so that it begins at a large page, and
+    # a small allocation behind a tensor may leave less of a gap than that when the tensor is freed.
+    print(min(pages_of_a_large_tensor(rows) for rows in (32, 30, 28, 26, 24, 22)))
 
 thread = threading.Thread(target=in_a_thread)
 thread.start()
 thread.join()
 """
-LARGE_PAGES = 64
-"""As many as the tensor has if all are large; small ones are more."""
+LARGE_PAGES = 44
+"""As many as the smallest tensor has if all are large; small ones are more."""
 
 
 @pytest.mark.timeout(200)
@@ -40,7 +42,10 @@ def test_a_large_tensor_takes_the_place_of_one_that_was_freed() -> None:
         return int(done.stdout)
 
     # One process in hundreds was seen that kept nothing, on a machine short of memory; where nothing works none does.
-    assert any(faults() < LARGE_PAGES / 4 for _ in range(3))
+    found = [faults()]
+    while found[-1] >= LARGE_PAGES / 4 and len(found) < 3:
+        found.append(faults())
+    assert found[-1] < LARGE_PAGES / 4, found
 
 
 CHANGED = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from typing import Annotated, Any, cast
 
 import typer
@@ -72,8 +71,6 @@ def serve(
       DESK_KEY=... toolbake serve runs/desk --host 0.0.0.0 --port 8080 --api-key-env DESK_KEY
     """
     with clean_errors(debug):
-        # `docker stop` and service managers end a process by SIGTERM; it is to end as cleanly as by Ctrl-C.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
         from ...progress import Console
         from ...serving import serve
         from ..process import quiet_libraries

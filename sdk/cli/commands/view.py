@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +61,6 @@ def view(
             typer.echo(f"{export_labels}: {write_labels(runs, export_labels)} labelled rollouts")
         if export is not None or export_labels is not None:
             return
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
         key = key_from(api_key_env) if api_key_env is not None else None
         with serve_page(runs, host=host, port=port, api_key=key) as server:
             typer.echo(f"{server.url} (Ctrl-C ends it)")

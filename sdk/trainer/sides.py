@@ -114,13 +114,18 @@ def _few_families(tasks: ThreeWaySplit) -> list[str]:
     held = len({task.family for task in tasks.heldout})
     if not held or held >= _FEW_FAMILIES:
         return []
-    known = f"within {_points(held)} points" if held > 1 else "for this one only"
+    if held == 1:
+        known = "success is known for this one only"
+    elif _points(held) < 50:
+        known = f"success is known within {_points(held)} points at worst"
+    else:
+        known = "nothing certain is known of success at worst"
     total = len({task.family for side in tasks for task in side})
     return [
         f"few families: {len(tasks.heldout)} held-out tasks of {held} {'family' if held == 1 else 'families'} (of "
-        f"{total}). Intervals count families, so success is known {known} at worst; {_FEW_FAMILIES} held-out families "
-        f"would do for {_points(_FEW_FAMILIES)} points, 30 for {_points(30)}, 100 for {_points(100)}. Give every "
-        "wording, entity or combination a family of its own, or raise evaluation.heldout"
+        f"{total}). Intervals count families, so {known}; {_FEW_FAMILIES} held-out families would do for "
+        f"{_points(_FEW_FAMILIES)} points, 30 for {_points(30)}, 100 for {_points(100)}. Give every wording, entity or "
+        "combination a family of its own, or raise evaluation.heldout"
     ]
 
 

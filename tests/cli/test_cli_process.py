@@ -22,7 +22,7 @@ def pages_of_a_large_tensor(rows):
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 def in_a_thread():
-    # Each is smaller than the one before: torch asks for 2 MB more than it needs, so that it begins at a large page, and
+    # Each is smaller than the one before: torch asks for 2 MB more than it needs, so that it begins at a large page;
     # a small allocation behind a tensor may leave less of a gap than that when the tensor is freed.
     print(min(pages_of_a_large_tensor(rows) for rows in (32, 30, 28, 26, 24, 22)))
 

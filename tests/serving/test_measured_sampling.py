@@ -2,6 +2,8 @@
 
 import json
 import stat
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -70,6 +72,12 @@ def test_whoever_serves_may_choose_another_default(measured: Path, tiny_model_fo
         assert server.defaults == Sampling(temperature=1.0, max_tokens=1024)
     with pytest.raises(ConfigError, match="temperature is 3"):
         serve(measured, port=0, temperature=3)
+
+
+def test_a_model_that_was_measured_greedily_loads_without_a_warning(measured: Path) -> None:
+    script = f"from sdk.policies.models import load_model; load_model({str(measured)!r})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_the_folder_says_it_in_the_file_that_vllm_reads(measured: Path) -> None:

@@ -23,19 +23,25 @@ def told(families: int, each: int, **evaluation: float) -> list[str]:
 
 
 def test_few_held_out_families_are_told_with_how_many_would_do() -> None:
-    (line,) = told(families=7, each=8, heldout=33)
-    assert "40 held-out tasks of 5 families (of 7)" in line
-    assert "within 62 points" in line
+    (line,) = told(families=10, each=8, heldout=60)
+    assert "64 held-out tasks of 8 families (of 10)" in line
+    assert "success is known within 42 points at worst" in line
     points = re.search(r"10 held-out families would do for (\d+) points, 30 for (\d+), 100 for (\d+)", line)
     assert points is not None
     assert [int(number) for number in points.groups()] == [36, 19, 10]
+
+
+def test_families_whose_interval_may_be_everything_tell_nothing_certain() -> None:
+    (line,) = told(families=7, each=8, heldout=33)
+    assert "40 held-out tasks of 5 families (of 7)" in line
+    assert "nothing certain is known of success at worst" in line
 
 
 def test_three_families_are_split_whatever_the_share_and_one_family_is_told_as_such() -> None:
     for share in (0.2, 0.34):
         (line,) = told(families=3, each=4, heldout=share)
         assert "4 held-out tasks of 1 family (of 3)" in line
-        assert "for this one only at worst" in line
+        assert "success is known for this one only;" in line
 
 
 def test_ten_families_are_enough_for_silence() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -19,16 +20,21 @@ from ..tool_prompt import TrainedToolPrompt
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """No "Loading weights" or "Writing model shards" bar inside: they would tear apart the caller's own bars."""
-    from transformers.utils import logging
+    """No "Loading weights" or "Writing model shards" bar inside: they would tear apart the caller's own bars. Nor the
+    warning that greedy decoding has a temperature: ours is 0, for vLLM."""
+    from transformers.utils import logging as transformers_logging
 
-    enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    enabled = transformers_logging.is_progress_bar_enabled()
+    generation = logging.getLogger("transformers.generation.configuration_utils")
+    level = generation.level
+    transformers_logging.disable_progress_bar()
+    generation.setLevel(logging.ERROR)
     try:
         yield
     finally:
+        generation.setLevel(level)
         if enabled:
-            logging.enable_progress_bar()
+            transformers_logging.enable_progress_bar()
 
 
 @contextmanager

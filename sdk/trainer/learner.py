@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from ..errors import ToolbakeError, plain_errors
 from ..evaluation.measurement import MEASURED_TEMPERATURE
 from ..idle_threads import let_idle_threads_go
 from ..policies.models import LoadedModel, load_model
-from ..policies.models.saving import quiet_loading
+from ..policies.models.saving import quiet_loading, unwritten
 from ..policies.models.smollm2 import embedded_folder
 from ..policies.protocol import Sampling
 from ..policies.rendering import ChatRenderer, make_renderer
@@ -35,6 +36,7 @@ from ..records import Task, TokenRow
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.forks import how_worlds_are_copied
 from ..rollouts.run_context import RunContext
+from ..traces.atomic_files import folder_error
 from .auditor import AUDIT
 from .callbacks import StepMetrics, StopOnRequest, ThinCheckpoints, WarmStartProgress
 from .config import TrainConfig
@@ -59,7 +61,12 @@ def run_trainer(make: Callable[[], Any], checkpoint: Path | None) -> Any:
     with quiet_loading():
         trainer = make()
         trainer.remove_callback(PrinterCallback)  # the progress bars show its figures
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except Exception as error:
+            if (number := unwritten(error)) is None:
+                raise
+            raise folder_error(Path(trainer.args.output_dir), OSError(number, os.strerror(number))) from error
     return trainer
 
 

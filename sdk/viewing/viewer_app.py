@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import re
 import secrets
 import threading
 from collections.abc import Callable, Sequence
@@ -211,7 +212,7 @@ class _Page:
 
     async def text(self, request: Request) -> Response:
         """A piece of a text that was cut: characters from `start` on, as many as were shown first, ten times."""
-        at = [int(step) if step.isdigit() else step for step in request.query_params.getlist("at")]
+        at = [int(step) if _WHOLE.fullmatch(step) else step for step in request.query_params.getlist("at")]
         start = _number(request, "start")
         return await _json(lambda: text_at(self._detail(request), at)[start : start + 10 * SHOWN_CHARS])
 
@@ -250,10 +251,13 @@ class _Page:
         return detail(line, place, self._evidence[place.run].status(place.stage, place.id, raw))
 
 
+_WHOLE = re.compile("[0-9]{1,15}")
+
+
 def _number(request: Request, name: str) -> int:
     text = request.query_params.get(name, "")
-    if not text.isascii() or not text.isdigit():
-        raise HTTPException(400, f"{name} is {text!r}; give a whole number")
+    if _WHOLE.fullmatch(text) is None:
+        raise HTTPException(400, f"{name} is {text[:40]!r}; give a whole number of at most 15 digits")
     return int(text)
 
 

@@ -77,7 +77,9 @@ def measured(folder: Path) -> dict[str, Any] | None:
     )
     gain = pair.success
     return {
-        "success": {name: one.success.rate for name, one in report.conditions.items() if one.success is not None},
+        "success": {
+            name: one.success.interval.estimate for name, one in report.conditions.items() if one.success is not None
+        },
         "gain": {"value": gain.estimate, "low": gain.low, "high": gain.high},
         "tasks": pair.tasks,
         "families": pair.families,

@@ -73,6 +73,13 @@ def test_a_score_that_misses_the_threshold_by_rounding_is_right_as_in_the_report
         expect(opened(page, name).locator(".detail h2 .mark")).to_have_attribute("aria-label", outcome)
 
 
+def test_an_address_with_a_view_that_does_not_exist_shows_the_overview(
+    open_page: OpenPage, serve: Callable[[Path], str], odd_run: Path
+) -> None:
+    page = open_page(f"{serve(odd_run)}#v=constructor")
+    expect(page.locator("nav a[aria-current=page]")).to_have_attribute("data-view", "overview")
+
+
 def test_who_goes_back_to_the_list_goes_on_from_where_they_were(
     open_page: OpenPage, serve: Callable[[Path], str], odd_run: Path
 ) -> None:

@@ -126,7 +126,17 @@ def test_only_files_of_the_page_are_served(helpdesk_url: str, path: str) -> None
     assert httpx.get(httpx.URL(helpdesk_url + path)).status_code == 404
 
 
-@pytest.mark.parametrize("path", ["rollout?generation=1&n=99", "rollout?generation=9&n=0", "rollout?generation=1&n=-1"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "rollout?generation=1&n=99",
+        "rollout?generation=9&n=0",
+        "rollout?generation=1&n=-1",
+        f"rollout?generation=1&n={'9' * 4400}",
+        "text?generation=1&n=0&start=0&at=\u00b2",
+        f"text?generation=1&n=0&start=0&at={'9' * 4400}",
+    ],
+)
 def test_a_rollout_that_is_not_there_is_an_error_that_says_so(helpdesk_url: str, path: str) -> None:
     answer = httpx.get(f"{helpdesk_url}/api/{path}")
     assert answer.status_code in (400, 404)

@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,19 @@ def quiet_loading() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
+def unwritten(error: Exception) -> int | None:
+    """The system's number of the error where weights could not be written, as on a full disk; None for all others."""
+    from safetensors import SafetensorError
+
+    if isinstance(error, OSError):
+        return error.errno
+    if isinstance(error, SafetensorError) and (found := re.search(r"\(os error (\d+)\)", str(error))):
+        return int(found[1])
+    # `torch.save` keeps the number to itself.
+    torchs = isinstance(error, RuntimeError) and re.search("PytorchStreamWriter failed|unexpected pos", str(error))
+    return errno.ENOSPC if torchs else None
+
+
 @contextmanager
 def fresh_folder(target: Path, *, keep_existing: bool = False) -> Iterator[Path]:
     """A temporary folder beside `target` that takes its place when the block ends without an error.
@@ -56,7 +70,9 @@ def fresh_folder(target: Path, *, keep_existing: bool = False) -> Iterator[Path]
         yield made
         open_to_readers(made)
         _put(made, target, keep_existing=keep_existing)
-    except OSError as error:
+    except Exception as error:
+        if unwritten(error) is None:
+            raise
         raise ModelError(
             f"cannot write the model to {str(target)!r}: {error}; free some space or choose another folder"
         ) from error

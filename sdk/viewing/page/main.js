@@ -14,7 +14,7 @@ const place = document.getElementById("view");
 const help = document.getElementById("help");
 
 function current() {
-  const name = chosen().v in MAKE ? chosen().v : "overview";
+  const name = Object.hasOwn(MAKE, chosen().v) ? chosen().v : "overview";
   views[name] ??= new MAKE[name]();
   return { name, view: views[name] };
 }

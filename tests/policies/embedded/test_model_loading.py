@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from engine_models import tiny_model
+from full_disk import files_of_at_most
 from transformers import AutoTokenizer
 
 import sdk
@@ -170,14 +171,9 @@ def test_saving_again_replaces_a_model_and_nothing_else(folder: Path, tokenizer:
 
 def test_a_failure_while_saving_leaves_the_old_model_whole(folder: Path) -> None:
     before = (folder / "model.safetensors").read_bytes()
-
-    class FullDisk:
-        def save_pretrained(self, folder: Path, **_options: Any) -> None:
-            (folder / "config.json").write_text("{}")
-            raise OSError(28, "No space left on device")
-
-    with pytest.raises(ModelError, match="No space left"):
-        save_model(FullDisk(), FullDisk(), folder)
+    model, tokenizer = tiny_model(seed=1, vocab_size=49152), load_model(folder).tokenizer
+    with files_of_at_most(len(before) // 2), pytest.raises(ModelError, match=r"File too large.* free some space"):
+        save_model(model, tokenizer, folder)
     assert (folder / "model.safetensors").read_bytes() == before
     assert [p.name for p in folder.parent.iterdir()] == ["model"]
 

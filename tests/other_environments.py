@@ -26,6 +26,15 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "mcp-1.3": ("mcp==1.3.0", "pydantic==2.10.6"),
     "mcp-1.26": ("mcp==1.26.0",),
     "mcp-2.3": ("mcp==2.3.0",),
+    "popular-servers": (
+        "mcp==1.26.0",
+        "mcp-server-git==2026.7.10",
+        "mcp-server-sqlite==2025.4.25",
+        "mcp-server-fetch==2026.7.10",
+        "excel-mcp-server==0.1.8",
+        "mcp-server-calculator==0.2.1",
+        "mcp-alchemy==2026.7.26.212710",
+    ),
     # A server of a user's own that imports mcp_bridge.
     "fastmcp": ("fastmcp==4.1.2", *CORE),
     # An API of a user's own, with the document that its framework writes.

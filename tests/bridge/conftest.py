@@ -76,14 +76,20 @@ def release() -> Callable[..., list[str]]:
 
 
 @pytest.fixture(scope="session")
-def node_server() -> Callable[[str], list[str]]:
-    """The command of an npm server. Skips only where there is no node at all."""
+def node_server(npm_program: Callable[[str, str], list[str]]) -> Callable[[str], list[str]]:
+    """The command of an npm server of the protocol's own."""
+    return lambda package: npm_program(f"@modelcontextprotocol/{package}", "dist/index.js")
 
-    def command(package: str) -> list[str]:
+
+@pytest.fixture(scope="session")
+def npm_program() -> Callable[[str, str], list[str]]:
+    """The command of a package's file. Skips only where there is no node at all."""
+
+    def command(package: str, file: str) -> list[str]:
         node = shutil.which("node")
         if node is None:
             pytest.skip("node is not installed on this machine; the npm servers cannot run")
-        entry = NODE_MODULES / "@modelcontextprotocol" / package / "dist" / "index.js"
+        entry = NODE_MODULES / package / file
         if not entry.exists():
             pytest.fail(
                 f"{entry} is missing, though node is installed: run `npm ci --no-audit --no-fund --ignore-scripts` "

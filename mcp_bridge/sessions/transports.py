@@ -91,6 +91,8 @@ _eras: dict[tuple[str, ...], Era] = {}
 """How to begin with the server of a command; found out once for each process of ours."""
 
 _CLIENT_INFO = Implementation(name="toolbake", version="1")
+_LONGEST_REACH_S = 20.0
+"""How long a connection to a host may take to come up; a server behind it may take longer to answer."""
 _MOST_STARTS = max(2, os.cpu_count() or 2)
 
 
@@ -226,7 +228,7 @@ class Transport:
                 notes.session_id = response.headers.get("mcp-session-id", notes.session_id)
 
         # No read limit here: a call's own time limit is the bridge's.
-        timeout = httpx2.Timeout(self.connect_timeout_s, read=None)
+        timeout = httpx2.Timeout(min(self.connect_timeout_s, _LONGEST_REACH_S), read=None)
         settings: dict[str, Any] = {
             "headers": dict(spec.headers),
             "timeout": timeout,

@@ -186,7 +186,7 @@ async def distill_async(
     per_task: int = 1,
     limits: Limits | Mapping[str, Any] | None = None,
     handlers: Handlers | None = None,
-    connect_timeout_s: float = 20.0,
+    connect_timeout_s: float = 120.0,
     concurrency: int = 64,
     seed: int = 0,
     progress: Progress | None = None,

@@ -23,10 +23,12 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAu
 from pydantic import ValidationError
 
 from .redaction import public_url
-from .settings import LoginSettings
+from .settings import LoginSettings, UserLogin
 
 _TIMEOUT = httpx2.Timeout(20.0).as_dict()
 _LONGEST_ERROR = 80
+_FORM = "application/x-www-form-urlencoded"
+"""A request for a token; a registration of a client is JSON."""
 
 Flow = AsyncGenerator[httpx2.Request, httpx2.Response]
 
@@ -38,35 +40,38 @@ class LoginFailed(httpx2.RequestError):
 class Login(httpx2.Auth):
     """Adds a token to every request of all sessions with one server.
 
-    A request that is answered 401 is sent once more with a new token: the server did not accept it. `learned`: called
-    with each token, so that it is never shown.
+    A request that is answered 401 is sent once more with a new token: the server did not accept it. A subclass tells
+    how a token is renewed. `learned`: called with each secret that came, so that it is never shown.
     """
 
-    def __init__(self, settings: LoginSettings, server_url: str, learned: Callable[[str], object]) -> None:
-        self._settings = settings
-        self._provider = _provider(settings, server_url)
+    def __init__(self, provider: OAuthClientProvider, learned: Callable[[str], object]) -> None:
+        self._provider = provider
         self._learned = learned
         self._lock = anyio.Lock()
-
-    def __repr__(self) -> str:
-        return f"Login({self._settings!r})"
+        self._failure: LoginFailed | None = None
 
     @property
     def _token(self) -> str | None:
         context = self._provider.context
         return context.current_tokens.access_token if context.is_token_valid() and context.current_tokens else None
 
+    @property
+    def _renews_first(self) -> bool:
+        """Whether a token can be had before the server has refused a request. Discovery begins with a refusal."""
+        return False
+
     async def async_auth_flow(self, request: httpx2.Request) -> Flow:
         """As `httpx2.Auth.async_auth_flow`. Raises `LoginFailed`."""
         token, refused = self._token, None
-        if token is not None or self._settings.token_url is None:
-            # Discovery begins with what a refusal says.
+        if token is not None or not self._renews_first:
             if token is not None:
                 request.headers["Authorization"] = f"Bearer {token}"
             refused = yield request
             if not self._wants_login(refused):
                 return
         async with self._lock:
+            if self._failure is not None:
+                raise self._failure
             if self._token is None or self._token == token:
                 flow = self._renewing(request, refused)
                 try:
@@ -76,31 +81,31 @@ class Login(httpx2.Auth):
                         outgoing = await flow.asend((yield outgoing))
                 except StopAsyncIteration:
                     pass
+                except LoginFailed as error:
+                    self._note(error)
+                    raise
                 except (OAuthFlowError, ValidationError) as error:
                     told = str(error) if isinstance(error, OAuthFlowError) else "its answer has not the right form"
-                    raise LoginFailed(f"{self._where} gave no token: {told}") from None
+                    failure = LoginFailed(f"{self._where} gave no token: {told}")
+                    self._note(failure)
+                    raise failure from None
                 finally:
                     await flow.aclose()
         request.headers["Authorization"] = f"Bearer {self._token}"
         yield request
 
     def _wants_login(self, response: httpx2.Response) -> bool:
-        if response.status_code == 401:
-            return True
-        told = response.headers.get("www-authenticate", "")
-        # With a scope of the user's own there is no other to ask for.
-        return response.status_code == 403 and "insufficient_scope" in told and self._settings.scope is None
+        return response.status_code == 401 or lacks_scope(response)
 
-    async def _renewing(self, request: httpx2.Request, refused: httpx2.Response | None) -> Flow:
-        """The requests that bring a token. `refused`: the answer to the request itself; None with a token URL."""
-        if self._settings.token_url is not None:
-            response = yield await self._direct()
-            await self._check(response)
-            context = self._provider.context
-            context.current_tokens = OAuthToken.model_validate_json(await response.aread())
-            context.update_token_expiry(context.current_tokens)
-            return
-        assert refused is not None
+    def _note(self, failure: LoginFailed) -> None:
+        """Hear that no token could be had. The next request that needs one tries again, unless `_failure` is set."""
+
+    def _renewing(self, request: httpx2.Request, refused: httpx2.Response | None) -> Flow:
+        """The requests that bring a token. `refused`: the answer to the request itself; None where it was not sent."""
+        raise NotImplementedError
+
+    async def _by_the_provider(self, request: httpx2.Request, refused: httpx2.Response | None) -> Flow:
+        """The same, as the SDK makes them."""
         before = self._provider.context.current_tokens
         flow = self._provider.async_auth_flow(request)
         try:
@@ -110,10 +115,11 @@ class Login(httpx2.Auth):
                 if outgoing is request:
                     if now is not None and now is not before:
                         return
+                    assert refused is not None
                     response = refused
                 else:
                     response = yield outgoing
-                    if outgoing.method == "POST":
+                    if outgoing.headers.get("content-type", "").startswith(_FORM):
                         # Before the SDK reads it, which would log what is in it.
                         await self._check(response)
                 outgoing = await flow.asend(response)
@@ -121,27 +127,6 @@ class Login(httpx2.Auth):
             raise LoginFailed(f"{self._where} gave no token") from None
         finally:
             await flow.aclose()
-
-    async def _direct(self) -> httpx2.Request:
-        """The request for a token at the URL that the user gave, without discovery (RFC 6749, section 4.4)."""
-        settings, context = self._settings, self._provider.context
-        assert settings.token_url is not None
-        data = {"grant_type": "client_credentials", "resource": context.get_resource_url()}
-        if settings.scope is not None:
-            data["scope"] = settings.scope
-        headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        if settings.type == "client_credentials":
-            context.client_info = OAuthClientInformationFull(
-                redirect_uris=None,
-                client_id=settings.client_id,
-                client_secret=settings.secret,
-                token_endpoint_auth_method=_auth_method(settings),
-            )
-            data, headers = context.prepare_token_auth(data, headers)
-        else:  # RFC 7523, section 2.2
-            data["client_assertion"] = await _assertions(settings)(settings.issuer or settings.token_url)
-            data["client_assertion_type"] = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-        return httpx2.Request("POST", settings.token_url, data=data, headers=headers)
 
     async def _check(self, response: httpx2.Response) -> None:
         """Raises `LoginFailed` unless the response holds a token."""
@@ -154,24 +139,95 @@ class Login(httpx2.Auth):
         if status not in (200, 201) or not isinstance(token, str) or not token.isascii() or not token.isprintable():
             told = value.get("error") if isinstance(value, dict) else None
             shown = f", error {told[:_LONGEST_ERROR]!r}" if isinstance(told, str) else ""
-            raise LoginFailed(
-                f"{where} gave no token for client {self._settings.client_id!r}: status {status}{shown}. Check auth"
-            )
+            raise LoginFailed(f"{where} gave no token for {self._who}: status {status}{shown}. {self._advice}")
         self._learned(token)
         if isinstance(value.get("refresh_token"), str):
             self._learned(value["refresh_token"])
 
     @property
     def _where(self) -> str:
+        """Who gives the tokens, for errors."""
+        return public_url(self._provider.context.server_url)
+
+    @property
+    def _who(self) -> str:
+        client = self._provider.context.client_info
+        return f"client {client.client_id!r}" if client is not None else "us"
+
+    @property
+    def _advice(self) -> str:
+        return "Check auth"
+
+
+def lacks_scope(response: httpx2.Response) -> bool:
+    """Whether a server refuses a token because it was given for less than the request needs."""
+    return response.status_code == 403 and "insufficient_scope" in response.headers.get("www-authenticate", "")
+
+
+class ClientLogin(Login):
+    """A client that is its own user: client credentials, or a signed assertion."""
+
+    def __init__(self, settings: LoginSettings, server_url: str, learned: Callable[[str], object]) -> None:
+        super().__init__(_provider(settings, server_url), learned)
+        self._settings = settings
+
+    def __repr__(self) -> str:
+        return f"ClientLogin({self._settings!r})"
+
+    @property
+    def _renews_first(self) -> bool:
+        return self._settings.token_url is not None
+
+    def _wants_login(self, response: httpx2.Response) -> bool:
+        # With a scope of the user's own there is no other to ask for.
+        return response.status_code == 401 or (self._settings.scope is None and lacks_scope(response))
+
+    def _renewing(self, request: httpx2.Request, refused: httpx2.Response | None) -> Flow:
+        return self._by_the_provider(request, refused) if self._settings.token_url is None else self._by_token_url()
+
+    async def _by_token_url(self) -> Flow:
+        response = yield await self._direct()
+        await self._check(response)
+        context = self._provider.context
+        context.current_tokens = OAuthToken.model_validate_json(await response.aread())
+        context.update_token_expiry(context.current_tokens)
+
+    async def _direct(self) -> httpx2.Request:
+        """The request for a token at the URL that the user gave, without discovery (RFC 6749, section 4.4)."""
+        settings, context = self._settings, self._provider.context
+        assert settings.token_url is not None
+        data = {"grant_type": "client_credentials", "resource": context.get_resource_url()}
+        if settings.scope is not None:
+            data["scope"] = settings.scope
+        headers = {"Content-Type": _FORM}
+        if settings.type == "client_credentials":
+            context.client_info = OAuthClientInformationFull(
+                redirect_uris=None,
+                client_id=settings.client_id,
+                client_secret=settings.secret,
+                token_endpoint_auth_method=auth_method(settings),
+            )
+            data, headers = context.prepare_token_auth(data, headers)
+        else:  # RFC 7523, section 2.2
+            data["client_assertion"] = await _assertions(settings)(settings.issuer or settings.token_url)
+            data["client_assertion_type"] = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+        return httpx2.Request("POST", settings.token_url, data=data, headers=headers)
+
+    @property
+    def _where(self) -> str:
         return public_url(self._settings.token_url or self._settings.issuer or "")
 
+    @property
+    def _who(self) -> str:
+        return f"client {self._settings.client_id!r}"
 
-class _InMemory:
-    """Tokens live as long as the connection to their server."""
 
-    def __init__(self) -> None:
-        self._tokens: OAuthToken | None = None
-        self._client: OAuthClientInformationFull | None = None
+class InMemory:
+    """The SDK's storage of tokens; they live as long as the connection to their server."""
+
+    def __init__(self, tokens: OAuthToken | None = None, client: OAuthClientInformationFull | None = None) -> None:
+        self._tokens = tokens
+        self._client = client
 
     async def get_tokens(self) -> OAuthToken | None:
         return self._tokens
@@ -186,7 +242,7 @@ class _InMemory:
         self._client = client_info
 
 
-class _FixedScope(OAuthClientMetadata):
+class FixedScope(OAuthClientMetadata):
     """Keeps the user's scope: the SDK takes the server's word for which scopes to ask for, also over the user's."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -203,23 +259,23 @@ def _provider(settings: LoginSettings, server_url: str) -> OAuthClientProvider:
         if settings.type == "client_credentials":
             provider = ClientCredentialsOAuthProvider(
                 server_url,
-                _InMemory(),
+                InMemory(),
                 settings.client_id,
                 settings.secret,
-                _auth_method(settings),
+                auth_method(settings),
                 settings.scope,
                 issuer,
             )
         else:
             provider = PrivateKeyJWTOAuthProvider(
-                server_url, _InMemory(), settings.client_id, _assertions(settings), settings.scope, issuer
+                server_url, InMemory(), settings.client_id, _assertions(settings), settings.scope, issuer
             )
     if settings.scope is not None:
-        provider.context.client_metadata = _FixedScope(**provider.context.client_metadata.model_dump())
+        provider.context.client_metadata = FixedScope(**provider.context.client_metadata.model_dump())
     return provider
 
 
-def _auth_method(settings: LoginSettings) -> Literal["client_secret_basic", "client_secret_post"]:
+def auth_method(settings: LoginSettings | UserLogin) -> Literal["client_secret_basic", "client_secret_post"]:
     return "client_secret_basic" if settings.client_auth == "basic" else "client_secret_post"
 
 

@@ -7,9 +7,14 @@
 | `proxy` | the URL of a proxy, or `false` for none; the environment's (`HTTPS_PROXY`, `NO_PROXY`) where left out |
 
 `auth` is OAuth 2.0 by client credentials: `{"type": "client_credentials", "client_id", "client_secret"}`, or
-`{"type": "private_key_jwt", "client_id", "private_key" or "private_key_file", "algorithm"}`. Both need `issuer`, whose
-endpoints are found by discovery, or `token_url`: the server itself does not decide who gets the credentials. `scope`
-is what to ask for, and `client_auth` how a secret is sent: `basic` or `body`.
+`{"type": "private_key_jwt", "client_id", "private_key" or "private_key_file", "algorithm"}`; or by the refresh token of
+a user: `{"type": "refresh_token", "client_id", "client_secret", "refresh_token"}`, the secret only where the client has
+one. All need `issuer`, whose endpoints are found by discovery, or `token_url`: the server itself does not decide who
+gets the credentials. `scope` is what to ask for, and `client_auth` how a secret is sent: `basic` or `body`.
+
+`{"type": "authorization_code"}` is a user's login by `toolbake login`. It need not be written: a server that asks for a
+login finds it. It may have `client_id` (an id, or the https:// URL of a client's metadata), `client_secret`,
+`client_auth` and `scope`, for a server where clients cannot register themselves.
 """
 
 from __future__ import annotations
@@ -37,6 +42,10 @@ _KEYS: dict[str, set[str]] = {
     "client_credentials": {"client_secret", "client_auth"},
     "private_key_jwt": {"private_key", "private_key_file", "algorithm"},
 }
+_USER_KEYS: dict[str, set[str]] = {
+    "refresh_token": {"type", "client_id", "client_secret", "client_auth", "refresh_token", "issuer", "token_url"},
+    "authorization_code": {"type", "client_id", "client_secret", "client_auth", "scope"},
+}
 _COMMON = {"type", "client_id", "scope", "issuer", "token_url"}
 _TLS_KEYS = {"ca", "cert", "key", "key_password", "verify"}
 
@@ -54,6 +63,21 @@ class LoginSettings:
     scope: str | None = None
     client_auth: Literal["basic", "body"] = "basic"
     algorithm: str = "RS256"
+
+
+@dataclass(frozen=True)
+class UserLogin:
+    """Tokens of a user. Without `refresh_token`, `toolbake login` brings them; with it, `client_id` and exactly one of
+    `issuer` and `token_url` at least are there."""
+
+    client_id: str | None = None
+    """None: the client registers itself."""
+    secret: str | None = field(default=None, repr=False)
+    refresh_token: str | None = field(default=None, repr=False)
+    issuer: str | None = None
+    token_url: str | None = None
+    scope: str | None = None
+    client_auth: Literal["basic", "body"] = "basic"
 
 
 @dataclass(frozen=True)
@@ -85,7 +109,7 @@ class Tls:
 class Access:
     """Everything beside headers. `proxy`: a URL, `False` for none, `None` for the environment's."""
 
-    login: LoginSettings | None = None
+    login: LoginSettings | UserLogin | None = None
     tls: Tls | None = None
     proxy: str | Literal[False] | None = field(default=None, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
@@ -131,18 +155,22 @@ def refuse_unknown(value: Mapping[str, Any], known: set[str], place: str) -> Non
             raise SourceError(f"{place} has an unknown key {name!r}.{hint} Known: {', '.join(sorted(known))}")
 
 
-def _login(value: Mapping[str, Any], place: str, folder: Path) -> LoginSettings:
+def _login(value: Mapping[str, Any], place: str, folder: Path) -> LoginSettings | UserLogin:
     where = f"{place}: auth"
     kind = value.get("type")
-    if kind not in _KEYS:
+    known = {**{name: _COMMON | keys for name, keys in _KEYS.items()}, **_USER_KEYS}
+    if kind not in known:
         # Not shown: somebody may have put a token there.
-        raise SourceError(f"{where}.type must be one of {', '.join(_KEYS)}; a fixed token belongs into headers")
-    refuse_unknown(value, _COMMON | _KEYS[kind], where)
+        raise SourceError(f"{where}.type must be one of {', '.join(known)}; a fixed token belongs into headers")
+    refuse_unknown(value, known[kind], where)
     for name, one in value.items():
         if not isinstance(one, str) or not one:
             raise SourceError(f"{where}.{name} must be a string that is not empty")
-    if "client_id" not in value:
-        raise SourceError(f"{where}.client_id is missing")
+    if kind == "authorization_code":
+        return _authorization_code(value, where)
+    for name in ("client_id", "refresh_token") if kind == "refresh_token" else ("client_id",):
+        if name not in value:
+            raise SourceError(f"{where}.{name} is missing")
     if "issuer" not in value and "token_url" not in value:
         raise SourceError(
             f"{where} needs issuer (an authorization server, found by discovery) or token_url: the credentials go "
@@ -151,9 +179,16 @@ def _login(value: Mapping[str, Any], place: str, folder: Path) -> LoginSettings:
     for name in ("issuer", "token_url"):
         if name in value:
             require_safe(value[name], f"{where}.{name}")
-    client_auth = value.get("client_auth", "basic")
-    if client_auth not in ("basic", "body"):
-        raise SourceError(f'{where}.client_auth must be "basic" or "body"')
+    client_auth = _client_auth(value, where)
+    if kind == "refresh_token":
+        return UserLogin(
+            client_id=value["client_id"],
+            secret=value.get("client_secret"),
+            refresh_token=value["refresh_token"],
+            issuer=value.get("issuer"),
+            token_url=value.get("token_url"),
+            client_auth=client_auth,
+        )
     secret = _client_secret(value, where) if kind == "client_credentials" else signing_key(value, where, folder)
     return LoginSettings(
         type=kind,
@@ -165,6 +200,26 @@ def _login(value: Mapping[str, Any], place: str, folder: Path) -> LoginSettings:
         client_auth=client_auth,
         algorithm=value.get("algorithm", "RS256"),
     )
+
+
+def _authorization_code(value: Mapping[str, Any], where: str) -> UserLogin:
+    for name in ("client_secret", "client_auth"):
+        needed = "client_id" if name == "client_secret" else "client_secret"
+        if name in value and needed not in value:
+            raise SourceError(f"{where}.{name} does nothing without {needed}")
+    return UserLogin(
+        client_id=value.get("client_id"),
+        secret=value.get("client_secret"),
+        scope=value.get("scope"),
+        client_auth=_client_auth(value, where),
+    )
+
+
+def _client_auth(value: Mapping[str, Any], where: str) -> Literal["basic", "body"]:
+    given = value.get("client_auth", "basic")
+    if given not in ("basic", "body"):
+        raise SourceError(f'{where}.client_auth must be "basic" or "body"')
+    return "basic" if given == "basic" else "body"
 
 
 def require_safe(url: str, where: str) -> None:
@@ -213,18 +268,29 @@ def signing_key(value: Mapping[str, Any], where: str, folder: Path) -> str:
     return key
 
 
-def login_secrets(login: LoginSettings) -> Iterator[str]:
-    yield login.secret
+def login_secrets(login: LoginSettings | UserLogin) -> Iterator[str]:
+    if isinstance(login, UserLogin):
+        if login.refresh_token is not None:
+            yield login.refresh_token
+        if login.client_id is not None and login.secret is not None:
+            yield from _sent_forms(login.client_id, login.secret)
+        return
     if login.type == "client_credentials":
-        yield quote(login.secret, safe="")
-        yield quote_plus(login.secret)
-        for user, secret in (
-            (login.client_id, login.secret),
-            (quote(login.client_id, safe=""), quote(login.secret, safe="")),
-        ):
-            yield base64.b64encode(f"{user}:{secret}".encode()).decode()
+        yield from _sent_forms(login.client_id, login.secret)
     else:
+        yield login.secret
         yield from key_secrets(login.secret)
+
+
+def _sent_forms(client_id: str, client_secret: str) -> Iterator[str]:
+    yield client_secret
+    yield quote(client_secret, safe="")
+    yield quote_plus(client_secret)
+    for user, secret in (
+        (client_id, client_secret),
+        (quote(client_id, safe=""), quote(client_secret, safe="")),
+    ):
+        yield base64.b64encode(f"{user}:{secret}".encode()).decode()
 
 
 def key_secrets(key: str) -> list[str]:

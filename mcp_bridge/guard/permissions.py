@@ -16,12 +16,14 @@ _GLOB = frozenset("*?[")
 _NAMING = ("allow", "deny", "read_only", "destructive", "idempotent", "allow_destructive")
 
 
-def choose(tools: Sequence[Tool], options: ServerOptions, label: str) -> tuple[list[Tool], list[LeftOut]]:
+def choose(
+    tools: Sequence[Tool], options: ServerOptions, label: str, *, within: str = "toolbake."
+) -> tuple[list[Tool], list[LeftOut]]:
     """The tools to use, with the user's word in their annotations, and those left out with the reason.
 
-    Raises `SourceError` where an option names a tool that is not there.
+    `within`: where the options stand, for errors. Raises `SourceError` where an option names a tool that is not there.
     """
-    _require_known(tools, options, label)
+    _require_known(tools, options, label, within)
     kept: list[Tool] = []
     left_out: list[LeftOut] = []
     for tool in tools:
@@ -65,7 +67,7 @@ def _reason_against(tool: Tool, options: ServerOptions) -> str | None:
     return None
 
 
-def _require_known(tools: Sequence[Tool], options: ServerOptions, label: str) -> None:
+def _require_known(tools: Sequence[Tool], options: ServerOptions, label: str, within: str) -> None:
     names = [tool.name for tool in tools]
     for option in _NAMING:
         for pattern in getattr(options, option) or ():
@@ -73,9 +75,9 @@ def _require_known(tools: Sequence[Tool], options: ServerOptions, label: str) ->
                 continue
             if not _GLOB & set(pattern):
                 raise SourceError(
-                    f"{label}: toolbake.{option} names {pattern!r}, which is none of its tools: {', '.join(names)}"
+                    f"{label}: {within}{option} names {pattern!r}, which is none of its tools: {', '.join(names)}"
                 )
-            logger.warning("%s: toolbake.%s has %r, which fits none of its tools", label, option, pattern)
+            logger.warning("%s: %s%s has %r, which fits none of its tools", label, within, option, pattern)
     both = [name for name in names if is_named(name, options.read_only) and is_named(name, options.destructive)]
     if both:
         raise SourceError(

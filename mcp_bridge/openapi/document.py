@@ -25,6 +25,7 @@ from ..errors import SourceError
 from ..guard.naming import numbered
 from .references import NotFollowed, Place, References, load_file, load_url, origin, plain
 from .schemas import PREFIX, Schema, SchemaReader, closed, referred
+from .swagger import as_openapi_3
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +198,10 @@ class DocumentReader:
     def __init__(
         self, root: Any, address: Path | str | None, *, follow_urls: bool, fetch: Callable[[str], Any]
     ) -> None:
-        """`fetch`: returns the value of a URL. Raises `SourceError` where `root` is not OpenAPI 3.0 or 3.1."""
+        """`fetch`: returns the value of a URL. Raises `SourceError` where `root` is not OpenAPI 3.0 or 3.1, or Swagger
+        2.0, which is read as what it is in OpenAPI 3.0."""
+        if isinstance(root, Mapping) and str(root.get("swagger")) in ("2.0", "2"):
+            root = as_openapi_3(root, address if isinstance(address, str) else None)
         self._address = address
         self._references = References(root, address, follow_urls=follow_urls, fetch=fetch)
         self._place = self._references.root
@@ -283,7 +287,13 @@ class DocumentReader:
                 continue
             if not path.startswith("/"):
                 raise SourceError(f"{place / path}: a path must begin with '/'")
-            item, where = self._object(paths, path, place)
+            try:
+                item, where = self._object(paths, path, place)
+            except NotFollowed:
+                raise
+            except SourceError as error:
+                self._left_out[path] = str(error)
+                continue
             found += [(path, method, item, where) for method in get_args(Method) if method in item]
         names = _names([(_id_of(path, method, item), path, method) for path, method, item, _ in found])
         for name, (path, method, item, where) in zip(names, found, strict=True):
@@ -455,10 +465,7 @@ def _checked_version(root: Any, place: Place) -> str:
     if not isinstance(root, Mapping):
         raise SourceError(f"{place}: an OpenAPI document is an object, not a {type(root).__name__}")
     if "swagger" in root:
-        raise SourceError(
-            f"{place} is Swagger {root['swagger']!r:.20}, and only OpenAPI 3.0 and 3.1 are read; convert it first, for "
-            "example with npm: npx swagger2openapi --patch --outfile openapi.json swagger.json"
-        )
+        raise SourceError(f"{place} is Swagger {root['swagger']!r:.20}; read are Swagger 2.0 and OpenAPI 3.0 and 3.1")
     version = str(root.get("openapi", ""))
     if not re.fullmatch(r"3\.[01](\.\d+)?(-\w+)?", version):
         found = f"openapi is {root['openapi']!r}" if "openapi" in root else "it has no key 'openapi'"
@@ -501,7 +508,7 @@ def read_document(
     access: Access | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Document:
-    """Read an OpenAPI 3.0 or 3.1 document.
+    """Read an OpenAPI 3.0 or 3.1 document, or one of Swagger 2.0.
 
     `source`: a path or URL of JSON or YAML, or the document as a dict. References are followed inside the document and
     to files in its folder and below; to URLs only with `follow_urls`. `access` and `headers` are for a document behind

@@ -204,7 +204,7 @@ async def serve_tools(
     max_worlds: int = MAX_WORLDS,
     idle_s: float = IDLE_S,
     call_timeout_s: float = 30.0,
-    connect_timeout_s: float = 20.0,
+    connect_timeout_s: float = 120.0,
     handlers: Handlers | None = None,
     inject_faults: FaultInjection | None = None,
     ready: Callable[[Toolset | WorldSource, Sequence[LeftOut]], None] = lambda *_: None,

@@ -45,8 +45,10 @@ if TYPE_CHECKING:
 class CannotOpen(Exception):
     """A session did not come up. The message is complete and holds no secret."""
 
-    def __init__(self, message: str, *, died: bool) -> None:
+    def __init__(self, message: str, *, died: bool, wants_login: bool = False) -> None:
         super().__init__(message)
+        self.wants_login = wants_login
+        """True where the server refused a request that came without any login."""
         self.died = died
         """True where the server started and then ended, which a server of the older era may do."""
 
@@ -70,6 +72,11 @@ def cannot_open(transport: Transport, failure: BaseException | None, notes: Note
     fault = notes.faults.of(failure)
     if fault is not None and fault.kind == "login":
         return CannotOpen(f"{label}: {notes.redact(fault.message)}", died=False)
+    spec = transport.spec
+    if notes.http_status == 401 and isinstance(spec, HttpSpec) and spec.may_have_kept_login:
+        which = f"MCP_JSON --server {spec.name}" if spec.name else "URL"
+        told = f"log in with `toolbake login {which}`, or set the right `headers` or `auth` for it"
+        return CannotOpen(f"{label} refused us; {told}.{explained}", died=False, wants_login=True)
     if notes.http_status in {401, 403}:
         return CannotOpen(f"{label} refused us; set the right `headers` or `auth` for it.{explained}", died=False)
     told = notes.redact(fault.message if fault else f"{type(failure).__name__}: {failure}")
@@ -399,7 +406,19 @@ _NO_SUCH_POST = frozenset({400, 404, 405})
 
 
 async def open_session(transport: Transport, group: anyio.abc.TaskGroup) -> Session:
-    """A started session; all attempts share one time limit. Raises `CannotOpen`."""
+    """A started session; all attempts share one time limit. Raises `CannotOpen`.
+
+    A login that is kept for a server is used where the server asks for one.
+    """
+    try:
+        return await _open_session(transport, group)
+    except CannotOpen as refused:
+        if not (refused.wants_login and await transport.take_kept_login()):
+            raise
+    return await _open_session(transport, group)
+
+
+async def _open_session(transport: Transport, group: anyio.abc.TaskGroup) -> Session:
     spec = transport.spec
     async with transport.starts:
         deadline = anyio.current_time() + transport.connect_timeout_s

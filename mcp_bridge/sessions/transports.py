@@ -22,9 +22,10 @@ from mcp.client.stdio import get_default_environment, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import Implementation
 
-from ..access.auth import Login
+from ..access.auth import ClientLogin, Login
 from ..access.redaction import redacted
-from ..access.settings import environment_proxy
+from ..access.settings import UserLogin, environment_proxy
+from ..access.user_login import KeptLogin
 from ..control_tools import CONTROL_ENV
 from ..errors import SourceError
 from ..sources.environment import WORLD_DIR_PREFIX
@@ -90,13 +91,23 @@ _eras: dict[tuple[str, ...], Era] = {}
 """How to begin with the server of a command; found out once for each process of ours."""
 
 _CLIENT_INFO = Implementation(name="toolbake", version="1")
+_LONGEST_REACH_S = 20.0
+"""How long a connection to a host may take to come up; a server behind it may take longer to answer."""
 _MOST_STARTS = max(2, os.cpu_count() or 2)
 
 
 class Transport:
     """How to reach one server, again for each session. Holds what its sessions share."""
 
-    def __init__(self, spec: ServerSpec, *, connect_timeout_s: float, handlers: Handlers | None = None) -> None:
+    def __init__(
+        self,
+        spec: ServerSpec,
+        *,
+        connect_timeout_s: float,
+        handlers: Handlers | None = None,
+        login: Login | None = None,
+    ) -> None:
+        """`login`: in place of the one that the spec asks for, or that is kept for its server."""
         self.spec = spec
         self.secrets = lambda: spec.secrets
         """Asked each time, because tokens are learned while a session goes on."""
@@ -109,7 +120,7 @@ class Transport:
         # A start takes a core for a second: more at once would only run into the time limit.
         self.starts = anyio.CapacityLimiter(_MOST_STARTS)
         self._ssl: ssl.SSLContext | None = None
-        self._login: Login | None = None
+        self._login = login
         self._connections: Connections | None = None
 
     @property
@@ -182,6 +193,18 @@ class Transport:
             async with watched(client, notices):
                 yield Catalogue(client, spec.options, notices, answers, label=spec.label)
 
+    async def take_kept_login(self) -> bool:
+        """Use the login that `toolbake login` keeps for the server. Whether there is one that was not used before."""
+        spec = self.spec
+        if self._login is not None or not isinstance(spec, HttpSpec) or not spec.may_have_kept_login:
+            return False
+        settings = spec.access.login
+        kept = KeptLogin(spec.url, settings if isinstance(settings, UserLogin) else None, spec.learn)
+        if not await kept.load():
+            return False
+        self._login = kept
+        return True
+
     @contextlib.asynccontextmanager
     async def _http(self, spec: HttpSpec, era: Era, options: dict[str, Any], notes: Notes) -> AsyncIterator[Client]:
         if self._ssl is None:
@@ -189,18 +212,23 @@ class Transport:
             # cost of one shared connection pool grows with the sessions.
             self._ssl = spec.access.tls.context() if spec.access.tls else httpx2.create_ssl_context()
         if self._login is None and spec.access.login is not None:
-            self._login = Login(spec.access.login, spec.url, spec.learn)
+            if isinstance(spec.access.login, UserLogin):
+                await self.take_kept_login()
+            else:
+                self._login = ClientLogin(spec.access.login, spec.url, spec.learn)
         where = httpx2.URL(spec.url)
 
         async def note_status(response: httpx2.Response) -> None:
             # One status says little of a session that goes on: later ones come with their call.
-            if response.status_code >= 400 and not notes.is_open and _same_place(response.request.url, where):
+            # A server that asks for a login may refuse what the SDK tries after that in other ways.
+            is_news = response.status_code >= 400 and not notes.is_open and notes.http_status != 401
+            if is_news and _same_place(response.request.url, where):
                 notes.http_status = response.status_code
             if not notes.is_open:
                 notes.session_id = response.headers.get("mcp-session-id", notes.session_id)
 
         # No read limit here: a call's own time limit is the bridge's.
-        timeout = httpx2.Timeout(self.connect_timeout_s, read=None)
+        timeout = httpx2.Timeout(min(self.connect_timeout_s, _LONGEST_REACH_S), read=None)
         settings: dict[str, Any] = {
             "headers": dict(spec.headers),
             "timeout": timeout,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,11 @@ from .functions import FunctionSource
 from .identify import identify
 from .specs import FunctionSpec, OpenApiSpec, ServerSpec, Spec, WorldSourceSpec
 
+logger = logging.getLogger(__name__)
+
+_FIRST_LINE_S = 10.0
+"""After this time, and then each time that it has doubled, a line tells which sources are still starting."""
+
 FaultInjection = Callable[[Mapping[str, Any], str], Callable[[WorldSource], WorldSource]]
 """From `faults` of an entry and its label to what wraps the entry's source. Raises `SourceError` for others."""
 
@@ -28,7 +34,7 @@ async def connect(
     source: Any,
     *,
     call_timeout_s: float = 30.0,
-    connect_timeout_s: float = 20.0,
+    connect_timeout_s: float = 120.0,
     max_result_chars: int = 8000,
     handlers: Handlers | None = None,
     inject_faults: FaultInjection | None = None,
@@ -108,10 +114,16 @@ async def _open(
             # Kept, so that it comes out as it is and not in a group; the others are not waited for.
             faults.append(error)
             starting.cancel_scope.cancel()
+        finally:
+            del waiting[id(spec)]
 
-    async with anyio.create_task_group() as starting:
-        for spec in servers:
-            starting.start_soon(start, spec)
+    waiting = {id(spec): spec for spec in servers}
+    async with anyio.create_task_group() as telling:
+        telling.start_soon(_tell_of, waiting, connect_timeout_s)
+        async with anyio.create_task_group() as starting:
+            for spec in servers:
+                starting.start_soon(start, spec)
+        telling.cancel_scope.cancel()
     if faults:
         raise faults[0]
     if len(problems) > 1:
@@ -130,6 +142,21 @@ async def _open(
         elif function_part is not None and function_part not in parts:
             parts.append(function_part)
     return _distinct(parts)
+
+
+async def _tell_of(waiting: Mapping[int, ServerSpec | OpenApiSpec], connect_timeout_s: float) -> None:
+    """Log which sources have not answered yet, now and then, so that a download does not look like a fault."""
+    begin, pause = anyio.current_time(), _FIRST_LINE_S
+    while waiting:
+        await anyio.sleep(pause)
+        for spec in waiting.values():
+            logger.warning(
+                "waiting for %s to start: %.0f s of at most %g s. What npx, uvx or docker download first takes longer",
+                spec.label,
+                anyio.current_time() - begin,
+                spec.options.connect_timeout_s or connect_timeout_s,
+            )
+        pause = anyio.current_time() - begin
 
 
 async def _started(

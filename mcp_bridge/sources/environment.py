@@ -1,4 +1,7 @@
-"""Variables in the values of an `mcp.json`: `${NAME}` and `${NAME:-default}` are read from the environment."""
+"""Variables in the values of an `mcp.json`.
+
+`${NAME}`, `${env:NAME}` and `${NAME:-default}` are read from the environment.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 from ..access.redaction import is_secret_name
 from ..errors import SourceError
@@ -16,7 +21,9 @@ WORLD_DIR_PREFIX = "toolbake-world-"
 """How the names of these folders begin."""
 
 _BUILT_IN = {"TOOLBAKE_PYTHON": sys.executable}
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_PROMPT = re.compile(r"\$\{input:([^}]*)\}")
+"""What an editor asks its user for."""
 
 
 def expanded(
@@ -47,8 +54,30 @@ def expanded(
     done = {}
     for name, value in values.items():
         field = f"{key}.{name}" if key else name
+        if (asked := _PROMPT.search(value)) is not None:
+            raise SourceError(
+                f"{place}: {field} uses {asked[0]}, for which an editor asks its user; write ${{env:NAME}}, and "
+                "set that environment variable"
+            )
         done[name] = _VARIABLE.sub(lambda match, field=field: replace(match, field), value)  # type: ignore[misc]
     return done, tuple(secrets)
+
+
+def read_env_file(value: Any, place: str, folder: Path) -> dict[str, str]:
+    """The variables of `envFile`, a file of lines `NAME=value`. Raises `SourceError`, which shows no value."""
+    if not isinstance(value, str) or not value:
+        raise SourceError(f"{place}: envFile is a {type(value).__name__}; it must be the path of a file")
+    from dotenv import dotenv_values
+
+    given, _ = expanded({"envFile": value}, "", place)
+    path = folder / Path(given["envFile"]).expanduser()
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            found = dotenv_values(stream=file, interpolate=False)
+    except (OSError, UnicodeDecodeError) as error:
+        told = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        raise SourceError(f"{place}: envFile {str(path)!r} cannot be read: {told}") from None
+    return {name: text for name, text in found.items() if text is not None}
 
 
 def secret_variables(texts: Iterable[str]) -> tuple[str, ...]:

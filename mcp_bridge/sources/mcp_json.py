@@ -11,6 +11,10 @@ too. An entry with `openapi` is an API (`mcp_bridge.openapi.openapi_settings`). 
 
 Beside `headers`, an entry with `url` may have `auth`, `tls` and `proxy`: see `mcp_bridge.access.settings`.
 
+What other clients call otherwise is taken too: `servers` for `mcpServers`, `serverUrl` and `httpUrl` for `url`,
+`"type": "local"` for `stdio`, `${env:NAME}` for `${NAME}`, and `envFile`, a file of variables for `env`. Keys of theirs
+that do nothing here are warnings.
+
 `${NAME}` in `command`, `args`, `env`, `headers`, `url` and those three is replaced by the environment variable;
 `${NAME:-text}` has a default. `${TOOLBAKE_PYTHON}` is the Python that runs toolbake, unless the environment says other.
 In `command`, `args`, `env` and `cwd`, `${TOOLBAKE_WORLD_DIR}` is a fresh folder for each process of the server, so for
@@ -32,13 +36,13 @@ from typing import Any
 from ..access.redaction import shown_arguments, shown_text, url_secrets
 from ..access.settings import read_access
 from ..errors import SourceError
-from .environment import WORLD_DIR, expanded, secret_variables
+from .environment import WORLD_DIR, expanded, read_env_file, secret_variables
 from .server_options import ServerOptions, read_options
 from .specs import HttpSpec, OpenApiSpec, ServerSpec, StdioSpec, UrlTransport
 
 logger = logging.getLogger(__name__)
 
-_STDIO_KEYS = {"command", "args", "env", "cwd"}
+_STDIO_KEYS = {"command", "args", "env", "envFile", "cwd"}
 _HTTP_KEYS = {"url", "headers", "auth", "tls", "proxy"}
 _OPENAPI_KEYS = {
     "openapi", "base_url", "headers", "auth", "tags", "idempotency_header", "slashes_in_path", "follow_urls", "tls",
@@ -46,7 +50,17 @@ _OPENAPI_KEYS = {
 }  # fmt: skip
 _COMMON_KEYS = {"type", "transport", "toolbake", "disabled"}
 # Keys of desktop clients that concern their own windows and prompts, not how a server is reached.
-_FOREIGN_KEYS = {"alwaysAllow", "autoApprove", "description", "enabled", "icon", "name", "timeout", "tools"}
+_FOREIGN_KEYS = {"alwaysAllow", "autoApprove", "description", "enabled", "icon", "name", "timeout", "trust"}
+# Keys of theirs that do something there, and what does it here.
+_ELSEWHERE = {
+    "tools": '"toolbake": {"allow": [...]} chooses tools',
+    "includeTools": '"toolbake": {"allow": [...]} chooses tools',
+    "enabledTools": '"toolbake": {"allow": [...]} chooses tools',
+    "excludeTools": '"toolbake": {"deny": [...]} leaves tools out',
+    "disabledTools": '"toolbake": {"deny": [...]} leaves tools out',
+    "oauth": "`toolbake login` logs in, as a client that auth may name",
+}
+_SAME_KEYS = {"serverUrl": "url", "httpUrl": "url"}
 _HTTP_TYPES = {"http", "streamable-http", "streamableHttp", "streamable_http"}
 
 
@@ -79,20 +93,23 @@ def read_file(path: Path) -> list[ServerSpec | OpenApiSpec]:
 
 def read_config(config: Mapping[str, Any], *, where: str, folder: Path) -> list[ServerSpec | OpenApiSpec]:
     """The servers of a configuration already in memory. `folder` is where a relative `cwd` starts."""
-    servers = config.get("mcpServers")
+    if "mcpServers" in config and "servers" in config:
+        raise SourceError(f'{where} has both "mcpServers" and "servers"; put all servers into one of them')
+    key = "servers" if "servers" in config else "mcpServers"
+    servers = config.get(key)
     if not isinstance(servers, Mapping):
-        hint = ' It has "servers"; rename that key.' if "servers" in config else ""
         raise SourceError(
             f'{where} has no object "mcpServers"; it must look like '
-            f'{{"mcpServers": {{"name": {{"command": "...", "args": [...]}}}}}}.{hint}'
+            '{"mcpServers": {"name": {"command": "...", "args": [...]}}}'
         )
     if not servers:
-        raise SourceError(f'"mcpServers" in {where} is empty; add at least one server')
+        raise SourceError(f'"{key}" in {where} is empty; add at least one server')
     specs: list[ServerSpec | OpenApiSpec] = []
     for name, entry in servers.items():
         place = f"server {name!r} in {where}"
         if not isinstance(entry, Mapping):
             raise SourceError(f'{place} is {_shown(entry)}; it must be an object with "command", "url" or "openapi"')
+        entry = _in_our_words(entry, place)
         _refuse_unknown_keys(entry, place)
         if entry.get("disabled") is True:
             logger.warning('%s is left out: "disabled" is true', place)
@@ -124,15 +141,34 @@ def read_openapi_entry(name: str, entry: Mapping[str, Any], place: str, folder: 
     return read_entry(name, entry, place, folder, options)
 
 
+def _in_our_words(entry: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    """The entry with the keys and the type that other clients call otherwise."""
+    found = dict(entry)
+    for theirs, ours in _SAME_KEYS.items():
+        if theirs in found:
+            if ours in found:
+                raise SourceError(f"{place} has two addresses, {theirs!r} and another one; remove one of them")
+            found[ours] = found.pop(theirs)
+    if found.get("type") == "local":
+        found["type"] = "stdio"
+    return found
+
+
 def _refuse_unknown_keys(entry: Mapping[str, Any], place: str) -> None:
+    """Raises `SourceError` for what looks like a misspelled key of ours; warns of any other that does nothing here."""
     known = (_OPENAPI_KEYS if "openapi" in entry else _STDIO_KEYS | _HTTP_KEYS) | _COMMON_KEYS
     for key in entry:
-        if key not in known | _FOREIGN_KEYS:
+        if key in _ELSEWHERE and entry[key] not in (["*"], []):
+            logger.warning("%s: %r does nothing here; %s", place, key, _ELSEWHERE[key])
+        elif key not in known | _FOREIGN_KEYS | _ELSEWHERE.keys():
             near = difflib.get_close_matches(str(key), [*sorted(known), *ServerOptions.model_fields], n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             if near and near[0] in ServerOptions.model_fields:
                 value = shown_text(json.dumps(entry[key], default=repr)) if key == near[0] else "..."
                 hint = f' It belongs in the entry\'s object "toolbake": {{"{near[0]}": {value}}}.'
+            if not hint and {"command", "url", "openapi"} & entry.keys():
+                logger.warning("%s: %r does nothing here. Known: %s", place, key, ", ".join(sorted(known)))
+                continue
             raise SourceError(f"{place} has an unknown key {key!r}.{hint} Known: {', '.join(sorted(known))}")
 
 
@@ -190,6 +226,8 @@ def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, option
         {str(number): arg for number, arg in enumerate(args)}, "args", place, has_worlds=True
     )
     env, secrets = expanded(_strings(entry, "env", place), "env", place, has_worlds=True)
+    if "envFile" in entry:
+        env = {**read_env_file(entry["envFile"], place, folder), **env}
     cwd = entry.get("cwd")
     if cwd is not None:
         if not isinstance(cwd, str):

@@ -16,7 +16,7 @@ from ..access.redaction import (
     text_secrets,
 )
 from ..access.redaction import redacted as redacted
-from ..access.settings import Access
+from ..access.settings import Access, LoginSettings
 from ..world import WorldSource
 from .environment import WORLD_DIR
 from .server_options import ServerOptions
@@ -109,6 +109,13 @@ class HttpSpec:
     def label(self) -> str:
         shown = redacted(public_url(self.url), self.secrets)
         return f"{self.name} ({shown})" if self.name else shown
+
+    @property
+    def may_have_kept_login(self) -> bool:
+        """Whether the user gave nothing that the server takes in place of a login by `toolbake login`."""
+        in_url = "@" in self.url.partition("://")[2].partition("/")[0]
+        in_headers = any(header.lower() == "authorization" for header in self.headers)
+        return not (in_url or in_headers or isinstance(self.access.login, LoginSettings))
 
     def learn(self, secret: str) -> None:
         """From now on, `secret` is never shown: a token that was fetched."""

@@ -15,11 +15,13 @@ from typing import Any, Self
 
 from mcp_bridge.errors import SourceError
 from mcp_bridge.extras import require_extra
+from mcp_bridge.guard.permissions import choose
 from mcp_bridge.openapi.document import Document, Operation, read_document
 from mcp_bridge.openapi.requests import Unwritable, prepare
 from mcp_bridge.openapi.responses import Answer, to_result
 from mcp_bridge.openapi.tools import OF_OTHER_TAGS, OperationTool, ToolMaker, legal_name
 from mcp_bridge.records import LeftOut, Tool, ToolResult
+from mcp_bridge.sources.server_options import ServerOptions, read_options
 from mcp_bridge.toolsets.schema_checks import split_usable
 
 from ..changes import State
@@ -56,6 +58,7 @@ class Blueprint:
         name: str | None,
         rows: int,
         tags: Collection[str],
+        chosen: ServerOptions,
         follow_urls: bool,
     ) -> None:
         self.document = document if isinstance(document, Document) else read_document(document, follow_urls=follow_urls)
@@ -74,8 +77,9 @@ class Blueprint:
         made, left_out = self.maker.make(lambda _: None)
         usable, unusable = split_usable([one.tool for one in made], self.name)
         left_out += unusable
+        usable, denied = choose(usable, chosen, self.name, within="")
         if not usable:
-            reasons = "; ".join(dict.fromkeys(one.reason for one in left_out)) or "it has none"
+            reasons = "; ".join(dict.fromkeys(one.reason for one in [*left_out, *denied])) or "it has none"
             raise SourceError(f"{self.name}: no operation is left: {reasons}")
         names = {tool.name for tool in usable}
         self.tools: dict[str, OperationTool] = {one.tool.name: one for one in made if one.tool.name in names}
@@ -83,6 +87,7 @@ class Blueprint:
         if self.left_out:
             told = "; ".join(f"{one.tool} ({one.reason})" for one in self.left_out)
             logger.warning("%s: operations that cannot be used are left out: %s", self.name, told)
+        self.left_out += denied
         self._seeds = functools.lru_cache(maxsize=64)(self._made_seeds)
         # Resources are tried in a world of few rows, whatever the size of the user's.
         self.few_rows = Seeds(self.backend.tables, self.shapes, name=self.document.title, seed=0, rows=2)
@@ -117,12 +122,13 @@ _DIGEST = hashlib.sha256().digest_size
 class ApiTwin(Sandbox):
     """A stateful simulated backend of an API.
 
-    `document`: path or URL of an OpenAPI 3.0 or 3.1 document, or the document itself. `rows`: how many rows a
-    collection at the top begins with. `tags`: only operations with one of them; all by default. The scenario `empty`
-    begins without rows; in the scenario `signed_out`, which documents with security have, the caller has no credential.
-    `credentials`: the security schemes that the caller has otherwise, each with its scopes (None: all of them); all
-    schemes by default. What is asked for without a credential is refused with 401, without its scope with 403. What was
-    inferred, and what could not be, is in `report()`.
+    `document`: path or URL of an OpenAPI 3.0 or 3.1 or Swagger 2.0 document, or the document itself. `rows`: how many
+    rows a collection at the top begins with. `tags`: only operations with one of them; all by default. `allow`, `deny`
+    and `only_read_only` choose among the tools by name, as for the live API: names may hold `*` and `?`. The scenario
+    `empty` begins without rows; in the scenario `signed_out`, which documents with security have, the caller has no
+    credential. `credentials`: the security schemes that the caller has otherwise, each with its scopes (None: all of
+    them); all schemes by default. What is asked for without a credential is refused with 401, without its scope with
+    403. What was inferred, and what could not be, is in `report()`.
 
     Raises `SourceError` where the document cannot be read.
     """
@@ -138,13 +144,18 @@ class ApiTwin(Sandbox):
         rows: int = 8,
         name: str | None = None,
         tags: Collection[str] = (),
+        allow: Sequence[str] | None = None,
+        deny: Sequence[str] = (),
+        only_read_only: bool = False,
         credentials: Mapping[str, Collection[str] | None] | None = None,
         follow_urls: bool = False,
     ) -> None:
         require_extra("twins", "ApiTwin", SourceError)
         if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= 1_000_000:
             raise SourceError(f"rows is {rows!r}; it must be a whole number from 1 to 1000000")
-        self.blueprint = Blueprint(document, name=name, rows=rows, tags=tags, follow_urls=follow_urls)
+        given = {"allow": allow, "deny": deny, "only_read_only": only_read_only}
+        chosen = read_options({key: one for key, one in given.items() if one is not None}, "ApiTwin")
+        self.blueprint = Blueprint(document, name=name, rows=rows, tags=tags, chosen=chosen, follow_urls=follow_urls)
         self.name = self.blueprint.name
         if asks_for_credentials(self.blueprint.document):
             self.scenarios = (*type(self).scenarios, SIGNED_OUT)

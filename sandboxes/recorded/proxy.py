@@ -298,7 +298,7 @@ async def serve_recorder(
     server: str | None = None,
     secrets: tuple[str, ...] = (),
     scrub: tuple[str, ...] = (),
-    connect_timeout_s: float = 60.0,
+    connect_timeout_s: float = 120.0,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Serve the recorder over standard input and output, or with `port` at `http://127.0.0.1:PORT/mcp`, until the

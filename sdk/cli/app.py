@@ -12,6 +12,7 @@ from .commands.doctor import doctor
 from .commands.evaluate import evaluate, report
 from .commands.init import init
 from .commands.judge import check
+from .commands.login import login
 from .commands.quickstart import quickstart
 from .commands.recording import divergence, record, replay
 from .commands.rollout import rollout
@@ -47,12 +48,13 @@ def toolbake(
     """Turn your own tools into a model's skills: MCP servers in, a tuned and served open-weight model out.
 
     Start with `toolbake quickstart`: it trains a small model on a simulated helpdesk, with nothing to download. Then
-    begin a project around your own tools (`init`), check that all is ready (`doctor`), look at the tools (`tools`),
-    watch a model use them once (`rollout`), measure it on your tasks (`evaluate`),
-    train it (`train`), read what it did (`view`) and put it to use (`serve`). Where there are no tasks yet, make some
-    (`synthesize`), or write requests with the calls that solve them (`solve`). Where the real tools may not be called
-    so often, make a twin of them from a recording (`record`), serve it (`replay`) and see how near it is
-    (`divergence`). `serve-tools` gives tools to other MCP clients; `verify` recomputes what a run's rewards rest on.
+    begin a project around your own tools (`init`), check that all is ready (`doctor`), log in with servers that ask
+    for it (`login`), look at the tools (`tools`), watch a model use them once (`rollout`), measure it on your tasks
+    (`evaluate`), train it (`train`), read what it did (`view`) and put it to use (`serve`). Where there are no
+    tasks yet, make some (`synthesize`), or write requests with the calls that solve them (`solve`). Where the real
+    tools may not be called so often, make a twin of them from a recording (`record`), serve it (`replay`) and see
+    how near it is (`divergence`). `serve-tools` gives tools to other MCP clients; `verify` recomputes what a run's
+    rewards rest on.
     Each command explains itself with -h.
 
     Results go to stdout and progress to stderr. Exit codes: 0 done, 1 an error, 2 a mistyped command, 130 Ctrl-C.
@@ -71,6 +73,7 @@ for _command in (
     quickstart,
     init,
     doctor,
+    login,
     train,
     evaluate,
     report,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import logging
 import os
 import sys
 import warnings
@@ -76,6 +77,8 @@ def quiet_libraries() -> None:
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})(\.|$)")
+    # A login that fails is an error of ours; the SDK logs it too, with its traceback.
+    logging.getLogger("mcp.client.auth.oauth2").setLevel(logging.CRITICAL)
 
 
 def quiet_bars() -> None:

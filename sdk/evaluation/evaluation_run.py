@@ -53,7 +53,7 @@ async def evaluate_async(
     output_dir: str | Path | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     handlers: Handlers | None = None,
-    connect_timeout_s: float = 20.0,
+    connect_timeout_s: float = 120.0,
     concurrency: int = 64,
     temperature: float = 0.0,
     seed: int = 0,
@@ -229,7 +229,7 @@ async def rollout_async(
     verifier: VerifierLike | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     handlers: Handlers | None = None,
-    connect_timeout_s: float = 20.0,
+    connect_timeout_s: float = 120.0,
     temperature: float = 0.0,
     seed: int = 0,
 ) -> Rollout:

@@ -249,7 +249,7 @@ async def probe_async(
     threshold: float = 1.0,
     limits: Limits | Mapping[str, Any] | None = None,
     handlers: Handlers | None = None,
-    connect_timeout_s: float = 20.0,
+    connect_timeout_s: float = 120.0,
     concurrency: int = 16,
     progress: Progress | None = None,
 ) -> ProbeReport:

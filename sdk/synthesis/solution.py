@@ -47,7 +47,7 @@ async def solve_async(
     reply: str | None = None,
     tags: Mapping[str, str] | None = None,
     family: str = "",
-    connect_timeout_s: float = 20.0,
+    connect_timeout_s: float = 120.0,
 ) -> Task:
     """Play the calls that solve a task in a fresh world, and return the whole `Task`: its answer, the changes of the
     world, the calls and a demonstration, all as they really were.
@@ -69,7 +69,7 @@ async def solve_async(
 
 
 async def solve_file_async(
-    tools: Any, file: str | Path, *, connect_timeout_s: float = 20.0, progress: Progress | None = None
+    tools: Any, file: str | Path, *, connect_timeout_s: float = 120.0, progress: Progress | None = None
 ) -> list[Task]:
     """Solve every task of a file, whose rows have `calls` beside the fields of a task, and maybe `answer` and `reply`.
 

@@ -143,7 +143,7 @@ async def synthesize_async(
     difficulty: tuple[float, float] | None = None,
     min_realism: float = 0.6,
     limits: Limits | Mapping[str, Any] | None = None,
-    connect_timeout_s: float = 20.0,
+    connect_timeout_s: float = 120.0,
     concurrency: int = 8,
     seed: int = 0,
     progress: Progress | None = None,

@@ -204,7 +204,7 @@ async def check_tasks_async(
     prompts: Any,
     *,
     verifier: VerifierLike | None = None,
-    connect_timeout_s: float = 20.0,
+    connect_timeout_s: float = 120.0,
     concurrency: int = 8,
     progress: Progress | None = None,
 ) -> CheckedTasks:

@@ -81,7 +81,7 @@ async def train_async(
     config: Any = None,
     *,
     handlers: Handlers | None = None,
-    connect_timeout_s: float = 20.0,
+    connect_timeout_s: float = 120.0,
     progress: Progress | None = None,
 ) -> TrainResult:
     """Train a model to use the tools, and measure it on held-out tasks before, between and after.

@@ -53,6 +53,20 @@ async def test_each_world_has_the_lifespan_of_a_server_that_has_one() -> None:
 
 
 @pytest.mark.virtual_clock
+async def test_a_server_that_takes_a_while_to_start_is_waited_for_and_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def slowly(context: Any, params: Any) -> types.ListToolsResult:
+        await anyio.sleep(75)
+        return await list_tools(context, params)
+
+    async with mcp_bridge.connect([quick_server(on_list_tools=slowly), quick_server()]) as toolset:
+        assert len(toolset.tools) == 2
+    told = [one.getMessage() for one in caplog.records if "waiting for" in one.getMessage()]
+    assert [one.partition(". ")[0] for one in told] == [
+        f"waiting for {toolset.servers[0].label} to start: {seconds} s of at most 120 s" for seconds in (10, 20, 40)
+    ]
+
+
+@pytest.mark.virtual_clock
 async def test_opening_a_world_of_a_server_that_hangs_ends_at_the_limit() -> None:
     hangs = False
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,9 @@ def test_a_list_of_urls_and_json_files_is_a_list_of_sources(tmp_path: Path) -> N
         ({"command": "a", "toolbake": {"isolation": "none"}}, "choices are 'process', 'session', 'shared'"),
         ({"command": "a", "toolbake": {"isolate": "process"}}, "unknown key 'isolate'. Did you mean 'isolation'"),
         ({"command": "a", "disabled": True}, "is disabled"),
+        ({"command": "a", "envFile": "missing.env"}, r"envFile '.*missing\.env' cannot be read: No such file"),
+        ({"command": "a", "env": {"KEY": "${input:key}"}}, r"env.KEY uses \$\{input:key\}, .* write \$\{env:NAME\}"),
+        ({"serverUrl": "http://a", "url": "http://a"}, "has two addresses, 'serverUrl' and another one"),
         ("python server.py", 'it must be an object with "command", "url" or "openapi"'),
     ],
 )
@@ -86,6 +90,44 @@ async def test_a_wrong_entry_is_named_with_its_place_and_the_fix(entry: Any, mes
         async with mcp_bridge.connect(servers(orders=entry)):
             pass
     assert "the dict" in str(raised.value)
+
+
+def test_configurations_of_other_clients_are_read_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("STOCK_TOKEN", "the-token-of-the-stock")
+    (tmp_path / ".env").write_text("# of the editor\nexport API_KEY='the key=1 '\nMODE=from the file\n\nEMPTY=\n")
+    entries = {
+        "editor": {
+            "type": "stdio",
+            "command": "a",
+            "envFile": ".env",
+            "env": {"MODE": "own", "T": "${env:STOCK_TOKEN}"},
+        },
+        "agent": {"type": "local", "command": "b", "args": [], "tools": ["*"], "trust": True},
+        "first": {"serverUrl": "https://first.example/mcp", "headers": {"Authorization": "Bearer ${env:STOCK_TOKEN}"}},
+        "second": {"httpUrl": "https://second.example/mcp", "includeTools": ["get"], "oauth": {"clientId": "c"}},
+        "third": {"type": "http", "url": "https://third.example/mcp", "gallery": "x"},
+    }
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"inputs": [], "servers": entries}))
+    editor, agent, first, second, third = identify(file)
+    assert isinstance(editor, StdioSpec)
+    assert editor.env == {"API_KEY": "the key=1 ", "MODE": "own", "EMPTY": "", "T": "the-token-of-the-stock"}
+    assert {"the key=1 ", "the-token-of-the-stock"} <= set(editor.credentials)
+    assert isinstance(agent, StdioSpec)
+    assert isinstance(first, HttpSpec)
+    assert first.headers == {"Authorization": "Bearer the-token-of-the-stock"}
+    assert [one.url for one in (first, second, third)] == [
+        f"https://{n}.example/mcp" for n in ("first", "second", "third")
+    ]
+    told = [record.getMessage() for record in caplog.records]
+    assert [re.findall(r"server '(\w+)'.*: '(\w+)' does nothing here", one)[0] for one in told] == [
+        ("second", "includeTools"),
+        ("second", "oauth"),
+        ("third", "gallery"),
+    ]
+    assert '"toolbake": {"allow": [...]} chooses tools' in told[0]
 
 
 async def test_malformed_json_is_told_with_line_and_column(tmp_path: Path) -> None:
@@ -101,7 +143,8 @@ async def test_malformed_json_is_told_with_line_and_column(tmp_path: Path) -> No
     [
         ("[]", "holds a list"),
         ("{}", 'has no object "mcpServers"'),
-        ('{"servers": {}}', 'It has "servers"; rename that key'),
+        ('{"servers": {}}', '"servers" in .* is empty; add at least one server'),
+        ('{"servers": {}, "mcpServers": {}}', 'has both "mcpServers" and "servers"'),
         ('{"mcpServers": {}}', "is empty; add at least one server"),
         ("", "is not valid JSON"),
         ("\x00", "is not valid JSON"),

@@ -22,6 +22,7 @@ COMMANDS = {
     "train",
     "evaluate",
     "judge",
+    "login",
     "report",
     "rollout",
     "serve",

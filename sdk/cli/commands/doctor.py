@@ -37,7 +37,7 @@ def doctor(
     verifier: VerifierOfRun = None,
     model: LocalModel = None,
     handlers: HandlersName = None,
-    connect_timeout: ConnectTimeout = 20.0,
+    connect_timeout: ConnectTimeout = 120.0,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,

@@ -238,7 +238,7 @@ def evaluate(
     output_dir: OutputDir = None,
     limit: LimitSettings = None,
     handlers: HandlersName = None,
-    connect_timeout: ConnectTimeout = 20.0,
+    connect_timeout: ConnectTimeout = 120.0,
     concurrency: Annotated[
         int,
         typer.Option("--concurrency", min=1, rich_help_panel=SAMPLING_PANEL, help="Conversations in flight at once."),

@@ -183,7 +183,7 @@ def record(
     http: Port = None,
     server: ServerName = None,
     scrub: Scrub = None,
-    connect_timeout: ConnectTimeout = 60.0,
+    connect_timeout: ConnectTimeout = 120.0,
     debug: Debug = False,
 ) -> None:
     """Record a real MCP server while any MCP client uses it.
@@ -293,7 +293,7 @@ def divergence(
     keep_ids: KeepIds = False,
     at_least: AtLeast = None,
     json_file: JsonFile = None,
-    connect_timeout: ConnectTimeout = 20.0,
+    connect_timeout: ConnectTimeout = 120.0,
     debug: Debug = False,
 ) -> None:
     """Replay recorded real sessions against a twin, and report tool by tool how often it answers the same.

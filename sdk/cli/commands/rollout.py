@@ -59,7 +59,7 @@ def rollout(
     api_key_env: EndpointKey = None,
     limit: LimitSettings = None,
     handlers: HandlersName = None,
-    connect_timeout: ConnectTimeout = 20.0,
+    connect_timeout: ConnectTimeout = 120.0,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
     as_json: AsJson = False,

@@ -38,7 +38,7 @@ def serve_tools(
     max_worlds: MaxWorlds = 1000,
     idle_s: IdleSeconds = 1800.0,
     handlers: HandlersName = None,
-    connect_timeout: ConnectTimeout = 20.0,
+    connect_timeout: ConnectTimeout = 120.0,
     debug: Debug = False,
 ) -> None:
     """Serve tools of any kind as one MCP server, for any MCP client.

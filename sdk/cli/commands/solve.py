@@ -21,7 +21,7 @@ def solve(
     ],
     to: Annotated[Path, typer.Option("--to", help="Where the whole tasks go: a new .jsonl file.", metavar="FILE")],
     command: Command = None,
-    connect_timeout: ConnectTimeout = 20.0,
+    connect_timeout: ConnectTimeout = 120.0,
     debug: Debug = False,
 ) -> None:
     """Make whole tasks from requests and the calls that solve them.

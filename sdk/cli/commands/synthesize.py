@@ -187,7 +187,7 @@ def synthesize(
     min_realism: Realism = 0.6,
     limit: LimitSettings = None,
     seed: Seed = 0,
-    connect_timeout: ConnectTimeout = 20.0,
+    connect_timeout: ConnectTimeout = 120.0,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,

@@ -27,7 +27,7 @@ def tools(
     command: Command = None,
     model: LocalModel = None,
     handlers: HandlersName = None,
-    connect_timeout: ConnectTimeout = 20.0,
+    connect_timeout: ConnectTimeout = 120.0,
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -103,7 +103,7 @@ class Listing:
     """What each rollout gets of each source."""
 
 
-def listing_of(source: Any, handlers: Handlers | None = None, connect_timeout_s: float = 20.0) -> Listing:
+def listing_of(source: Any, handlers: Handlers | None = None, connect_timeout_s: float = 120.0) -> Listing:
     """Connect, look, and leave. `handlers`: as in training; some servers offer more tools to clients that they can ask.
 
     Raises `mcp_bridge.SourceError`.

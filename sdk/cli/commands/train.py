@@ -85,7 +85,7 @@ def train(
         ),
     ] = False,
     handlers: HandlersName = None,
-    connect_timeout: ConnectTimeout = 20.0,
+    connect_timeout: ConnectTimeout = 120.0,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,

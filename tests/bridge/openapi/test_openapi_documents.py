@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from mcp_bridge import SourceError, connect
+from mcp_bridge import SourceError
 from mcp_bridge.openapi.document import Document, read_document
 
 
@@ -225,7 +225,6 @@ def test_an_anchor_is_found() -> None:
     [
         ([], r"an object, not a list"),
         ({"mcpServers": {}}, r"not an OpenAPI 3.0 or 3.1 document.*no key 'openapi'"),
-        ({"swagger": "2.0"}, r"Swagger '2\.0', and only.*npx swagger2openapi --patch --outfile openapi\.json"),
         ({"openapi": "3.2.0"}, r"'3\.2\.0'"),
         (document({"orders": {}}), r"#/paths/orders: a path must begin"),
         (document({"/a": {"get": []}}), r"#/paths/~1a/get: must be an object"),
@@ -340,14 +339,7 @@ def test_a_schema_that_stands_alone_judges_as_the_whole_document_does(schemas: d
     assert Draft202012Validator(alone).is_valid(value) == expected
 
 
-@pytest.mark.parametrize("name", ["swagger.json", "swagger.yaml", ""])
-async def test_swagger_is_refused_with_the_way_to_openapi_wherever_it_comes_from(name: str, tmp_path: Path) -> None:
-    document = {"swagger": "2.0", "info": {"title": "Old", "version": "1"}, "paths": {}}
-    path = tmp_path / name
-    source: Any = document
-    if name:
-        path.write_text(json.dumps(document))
-        source = str(path)
-    with pytest.raises(SourceError, match="npx swagger2openapi"):
-        async with connect(source):
-            pass
+def test_a_path_behind_a_broken_reference_costs_itself_alone() -> None:
+    made = read_document(document({"/a": {"get": {"operationId": "a", "responses": OK}}, "/b": {"$ref": "#/nowhere"}}))
+    assert [one.operation_id for one in made.operations] == ["a"]
+    assert made.left_out == {"/b": "#/paths/~1b: $ref '#/nowhere' leads nowhere; there is nothing at #/nowhere"}

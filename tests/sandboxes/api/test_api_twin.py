@@ -432,3 +432,39 @@ def test_names_of_linked_data_come_back_as_they_were_sent() -> None:
     made = twin.call_now("create", sent)
     assert made.structured == {"id": 7, "meta": sent["meta"], "@type": "Note", "@link": "c"}
     assert twin.call_now("read", {"id": 7}).structured == made.structured
+
+
+def test_tools_are_chosen_by_name_as_those_of_the_live_api() -> None:
+    everything = [tool.name for tool in ApiTwin(SHOP).tools]
+    few = ApiTwin(SHOP, allow=["list*", "getBook"], deny=["*Orders"])
+    names = [tool.name for tool in few.tools]
+    chosen = [name for name in everything if name == "getBook" or name.startswith("list")]
+    assert names == [name for name in chosen if not name.endswith("Orders")]
+    assert 1 < len(names) < len(chosen)
+    assert {one.tool for one in few.left_out} == set(everything) - set(names)
+    assert all(tool.annotations.read_only for tool in ApiTwin(SHOP, only_read_only=True).tools)
+    with pytest.raises(SourceError, match="allow names 'getBok', which is none of its tools"):
+        ApiTwin(SHOP, allow=["getBok"])
+    with pytest.raises(SourceError, match="no operation is left: deny has"):
+        ApiTwin(SHOP, deny=["*"])
+
+
+def test_the_twin_of_a_swagger_document_keeps_what_it_was_given() -> None:
+    pet = {"type": "object", "properties": {"id": {"type": "string", "readOnly": True}, "name": {"type": "string"}}}
+    answer = {"description": "a pet", "schema": {"$ref": "#/definitions/Pet"}}
+    one = [{"name": "id", "in": "path", "required": True, "type": "string"}]
+    body = [{"name": "pet", "in": "body", "required": True, "schema": {"$ref": "#/definitions/Pet"}}]
+    twin = ApiTwin(
+        {
+            "swagger": "2.0",
+            "info": {"title": "Pets", "version": "1"},
+            "host": "pets.example",
+            "definitions": {"Pet": {**pet, "required": ["name"]}},
+            "paths": {
+                "/pets": {"post": {"operationId": "addPet", "parameters": body, "responses": {"201": answer}}},
+                "/pets/{id}": {"get": {"operationId": "getPet", "parameters": one, "responses": {"200": answer}}},
+            },
+        }
+    )
+    made = ok(twin, "addPet", name="Rex")
+    assert ok(twin, "getPet", id=made["id"]) == made

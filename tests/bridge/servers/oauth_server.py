@@ -1,0 +1,77 @@
+"""An MCP server of FastMCP's that users log in with, and the authorization server that gives its tokens, as one.
+
+    oauth_server.py PORT KIND
+
+KIND is what is wrong with it: `state` (the browser comes back with another state), `issuer` (it comes back from another
+issuer), `rejecting` (refresh tokens are refused) or empty.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from typing import Any
+
+import uvicorn
+from fastmcp import FastMCP
+from fastmcp.server.auth.auth import ClientRegistrationOptions
+from fastmcp.server.auth.providers.in_memory import InMemoryOAuthProvider
+from mcp.server.auth.provider import TokenError
+
+
+class Authority(InMemoryOAuthProvider):
+    """Counts what it was asked."""
+
+    def __init__(self, origin: str, kind: str) -> None:
+        super().__init__(base_url=origin, client_registration_options=ClientRegistrationOptions(enabled=True))
+        self.kind = kind
+        self.refreshed = 0
+
+    async def authorize(self, client: Any, params: Any) -> str:
+        if self.kind == "state":
+            params = params.model_copy(update={"state": "of-somebody-else"})
+        redirect = await super().authorize(client, params)
+        return f"{redirect}&iss=https://other.example" if self.kind == "issuer" else redirect
+
+    async def exchange_refresh_token(self, client: Any, refresh_token: Any, scopes: Any) -> Any:
+        if self.kind == "rejecting":
+            raise TokenError("invalid_grant", "ended")
+        self.refreshed += 1
+        return await super().exchange_refresh_token(client, refresh_token, scopes)
+
+
+def app(origin: str, kind: str) -> Any:
+    authority = Authority(origin, kind)
+    server = FastMCP("accounts", auth=authority)
+
+    @server.tool
+    def echo(text: str) -> str:
+        """Say it again."""
+        return text
+
+    @server.tool
+    def end_tokens() -> str:
+        """From the next request on, no access token is valid."""
+        authority.access_tokens.clear()
+        return "ended"
+
+    @server.tool
+    def asked() -> str:
+        """How many clients registered and how many tokens were refreshed."""
+        return json.dumps({"clients": len(authority.clients), "refreshed": authority.refreshed})
+
+    @server.tool
+    def leak() -> str:
+        """The tokens that are valid."""
+        return " ".join([*authority.access_tokens, *authority.refresh_tokens])
+
+    return server.http_app()
+
+
+if __name__ == "__main__":
+    port = int(sys.argv[1])
+    config = uvicorn.Config(app(f"http://127.0.0.1:{port}", sys.argv[2]), log_level="critical", lifespan="on")
+    with socket.create_server(("127.0.0.1", port), backlog=256) as listening:
+        print("listening", file=sys.stderr, flush=True)
+        uvicorn.Server(config).run(sockets=[listening])

@@ -99,6 +99,11 @@ class SaidBySource:
         return bool(getattr(self.source, "can_fork", False))
 
     @property
+    def lenient_arguments(self) -> bool:
+        """Whether something real checks the arguments, or did, which often takes more than its schemas say."""
+        return bool(getattr(self.source, "lenient_arguments", False))
+
+    @property
     def world_kind(self) -> WorldKind | None:
         """What each rollout gets, where the source says it."""
         return getattr(self.source, "world_kind", None)

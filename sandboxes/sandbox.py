@@ -51,6 +51,8 @@ class Sandbox(ABC):
     simulated = True
     """Calls change nothing outside the sandbox, so that training may call its destructive tools."""
     can_fork = True
+    lenient_arguments = False
+    """Whether arguments that real servers often take may differ from the schemas; see `ArgumentChecker`."""
     _first: tuple[int, str] = (0, "default")
     """Seed and scenario that the sandbox was made with."""
 
@@ -59,7 +61,8 @@ class Sandbox(ABC):
             ArgumentChecker,  # a tenth of a second: not when the module is imported
         )
 
-        self._checker = ArgumentChecker(self.tools)
+        lenient = [tool.name for tool in self.tools] if self.lenient_arguments else []
+        self._checker = ArgumentChecker(self.tools, lenient=lenient)
 
     @property
     @abstractmethod

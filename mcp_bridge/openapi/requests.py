@@ -319,9 +319,9 @@ def prepare(
     cookies: dict[str, str] = {}
     names = {one.name for one in plan.parameters.values() if one.location == "query"} | set(reserved)
     for argument, parameter in plan.parameters.items():
-        if argument not in arguments:
+        if argument not in arguments and not _has_default_in_path(parameter):
             continue
-        value = arguments[argument]
+        value = arguments[argument] if argument in arguments else parameter.schema["default"]  # type: ignore[index]
         if parameter.location == "path":
             path = path.replace(f"{{{parameter.name}}}", path_text(parameter, value, slashes=slashes))
         elif parameter.location == "query":
@@ -341,6 +341,11 @@ def prepare(
     # The document's own part of a path may hold letters that a URL does not.
     encoded = quote(checked_path(path), safe="/%:@!$&'()*+,;=~")
     return Prepared(operation.method.upper(), encoded, "&".join(query), headers, cookies, body, value)
+
+
+def _has_default_in_path(parameter: Parameter) -> bool:
+    """Whether it has a default that must be written, since there is no path without it."""
+    return parameter.location == "path" and isinstance(parameter.schema, dict) and "default" in parameter.schema
 
 
 def _refuse_taken(parameter: Parameter, value: Any, names: Collection[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections import Counter
@@ -10,6 +11,7 @@ from typing import Any
 
 from ..errors import SourceError
 from ..guard.naming import numbered
+from ..toolsets.contradictions import satisfiable
 from ..toolsets.schema_checks import MANY, NAMED, ONE, replaced
 from .references import NotFollowed, Place, References
 
@@ -84,6 +86,7 @@ class SchemaReader:
         _examples(schema, node)
         _exclusive(schema, place)
         _type(schema, place)
+        schema = satisfiable(schema, functools.partial(_warn_of_contradiction, place))
         return _nullable(schema) if node.get("nullable") is True else schema
 
     def _keyword(self, schema: Schema, key: str, value: Any, place: Place) -> None:
@@ -124,6 +127,10 @@ class SchemaReader:
         stem = where.document.rpartition("/")[2].partition(".")[0] or "schema"
         base = re.sub(r"[^A-Za-z0-9._-]+", "_", "_".join(steps[-3:]) or stem).strip("_") or "schema"
         return numbered(base, set(self._names.values()))
+
+
+def _warn_of_contradiction(place: Place, which: str) -> None:
+    logger.warning("%s: nothing satisfies %s; it is not enforced", place, which)
 
 
 def _examples(schema: Schema, node: Mapping[str, Any]) -> None:

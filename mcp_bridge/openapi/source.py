@@ -57,6 +57,8 @@ class OpenApiSource:
         self._warn(made)
         self._caller = Caller(spec, self._base, self._credentials, self._maker)
 
+    lenient_arguments = True
+
     @property
     def world_kind(self) -> WorldKind:
         only_reads = all(tool.annotations.read_only for tool in self.tools)

@@ -102,7 +102,7 @@ class ReadingTools:
             raise
 
     async def _list_resources(self, arguments: dict[str, Any], meta: Any) -> str:
-        cursor = arguments.get("cursor")
+        cursor = _optional_text(arguments.get("cursor"))
         page = await self._client.list_resources(cursor=cursor, meta=meta, cache_mode="bypass")
         lines = [_line(one.uri, one, one.mime_type) for one in page.resources]
         if cursor is None:
@@ -129,17 +129,30 @@ class ReadingTools:
         return lines
 
     async def _read_resource(self, arguments: dict[str, Any], meta: Any) -> str:
-        answer = await self._client.read_resource(arguments["uri"], meta=meta, cache_mode="bypass")
+        answer = await self._client.read_resource(_text(arguments["uri"]), meta=meta, cache_mode="bypass")
         return "\n".join(resource_text(one) for one in answer.contents)
 
     async def _list_prompts(self, arguments: dict[str, Any], meta: Any) -> str:
-        page = await self._client.list_prompts(cursor=arguments.get("cursor"), meta=meta, cache_mode="bypass")
+        cursor = _optional_text(arguments.get("cursor"))
+        page = await self._client.list_prompts(cursor=cursor, meta=meta, cache_mode="bypass")
         lines = [f"{_signature(one)}{_about(one)}" for one in page.prompts]
         return "\n".join([*lines, *_more(page.next_cursor)]) or "There are no prompts."
 
     async def _get_prompt(self, arguments: dict[str, Any], meta: Any) -> str:
-        answer = await self._client.get_prompt(arguments["name"], arguments.get("arguments"), meta=meta)
+        given = arguments.get("arguments")
+        given = json.loads(given) if isinstance(given, str) else given or {}
+        texts = {name: _text(value) for name, value in given.items()}
+        answer = await self._client.get_prompt(_text(arguments["name"]), texts or None, meta=meta)
         return "\n".join(f"{one.role}: {text_of([one.content], reader=self.reader)}" for one in answer.messages)
+
+
+def _text(value: Any) -> str:
+    """What is asked for in a request. Arguments may have other types than the schemas say; see `ArgumentChecker`."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _optional_text(value: Any) -> str | None:
+    return None if value is None else _text(value)
 
 
 def _line(uri: str, one: Any, kind: str | None) -> str:

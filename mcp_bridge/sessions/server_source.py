@@ -179,6 +179,11 @@ class ServerSource:
         return FORK_WORLD in self.control and self.is_shared
 
     @property
+    def lenient_arguments(self) -> bool:
+        """Simulated backends, which have control tools, keep to their schemas."""
+        return not self.control
+
+    @property
     def world_kind(self) -> WorldKind:
         """What each rollout gets."""
         if self.control:

@@ -85,6 +85,10 @@ class ServerOptions(BaseModel):
     only_read_only: StrictBool = False
     """Use only tools that are read-only, by annotation or because `read_only` names them."""
 
+    arguments: Literal["lenient", "strict"] | None = None
+    """Whether arguments that are likely to be converted there are passed on (`lenient`) or must be valid by the schema
+    (`strict`); lenient for live servers and APIs, strict for servers with control tools where None."""
+
     read_only: ToolNames = ()
     """Tools that change nothing, whatever the server says of them."""
     destructive: ToolNames = ()

@@ -67,6 +67,12 @@ class Part(SaidBySource):
         """Whether calls change nothing outside their world. Only sources that say so (`simulated`) count."""
         return bool(getattr(self.source, "simulated", False))
 
+    @property
+    def is_lenient(self) -> bool:
+        """Whether arguments are passed on that the schemas do not allow and the source is likely to take."""
+        asked = self.options.arguments
+        return self.lenient_arguments if asked is None else asked == "lenient"
+
 
 @dataclass(frozen=True)
 class Offer:
@@ -154,7 +160,8 @@ class Toolset:
         """Take over what the sources offer now. Worlds that are open keep what they began with."""
         revisions, offers = self._sources_revisions(), offers_of(self._parts)
         tools = [tool for offer in offers for tool in offer.tools]
-        checker = ArgumentChecker(tools)
+        lenient = [tool.name for offer in offers if offer.part.is_lenient for tool in offer.tools]
+        checker = ArgumentChecker(tools, lenient=lenient)
         if self._allowed_in_training is not None:
             refuse_in_training(_live_destructive(offers), self._allowed_in_training)
         # Only now: tools that cannot be used must not be taken over by the next world either.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from jsonschema import ValidationError
@@ -14,6 +14,7 @@ from referencing.exceptions import Unresolvable
 
 from ..errors import SourceError, ToolFailure
 from ..records import Tool
+from .contradictions import without_contradictions
 from .schema_checks import SchemaTimeout, compiled_schema, schema_errors
 
 logger = logging.getLogger(__name__)
@@ -27,9 +28,15 @@ _UNCHECKABLE = "- they are nested too deeply to be checked, or hold a number tha
 class ArgumentChecker:
     """The compiled schemas of a set of tools. Compiling happens once, here."""
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
-        """Raises `SourceError` where a tool's input schema is no valid JSON Schema."""
+    def __init__(self, tools: Iterable[Tool], *, lenient: Collection[str] = ()) -> None:
+        """`lenient`: the names of tools behind which somebody checks the arguments again, and may take more than the
+        schema says. What is likely to be taken is then no problem here: a required argument that has a default may be
+        missing, and a value may be of another type that is often converted, such as a number as text.
+
+        Raises `SourceError` where a tool's input schema is no valid JSON Schema.
+        """
         self._tools = {tool.name: tool for tool in tools}
+        self._lenient = frozenset(lenient)
         self._checks = {name: _compile(tool) for name, tool in self._tools.items()}
 
     def problem(self, name: str, arguments: object) -> str | None:
@@ -40,13 +47,15 @@ class ArgumentChecker:
         tool = self._tools[name]
         if not isinstance(arguments, Mapping):
             lines = [f"- the arguments must be one JSON object, not {_show(arguments)}"]
-            return _report(tool, lines, dropped=0)
+            return self._report(tool, lines, dropped=0)
         try:
             errors = sorted(schema_errors(self._checks[name], dict(arguments)), key=_order)
+            if name in self._lenient:
+                errors = [error for error in errors if not _may_be_taken(error)]
             lines = [f"- {_explain(error)}" for error in errors[:_MOST_PROBLEMS]]
         except SchemaTimeout as timeout:
             logger.warning("a call of tool %r (%s) was refused: %s", tool.name, tool.source, timeout)
-            return _report(
+            return self._report(
                 tool, [f"- they could not be checked in time, and so are not accepted: {timeout}"], dropped=0
             )
         except Unresolvable as error:
@@ -57,8 +66,14 @@ class ArgumentChecker:
                 delivery="not_sent",
             ) from error
         except (OverflowError, RecursionError, ValueError):
-            return _report(tool, [_UNCHECKABLE], dropped=0)
-        return _report(tool, lines, dropped=len(errors) - len(lines)) if errors else None
+            return self._report(tool, [_UNCHECKABLE], dropped=0)
+        return self._report(tool, lines, dropped=len(errors) - len(lines)) if errors else None
+
+    def _report(self, tool: Tool, lines: list[str], *, dropped: int) -> str:
+        if dropped:
+            lines = [*lines, f"- and {dropped} more problems"]
+        signature = _signature(tool, is_lenient=tool.name in self._lenient)
+        return "\n".join([f"Invalid arguments for {tool.name}; nothing was called.", *lines, signature])
 
     def place(self, name: str, arguments: Mapping[str, Any]) -> tuple[str | int, ...]:
         """The way into `arguments` to a part that is wrong, or to the name of one that is missing.
@@ -94,13 +109,65 @@ def _compile(tool: Tool) -> Any:
             part,
         )
 
+    def contradicts(which: str) -> None:
+        logger.warning("tool %r (%s): nothing satisfies %s; it is not enforced", tool.name, tool.source, which)
+
     try:
-        return compiled_schema(tool.input_schema, left_out)
+        return compiled_schema(without_contradictions(tool.input_schema, contradicts), left_out)
     except SchemaError as error:
         raise SourceError(
             f"the input schema of tool {tool.name!r} ({tool.source}) is no valid JSON Schema: {error.message} "
             f"at {error.json_path}. Correct the schema in the server."
         ) from error
+
+
+_TRUTHS = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0"})
+
+
+def _may_be_taken(error: ValidationError) -> bool:
+    """Whether servers often take a value all the same: FastMCP and pydantic read numbers, truths, lists and objects out
+    of text, zod and web frameworks convert between texts and numbers, and `null` often means that nothing was given."""
+    wanted, value = error.validator_value, error.instance
+    if error.validator == "required":
+        missing = [name for name in wanted if name not in value]
+        return all(_has_default(error.schema, name) for name in _names_in_message(error, missing))
+    if error.validator in {"anyOf", "oneOf"}:
+        choices: dict[Any, list[ValidationError]] = {}
+        for problem in error.context or ():
+            choices.setdefault(problem.relative_schema_path[0], []).append(problem)
+        return any(all(map(_may_be_taken, problems)) for problems in choices.values())
+    if value is None:
+        return error.validator in {"type", "enum", "const"} and bool(error.absolute_path)
+    if error.validator == "type":
+        return any(_is_often_converted(value, kind) for kind in ([wanted] if isinstance(wanted, str) else wanted))
+    if error.validator in {"enum", "const"}:
+        return _scalar_text(value) in map(_scalar_text, wanted if error.validator == "enum" else [wanted])
+    return False
+
+
+def _is_often_converted(value: object, kind: str) -> bool:
+    text = _scalar_text(value)
+    if text is None:
+        return False
+    if kind == "string":
+        return True
+    if kind == "boolean":
+        return text.lower() in _TRUTHS
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    if kind in {"integer", "number"}:
+        is_number = isinstance(read, int | float) and not isinstance(read, bool)
+        return is_number and (kind == "number" or read == read // 1)
+    return isinstance(read, {"array": list, "object": dict}.get(kind, ()))
+
+
+def _scalar_text(value: object) -> str | None:
+    """As it would be written in a URL; None for lists, objects and `null`."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value) if isinstance(value, int | float) else None
 
 
 def _order(error: ValidationError) -> tuple[str, str]:
@@ -151,9 +218,17 @@ def _against_choices(error: ValidationError) -> str:
 
 
 def _one_of_message(error: ValidationError, missing: list[str]) -> str:
+    return ", ".join(map(repr, _names_in_message(error, missing)))
+
+
+def _names_in_message(error: ValidationError, missing: list[str]) -> list[str]:
     """jsonschema reports each missing name in an error of its own: find the one this error is about."""
-    named = [name for name in missing if error.message.startswith(repr(name))]
-    return ", ".join(repr(name) for name in named or missing)
+    return [name for name in missing if error.message.startswith(repr(name))] or missing
+
+
+def _has_default(schema: Any, name: str) -> bool:
+    one = schema.get("properties", {}).get(name)
+    return isinstance(one, Mapping) and "default" in one
 
 
 def _strangers(error: ValidationError) -> str:
@@ -176,17 +251,13 @@ def _unexpected(error: ValidationError) -> str:
     return f"unknown argument {', '.join(hints)}{more}"
 
 
-def _report(tool: Tool, lines: list[str], *, dropped: int) -> str:
-    if dropped:
-        lines = [*lines, f"- and {dropped} more problems"]
-    return "\n".join([f"Invalid arguments for {tool.name}; nothing was called.", *lines, _signature(tool)])
-
-
-def _signature(tool: Tool) -> str:
+def _signature(tool: Tool, *, is_lenient: bool) -> str:
     properties = tool.input_schema.get("properties") or {}
     if not isinstance(properties, Mapping) or not properties:
         return f"{tool.name} takes no named arguments."
     required = set(tool.input_schema.get("required") or [])
+    if is_lenient:
+        required -= {name for name in properties if _has_default(tool.input_schema, name)}
     parts = []
     for name in list(properties)[:_MOST_NAMES]:
         schema = properties[name]

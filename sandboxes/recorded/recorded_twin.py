@@ -205,6 +205,8 @@ class RecordedTwin(Sandbox):
     """
 
     name = "recorded"
+    lenient_arguments = True
+    """What a real server took was recorded."""
 
     def __init__(
         self,

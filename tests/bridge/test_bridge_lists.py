@@ -86,7 +86,9 @@ async def test_prompts_are_listed_page_by_page_and_got(paged: str) -> None:
         assert (await toolset.call("list_prompts", {"cursor": "2"})).text == "prompt_2(who)"
         got = await toolset.call("get_prompt", {"name": "prompt_2", "arguments": {"who": "Ada"}})
         assert got.text == "user: Greet Ada by prompt_2."
-        wrong = await toolset.call("get_prompt", {"name": "prompt_2", "arguments": {"who": 7}})
+        as_text = await toolset.call("get_prompt", {"name": "prompt_2", "arguments": '{"who": 7}'})
+        assert as_text.text == "user: Greet 7 by prompt_2."
+        wrong = await toolset.call("get_prompt", {"name": "prompt_2", "arguments": {"who": ["Ada"]}})
         assert wrong.error_kind == "invalid_arguments"
 
 

@@ -344,3 +344,17 @@ async def test_a_live_api_takes_no_setup(api: Connecting) -> None:
             async with toolset.open_world("w", {"seed": 1}):
                 pass
         assert not toolset.has_state
+
+
+async def test_a_live_api_gets_numbers_as_text_and_the_path_its_default(api: Connecting) -> None:
+    parameters = [
+        {"name": "format", "in": "path", "required": True, "schema": {"type": "string", "default": "json"}},
+        {"name": "page", "in": "query", "required": True, "schema": {"type": "integer", "default": 1}},
+    ]
+    operation = {"operationId": "it", "parameters": parameters, "responses": {}}
+    async with api({"/list/{format}": {"get": operation}}) as toolset:
+        sent = (await toolset.call("it", {"page": "2"})).structured
+        assert (sent["path"], sent["query"]) == ("/list/json", "page=2")
+        assert (await toolset.call("it", {})).structured["query"] == "", "the server fills in its own default"
+    async with api({"/list/{format}": {"get": operation}}, toolbake={"arguments": "strict"}) as toolset:
+        assert (await toolset.call("it", {"format": "xml", "page": "2"})).error_kind == "invalid_arguments"

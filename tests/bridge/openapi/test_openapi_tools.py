@@ -247,10 +247,10 @@ async def test_a_recursive_body_is_a_finite_valid_schema(api: Connecting) -> Non
     async with api({"/x": {"post": operation}}, components={"schemas": {"Node": node}}) as toolset:
         tree = {"name": "a", "children": [{"name": "b", "children": [{"name": "c"}]}]}
         assert json.loads((await toolset.call("it", tree)).structured["body"]) == tree
-        tree["children"][0]["children"][0]["name"] = 7  # type: ignore[index]
+        tree["children"][0]["children"][0]["name"] = ["c"]  # type: ignore[index]
         wrong = await toolset.call("it", tree)
     assert wrong.error_kind == "invalid_arguments"
-    assert "children[0].children[0].name is 7" in wrong.text
+    assert 'children[0].children[0].name is ["c"]' in wrong.text
 
 
 async def test_annotations_come_from_the_method(api: Connecting) -> None:

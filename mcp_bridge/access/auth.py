@@ -23,7 +23,7 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAu
 from pydantic import ValidationError
 
 from .redaction import public_url
-from .settings import LoginSettings, UserLogin
+from .settings import LoginSettings, UserLogin, is_safe
 
 _TIMEOUT = httpx2.Timeout(20.0).as_dict()
 _LONGEST_ERROR = 80
@@ -118,8 +118,13 @@ class Login(httpx2.Auth):
                     assert refused is not None
                     response = refused
                 else:
+                    asks_for_token = outgoing.headers.get("content-type", "").startswith(_FORM)
+                    if asks_for_token and not is_safe(str(outgoing.url)):
+                        raise LoginFailed(
+                            f"{public_url(str(outgoing.url))} is no https:// URL; no secret is sent there"
+                        )
                     response = yield outgoing
-                    if outgoing.headers.get("content-type", "").startswith(_FORM):
+                    if asks_for_token:
                         # Before the SDK reads it, which would log what is in it.
                         await self._check(response)
                 outgoing = await flow.asend(response)

@@ -223,10 +223,15 @@ def _client_auth(value: Mapping[str, Any], where: str) -> Literal["basic", "body
 
 
 def require_safe(url: str, where: str) -> None:
-    """Raises `SourceError` where credentials must not be sent to a URL: only by https, or to this machine."""
-    parts = urlsplit(url)
-    if not parts.hostname or (parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL)):
+    """Raises `SourceError` where credentials must not be sent to a URL."""
+    if not is_safe(url):
         raise SourceError(f"{where} must be an https:// URL; the credentials are sent there")
+
+
+def is_safe(url: str) -> bool:
+    """Whether credentials may be sent to a URL: only by https, or to this machine."""
+    parts = urlsplit(url)
+    return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOCAL))
 
 
 def _client_secret(value: Mapping[str, Any], where: str) -> str:

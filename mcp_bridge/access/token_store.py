@@ -11,18 +11,21 @@ import importlib
 import logging
 import os
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
 from mcp.shared.auth_utils import resource_url_from_server_url
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .settings import UserLogin
 
 logger = logging.getLogger(__name__)
 
 _SERVICE = "toolbake"
+_LOOK_S = 0.05
 _RECOMMENDED = 1
 """The lowest priority at which `keyring` counts a backend as safe."""
 
@@ -32,10 +35,10 @@ class KeptTokens(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    tokens: OAuthToken
+    tokens: OAuthToken = Field(repr=False)
     expires_at: float | None = None
     """In seconds since the epoch; None where the authorization server does not tell."""
-    client: OAuthClientInformationFull
+    client: OAuthClientInformationFull = Field(repr=False)
     authority: OAuthMetadata | None = None
     resource: ProtectedResourceMetadata | None = None
     wanted_scope: str | None = None
@@ -90,6 +93,29 @@ def write_tokens(key: str, kept: KeptTokens) -> str:
             os.unlink(temporary)
         raise
     return str(path)
+
+
+@contextlib.asynccontextmanager
+async def renewing(key: str) -> AsyncIterator[None]:
+    """While the block runs, no other program renews this login: many refresh tokens serve once. Not on Windows."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    path = _path(key).with_suffix(".lock")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await anyio.sleep(_LOOK_S)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _path(key: str) -> Path:

@@ -34,7 +34,7 @@ from pydantic import AnyHttpUrl, AnyUrl
 from .auth import FixedScope, Flow, InMemory, Login, LoginFailed, auth_method, lacks_scope
 from .redaction import public_url
 from .settings import UserLogin
-from .token_store import KeptTokens, read_tokens, store_key, write_tokens
+from .token_store import KeptTokens, read_tokens, renewing, store_key, write_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -81,22 +81,38 @@ class KeptLogin(Login):
         return True
 
     async def _renewing(self, request: httpx2.Request, refused: httpx2.Response | None) -> Flow:
-        assert self._kept is not None
         if refused is not None and lacks_scope(refused):
             raise LoginFailed(await self._lacking(refused))
-        if await self._was_renewed_elsewhere():
-            return
-        context = self._provider.context
-        if not context.can_refresh_token():
-            raise LoginFailed(f"the login with {self._where} has ended, and it came without a refresh token. {_ADVICE}")
-        if context.oauth_metadata is None and self._settings is not None and self._settings.issuer is not None:
-            flow = self._discovery(self._settings.issuer)
+        async with renewing(self._key):
+            if await self._was_renewed_elsewhere():
+                return
+            context = self._provider.context
+            if not context.can_refresh_token():
+                raise LoginFailed(
+                    f"the login with {self._where} has ended, and it came without a refresh token. {_ADVICE}"
+                )
+            flow = self._refreshing(request, refused)
             try:
                 outgoing = await anext(flow)
                 while True:
                     outgoing = await flow.asend((yield outgoing))
             except StopAsyncIteration:
-                pass
+                await self._keep()
+            finally:
+                await flow.aclose()
+
+    async def _refreshing(self, request: httpx2.Request, refused: httpx2.Response | None) -> Flow:
+        context = self._provider.context
+        if context.oauth_metadata is None and self._settings is not None and self._settings.issuer is not None:
+            issuer = self._settings.issuer
+            for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, context.server_url):
+                response = yield create_oauth_metadata_request(url)
+                _, context.oauth_metadata = await handle_auth_metadata_response(response)
+                if context.oauth_metadata is not None:
+                    validate_metadata_issuer(context.oauth_metadata, issuer)
+                    break
+            else:
+                raise OAuthFlowError("no metadata of an authorization server; give token_url in place of issuer")
         context.token_expiry_time = _LONG_AGO
         flow = self._by_the_provider(request, refused)
         try:
@@ -104,24 +120,9 @@ class KeptLogin(Login):
             while True:
                 outgoing = await flow.asend((yield outgoing))
         except StopAsyncIteration:
-            await self._keep()
-        except LoginFailed:
-            # Each refresh token may serve once: another program may just have used this one.
-            if not await self._was_renewed_elsewhere():
-                raise
+            return
         finally:
             await flow.aclose()
-
-    async def _discovery(self, issuer: str) -> Flow:
-        """The requests that find where the issuer of the user's refresh token renews it."""
-        for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, self._provider.context.server_url):
-            response = yield create_oauth_metadata_request(url)
-            _, found = await handle_auth_metadata_response(response)
-            if found is not None:
-                validate_metadata_issuer(found, issuer)
-                self._provider.context.oauth_metadata = found
-                return
-        raise OAuthFlowError("no metadata of an authorization server; give token_url in place of issuer")
 
     async def _was_renewed_elsewhere(self) -> bool:
         newest = await anyio.to_thread.run_sync(read_tokens, self._key)

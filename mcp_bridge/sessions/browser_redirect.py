@@ -14,7 +14,8 @@ import anyio.abc
 from mcp.shared.auth import AuthorizationCodeResult
 
 from ..access.auth import LoginFailed
-from ..access.settings import LoginSettings
+from ..access.redaction import public_url
+from ..access.settings import LoginSettings, is_safe
 from ..access.token_store import read_tokens, store_key, write_tokens
 from ..access.user_login import BrowserLogin
 from ..errors import SourceError
@@ -54,7 +55,7 @@ async def log_in(spec: HttpSpec, say: Callable[[str], None]) -> str | None:
             wanted_scope=former.wanted_scope if former is not None else None,
         )
         try:
-            session = await open_session(Transport(spec, connect_timeout_s=_WAIT_S, login=login), group)
+            session = await open_session(Transport(spec, connect_timeout_s=2 * _WAIT_S, login=login), group)
         except CannotOpen as error:
             failure = error
         else:
@@ -92,6 +93,8 @@ class _Redirect:
 
     async def show(self, address: str) -> None:
         """Send the user to the address of a login."""
+        if not is_safe(address):
+            raise LoginFailed(f"{public_url(address)} is no https:// URL; nobody logs in there")
         # A server may ask twice, where its authorization server changes meanwhile.
         self._query, self._came = {}, anyio.Event()
         self._state = _first(parse_qs(urlsplit(address).query)).get("state", "")

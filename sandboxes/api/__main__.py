@@ -18,7 +18,7 @@ from .http import serve
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the report, or serve: the API itself (`--http`), or its tools over MCP (`--mcp`, `--stdio`)."""
     parser = argparse.ArgumentParser(prog="python -m sandboxes.api", description=__doc__)
-    parser.add_argument("document", help="path or URL of an OpenAPI 3.0 or 3.1 document")
+    parser.add_argument("document", help="path or URL of an OpenAPI 3.0 or 3.1 or Swagger 2.0 document")
     parser.add_argument("--seed", type=int, default=0, help="which world (default 0)")
     parser.add_argument("--scenario", choices=("default", "empty", "signed_out"), default="default")
     parser.add_argument("--rows", type=int, default=8, help="rows of a collection at the top (default 8)")

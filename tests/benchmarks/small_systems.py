@@ -110,7 +110,7 @@ def table(results: Results, *, seeds: int) -> str:
         "| system | seed | untrained | warm start | handed over | beside the warm start (95 %) | weights |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    gains, worse = [], []
+    gains, learnt, worse = [], [], []
     for name in _systems():
         for seed in range(seeds):
             row = results.get(name, seed)
@@ -121,6 +121,7 @@ def table(results: Results, *, seeds: int) -> str:
             after = list(shown.values())[-1]
             gain, low, high = (100 * row["gain"][key] for key in ("value", "low", "high"))
             gains.append(gain)
+            learnt.append(100 * (list(row["success"].values())[-1] - row["success"][UNTRAINED]))
             if high < 0:
                 worse.append(f"{name}, seed {seed}")
             lines.append(
@@ -129,13 +130,17 @@ def table(results: Results, *, seeds: int) -> str:
                 f"| {row['chosen']} |"
             )
     if len(gains) > 1:
-        error = statistics.stdev(gains) / len(gains) ** 0.5
         lines += [
             "",
-            f"Mean over {len(gains)} runs: {statistics.mean(gains):+.1f} points, standard error {error:.1f}. "
-            f"Below the warm start by more than chance: {', '.join(worse) or 'none'}.",
+            f"Mean of {len(gains)} runs: {_mean(learnt)} points above the untrained model, {_mean(gains)} beside the "
+            f"warm start. Below the warm start by more than chance: {', '.join(worse) or 'none'}.",
         ]
     return "\n".join(lines)
+
+
+def _mean(values: list[float]) -> str:
+    error = statistics.stdev(values) / len(values) ** 0.5
+    return f"{statistics.mean(values):+.1f} (standard error {error:.1f})"
 
 
 def section(seeds: int = 2) -> str:
@@ -180,7 +185,9 @@ def _folder(runs: Path, name: str, seed: int) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--systems", nargs="+", choices=list(_systems()), default=list(_systems()), metavar="NAME")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument(
+        "--seeds", type=int, default=2, help="how many seeds; 0 runs nothing and shows the finished runs"
+    )
     parser.add_argument("--runs", type=Path, default=None, help=f"where runs are kept; by default {RUNS}")
     parser.add_argument("--alone", action="store_true", help="prompts and verifier alone, without demonstrations")
     parser.add_argument("--one", nargs=2, metavar=("NAME", "SEED"), help=argparse.SUPPRESS)

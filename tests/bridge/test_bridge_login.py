@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
+import anyio
 import pytest
 from free_ports import free_port
 from listening_servers import listening
@@ -64,7 +65,7 @@ def log_in(*words: str) -> subprocess.CompletedProcess[str]:
 def kept(folder: Path) -> Any:
     """The one login that is kept, in a file that nobody else can read."""
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    (file,) = folder.iterdir()
+    (file,) = folder.glob("*.json")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     return json.loads(file.read_text())
 
@@ -114,14 +115,20 @@ async def test_tokens_that_end_during_a_session_are_refreshed_once_and_kept(
         assert json.loads((await toolset.call("asked", {})).text)["refreshed"] == 1
 
 
-async def test_what_another_program_refreshed_is_taken_from_where_it_is_kept(oauth: Start, config_folder: Path) -> None:
+async def test_several_programs_with_one_login_refresh_it_once_between_them(oauth: Start, config_folder: Path) -> None:
     url = oauth()
     assert log_in(url).returncode == 0
-    async with connect(url) as first, connect(url) as second:
+    async with connect(url) as first, connect(url) as second, connect(url) as third:
         await first.call("end_tokens", {})
-        assert (await first.call("echo", {"text": "first"})).text == "first"
-        assert (await second.call("echo", {"text": "second"})).text == "second"
-        assert json.loads((await second.call("asked", {})).text)["refreshed"] == 1
+
+        async def call(toolset: Any) -> None:
+            assert (await toolset.call("echo", {"text": "in"})).text == "in"
+
+        async with anyio.create_task_group() as group:
+            for toolset in (first, second):
+                group.start_soon(call, toolset)
+        await call(third)
+        assert json.loads((await third.call("asked", {})).text)["refreshed"] == 1
 
 
 async def test_a_login_that_cannot_be_refreshed_is_an_error_that_names_the_command(
@@ -174,7 +181,7 @@ def test_the_systems_keyring_is_used_where_it_has_a_safe_backend_and_a_file_wher
     assert read_tokens("https://stock.example/mcp") == login("second")
     ring.longest = 10_000
     write_tokens("https://stock.example/mcp", login("third"))
-    assert not list(config_folder.iterdir())
+    assert not list(config_folder.glob("*.json"))
     assert read_tokens("https://stock.example/mcp") == login("third")
 
 

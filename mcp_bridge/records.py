@@ -39,6 +39,10 @@ class Tool(BaseModel):
     """Which server or function the tool comes from; for error messages and traces."""
     name_at_source: str = ""
     """What the source calls it, where that is another name; see `mcp_bridge.guard.naming`."""
+    title: str = ""
+    """Its name for people; like `meta`, for clients of `publish`, and no part of what the policy is shown."""
+    meta: dict[str, Any] = Field(default_factory=dict)
+    """What an MCP server says of it in `_meta`."""
 
     def as_openai(self) -> dict[str, Any]:
         """The tool in the form of OpenAI's `tools` parameter, which chat templates also read."""
@@ -117,3 +121,8 @@ class ToolResult(BaseModel):
     notes: tuple[str, ...] = ()
     """How the answer came about, where no tool gave it as it stands: a twin's nearest one, or one with a fault in it
     that was put there on purpose. For people and verifiers; the policy never reads it."""
+    content: tuple[dict[str, Any], ...] | None = Field(default=None, exclude=True, repr=False)
+    """The parts as an MCP server gave them, images and sound included, for clients of `publish`; None where `text` is
+    all of it. Not written into traces. Whoever changes `text` sets it to None."""
+    meta: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
+    """The server's `_meta` of the result, as `content`."""

@@ -143,6 +143,16 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
+def redacted_command(text: str, secrets: Iterable[str]) -> str:
+    """As `redacted`, but that a weak secret is replaced only where it is no part of a longer name: a server's program
+    may be called `mcp-server-postgres`, and its password `postgres`."""
+    known = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
+    text = redacted(text, (secret for secret in known if not is_weak(secret)))
+    for secret in filter(is_weak, known):
+        text = re.sub(rf"(?<![\w.-]){re.escape(secret)}(?![\w.-])", HIDDEN, text)
+    return text
+
+
 def escaped_in_json(secret: str) -> re.Pattern[bytes] | None:
     """What matches a secret in JSON however it was escaped there, of the letters that writers of JSON do escape: PHP's
     has `\\/`, that of .NET `\\u002B`. None where it has no such letter."""
@@ -239,16 +249,20 @@ class Hiding:
         """The result without credentials; the same record where it holds none."""
         if not self._knows_any():
             return result
-        text, structured = self._hidden(result.text), self._hidden(result.structured)
-        if text is result.text and structured is result.structured:
-            return result
-        return result.model_copy(update={"text": text, "structured": structured})
+        # A list: what is no JSON is not looked into.
+        parts = None if result.content is None else list(result.content)
+        found = {"text": result.text, "structured": result.structured, "content": parts, "meta": result.meta}
+        hidden = {field: self._hidden(value) for field, value in found.items()}
+        changed = {field: value for field, value in hidden.items() if value is not found[field]}
+        if "content" in changed:
+            changed["content"] = tuple(changed["content"])
+        return result.model_copy(update=changed) if changed else result
 
     def tool(self, tool: Tool) -> Tool:
         """The tool without credentials in its description and schemas."""
         if not self._knows_any():
             return tool
-        said = ("description", "input_schema", "output_schema")
+        said = ("description", "input_schema", "output_schema", "title", "meta")
         return tool.model_copy(update={field: self._hidden(getattr(tool, field)) for field in said})
 
     def _knows_any(self) -> bool:

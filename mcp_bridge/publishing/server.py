@@ -19,12 +19,13 @@ import functools
 import os
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from ..control_tools import CONTROL_ENV, DEFAULT_WORLD, FORK_WORLD, OPEN_WORLD, WORLD_META, WORLD_STATE
 from ..errors import BridgeError, SourceError
 from ..records import LeftOut, Tool, ToolResult
-from ..sessions.handlers import Handlers
+from ..sessions.handlers import Handlers, Progress, progress_listener
 from ..sources.connecting import FaultInjection, connect
 from ..toolsets.results import positive
 from ..toolsets.toolset import Toolset
@@ -50,13 +51,15 @@ def publish(
     source: WorldSource,
     *,
     name: str = "toolbake",
+    version: str | None = None,
     control: bool | None = None,
     max_worlds: int = MAX_WORLDS,
     idle_s: float = IDLE_S,
 ) -> Server[Any]:
     """An MCP server object of the SDK with the tools of `source`: a connected toolset, a sandbox, any `WorldSource`.
 
-    `control`: offer the control tools, by which a client holds a world for each of its rollouts; by default if the
+    `name`, `version`: what clients are told of the server; the version is that of toolbake by default. `control`: offer
+    the control tools, by which a client holds a world for each of its rollouts; by default if the
     environment says `TOOLBAKE_CONTROL=1`. `max_worlds`: how many worlds may be open at once; further ones are refused.
     `idle_s`: seconds after which a world that a client opened by name and no longer uses is closed.
 
@@ -71,14 +74,21 @@ def publish(
         raise SourceError(f"max_worlds is {max_worlds!r}; it must be a whole number, 1 or more")
     positive("idle_s", idle_s)
     offered = os.environ.get(CONTROL_ENV) == "1" if control is None else control
-    return _make(_Publication(source, offered), name, max_worlds, idle_s)
+    return _make(_Publication(source, offered), name, version or _own_version(), max_worlds, idle_s)
 
 
-def _make(publication: _Publication, name: str, max_worlds: int, idle_s: float) -> Server[Any]:
+def _own_version() -> str:
+    try:
+        return metadata.version("toolbake")
+    except metadata.PackageNotFoundError:  # the packages alone, on a path
+        return ""
+
+
+def _make(publication: _Publication, name: str, version: str, max_worlds: int, idle_s: float) -> Server[Any]:
     import mcp_types as types
     from mcp.server.lowlevel import Server
 
-    from .translation import control_tools_as_mcp, failure_as_mcp, result_as_mcp, tool_as_mcp
+    from .translation import control_tools_as_mcp, failure_as_mcp, progress_of, result_as_mcp, tool_as_mcp
     from .world_registry import Desk
 
     @contextlib.asynccontextmanager
@@ -93,13 +103,22 @@ def _make(publication: _Publication, name: str, max_worlds: int, idle_s: float) 
         return types.ListToolsResult(tools=tools)
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        report = progress_of(context)
+
+        async def pass_on(told: Progress) -> None:
+            assert report is not None
+            await report(told.progress, told.total, told.message)
+
+        listening = progress_listener.set(pass_on if report is not None else None)
         try:
             result = await publication.answer(context, params.name, params.arguments or {})
         except BridgeError as error:
             raise failure_as_mcp(error) from error
+        finally:
+            progress_listener.reset(listening)
         return result_as_mcp(result, protocol=context.protocol_version)
 
-    return Server(name, lifespan=lifespan, on_list_tools=list_tools, on_call_tool=call_tool)
+    return Server(name, version=version, lifespan=lifespan, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 class _Publication:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
+from pydantic import TypeAdapter
 
 from ..control_tools import CLOSE_WORLD, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_STATE
 from ..errors import BridgeError, SourceError
 from ..records import Tool, ToolAnnotations, ToolResult
+from ..sessions.listing import text_of
 
 _WORLD = {"type": "string", "minLength": 1}
 
@@ -44,9 +47,10 @@ def tool_as_mcp(tool: Tool, *, protocol: str | None = None, meta: dict[str, Any]
     """`protocol`: the revision that the client speaks; those with a handshake know objects as output alone."""
     says, output = tool.annotations, tool.output_schema
     if output is not None and not _takes_any_output(protocol) and output.get("type") != "object":
-        output = None
+        output = _wrapped_schema(output)
     return types.Tool(
         name=tool.name,
+        title=tool.title or None,
         description=tool.description,
         input_schema=tool.input_schema,
         output_schema=output,
@@ -56,7 +60,7 @@ def tool_as_mcp(tool: Tool, *, protocol: str | None = None, meta: dict[str, Any]
             idempotent_hint=says.idempotent,
             open_world_hint=says.open_world,
         ),
-        _meta=meta,
+        _meta={**tool.meta, **(meta or {})} or None,
     )
 
 
@@ -74,15 +78,57 @@ def tool_from_mcp(tool: types.Tool, source: str = "") -> Tool:
             open_world=hints.open_world_hint,
         ),
         source=source,
+        title=tool.title or hints.title or "",
+        meta=tool.meta or {},
     )
 
 
 def result_as_mcp(result: ToolResult, *, protocol: str | None = None) -> types.CallToolResult:
-    """Where the client takes only objects as structured content, the text holds everything."""
-    keeps = isinstance(result.structured, dict) or (result.structured is not None and _takes_any_output(protocol))
-    content: list[types.ContentBlock] = [types.TextContent(text=result.text)]
-    structured = result.structured if keeps else None
-    return types.CallToolResult(content=content, structured_content=structured, is_error=result.is_error)
+    """With the parts as a server gave them, where one did. Where the client takes only objects as structured content,
+    another value is in one, under `result`."""
+    structured = result.structured
+    if structured is not None and not isinstance(structured, dict) and not _takes_any_output(protocol):
+        structured = {"result": structured}
+    return types.CallToolResult(
+        content=_content(result, protocol or LATEST_MODERN_VERSION),
+        structured_content=structured,
+        is_error=result.is_error,
+        _meta=result.meta or None,
+    )
+
+
+_PARTS = TypeAdapter[list[types.ContentBlock]](list[types.ContentBlock])
+_PARTS_SINCE = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
+"""The revisions that brought a kind of part. Clients of earlier ones get the line that a model reads of it."""
+
+
+def _content(result: ToolResult, protocol: str) -> list[types.ContentBlock]:
+    if result.content is None:
+        return [types.TextContent(text=result.text)]
+    parts = _PARTS.validate_python(list(result.content))
+    return [
+        types.TextContent(text=text_of([part])) if protocol < _PARTS_SINCE.get(part.type, "") else part
+        for part in parts
+    ]
+
+
+def _wrapped_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object with such a value under `result`, marked as FastMCP's clients know it."""
+    inner = {key: value for key, value in schema.items() if key != "$defs"}
+    whole = {"type": "object", "properties": {"result": inner}, "required": ["result"], "x-fastmcp-wrap-result": True}
+    return {**whole, "$defs": schema["$defs"]} if "$defs" in schema else whole
+
+
+def progress_of(context: Any) -> Callable[[float, float | None, str | None], Awaitable[None]] | None:
+    """Tells the client of a request how far it is; None where it does not want to know."""
+    meta = context.meta or {}
+    if "progressToken" not in meta and "progress_token" not in meta:
+        return None
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        await context.session.report_progress(progress, total, message)
+
+    return report
 
 
 def failure_as_mcp(failure: BridgeError) -> MCPError:

@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 
 from ..access.redaction import redacted
 from ..errors import ToolFailure
-from .handlers import Elicitation, Handlers, LogEntry, Progress, Sampling
+from .handlers import Elicitation, Handlers, LogEntry, Progress, Sampling, progress_listener
 from .protocol_version import is_handshake
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -92,16 +92,15 @@ class Answers:
 
     def progress_for(self, tool: str, call_id: str | None) -> Callable[..., Any] | None:
         """A callback for the SDK, or None where nobody wants to know: then the server need not report."""
-        handler = self._handlers.progress
-        if handler is None and not logger.isEnabledFor(logging.DEBUG):
+        handlers = [one for one in (self._handlers.progress, progress_listener.get()) if one is not None]
+        if not handlers and not logger.isEnabledFor(logging.DEBUG):
             return None
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             told = Progress(self._label, tool, call_id, progress, total, message)
             logger.debug("%s: %s is at %s of %s %s", self._label, tool, progress, total, message or "")
-            if handler is not None:
-                self._heard.append(("progress", handler, told))
-                await self.tell()
+            self._heard += [("progress", handler, told) for handler in handlers]
+            await self.tell()
 
         return report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any
@@ -42,6 +43,12 @@ class Progress:
     progress: float
     total: float | None
     message: str | None
+
+
+progress_listener: ContextVar[Callable[[Progress], Awaitable[None]] | None] = ContextVar(
+    "toolbake_progress_listener", default=None
+)
+"""Who hears of the progress of the call that is made in this context, beside `Handlers.progress`."""
 
 
 @dataclass(frozen=True)

@@ -217,21 +217,29 @@ _GET_PROMPT = types.Tool(
 
 _TEXTUAL = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/javascript")
 _MOST_LEAVES = 500
+_OF_THE_PROTOCOL = "io.modelcontextprotocol/"
+"""How the keys of `_meta` begin that are about one connection."""
 _WORD = re.compile(r"[\w.+-]+")
 
 
 def from_mcp(result: CallToolResult, *, reader: str | None = None) -> ToolResult:
     """A server's result as a record. The text is not capped here; see `mcp_bridge.toolsets.results.capped`.
 
-    `reader`: the tool that reads linked resources, where there is one; links then say so. Structured content follows
-    the text as JSON, unless the text tells all of its values already.
+    `reader`: the tool that reads linked resources, where there is one; links then say so. What the text does not tell
+    of the structured content follows it as JSON.
     """
     structured, text = result.structured_content, text_of(result.content, reader=reader)
-    if structured is not None and not _tells(_own_text(result.content), structured):
-        text = "\n".join(part for part in (text, compact_json(structured)) if part)
+    if structured is not None and not _tells(own := _own_text(result.content), structured):
+        text = "\n".join(part for part in (text, compact_json(_untold(own, structured))) if part)
     if result.is_error:
-        return error_result(text or EMPTY_ERROR, "tool_error", structured=structured)
-    return ToolResult(text=text or EMPTY, structured=structured)
+        found = error_result(text or EMPTY_ERROR, "tool_error", structured=structured)
+    else:
+        found = ToolResult(text=text or EMPTY, structured=structured)
+    parts = tuple(block.model_dump(by_alias=True, mode="json", exclude_none=True) for block in result.content)
+    kept: dict[str, Any] = {} if parts == ({"type": "text", "text": found.text},) else {"content": parts}
+    if meta := {key: value for key, value in (result.meta or {}).items() if not key.startswith(_OF_THE_PROTOCOL)}:
+        kept["meta"] = meta
+    return found.model_copy(update=kept) if kept else found
 
 
 def text_of(content: Iterable[ContentBlock], *, reader: str | None = None) -> str:
@@ -286,14 +294,27 @@ def _decoded_size(data: str) -> int:
     return len(stripped) * 3 // 4
 
 
+def _untold(text: str, structured: Any) -> Any:
+    """The fields of the structured content that the text does not tell."""
+    if not text or not isinstance(structured, dict):
+        return structured
+    if _is_wrapped(structured):
+        return {"result": _untold(text, structured["result"])}
+    return {name: value for name, value in structured.items() if not _tells(text, [value])}
+
+
+def _is_wrapped(structured: Any) -> bool:
+    """Whether it is a bare value, which servers put under "result" in the structured form."""
+    return isinstance(structured, dict) and list(structured) == ["result"]
+
+
 def _tells(text: str, structured: Any) -> bool:
     """Whether the text is the structured content, or holds every value of it."""
+    bare = structured["result"] if _is_wrapped(structured) else structured
+    if bare is not structured and (bare is None or isinstance(bare, str)):
+        return bare is None or bare in text
     if not text:
         return False
-    # A server that returns a bare value has it under "result" in the structured form.
-    bare = structured.get("result") if isinstance(structured, dict) and list(structured) == ["result"] else structured
-    if bare is not structured and isinstance(bare, str):
-        return bare in text
     told = _read(text)
     # Python holds 1 and True to be equal; JSON does not.
     if told == structured or (told == bare and isinstance(told, bool) == isinstance(bare, bool)):

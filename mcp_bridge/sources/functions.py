@@ -13,13 +13,19 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import (
+    PydanticInvalidForJsonSchema,
+    PydanticSchemaGenerationError,
+    PydanticUndefinedAnnotation,
+    PydanticUserError,
+)
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure
 from ..records import Tool, ToolResult, WorldKind
 from ..toolsets.results import EMPTY, compact_json, error
+from ..toolsets.schema_checks import compiled_schema, schema_errors
 from ..world import Setup
 from .marking import behaviour_of
 
@@ -49,6 +55,7 @@ class FunctionTool:
             name=name,
             description=inspect.getdoc(_documented(function)) or "",
             input_schema=_schema(name, self._arguments),
+            output_schema=_output_schema(function),
             annotations=behaviour_of(function),
             source=f"function {function.__module__}.{name}" if hasattr(function, "__module__") else f"function {name}",
         )
@@ -103,7 +110,7 @@ class FunctionTool:
         if isinstance(value, ToolResult):
             return value
         if isinstance(value, str):
-            return ToolResult(text=value or EMPTY)
+            return ToolResult(text=value or EMPTY, structured=None if self.tool.output_schema is None else value)
         if value is None:
             return ToolResult(text=EMPTY)
         try:
@@ -181,10 +188,7 @@ def _documented(function: Callable[..., Any]) -> Any:
 def _argument_model(name: str, function: Callable[..., Any]) -> type[BaseModel]:
     try:
         parameters = inspect.signature(function).parameters
-        hinted = _documented(function)
-        if not inspect.isroutine(hinted):
-            hinted = type(hinted).__call__
-        hints = typing.get_type_hints(hinted, include_extras=True)
+        hints = _hints(function)
     except (NameError, TypeError, ValueError) as problem:
         raise SourceError(f"the type hints of function {name!r} cannot be read: {problem}") from problem
     fields: dict[str, Any] = {}
@@ -227,6 +231,26 @@ def _schema(name: str, model: type[BaseModel]) -> dict[str, Any]:
         # pydantic derives titles from the names; to a model they are noise.
         argument.pop("title", None)
     return schema
+
+
+def _output_schema(function: Callable[..., Any]) -> dict[str, Any] | None:
+    """What the function returns, by its type hint; None where that may be any text or nothing, which is text alone."""
+    hint = _hints(function).get("return", Any)
+    if hint in (Any, str, None, type(None), ToolResult):
+        return None
+    try:
+        schema = TypeAdapter(hint).json_schema(mode="serialization")
+    except (PydanticUserError, PydanticSchemaGenerationError, PydanticUndefinedAnnotation, TypeError):
+        return None
+    validator = compiled_schema(schema, is_known_valid=True)
+    return None if any(not schema_errors(validator, one, most=1) for one in ("any text", None)) else schema
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    hinted = _documented(function)
+    if not inspect.isroutine(hinted):
+        hinted = type(hinted).__call__
+    return typing.get_type_hints(hinted, include_extras=True)
 
 
 def _conversion_problem(name: str, problem: ValidationError) -> str:

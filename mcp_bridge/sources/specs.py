@@ -12,6 +12,7 @@ from ..access.redaction import (
     environment_secrets,
     header_credentials,
     public_url,
+    redacted_command,
     shown_arguments,
     text_secrets,
 )
@@ -57,7 +58,7 @@ class StdioSpec:
     @property
     def label(self) -> str:
         # Cut last: half a secret would no longer be recognized.
-        shown = redacted(" ".join(shown_arguments(self._words)), self.secrets)
+        shown = redacted_command(" ".join(shown_arguments(self._words)), self.secrets)
         shown = f"{shown[:_LONGEST_LABEL]}..." if len(shown) > _LONGEST_LABEL else shown
         return f"{self.name} ({shown})" if self.name else shown
 

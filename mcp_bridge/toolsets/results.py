@@ -29,7 +29,7 @@ def capped(result: ToolResult, max_chars: int, *, duration_s: float) -> ToolResu
     if cut <= 0:
         return result.model_copy(update={"duration_s": duration_s})
     text = f"{result.text[:max_chars]}\n[{cut} more characters were cut; ask for less at a time]"
-    changes = {"text": text, "truncated_chars": result.truncated_chars + cut, "duration_s": duration_s}
+    changes = {"text": text, "truncated_chars": result.truncated_chars + cut, "duration_s": duration_s, "content": None}
     return type(result)(**{**result.__dict__, **changes})
 
 

@@ -387,7 +387,9 @@ def part_of(result: ToolResult, keep: float) -> tuple[ToolResult, str] | None:
     if kept_chars == len(result.text):
         return None
     cut_text = result.text[:kept_chars] or "(empty result)"
-    return result.model_copy(update={"text": cut_text}), f"{len(result.text) - kept_chars} characters left out"
+    return result.model_copy(
+        update={"content": None, "text": cut_text}
+    ), f"{len(result.text) - kept_chars} characters left out"
 
 
 def renamed(result: ToolResult, fields: Mapping[str, str]) -> tuple[ToolResult, str] | None:
@@ -414,7 +416,7 @@ def with_instruction(result: ToolResult, text: str) -> ToolResult:
         changed = _rewritten(result, lambda value: _appended(value, longest[0], text))
         if changed is not None:
             return changed
-    return result.model_copy(update={"text": f"{result.text}\n{text}"})
+    return result.model_copy(update={"content": None, "text": f"{result.text}\n{text}"})
 
 
 def _rewritten(result: ToolResult, change: Callable[[Any], Any]) -> ToolResult | None:
@@ -423,17 +425,17 @@ def _rewritten(result: ToolResult, change: Callable[[Any], Any]) -> ToolResult |
     if result.structured is None:
         if not isinstance(told, dict | list):
             return None
-        return result.model_copy(update={"text": compact_json(change(told))})
+        return result.model_copy(update={"content": None, "text": compact_json(change(told))})
     changed = change(result.structured)
     if told == result.structured:
-        return result.model_copy(update={"structured": changed, "text": compact_json(changed)})
+        return result.model_copy(update={"content": None, "structured": changed, "text": compact_json(changed)})
     if isinstance(told, dict | list):
-        return result.model_copy(update={"structured": changed, "text": compact_json(change(told))})
+        return result.model_copy(update={"content": None, "structured": changed, "text": compact_json(change(told))})
     # Words of their own beside the structured content: they are changed where they repeat one of its texts.
     text = result.text
     for (_, old), (_, new) in zip(_texts(result.structured), _texts(changed), strict=False):
         text = text.replace(old, new) if old != new and old in text else text
-    return result.model_copy(update={"structured": changed, "text": text})
+    return result.model_copy(update={"content": None, "structured": changed, "text": text})
 
 
 def _texts(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], str]]:

@@ -96,6 +96,8 @@ class RecordedResult(BaseModel):
     is_error: bool = False
     error_kind: ErrorKind | None = None
     truncated_chars: int = 0
+    content: tuple[dict[str, Any], ...] | None = None
+    meta: dict[str, Any] = Field(default_factory=dict)
 
     @classmethod
     def of(cls, result: ToolResult) -> RecordedResult:
@@ -268,8 +270,12 @@ def _by_session(
 
 def only_adds(before: Sequence[Tool], after: Sequence[Tool]) -> bool:
     """Whether all tools of `before` are among those of `after`, as they were."""
-    later = {tool.name: canonical(tool.model_dump()) for tool in after}
-    return all(later.get(tool.name) == canonical(tool.model_dump()) for tool in before)
+    # Cassettes of earlier versions have neither.
+    later, earlier = (
+        {tool.name: canonical(tool.model_dump(exclude={"title", "meta"})) for tool in tools}
+        for tools in (after, before)
+    )
+    return all(later.get(name) == tool for name, tool in earlier.items())
 
 
 logger = logging.getLogger(__name__)
@@ -342,6 +348,8 @@ class CassetteWriter:
             cleaned = {
                 "text": self.scrubber.text(recorded.text),
                 "structured": self.scrubber.value(recorded.structured),
+                "content": None if recorded.content is None else tuple(map(self._clean_part, recorded.content)),
+                "meta": self.scrubber.value(recorded.meta),
             }
             result = recorded.model_copy(update=cleaned)
         else:
@@ -399,9 +407,17 @@ class CassetteWriter:
         if adds and len(ours) > len(kept):
             _write_all(file, self._header.as_text() + "\n")
 
+    def _clean_part(self, part: dict[str, Any]) -> dict[str, Any]:
+        """Bytes stay as they are: nothing is found in base64, and an image with a hole is none."""
+        kept = {key: part[key] for key in ("data", "blob") if key in part}
+        rest = {key: value for key, value in part.items() if key not in kept}
+        inner = {"resource": self._clean_part(rest.pop("resource"))} if isinstance(rest.get("resource"), dict) else {}
+        return {**self.scrubber.value(rest), **inner, **kept}
+
     def _clean_tool(self, tool: Tool) -> Tool:
         # The label of a source may name folders of this machine; a twin has a source of its own.
-        cleaned = {"description": self.scrubber.words(tool.description), "name_at_source": ""}
+        cleaned: dict[str, Any] = {"description": self.scrubber.words(tool.description), "name_at_source": ""}
+        cleaned |= {"title": self.scrubber.words(tool.title), "meta": _clean(tool.meta, self.scrubber)}
         schemas = {"input_schema": _clean(tool.input_schema, self.scrubber)}
         if tool.output_schema is not None:
             schemas["output_schema"] = _clean(tool.output_schema, self.scrubber)

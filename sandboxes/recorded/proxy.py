@@ -9,9 +9,11 @@ recorder waits for them.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -28,7 +30,7 @@ from pydantic import TypeAdapter
 from mcp_bridge.control_tools import CONTROL_ENV, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_META
 from mcp_bridge.errors import BridgeError, SourceError, ungrouped
 from mcp_bridge.publishing.listener import serve_app
-from mcp_bridge.publishing.translation import tool_from_mcp
+from mcp_bridge.publishing.translation import progress_of, tool_from_mcp
 from mcp_bridge.records import Tool, ToolResult
 from mcp_bridge.sessions.handlers import Handlers
 from mcp_bridge.sessions.listing import from_mcp
@@ -41,6 +43,8 @@ from mcp_bridge.sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, Std
 
 from .cassette import CassetteWriter
 from .scrubber import Scrubber
+
+logger = logging.getLogger(__name__)
 
 _ASK_AGAIN_S = 0.25
 ASKED = ("elicitation", "sampling", "roots")
@@ -141,28 +145,29 @@ async def call_tool(session: Session, params: types.CallToolRequestParams, ctx: 
     Raises `MCPError`.
     """
     client = session.client
-    if any(tool.name == params.name and wants_task(tool) for tool in session.listed):
-        try:
-            return await TaskCalls(client, "the server").call(
-                params.name, params.arguments or {}, _progress(ctx), dict(params.meta or {})
-            )
-        except TaskInterrupted as cut:
-            raise MCPError(types.INTERNAL_ERROR, str(cut), {FAILURE_META: True}) from cut
-    found = await _send(client, params, ctx)
-    if isinstance(found, types.InputRequiredResult) and is_handshake(ctx.protocol_version):
-        return await _driven(client, params, found, ctx)
-    return found
+    async with _progress_told(ctx) as tell:
+        if any(tool.name == params.name and wants_task(tool) for tool in session.listed):
+            try:
+                return await TaskCalls(client, "the server").call(
+                    params.name, params.arguments or {}, tell, dict(params.meta or {})
+                )
+            except TaskInterrupted as cut:
+                raise MCPError(types.INTERNAL_ERROR, str(cut), {FAILURE_META: True}) from cut
+        found = await _send(client, params, tell)
+        if isinstance(found, types.InputRequiredResult) and is_handshake(ctx.protocol_version):
+            return await _driven(client, params, found, tell)
+        return found
 
 
-async def _send(client: Client, params: types.CallToolRequestParams, ctx: Any) -> Any:
+async def _send(client: Client, params: types.CallToolRequestParams, tell: Any) -> Any:
     return await client.session.send_request(
         types.CallToolRequest(params=params),
         TypeAdapter[Any](types.CallToolResult | types.InputRequiredResult),
-        progress_callback=_progress(ctx),
+        progress_callback=tell,
     )
 
 
-async def _driven(client: Client, params: types.CallToolRequestParams, asked: Any, ctx: Any) -> Any:
+async def _driven(client: Client, params: types.CallToolRequestParams, asked: Any, tell: Any) -> Any:
     """Ask the client what the server wants to know, in the way of the older revisions, and call again with that, until
     there is a result."""
     for _ in range(client.input_required_max_rounds):
@@ -177,21 +182,28 @@ async def _driven(client: Client, params: types.CallToolRequestParams, asked: An
         if not answers:
             await anyio.sleep(_ASK_AGAIN_S)  # the server only wants to be asked later
         more = {"input_responses": answers or None, "request_state": asked.request_state}
-        asked = await _send(client, params.model_copy(update=more), ctx)
+        asked = await _send(client, params.model_copy(update=more), tell)
         if not isinstance(asked, types.InputRequiredResult):
             return asked
     raise InputRequiredRoundsExceededError(client.input_required_max_rounds)
 
 
-def _progress(ctx: Any) -> Any:
-    meta = ctx.meta or {}
-    if "progressToken" not in meta and "progress_token" not in meta:
-        return None
+@contextlib.asynccontextmanager
+async def _progress_told(ctx: Any) -> AsyncIterator[Any]:
+    """How the client hears of progress, of all of it before the block ends; None where it does not want to."""
+    report = progress_of(ctx)
+    if report is None:
+        yield None
+        return
+    one_at_a_time = anyio.Lock()
 
-    async def report(progress: float, total: float | None, message: str | None) -> None:
-        await ctx.session.report_progress(progress, total, message)
+    async def tell(progress: float, total: float | None, message: str | None) -> None:
+        async with one_at_a_time:
+            await report(progress, total, message)
 
-    return report
+    yield tell
+    async with one_at_a_time:  # the answer would overtake what is still being sent
+        pass
 
 
 MOST_SESSIONS = 256
@@ -227,41 +239,55 @@ class Upstreams:
     def __init__(self, spec: ServerSpec, group: anyio.abc.TaskGroup, *, connect_timeout_s: float) -> None:
         self._spec = spec
         self._connect_timeout_s = connect_timeout_s
-        self._transports: dict[frozenset[str], Transport] = {}
+        self._transports: dict[tuple[frozenset[str], str | None], Transport] = {}
+        self._refused: set[str] = set()
         self._group = group
         self._lock = anyio.Lock()
         self._open: dict[str, Upstream] = {}
 
-    async def get(self, key: str, answered: frozenset[str] | None = None) -> Upstream:
+    async def get(self, key: str, answered: frozenset[str] | None = None, protocol: str | None = None) -> Upstream:
         """The session of a key, opened when it is first asked for. Raises `SourceError` where that fails.
 
-        `answered`: what the client answers of what the server asks; None where nobody knows it yet. The session that
-        was opened without knowing it is replaced where the client answers anything.
+        `answered`: what the client answers of what the server asks, and `protocol`: the revision that it speaks; None
+        where nobody knows it yet. The session that was opened without knowing them is replaced where the client answers
+        anything, or speaks another revision: what a server may ask, and when, depends on the revision.
         """
         async with self._lock:
             found = self._open.get(key)
-            if found is not None and found.answered is None and answered:
-                del self._open[key]
-                await found.session.close()
-                found = None
+            if found is not None and found.answered is None and protocol is not None:
+                found.answered = answered
+                if answered or protocol != found.session.protocol_version:
+                    del self._open[key]
+                    await found.session.close()
+                    found = None
             if found is None:
                 if len(self._open) >= MOST_SESSIONS:
                     raise SourceError(f"{MOST_SESSIONS} sessions are open; end some, or start another recorder")
-                found = self._open[key] = await self._opened(answered)
-            elif found.answered is None:
-                found.answered = answered
+                found = self._open[key] = await self._opened(answered, protocol)
             return found
 
-    async def _opened(self, answered: frozenset[str] | None) -> Upstream:
+    async def _opened(self, answered: frozenset[str] | None, protocol: str | None) -> Upstream:
+        """In the client's revision where the server speaks it; a revision that the user names comes first."""
+        if protocol is None or self._spec.options.protocol is not None:
+            return await self._opened_in(self._spec, answered)
+        if protocol not in self._refused:
+            options = self._spec.options.model_copy(update={"protocol": protocol})
+            try:
+                return await self._opened_in(replace(self._spec, options=options), answered)
+            except SourceError as error:
+                logger.info("the server is met in another revision than %s: %s", protocol, error)
+                self._refused.add(protocol)
+        return await self._opened_in(self._spec, answered)
+
+    async def _opened_in(self, spec: ServerSpec, answered: frozenset[str] | None) -> Upstream:
         known = answered or frozenset()
-        if known not in self._transports:
+        kind = (known, spec.options.protocol)
+        if kind not in self._transports:
             # That these are answered is what the server is told; `Upstream` answers, not these functions.
             handlers = Handlers(**dict.fromkeys(known, _answered_elsewhere))
-            self._transports[known] = Transport(
-                self._spec, connect_timeout_s=self._connect_timeout_s, handlers=handlers
-            )
+            self._transports[kind] = Transport(spec, connect_timeout_s=self._connect_timeout_s, handlers=handlers)
         try:
-            session = await open_session(self._transports[known], self._group)
+            session = await open_session(self._transports[kind], self._group)
         except CannotOpen as error:
             raise SourceError(str(error)) from error
         return Upstream(session, answered)
@@ -459,7 +485,7 @@ class _Recorder:
     async def _upstream(self, ctx: Any) -> Upstream:
         """The session for a request. Raises `MCPError` where the server cannot be reached any more."""
         try:
-            upstream = await self._upstreams.get(self._key(ctx), answered_by(ctx))
+            upstream = await self._upstreams.get(self._key(ctx), answered_by(ctx), ctx.protocol_version)
             if upstream.learned is not upstream.session.listed:
                 upstream.learned = upstream.session.listed
                 self._writer.learn(as_tools(upstream.session.listed))

@@ -442,7 +442,8 @@ async def serve_replay(
 
     header = twin.cassette.header
     # Not through a toolset, which would answer mistakes in its own words.
-    server = publish(twin, name=str(header.server.get("name") or twin.name))
+    told = {key: str(header.server.get(key) or "") for key in ("name", "version")}
+    server = publish(twin, name=told["name"] or twin.name, version=told["version"] or None)
     where = "stdin and stdout" if port is None else f"http://127.0.0.1:{port}/mcp"
 
     def begun() -> None:

@@ -282,7 +282,7 @@ def summarise_condition(
         task: (sum(is_success(r, threshold) for r in of_task), len(of_task))
         for task, of_task in by_task(scored).items()
     }
-    at_k, hat_k = pass_rates(tries, families)
+    at_k, hat_k = pass_rates(tries, families, Counter(r.task.id for r in rollouts if not r.scored))
     score = None
     if scores:
         clusters = [families[task] for task in scores]

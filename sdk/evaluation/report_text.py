@@ -409,10 +409,12 @@ def _tries(report: Report) -> str:
     return f"## Several tries\n\n{table(head, rows, left_columns=2)}\n\n{note}"
 
 
-def _rate(rate: PassRate | None) -> str:
+def _rate(rate: SuccessRate | PassRate | None) -> str:
     if rate is None:
         return NONE
-    return f"{percent(rate.interval.estimate)} ({percent_range(rate.interval)})"
+    shown = percent(rate.interval.estimate)
+    worst = shown if rate.worst_case is None else percent(rate.worst_case)
+    return f"{shown} ({percent_range(rate.interval)})" + (f", at worst {worst}" if worst != shown else "")
 
 
 def _cost_rows(conditions: list[ConditionSummary]) -> dict[str, list[str]]:
@@ -553,11 +555,7 @@ def points_range(interval: Interval) -> str:
 
 def success(rate: SuccessRate | None) -> str:
     """`82.5 % (73.1 to 90.2 %)`, and `, at worst 60.0 %` where unscored rollouts could make it less."""
-    if rate is None:
-        return NONE
-    shown = percent(rate.interval.estimate)
-    worst = shown if rate.worst_case is None else percent(rate.worst_case)
-    return f"{shown} ({percent_range(rate.interval)})" + (f", at worst {worst}" if worst != shown else "")
+    return _rate(rate)
 
 
 def decimal(value: float | None, digits: int = 3) -> str:

@@ -295,6 +295,9 @@ class PassRate(BaseModel):
     tasks: int
     left_out: int
     interval: Interval
+    worst_case: float | None = None
+    """The rate over all tasks with k tries, where every unscored try counts as failed. None in reports of before it was
+    counted."""
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -323,17 +326,21 @@ def _check(n: int, c: int, k: int) -> None:
 
 
 def pass_rates(
-    successes: Mapping[str, tuple[int, int]], families: Mapping[str, str]
+    successes: Mapping[str, tuple[int, int]], families: Mapping[str, str], unscored: Mapping[str, int]
 ) -> tuple[list[PassRate], list[PassRate]]:
     """pass@k and pass^k for k = 1, 2, 4, ... and the largest number of tries; empty where no task was tried twice.
 
-    `successes`: task id -> (successes, scored tries). `families`: task id -> family. Means over tasks with intervals
+    `successes`: task id -> (successes, scored tries). `families`: task id -> family. `unscored`: task id -> how many
+    further tries have no score, also of tasks without any score. Means over tasks with intervals
     that count families, see `clustered_mean_interval`.
     """
     most = max((n for _, n in successes.values()), default=0)
     if most < 2:
         return [], []
     ks = sorted({*(2**power for power in range(most.bit_length())), most})
+    all_tries = [
+        (c, n + unscored.get(task, 0)) for task in {**successes, **unscored} for c, n in [successes.get(task, (0, 0))]
+    ]
     at: list[PassRate] = []
     hat: list[PassRate] = []
     for k in ks:
@@ -342,5 +349,14 @@ def pass_rates(
         for rates, formula in ((at, pass_at_k), (hat, pass_hat_k)):
             values = [formula(successes[task][1], successes[task][0], k) for task in enough]
             interval = clustered_mean_interval(values, clusters, (0.0, 1.0))
-            rates.append(PassRate(k=k, tasks=len(enough), left_out=len(successes) - len(enough), interval=interval))
+            worst = [formula(n, c, k) for c, n in all_tries if n >= k]
+            rates.append(
+                PassRate(
+                    k=k,
+                    tasks=len(enough),
+                    left_out=len(successes) - len(enough),
+                    interval=interval,
+                    worst_case=math.fsum(worst) / len(worst),
+                )
+            )
     return at, hat

@@ -255,7 +255,10 @@ class _Episode:
 
     def _answered(self, call: ToolCall, result: ToolResult) -> Message:
         """Note a call that ended. Returns the message for the policy."""
-        self.rollout.calls.append(CallRecord(turn=self.rollout.turns, call=call, result=result))
+        # Thousands of rollouts with images in them are more than the memory holds, and no trace has them.
+        is_more = result.content is not None or result.meta
+        read = result.model_copy(update={"content": None, "meta": {}}) if is_more else result
+        self.rollout.calls.append(CallRecord(turn=self.rollout.turns, call=call, result=read))
         return Message(role="tool", content=result.text, tool_call_id=call.id, name=call.name)
 
     async def _call(self, call: ToolCall) -> ToolResult:

@@ -66,11 +66,37 @@ def test_every_value_of_structured_content_is_in_the_text(text: str, structured:
         ("There are 3 lamps.", {"count": 3, "of": "lamps"}),
         ("It is empty.", {}),
         ("", {"result": "words"}),
+        ("", {"a": ""}),
     ],
 )
 def test_structured_content_that_the_text_tells_already_is_not_repeated(text: str, structured: dict[str, Any]) -> None:
     told = shown(*([TextContent(text=text)] if text else []), structured_content=structured)
     assert told == (text or json.dumps(structured, separators=(",", ":")))
+
+
+@pytest.mark.parametrize("bare", ["", None])
+def test_a_result_without_any_value_is_empty(bare: str | None) -> None:
+    assert shown(structured_content={"result": bare}) == "(empty result)"
+    assert shown(TextContent(text=""), structured_content={"result": bare}) == "(empty result)"
+
+
+@pytest.mark.parametrize(
+    ("text", "structured", "rest"),
+    [
+        ("Entities deleted", {"success": True, "message": "Entities deleted"}, {"success": True}),
+        (
+            "Entities deleted",
+            {"result": {"success": True, "message": "Entities deleted"}},
+            {"result": {"success": True}},
+        ),
+        ("Found 3.", {"count": 3, "ids": [1, 2, 3]}, {"ids": [1, 2, 3]}),
+        ("It is empty.", {"items": [], "more": False}, {"more": False}),
+    ],
+)
+def test_no_value_stands_twice(text: str, structured: dict[str, Any], rest: dict[str, Any]) -> None:
+    result = from_mcp(CallToolResult(content=[TextContent(text=text)], structured_content=structured))
+    assert result.text == f"{text}\n{json.dumps(rest, separators=(',', ':'))}"
+    assert result.structured == structured
 
 
 def test_lists_that_come_as_a_text_for_each_item_are_not_repeated() -> None:

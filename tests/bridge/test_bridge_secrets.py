@@ -34,6 +34,8 @@ def stdio(*args: str, env: dict[str, str] | None = None) -> StdioSpec:
         (["--header", "Authorization: Bearer abcdefgh"], "--header ***"),
         (["-H", "X-Trace: abcdefgh"], "-H ***"),
         (["postgresql://orders:passw0rd@db:5432/orders"], "postgresql://***@db:5432/orders"),
+        # The password is a word, and the server's program has it in its name.
+        (["mcp-server-postgres", "postgresql://postgres:postgres@db/x"], "mcp-server-postgres postgresql://***@db/x"),
         (["--dsn=postgres://u:p%40ssw0rd@db/x"], "--dsn=postgres://***@db/x"),
         (["https://ghp_123456@host/repo"], "https://***@host/repo"),
         (["--url=https://host/x?api_key=abcdefgh&page=2"], "--url=https://host/x?api_key=***&page=2"),

@@ -191,8 +191,17 @@ def test_impossible_counts_of_tries_are_refused(n: int, c: int, k: int) -> None:
 
 
 def test_rates_of_several_tries_leave_out_tasks_with_too_few_and_say_so() -> None:
-    at, hat = pass_rates({"a": (1, 3), "b": (2, 2), "c": (0, 3)}, {"a": "a", "b": "b", "c": "c"})
+    at, hat = pass_rates({"a": (1, 3), "b": (2, 2), "c": (0, 3)}, {"a": "a", "b": "b", "c": "c"}, {})
     assert [(rate.k, rate.tasks, rate.left_out) for rate in at] == [(1, 3, 0), (2, 3, 0), (3, 2, 1)]
     assert [rate.interval.estimate for rate in at] == pytest.approx([(1 / 3 + 1) / 3, (2 / 3 + 1) / 3, 1 / 2])
     assert [rate.interval.estimate for rate in hat] == pytest.approx([(1 / 3 + 1) / 3, (0 + 1) / 3, 0])
-    assert pass_rates({"a": (1, 1)}, {"a": "a"}) == ([], [])
+    assert [rate.worst_case for rate in at] == pytest.approx([rate.interval.estimate for rate in at])
+    assert pass_rates({"a": (1, 1)}, {"a": "a"}, {}) == ([], [])
+
+
+def test_unscored_tries_count_as_failed_in_the_worst_case_of_several_tries() -> None:
+    at, hat = pass_rates({"a": (2, 2)}, {"a": "a"}, {"a": 1, "b": 3})
+    assert [(rate.k, rate.interval.estimate) for rate in at] == [(1, 1), (2, 1)]
+    # Of a, two of three tries are right, and no choice of two has none of them; of b, none is.
+    assert [rate.worst_case for rate in at] == pytest.approx([(2 / 3 + 0) / 2, (1 + 0) / 2])
+    assert [rate.worst_case for rate in hat] == pytest.approx([(2 / 3 + 0) / 2, (1 / 3 + 0) / 2])

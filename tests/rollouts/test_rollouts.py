@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_bridge import ServerDied, ToolFailure, connect
+from mcp_bridge import ServerDied, ToolFailure, ToolResult, connect
 from mcp_bridge.ledger import LedgerLine, digest_arguments, digest_text
 from sandboxes.helpdesk import Helpdesk
 from sdk.evaluation.report import call_facts
@@ -56,6 +56,16 @@ async def test_a_conversation_ends_with_its_answer_and_keeps_every_call() -> Non
     assert [(r.call.name, r.result.text) for r in rollout.calls] == [("add", "5")]
     assert [m.role for m in rollout.messages] == ["user", "assistant", "tool", "assistant"]
     assert rollout.scored
+
+
+async def test_a_rollout_keeps_what_the_policy_read_and_no_images() -> None:
+    def shot() -> ToolResult:
+        image = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}
+        return ToolResult(text="[image, image/png, 5 bytes]", content=(image,), meta={"at": 1})
+
+    rollout = await play([calling(("shot", {})), "done"], tools=(shot,))
+    assert rollout.calls[0].result.text == "[image, image/png, 5 bytes]"
+    assert (rollout.calls[0].result.content, rollout.calls[0].result.meta) == (None, {})
 
 
 async def test_later_user_turns_come_after_each_answer() -> None:

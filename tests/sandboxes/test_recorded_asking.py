@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from free_ports import free_port
+from other_environments import python_of
 from recorder_runs import node_command
 
 import mcp_bridge
@@ -61,6 +62,20 @@ async def test_questions_reach_the_client_and_their_answers_the_server(
     calls = Cassette.read(tmp_path / "talk.jsonl").calls
     assert [call.tool for call in calls][:3] == ["paint", "think", "folders"]
     assert [call.result.text for call in calls[:2] if call.result] == ["The door is blue.", "It said yes."]
+
+
+async def test_the_server_is_met_in_the_revision_of_each_client(tmp_path: Path) -> None:
+    """FastMCP asks in the middle of a call, which the newest revision does not have."""
+    server = [str(python_of("fastmcp")), str(Path(TALKATIVE).with_name("converting.py"))]
+    handlers = Handlers(elicitation=lambda question: {"value": "blue"})
+    path = tmp_path / "asking.jsonl"
+    async with recorded(server, path) as url:
+        for protocol, told in (("2025-06-18", "accept blue"), (OLD, "accept blue"), (NEW, "unavailable on 2026-07-28")):
+            async with mcp_bridge.connect(through(url, protocol), handlers=handlers, connect_timeout_s=60) as toolset:
+                assert toolset.servers[0].protocol == protocol
+                result = await toolset.call("ask", {})
+                assert (told in result.text, result.is_error) == (True, protocol == NEW), result.text
+    assert [call.result.is_error for call in Cassette.read(path).calls if call.result] == [False, False, True]
 
 
 async def test_tools_that_only_some_clients_are_offered_and_tasks_are_recorded_and_replayed(tmp_path: Path) -> None:

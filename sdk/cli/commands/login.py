@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 Server = Annotated[
     str | None,
-    typer.Option("--server", metavar="NAME", show_default=False, help="Log in with this server of the mcp.json alone."),
+    typer.Option(
+        "--server", metavar="NAME", show_default="all of them", help="Log in with this server of the mcp.json alone."
+    ),
 ]
 
 

@@ -11,6 +11,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("torch", "transformers", "renderers", "trl", "peft", "accelerate", "datasets"),
     "plots": ("matplotlib",),
     "twins": ("faker",),
+    "desktop": ("keyring", "dotenv"),
     "quickstart": ("torch", "transformers", "renderers", "trl", "peft", "accelerate", "datasets", "gguf"),
 }
 """Extra -> the modules that it brings, as they are imported."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..access.redaction import is_secret_name
 from ..errors import SourceError
+from ..extras import require_extra
 
 WORLD_DIR = "${TOOLBAKE_WORLD_DIR}"
 """In the command, arguments, environment or working folder of a server: the folder of each world's own."""
@@ -67,6 +68,7 @@ def read_env_file(value: Any, place: str, folder: Path) -> dict[str, str]:
     """The variables of `envFile`, a file of lines `NAME=value`. Raises `SourceError`, which shows no value."""
     if not isinstance(value, str) or not value:
         raise SourceError(f"{place}: envFile is a {type(value).__name__}; it must be the path of a file")
+    require_extra("desktop", f"{place}: envFile", SourceError)
     from dotenv import dotenv_values
 
     given, _ = expanded({"envFile": value}, "", place)

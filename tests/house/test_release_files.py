@@ -102,7 +102,11 @@ def test_the_extras_that_errors_name_bring_the_modules_that_they_are_checked_for
         found = set()
         for line in offered[extra]:
             name, inner = re.fullmatch(r"([\w-]+)(?:\[([\w,]+)\])?.*", line).groups()  # type: ignore[union-attr]
-            found |= {name} if name != "toolbake" else set().union(*map(brought, inner.split(",")))
+            found |= (
+                {{"python-dotenv": "dotenv"}.get(name, name)}
+                if name != "toolbake"
+                else set().union(*map(brought, inner.split(",")))
+            )
         return found
 
     for extra, modules in EXTRAS.items():

@@ -24,7 +24,7 @@ def login(tools: Tools = None, *, server: Server = None, debug: Debug = False) -
     """Log in with the servers of an mcp.json that ask for it (OAuth), by your browser.
 
     The address is printed too, for where no browser opens. The tokens are kept in the system's keyring (with the extra
-    `keyring`) or in a file that only you can read. Every command then finds them there, and renews them while it runs.
+    `desktop`) or in a file that only you can read. Every command then finds them there, and renews them while it runs.
 
     Examples:
       toolbake login mcp.json

@@ -1,0 +1,23 @@
+"""A disk that fills up during a training."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from full_disk import files_of_at_most
+from test_training_runs import TINY, add, even_letters, tasks
+
+import sdk
+
+
+def test_a_disk_that_is_full_when_a_checkpoint_is_written_is_named_and_the_run_goes_on_from_there(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    weights = (tiny_model_dir / "model.safetensors").stat().st_size
+    call = partial(sdk.train, [add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", TINY)
+    with (
+        files_of_at_most(weights * 3 // 2),
+        pytest.raises(sdk.RunFolderError, match="no space left to write"),
+    ):
+        call()  # the optimiser's moments take twice what the weights take
+    assert call().model_dir.is_dir()

@@ -38,17 +38,21 @@ def quiet_loading() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def unwritten(error: Exception) -> int | None:
-    """The system's number of the error where weights could not be written, as on a full disk; None for all others."""
+    """The system's number of the error where the disk had no room for weights; None for all others."""
     from safetensors import SafetensorError
 
+    number: int | None = None
     if isinstance(error, OSError):
-        return error.errno
-    if isinstance(error, SafetensorError) and (found := re.search(r"\(os error (\d+)\)", str(error))):
-        return int(found[1])
-    # `torch.save` keeps the number to itself.
-    torchs = isinstance(error, RuntimeError) and re.search("PytorchStreamWriter failed|unexpected pos", str(error))
-    return errno.ENOSPC if torchs else None
+        number = error.errno
+    elif isinstance(error, SafetensorError) and (found := re.search(r"\(os error (\d+)\)", str(error))):
+        number = int(found[1])
+    elif isinstance(error, RuntimeError) and re.search("PytorchStreamWriter failed|unexpected pos", str(error)):
+        number = errno.ENOSPC  # `torch.save` keeps the number to itself
+    return number if number in _FULL else None
 
 
 @contextmanager
@@ -71,7 +75,7 @@ def fresh_folder(target: Path, *, keep_existing: bool = False) -> Iterator[Path]
         open_to_readers(made)
         _put(made, target, keep_existing=keep_existing)
     except Exception as error:
-        if unwritten(error) is None:
+        if not isinstance(error, OSError) and unwritten(error) is None:
             raise
         raise ModelError(
             f"cannot write the model to {str(target)!r}: {error}; free some space or choose another folder"

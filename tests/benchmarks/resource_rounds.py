@@ -309,7 +309,7 @@ class Checker:
             result = self._call(post, arguments)
             if not result.is_error:
                 body = {key: one for key, one in self._body(arguments).items() if key not in path}
-                return body, _answer(result), path
+                return body, result.structured, path
             last = result.text
             missing = re.search(r"([\w.\[\]]+): there is no ", last)
             if missing is not None:
@@ -324,7 +324,7 @@ class Checker:
         result = self._call(read, self._arguments(read, path))
         if result.is_error:
             raise Failed(f"{read.operation_id} does not find {value!r}: {' '.join(result.text.split())[:120]}")
-        answer = _answer(result)
+        answer = result.structured
         for one in _records(answer):
             if same(one.get(name), value):
                 return one
@@ -338,7 +338,7 @@ class Checker:
         result = self._call(lists, arguments)
         if result.is_error:
             raise Failed(f"{lists.operation_id} refuses: {' '.join(result.text.split())[:150]}")
-        answer = _answer(result)
+        answer = result.structured
         rows = [one for array in _arrays(answer) for one in array]
         for one in rows:
             if same(one, row[name]) or any(same(inner.get(name), row[name]) for inner in _records(one)):
@@ -431,7 +431,7 @@ class Checker:
             raise Failed(f"{read.operation_id} still finds {value!r} after {delete.operation_id}")
         if "get" in resource.above:
             shown = self._call(resource.above["get"], self._arguments(resource.above["get"], path))
-            if any(same(one.get(name), value) for array in _arrays(_answer(shown)) for one in _flat(array)):
+            if any(same(one.get(name), value) for array in _arrays(shown.structured) for one in _flat(array)):
                 raise Failed(f"{resource.above['get'].operation_id} still shows {value!r}")
 
     # -- rows above ---------------------------------------------------------------------------------------------------
@@ -470,7 +470,7 @@ class Checker:
                 except NotTried:
                     continue
                 result = self._call(above["get"], self._arguments(above["get"], path))
-                for row in (one for array in _arrays(_answer(result)) for one in array):
+                for row in (one for array in _arrays(result.structured) for one in array):
                     own = self._row(row, reads)
                     if own is not None:
                         return own[0][own[1]]
@@ -573,8 +573,6 @@ def _fill(value: Any, given: Mapping[str, Any]) -> None:
                 value[key] = [given[key]] if isinstance(one, list) else given[key]
             else:
                 _fill(one, given)
-        if "name" in given or not given:
-            return
     elif isinstance(value, list):
         for one in value:
             _fill(one, given)
@@ -590,11 +588,6 @@ def _names(path: str) -> list[str]:
 
 def _last(place: tuple[str, ...]) -> str:
     return next((one for one in reversed(place) if one != "{}"), "")
-
-
-def _answer(result: ToolResult) -> Any:
-    """What a call answered, out of what a tool's result wraps lists in."""
-    return result.structured
 
 
 def _records(answer: Any) -> Iterator[dict[str, Any]]:

@@ -1,5 +1,6 @@
-"""A disk that fills up during a training."""
+"""A disk that fills up during a training, and what is not one."""
 
+import errno
 from functools import partial
 from pathlib import Path
 
@@ -21,3 +22,14 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_written_is_named_and_the_run_g
     ):
         call()  # the optimiser's moments take twice what the weights take
     assert call().model_dir.is_dir()
+
+
+def test_another_error_of_the_system_in_a_training_is_not_told_as_a_full_disk(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    monkeypatch.setattr("sdk.trainer.warm_start.WarmStartTrainer.train", refused)
+    with pytest.raises(ConnectionRefusedError, match="Connection refused"):
+        sdk.train([add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", TINY)

@@ -300,7 +300,8 @@ async def test_no_more_calls_than_allowed_are_at_a_server_at_once(notes_url: Not
             # Two are there; the third, which would let them go, waits for its turn. Somebody else comes in its place.
             assert met == []
             assert (await other.call("meet", {"count": 3})).text == "met 3"
-    assert met == ["met 3", "met 3", "met 4"]
+    # The fourth call's answer may come before the answers of those that waited longer.
+    assert sorted(met) == ["met 3", "met 3", "met 4"]
 
 
 async def test_as_many_calls_as_allowed_are_at_a_server_at_once(notes_url: NotesUrl) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from mcp_bridge.records import Tool
 
 from ..records import Message, TokenRow, ToolPrompt
+from .grammar import Grammar
 
 LOWEST_TEMPERATURE = 1e-5
 """Logits divided by much less are infinite. vLLM takes the most likely token below it."""
@@ -82,8 +83,12 @@ class StreamingPolicy(Policy, Protocol):
         seed: int,
         stop_token_ids: Sequence[int] = (),
         on_token: Callable[[int], None] | None = None,
+        grammar: Grammar | None = None,
     ) -> Completion:
-        """As `Policy.sample`. `on_token` is called on the caller's event loop, in order, before this returns."""
+        """As `Policy.sample`. `on_token` is called on the caller's event loop, in order, before this returns.
+
+        With a `grammar`, what it does not allow has no probability, and log-probabilities are of what is left.
+        """
         ...
 
 

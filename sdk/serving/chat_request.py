@@ -28,7 +28,6 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "logprobs": (False,),
     "top_logprobs": (0,),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "service_tier": ("auto", "default"),
     "store": (False,),
@@ -72,6 +71,18 @@ class _StreamOptions(_Strict):
     include_usage: bool | None = None
 
 
+class _JsonSchema(_Strict):
+    name: str = Field(min_length=1, max_length=128)
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class _ResponseFormat(_Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _JsonSchema | None = None
+
+
 class ChatRequest(_Strict):
     """A checked request. Defaults are OpenAI's."""
 
@@ -80,6 +91,7 @@ class ChatRequest(_Strict):
     tools: Annotated[list[_ToolSpec], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | _NamedChoice | None = None
     parallel_tool_calls: bool | None = None
+    response_format: _ResponseFormat | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     stop: str | Annotated[list[str], Field(max_length=4)] | None = None
@@ -104,7 +116,25 @@ class ChatRequest(_Strict):
         """The tools of which one must be called, or None where the model may choose."""
         if self.tool_choice == "required":
             return [tool.function.name for tool in self.tools or []]
-        return [self.tool_choice.function.name] if isinstance(self.tool_choice, _NamedChoice) else None
+        return None if self.named_tool is None else [self.named_tool]
+
+    @property
+    def named_tool(self) -> str | None:
+        """The tool that must be called, once."""
+        return self.tool_choice.function.name if isinstance(self.tool_choice, _NamedChoice) else None
+
+    @property
+    def content_schema(self) -> dict[str, Any] | None:
+        """What the answer must be where `response_format` asks for JSON; None for text."""
+        if self.response_format is None or self.response_format.type == "text":
+            return None
+        asked = self.response_format.json_schema
+        return {"type": "object"} if asked is None else asked.schema_ or {}
+
+    def strict_content_schema(self) -> dict[str, Any] | None:
+        """The schema of a `response_format` with `strict: true`."""
+        asked = self.response_format.json_schema if self.response_format is not None else None
+        return self.content_schema if asked is not None and asked.strict else None
 
     def read_messages(self) -> list[Message]:
         """Raises `ApiError` that names the message's place."""
@@ -213,6 +243,14 @@ def _check_together(request: ChatRequest) -> None:
         raise bad_request("max_tokens and max_completion_tokens differ; send one of them", "max_tokens")
     if request.stream_options is not None and not request.stream:
         raise bad_request("stream_options has an effect only with stream: true", "stream_options")
+    form = request.response_format
+    if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
+        raise bad_request(
+            "response_format json_schema is "
+            + ("missing" if form.json_schema is None else f"given, and the type is {form.type}")
+            + '; send {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}',
+            "response_format.json_schema",
+        )
     if "" in request.stops:
         raise bad_request("stop holds an empty string; leave it out", "stop")
 

@@ -1,4 +1,4 @@
-"""From a checked request to finished choices: prompt, sampling, forced calls, stop strings, and what of a growing reply
+"""From a checked request to finished choices: prompt, sampling, grammar, stop strings, and what of a growing reply
 counts for good."""
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ import anyio.to_thread
 from mcp_bridge.records import Tool
 
 from ..errors import ModelError, PolicyFailure
+from ..policies.grammar import Grammar
 from ..policies.protocol import LOWEST_TEMPERATURE, Completion, Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer, ParsedReply
-from ..records import Message, ToolCall
+from ..policies.rendering.reply_grammar import ReplyGrammars
+from ..records import Message
 from ..rollouts.seeds import derive_seed
-from .api_errors import ApiError, bad_request
+from .api_errors import ApiError, bad_request, shown
 from .chat_request import ChatRequest
-from .tool_calls import StrictSchemas, WrittenCall, calls_as_text, written_calls
+from .client_schemas import ClientSchemas
+from .tool_calls import WrittenCall, calls_as_text, written_calls
 
 _MOST_CHARACTERS_A_TOKEN = 256
 """More than the longest token of any vocabulary that we know: runs of 128 blanks."""
@@ -72,9 +75,12 @@ class Listener(Protocol):
 class Generator:
     """Answers requests with a policy."""
 
-    def __init__(self, policy: StreamingPolicy, renderer: ChatRenderer, *, defaults: Sampling) -> None:
+    def __init__(
+        self, policy: StreamingPolicy, renderer: ChatRenderer, grammars: ReplyGrammars | None, *, defaults: Sampling
+    ) -> None:
         self._policy = policy
         self._renderer = renderer
+        self._grammars = grammars
         self._defaults = defaults
         self._one_at_a_time = anyio.CapacityLimiter(1)
 
@@ -91,8 +97,8 @@ class Generator:
         """
         # One at a time, and beside the event loop: a long conversation takes seconds, in which others are answered.
         read = partial(self._read, request)
-        tools, strict, prompt_ids, forced_ids = await anyio.to_thread.run_sync(read, limiter=self._one_at_a_time)
-        sampling = self._sampling(request, len(prompt_ids), len(forced_ids))
+        tools, schemas, prompt_ids, grammar = await anyio.to_thread.run_sync(read, limiter=self._one_at_a_time)
+        sampling = self._sampling(request, len(prompt_ids))
         seed = secrets.randbits(31) if request.seed is None else request.seed
         choices: dict[int, Choice] = {}
         failures: list[Exception] = []
@@ -103,21 +109,22 @@ class Generator:
         async def one(index: int) -> None:
             try:
                 completion = await self._policy.sample(
-                    [*prompt_ids, *forced_ids],
+                    prompt_ids,
                     sampling=sampling,
                     seed=derive_seed("serving", seed, index),
                     stop_token_ids=self._renderer.stop_token_ids,
-                    on_token=_teller(
-                        listener, index, SettledReply(parse, forced_ids, request.stops, with_tools=bool(tools))
-                    ),
+                    on_token=_teller(listener, index, SettledReply(parse, request.stops, with_tools=bool(tools))),
+                    grammar=grammar,
                 )
-                ids = [*forced_ids, *completion.token_ids]
-                said = parse(ids) if tools else calls_as_text(parse(ids))
-                choices[index] = _choice(request, said, strict, len(ids), completion)
+                said = parse(completion.token_ids)
+                choices[index] = _choice(request, said if tools else calls_as_text(said), schemas, completion)
                 if listener is not None:
                     listener.finish(index, choices[index])
             except PolicyFailure as error:
                 failures.append(ApiError(500, f"the engine failed: {error}", kind="server_error", code="engine_failed"))
+                group.cancel_scope.cancel()
+            except ValueError as error:
+                failures.append(error if grammar is None else _too_complex(request, error))
                 group.cancel_scope.cancel()
             except Exception as error:  # carried out of the task group, which would wrap it
                 failures.append(error)
@@ -130,12 +137,13 @@ class Generator:
             raise failures[0]
         return Generated([choices[index] for index in sorted(choices)], len(prompt_ids))
 
-    def _read(self, request: ChatRequest) -> tuple[list[Tool], StrictSchemas, list[int], list[int]]:
-        """The tools, their strict schemas, the prompt, and the tokens with which a call begins that is asked for."""
+    def _read(self, request: ChatRequest) -> tuple[list[Tool], ClientSchemas, list[int], Grammar | None]:
+        """The tools, the schemas that the answer is held against, the prompt, and what the answer may be."""
         messages, tools = request.read_messages(), request.read_tools()
         self._check_characters(messages)
-        strict = StrictSchemas(request.strict_schemas())
-        return tools, strict, self._prompt(messages, tools), self._forced_start(tools, request.forced_tools)
+        schemas = ClientSchemas(request.strict_schemas(), request.strict_content_schema())
+        prompt_ids = self._prompt(messages, tools)
+        return tools, schemas, prompt_ids, self._grammar(request, tools, prompt_ids)
 
     def _check_characters(self, messages: Sequence[Message]) -> None:
         """Raises `ApiError` for what cannot fit whatever its tokens are, before they are counted."""
@@ -157,12 +165,12 @@ class Generator:
         except ModelError as error:
             raise bad_request(f"the model's chat template does not take these messages: {error}", "messages") from error
 
-    def _sampling(self, request: ChatRequest, prompt_tokens: int, forced_tokens: int) -> Sampling:
+    def _sampling(self, request: ChatRequest, prompt_tokens: int) -> Sampling:
         """The sampling of a request that fits into the context."""
         context = self._policy.context_tokens
-        room = context - prompt_tokens - forced_tokens
+        room = context - prompt_tokens
         wanted = request.limit
-        if room < 1 or (wanted is not None and wanted > context - prompt_tokens):
+        if room < 1 or (wanted is not None and wanted > room):
             asked = f" and {wanted} new ones are asked for" if wanted is not None else ""
             raise bad_request(
                 f"the context holds {context} tokens; the messages and tools have {prompt_tokens}{asked}; shorten them"
@@ -170,12 +178,7 @@ class Generator:
                 "messages",
                 "context_length_exceeded",
             )
-        if wanted is not None and wanted <= forced_tokens:
-            raise bad_request(
-                f"max_tokens is {wanted}, and the start of the call that tool_choice asks for takes {forced_tokens}",
-                "max_tokens",
-            )
-        limit = min(room, self._defaults.max_tokens if wanted is None else wanted - forced_tokens)
+        limit = min(room, self._defaults.max_tokens if wanted is None else wanted)
         temperature = self._defaults.temperature if request.temperature is None else request.temperature
         return Sampling(
             temperature=0 if temperature < LOWEST_TEMPERATURE else temperature,  # as vLLM does
@@ -183,33 +186,39 @@ class Generator:
             max_tokens=limit,
         )
 
-    def _forced_start(self, tools: Sequence[Tool], names: list[str] | None) -> list[int]:
-        """The tokens with which a call to one of `names` begins: what calls with different arguments share.
-
-        Found by writing such calls out, so it holds for every renderer. The reply is sampled after these tokens.
-        """
-        if names is None:
-            return []
+    def _grammar(self, request: ChatRequest, tools: Sequence[Tool], prompt_ids: Sequence[int]) -> Grammar | None:
+        """What the answer may be; None where it may be anything."""
+        schema, forced = request.content_schema, request.forced_tools
+        if schema is None and forced is None and not request.strict_schemas():
+            return None
+        if self._grammars is None:
+            if schema is None and forced is None:
+                return None  # calls of strict tools are held against their schemas when they are complete
+            param = "tool_choice" if schema is None else "response_format"
+            raise bad_request(f"{param} needs grammars, which this model has none of", param, "unsupported_value")
+        how = {
+            "parallel": request.parallel_tool_calls is not False and request.named_tool is None,
+            # Any token after a prompt that has opened the reasoning is reasoning.
+            "reasoning": self._renderer.parse(prompt_ids[:1], tools, prompt_ids=prompt_ids).reasoning is not None,
+        }
         try:
-            written = [
-                self._renderer.encode_reply(
-                    Message(role="assistant", tool_calls=[ToolCall(id="call_1", name=name, arguments=arguments)]), tools
-                )
-                for name in names
-                for arguments in ({}, {"a": "x"}, {"Z": 1})
-            ]
-            plain = self._renderer.encode_reply(Message(role="assistant", content="Said"), tools)
-        except ModelError as error:
-            problem = f"a call cannot be forced with this model: {error}; use tool_choice 'auto'"
-            raise bad_request(problem, "tool_choice", "unsupported_value") from error
-        shared = _common_start(written)
-        if len(shared) <= len(_common_start([shared, plain])):
-            raise bad_request(
-                "the model's format of calls has no common start, so a call cannot be forced; use tool_choice 'auto'",
-                "tool_choice",
-                "unsupported_value",
+            if forced is not None:
+                return self._grammars.calls([tool for tool in tools if tool.name in forced], **how)
+            return (
+                self._grammars.text_or_calls(tools, **how)
+                if schema is None
+                else self._grammars.content(schema, tools, **how)
             )
-        return shared
+        except ModelError as error:
+            raise bad_request(f"{error}; use tool_choice 'auto'", "tool_choice", "unsupported_value") from error
+        except ValueError as error:
+            raise _too_complex(request, error) from error
+
+
+def _too_complex(request: ChatRequest, error: ValueError) -> ApiError:
+    """No grammar can be made of a schema, or followed."""
+    param = "tools" if request.content_schema is None else "response_format"
+    return bad_request(f"no answer can be sampled by the schema: {shown(str(error))}; send a simpler one", param)
 
 
 def _teller(listener: Listener | None, index: int, settled: SettledReply) -> Callable[[int], None] | None:
@@ -223,11 +232,9 @@ def _teller(listener: Listener | None, index: int, settled: SettledReply) -> Cal
     return tell
 
 
-def _choice(
-    request: ChatRequest, parsed: ParsedReply, strict: StrictSchemas, tokens: int, completion: Completion
-) -> Choice:
-    """The answer that a complete reply of so many tokens is."""
-    content, calls = written_calls(parsed, strict)
+def _choice(request: ChatRequest, parsed: ParsedReply, schemas: ClientSchemas, completion: Completion) -> Choice:
+    """The answer that a complete reply is."""
+    content, calls = written_calls(parsed, schemas)
     content, stopped = _cut_at_stop(content, request.stops)
     calls = [] if stopped else calls
     if request.parallel_tool_calls is False:
@@ -235,21 +242,14 @@ def _choice(
     if request.forced_tools is not None:
         broken = next((call.error for call in parsed.tool_calls if call.error is not None), None)
         _check_forced(request.forced_tools, calls, broken, completion)
+    if not calls and not stopped and completion.stop_reason != "length":
+        schemas.check_content(content)
     reason = "stop"
     if completion.stop_reason == "length" and not stopped:
         reason = "length"
     elif calls:
         reason = "tool_calls"
-    return Choice(content, parsed.reasoning, calls, reason, tokens)
-
-
-def _common_start(sequences: Sequence[Sequence[int]]) -> list[int]:
-    shared = []
-    for tokens in zip(*sequences, strict=False):
-        if len(set(tokens)) > 1:
-            break
-        shared.append(tokens[0])
-    return shared
+    return Choice(content, parsed.reasoning, calls, reason, len(completion.token_ids))
 
 
 def _cut_at_stop(content: str, stops: Sequence[str]) -> tuple[str, bool]:
@@ -262,7 +262,8 @@ def _cut_at_stop(content: str, stops: Sequence[str]) -> tuple[str, bool]:
 def _check_forced(
     names: Sequence[str], calls: Sequence[WrittenCall], broken: str | None, completion: Completion
 ) -> None:
-    """The start was forced; that the rest became such a call is checked, and said where it did not."""
+    """Raises `ApiError` where no such call came of it: a model whose form of calls is not known may go astray after
+    their beginning."""
     if calls and broken is None and all(call.name in names and call.problem is None for call in calls):
         return
     if completion.stop_reason == "length":
@@ -299,18 +300,17 @@ class SettledReply:
     def __init__(
         self,
         parse: Callable[[Sequence[int]], ParsedReply],
-        start_ids: Sequence[int],
         stops: Sequence[str],
         *,
         with_tools: bool = False,
     ) -> None:
-        """`parse` reads the reply's tokens, which begin with `start_ids`; `stops` end the content before them.
+        """`parse` reads the reply's tokens; `stops` end the content before them.
 
         `with_tools`: content that begins as JSON does waits for its end, since some families write calls without marks.
         """
         self._with_tools = with_tools
         self._parse = parse
-        self._ids = list(start_ids)
+        self._ids: list[int] = []
         self._stops = stops
         self._readings: deque[tuple[int, ParsedReply]] = deque()
         """With how many tokens each was read; the first is the latest that lies far enough back, if any does."""

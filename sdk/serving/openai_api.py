@@ -16,6 +16,7 @@ from starlette.routing import Route
 from ..policies.models import DEFAULT_SAMPLING
 from ..policies.protocol import Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer
+from ..policies.rendering.reply_grammar import ReplyGrammars
 from ..records import ToolPrompt
 from .api_errors import ApiError, as_api_error, shown
 from .chat_request import read_request
@@ -33,19 +34,21 @@ def build_app(
     model_name: str,
     api_key: str | None = None,
     *,
+    grammars: ReplyGrammars | None = None,
     defaults: Sampling = DEFAULT_SAMPLING,
     tool_prompt: ToolPrompt = "full",
 ) -> Starlette:
     """`/v1/chat/completions`, `/v1/models` and `/health` over a policy.
 
     `api_key`: what clients must send (`Authorization: Bearer ...`) for everything but `/health`; None asks for
-    nothing. `defaults`: the sampling where a request sets no temperature, top_p or limit; `/v1/models` shows it.
-    `tool_prompt`: how much of a request's tools `renderer` shows, for the answers and `/v1/models` to say.
+    nothing. `grammars`: make answers that must be calls or JSON; without them such requests are refused. `defaults`:
+    the sampling where a request sets no temperature, top_p or limit; `/v1/models` shows it. `tool_prompt`: how much of
+    a request's tools `renderer` shows, for the answers and `/v1/models` to say.
 
     A stream says what of the answer will not change any more, some tokens behind the policy; calls when they are
     complete.
     """
-    return _Endpoint(policy, renderer, model_name, api_key, defaults, tool_prompt).app()
+    return _Endpoint(policy, renderer, model_name, api_key, grammars, defaults, tool_prompt).app()
 
 
 class _Endpoint:
@@ -55,10 +58,11 @@ class _Endpoint:
         renderer: ChatRenderer,
         model_name: str,
         api_key: str | None,
+        grammars: ReplyGrammars | None,
         defaults: Sampling,
         tool_prompt: ToolPrompt,
     ) -> None:
-        self._generator = Generator(policy, renderer, defaults=defaults)
+        self._generator = Generator(policy, renderer, grammars, defaults=defaults)
         self._defaults = defaults
         self._model_name = model_name
         self._api_key = api_key

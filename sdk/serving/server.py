@@ -178,7 +178,9 @@ def serve(
         loaded = load_model(model_dir)  # before torch is imported for the engine: a wrong folder is found at once
 
         from ..policies.embedded import EmbeddedEngine
+        from ..policies.grammar import GrammarTokenizer
         from ..policies.rendering import make_renderer
+        from ..policies.rendering.reply_grammar import ReplyGrammars
         from ..policies.tool_prompt import render_less
         from .openai_api import build_app
 
@@ -187,7 +189,11 @@ def serve(
         engine = on_failure.enter_context(EmbeddedEngine(loaded.model, max_restarts=_ENGINE_RESTARTS))
         name = model_name or _served_name(model_dir, loaded.name)
         defaults = _defaults(loaded.sampling, temperature, default_max_tokens)
-        app = build_app(engine, renderer, name, api_key, defaults=defaults, tool_prompt=shown)
+        tokenizer = GrammarTokenizer.of(
+            loaded.tokenizer, vocabulary=engine.vocabulary, stop_token_ids=renderer.stop_token_ids
+        )
+        grammars = ReplyGrammars(renderer, tokenizer)
+        app = build_app(engine, renderer, name, api_key, grammars=grammars, defaults=defaults, tool_prompt=shown)
         server = Server(app, listener, model_name=name, tool_prompt=shown, defaults=defaults, on_close=engine.close)
         on_failure.pop_all()
         for setting in ("top_k", "min_p", "repetition_penalty"):

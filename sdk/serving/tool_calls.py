@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
-
-from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors, schema_problem
 
 from ..policies.rendering import ParsedReply
 from ..policies.rendering.call_parsing import format_calls, readable_part
-from ..records import ToolCall
-from .api_errors import bad_request
+from .client_schemas import ClientSchemas
 
 
 @dataclass(frozen=True)
@@ -27,34 +22,7 @@ class WrittenCall:
     """Why the model's call does not parse, or does not hold against the client's strict schema."""
 
 
-class StrictSchemas:
-    """The schemas of the tools that a client sent with `strict: true`. Nothing is fetched for them."""
-
-    def __init__(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
-        """`schemas`: by the tools' names. Raises `ApiError` for one that is not valid JSON Schema."""
-        self._validators = {}
-        for name, schema in schemas.items():
-            problem = schema_problem(schema)
-            if problem is not None:
-                raise bad_request(f"tool {name!r} is strict, but its input schema {problem[:200]}", "tools")
-            self._validators[name] = compiled_schema(dict(schema))
-
-    def problem(self, call: ToolCall) -> str | None:
-        """Why the arguments of a call do not hold against its tool's schema, if they do not. Takes a limited time."""
-        validator = self._validators.get(call.name)
-        if validator is None:
-            return None
-        try:
-            found = next(iter(schema_errors(validator, call.arguments, most=1)), None)
-        except SchemaTimeout as timeout:
-            return f"the arguments could not be checked against the schema of {call.name}, which is strict: {timeout}"
-        if found is None:
-            return None
-        place = "".join(f".{part}" for part in found.absolute_path)
-        return f"arguments{place} do not hold against the schema of {call.name}, which is strict: {found.message[:200]}"
-
-
-def written_calls(parsed: ParsedReply, strict: StrictSchemas) -> tuple[str, list[WrittenCall]]:
+def written_calls(parsed: ParsedReply, schemas: ClientSchemas) -> tuple[str, list[WrittenCall]]:
     """The content and the calls of a reply. A call that cannot be told apart from text is part of the content."""
     texts = [parsed.content]
     calls: list[WrittenCall] = []
@@ -64,7 +32,7 @@ def written_calls(parsed: ParsedReply, strict: StrictSchemas) -> tuple[str, list
         ids.add(call_id)
         if call.error is None:
             arguments = json.dumps(call.arguments, ensure_ascii=False)
-            calls.append(WrittenCall(call_id, call.name, arguments, strict.problem(call)))
+            calls.append(WrittenCall(call_id, call.name, arguments, schemas.problem(call)))
             continue
         written = parsed.unparsed.get(place) or call.error
         if (part := readable_part(written)) is not None:

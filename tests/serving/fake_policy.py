@@ -3,9 +3,12 @@
 from contextlib import contextmanager
 
 import anyio
+import llguidance
 
 from sdk.errors import PolicyFailure
+from sdk.policies.grammar import GrammarTokenizer
 from sdk.policies.protocol import Completion
+from sdk.policies.rendering.reply_grammar import ReplyGrammars
 from sdk.policies.scripted import END_TOKEN, ByteRenderer
 from sdk.serving import Server, build_app
 from sdk.serving.server import bind
@@ -13,10 +16,26 @@ from sdk.serving.server import bind
 RENDERER = ByteRenderer()
 
 
+class _Bytes:
+    """The renderer's tokens as llguidance has them described."""
+
+    def __init__(self):
+        self.eos_token_id, self.bos_token_id = END_TOKEN, None
+        self.tokens = [*(bytes([byte]) for byte in range(256)), *(f"<{name}>".encode() for name in range(6))]
+        self.special_token_ids = list(range(256, 262))
+
+    def __call__(self, text):
+        return list(text)
+
+
+TOKENIZER = GrammarTokenizer(llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes())), stop_token_ids=[END_TOKEN])
+GRAMMARS = ReplyGrammars(RENDERER, TOKENIZER)
+
+
 @contextmanager
 def running(policy, api_key=None, renderer=RENDERER, **options):
     """The endpoint over a policy, as the model "desk"."""
-    app = build_app(policy, renderer, "desk", api_key, **options)
+    app = build_app(policy, renderer, "desk", api_key, **{"grammars": GRAMMARS, **options})
     with Server(app, bind("127.0.0.1", 0, api_key), model_name="desk") as server:
         yield server
 
@@ -29,7 +48,7 @@ class FakePolicy:
         self.samplings = []
         self.prompts = []
 
-    async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=(), on_token=None):
+    async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=(), on_token=None, grammar=None):
         await anyio.lowlevel.checkpoint()
         self.samplings.append(sampling)
         self.prompts.append(RENDERER.decode(prompt_ids))
@@ -37,6 +56,13 @@ class FakePolicy:
         ids = [*text.encode(), END_TOKEN]
         cut = len(ids) > sampling.max_tokens
         ids = ids[: sampling.max_tokens]
+        if grammar is not None:
+            derivation = grammar.begin()
+            for place, token in enumerate(ids):
+                assert derivation.allowed()[token], (
+                    f"the grammar does not allow {text[place:]!r} after {text[:place]!r}"
+                )
+                assert derivation.take(token, ends=token == END_TOKEN) is None
         if on_token is not None:
             for token in ids:
                 on_token(token)
@@ -45,7 +71,7 @@ class FakePolicy:
 
 
 class BrokenPolicy(FakePolicy):
-    async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=(), on_token=None):
+    async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=(), on_token=None, grammar=None):
         raise PolicyFailure("out of memory")
 
 
@@ -59,7 +85,7 @@ class HangingPolicy(FakePolicy):
         self.asked = threading.Event()
         self.cancelled = threading.Event()
 
-    async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=(), on_token=None):
+    async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=(), on_token=None, grammar=None):
         self.asked.set()
         try:
             await anyio.sleep_forever()

@@ -8,9 +8,12 @@ import anyio
 import httpx
 import openai
 import pytest
-from fake_policy import BrokenPolicy, FakePolicy, HangingPolicy, running
+from fake_policy import TOKENIZER, BrokenPolicy, FakePolicy, HangingPolicy, running
 
 from sdk.policies.protocol import Sampling
+from sdk.policies.rendering.call_parsing import parse_tagged_reply
+from sdk.policies.rendering.reply_grammar import ReplyGrammars
+from sdk.policies.scripted import END_TOKEN, ByteRenderer
 
 USER = [{"role": "user", "content": "Where is order 4417?"}]
 TOOLS = [
@@ -271,6 +274,10 @@ def test_a_call_without_a_name_or_arguments_is_text_beside_the_calls_that_are_wh
     assert [call.function.name for call in choice.message.tool_calls] == ["get_order"]
 
 
+NOT_IT = {"not": {"const": 4417}}
+"""No grammar can be made of this."""
+
+
 def strict_tools(**parameters):
     schema = {"type": "object", "properties": {"order_id": {"type": "integer", **parameters}}, "required": ["order_id"]}
     return [{"type": "function", "function": {"name": "get_order", "parameters": schema, "strict": True}}]
@@ -288,14 +295,13 @@ def test_calls_of_a_strict_tool_are_held_against_its_schema(stream):
     with serving(lambda prompt, seed: CALL) as client:
         arguments, note = ask_with(strict_tools())
         assert (json.loads(arguments)["order_id"], "invalid_calls" in note) == (4417, False)
-        arguments, note = ask_with(strict_tools(maximum=9))
+        arguments, note = ask_with(strict_tools(**NOT_IT))
         ((invalid),) = note["invalid_calls"]
         assert json.loads(arguments)["order_id"] == 4417
         assert "arguments.order_id do not hold against the schema of get_order, which is strict" in invalid["problem"]
         named = {"type": "function", "function": {"name": "get_order"}}
-        client.policy.say = continue_call(None, CALL)
         with pytest.raises(openai.UnprocessableEntityError, match="do not hold against the schema"):
-            ask(client, tools=strict_tools(maximum=9), tool_choice=named)
+            ask(client, tools=strict_tools(**NOT_IT), tool_choice=named)
 
 
 def test_a_strict_pattern_cannot_keep_the_server_busy():
@@ -330,22 +336,10 @@ def test_without_tools_what_looks_like_a_call_is_said_as_it_was_written(call, st
 CANCEL = '<tool_call>{"name": "cancel_order", "arguments": {"order_id": 1}}</tool_call>'
 
 
-def continue_call(rest, whole=CANCEL):
-    """A policy that goes on after the forced start, whatever that was."""
-
-    def say(prompt, seed):
-        forced = prompt[prompt.rindex("<assistant>") + len("<assistant>") :]
-        assert forced
-        assert whole.startswith(forced)
-        return whole[len(forced) :] if rest is None else rest
-
-    return say
-
-
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "cancel_order"}}])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_required_or_named_call_is_forced(choice, stream):
-    with serving(continue_call(None)) as client:
+    with serving(lambda prompt, seed: CANCEL) as client:
         reply = ask(client, tools=TOOLS, tool_choice=choice, stream=stream)
         if stream:
             (call,) = joined(reply)[0][0]["calls"].values()
@@ -357,18 +351,90 @@ def test_a_required_or_named_call_is_forced(choice, stream):
     assert (name, json.loads(arguments)) == ("cancel_order", {"order_id": 1})
 
 
-def test_a_named_call_starts_with_the_name():
-    with serving(continue_call(None)) as client:
-        ask(client, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "cancel_order"}})
-        assert client.policy.prompts[0].endswith('<assistant><tool_call>{"name": "cancel_order", "arguments": {')
+class _OtherRenderer(ByteRenderer):
+    """Writes arguments as no JSON object, so that the form of its calls is not known."""
+
+    def encode_reply(self, message, tools):
+        calls = [
+            call.model_copy(update={"arguments": {"text": json.dumps(call.arguments)}}) for call in message.tool_calls
+        ]
+        return super().encode_reply(message.model_copy(update={"tool_calls": calls}), tools)
 
 
 @pytest.mark.parametrize("rest", ["oops", 'no_such_tool", "arguments": {}}</tool_call>'])
-def test_a_forced_call_that_the_model_spoils_is_an_error_and_not_an_answer(rest):
-    with serving(continue_call(rest)) as client:
+def test_a_call_asked_for_in_a_form_that_is_not_known_is_begun_and_an_error_where_it_goes_astray(rest):
+    renderer = _OtherRenderer()
+    others = {"renderer": renderer, "grammars": ReplyGrammars(renderer, TOKENIZER)}
+    with serving(lambda prompt, seed: f'<tool_call>{{"name": "{rest}', **others) as client:
         with pytest.raises(openai.UnprocessableEntityError, match="tool_choice asks for a call") as caught:
             ask(client, tools=TOOLS, tool_choice="required")
-    assert (caught.value.code, caught.value.param) == ("tool_choice_not_met", "tool_choice")
+        assert (caught.value.code, caught.value.param) == ("tool_choice_not_met", "tool_choice")
+        client.policy.say = lambda prompt, seed: CANCEL
+        (call,) = ask(client, tools=TOOLS, tool_choice="required").choices[0].message.tool_calls
+    assert call.function.name == "cancel_order"
+
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def json_schema(schema, strict=True):
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": strict}}
+
+
+@pytest.mark.parametrize("form", [json_schema(CITY), {"type": "json_object"}, json_schema(CITY, strict=False)])
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_in_the_form_that_was_asked_for_is_given_whole_or_streamed(form, stream):
+    with serving(lambda prompt, seed: '{"city": "Rome"}') as client:
+        reply = ask(client, response_format=form, stream=stream)
+        said = joined(reply)[0][0]["content"] if stream else reply.choices[0].message.content
+    assert json.loads(said) == {"city": "Rome"}
+
+
+@pytest.mark.parametrize("text", ['{"city": "Rome"}', CANCEL])
+def test_with_tools_and_a_form_the_model_calls_or_answers_in_that_form(text):
+    with serving(lambda prompt, seed: text) as client:
+        message = ask(client, response_format=json_schema(CITY), tools=TOOLS).choices[0].message
+    assert (message.content, len(message.tool_calls or [])) == ((text, 0) if text != CANCEL else (None, 1))
+
+
+def test_what_a_grammar_cannot_express_of_a_strict_form_is_an_error_where_the_answer_does_not_hold():
+    schema = {"type": "object", "properties": {"order_id": {"type": "integer", **NOT_IT}}, "required": ["order_id"]}
+    with serving(lambda prompt, seed: '{"order_id": 4417}') as client:
+        with pytest.raises(openai.UnprocessableEntityError, match=r"the answer\.order_id do not hold") as caught:
+            ask(client, response_format=json_schema(schema))
+        assert (caught.value.code, caught.value.param) == ("response_format_not_met", "response_format")
+        assert ask(client, response_format=json_schema(schema, strict=False)).choices[0].finish_reason == "stop"
+
+
+class _Thinking(ByteRenderer):
+    """Its prompts have opened the reasoning."""
+
+    def parse(self, completion_ids, tools, *, prompt_ids=()):
+        ids = [token for token in completion_ids if token != END_TOKEN]
+        return parse_tagged_reply(self.decode(ids), reasoning_open=True)
+
+
+def test_reasoning_that_the_prompt_has_opened_comes_before_what_is_asked_for():
+    renderer = _Thinking()
+    others = {"renderer": renderer, "grammars": ReplyGrammars(renderer, TOKENIZER)}
+    with serving(lambda prompt, seed: 'Hm, {"a".</think>\n{"city": "Rome"}', **others) as client:
+        message = ask(client, response_format=json_schema(CITY)).choices[0].message
+        assert (message.reasoning_content, json.loads(message.content)) == ('Hm, {"a".', {"city": "Rome"})
+        client.policy.say = lambda prompt, seed: f"Hm.</think>{CANCEL}"
+        message = ask(client, tools=TOOLS, tool_choice="required").choices[0].message
+        assert (message.reasoning_content, len(message.tool_calls)) == ("Hm.", 1)
+
+
+def test_a_policy_without_grammars_refuses_what_needs_one():
+    with serving(lambda prompt, seed: CALL, grammars=None) as client:
+        for options, param in (
+            ({"response_format": {"type": "json_object"}}, "response_format"),
+            ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
+        ):
+            with pytest.raises(openai.BadRequestError, match="needs grammars") as caught:
+                ask(client, **options)
+            assert caught.value.param == param
+        assert "invalid_calls" in ask(client, tools=strict_tools(maximum=9)).toolbake
 
 
 @pytest.mark.parametrize(
@@ -377,7 +443,23 @@ def test_a_forced_call_that_the_model_spoils_is_an_error_and_not_an_answer(rest)
         ({"extra_body": {"top_k": 5}}, "top_k", "top_k is not supported; did you mean top_p"),
         ({"logprobs": True}, "logprobs", "logprobs is not supported here"),
         ({"frequency_penalty": 0.5}, "frequency_penalty", r"or send 0\)"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "not supported here"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type", "yaml"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "json_schema is missing"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": {"$ref": "http://a.b"}},
+                }
+            },
+            "response_format",
+            "no answer can be sampled by the schema",
+        ),
+        (
+            {"response_format": json_schema({"type": "x"})},
+            "response_format",
+            "the schema of response_format is no valid JSON Schema",
+        ),
         ({"logit_bias": {"5": 1}}, "logit_bias", "not supported here"),
         ({"store": True}, "store", "not supported here"),
         ({"temperature": 3}, "temperature", "temperature is 3"),
@@ -434,7 +516,6 @@ def test_a_forced_call_that_the_model_spoils_is_an_error_and_not_an_answer(rest)
             "two reasonings that differ",
         ),
         ({"messages": [{"role": "user", "content": None}]}, "messages.0.content", "has no content"),
-        ({"tools": TOOLS, "tool_choice": "required", "max_tokens": 3}, "max_tokens", "takes"),
     ],
 )
 def test_what_would_have_no_effect_or_makes_no_sense_is_refused_by_name(client, options, param, message):

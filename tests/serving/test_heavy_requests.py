@@ -10,7 +10,7 @@ from fake_policy import RENDERER, FakePolicy, running
 
 from sdk.policies.scripted import ByteRenderer
 from sdk.records import ToolCall
-from sdk.serving.tool_calls import StrictSchemas
+from sdk.serving.client_schemas import ClientSchemas
 
 JSON = {"content-type": "application/json"}
 
@@ -180,6 +180,6 @@ def test_a_strict_schema_that_takes_exponential_time_is_given_up() -> None:
     }
     definitions["d24"] = {"type": "integer"}
     schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": definitions}
-    problem = StrictSchemas({"f": schema}).problem(ToolCall(id="c", name="f", arguments={"a": "x"}))
+    problem = ClientSchemas({"f": schema}).problem(ToolCall(id="c", name="f", arguments={"a": "x"}))
     assert problem is not None
     assert "could not be checked" in problem

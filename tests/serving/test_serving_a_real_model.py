@@ -1,9 +1,11 @@
 """The embedded model behind the endpoint: real tokens, real chat template, real engine."""
 
 import json
+import re
+from typing import Literal
 
-import httpx
 import openai
+import pydantic
 import pytest
 
 from sdk.serving import serve
@@ -51,26 +53,54 @@ def test_its_prompt_grows_with_the_tools(client):
     assert with_tools.usage.prompt_tokens > plain.usage.prompt_tokens + 50
 
 
-def test_a_named_call_is_that_call_or_an_honest_error_even_from_a_model_never_trained_for_it(client):
-    choice = {"type": "function", "function": {"name": "cancel_order"}}
-    body = {
-        "model": "base",
-        "messages": USER,
-        "tools": TOOLS,
-        "tool_choice": choice,
-        "temperature": 0,
-        "max_tokens": 64,
+STRICT = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "strict": True,
+            "parameters": {
+                "type": "object",
+                "properties": {"order_id": {"type": "string", "pattern": "^[0-9]{4}$"}, "force": {"type": "boolean"}},
+                "required": ["order_id", "force"],
+                "additionalProperties": False,
+            },
+        },
     }
-    reply = httpx.post(f"{client.base_url}chat/completions", json=body, timeout=60).json()
-    if "error" in reply:
-        assert reply["error"]["code"] == "tool_choice_not_met"
-        return
-    answer = reply["choices"][0]
-    if answer["finish_reason"] == "tool_calls":
-        assert {call["function"]["name"] for call in answer["message"]["tool_calls"]} == {"cancel_order"}
-        assert all(isinstance(json.loads(c["function"]["arguments"]), dict) for c in answer["message"]["tool_calls"])
-    else:
-        assert answer["finish_reason"] == "length"
+    for name in ("get_order", "cancel_order")
+]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "cancel_order"}}])
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_a_call_that_is_asked_for_holds_against_its_schema_even_from_a_model_never_trained_for_it(
+    client, choice, temperature
+):
+    options = {"temperature": temperature, "seed": 5, "n": 4, "max_tokens": 64, "parallel_tool_calls": False}
+    reply = ask(client, tools=STRICT, tool_choice=choice, **options)
+    for one in reply.choices:
+        assert one.finish_reason == "tool_calls"
+        for call in one.message.tool_calls:
+            assert call.function.name in (
+                ["cancel_order"] if isinstance(choice, dict) else ["get_order", "cancel_order"]
+            )
+            arguments = json.loads(call.function.arguments)
+            assert re.fullmatch("[0-9]{4}", arguments["order_id"])
+            assert isinstance(arguments["force"], bool)
+        assert len(one.message.tool_calls) == 1 or choice == "required"  # which may be several
+    assert not reply.toolbake.get("invalid_calls")
+
+
+def test_an_answer_has_the_form_that_was_asked_for_whole_and_streamed(client):
+    class Order(pydantic.BaseModel):
+        number: Literal[4417, 4418]
+        state: Literal["new", "sent"]
+
+    options = {"model": "base", "messages": USER, "max_tokens": 64, "seed": 1, "response_format": Order}
+    said = client.chat.completions.parse(**options).choices[0].message
+    assert isinstance(said.parsed, Order)
+    with client.chat.completions.stream(**options) as stream:
+        assert stream.get_final_completion().choices[0].message.content == said.content
 
 
 def test_a_conversation_longer_than_its_context_is_refused(client):

@@ -27,7 +27,7 @@ def test_what_was_said_is_the_beginning_of_the_whole_answer(text, stops):
     ids = [*text.encode(), END_TOKEN]
     whole = RENDERER.parse(ids, [])
     content = whole.content[: min([whole.content.find(s) for s in stops if s in whole.content], default=None)]
-    settled = SettledReply(lambda ids: RENDERER.parse(ids, []), [], stops)
+    settled = SettledReply(lambda ids: RENDERER.parse(ids, []), stops)
     for token in ids:
         settled.hear(token)
         assert content.startswith(settled.content)
@@ -112,7 +112,7 @@ def test_what_breaks_in_the_midst_ends_the_stream_with_an_error(asked, error, sa
 
 
 def test_content_that_may_be_a_call_without_marks_waits_where_there_are_tools():
-    settled = SettledReply(lambda ids: RENDERER.parse(ids, []), [], [], with_tools=True)
+    settled = SettledReply(lambda ids: RENDERER.parse(ids, []), [], with_tools=True)
     for token in b'{"name": "get_order", "parameters": {}} and more':
         settled.hear(token)
     assert settled.content == ""

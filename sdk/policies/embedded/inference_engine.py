@@ -21,6 +21,7 @@ import torch
 from ...errors import PolicyFailure
 from ...freed_memory import give_freed_memory_back
 from ...idle_threads import let_idle_threads_go
+from ..grammar import Grammar
 from ..protocol import Completion, Sampling, require_room
 from .decoder import Decoder
 from .sampling_request import Request, generator
@@ -155,6 +156,8 @@ class EmbeddedEngine:
             raise ValueError(f"context_tokens is {context_tokens}; the model takes 2 to {decoder.max_positions}")
         self.context_tokens = context_tokens or decoder.max_positions
         """The most tokens of prompt and completion together."""
+        self.vocabulary: int = decoder.vocabulary
+        """How many token ids it takes and samples from."""
         self._decoder = decoder
         self._max_rows, self._max_restarts = max_rows, max_restarts
         self.restarts = 0
@@ -204,18 +207,19 @@ class EmbeddedEngine:
         seed: int,
         stop_token_ids: Sequence[int] = (),
         on_token: Callable[[int], None] | None = None,
+        grammar: Grammar | None = None,
     ) -> Completion:
         """Continue `prompt_ids`; see `StreamingPolicy.sample`. Cancelling the task frees the row.
 
         Raises `ValueError` for a prompt that is empty, leaves no room in the context or holds ids outside the
-        vocabulary, and `PolicyFailure` when the engine has failed or is closed, or the model says nan.
+        vocabulary, and for a grammar that becomes too complex; `PolicyFailure` when the engine has failed or is closed,
+        or the model says nan.
         """
         prompt = [int(token) for token in prompt_ids]
         require_room(prompt, self.context_tokens)
-        vocabulary = self._decoder.vocabulary
-        if min(prompt) < 0 or max(prompt) >= vocabulary:
-            wrong = next(token for token in prompt if not 0 <= token < vocabulary)
-            raise ValueError(f"the prompt holds token id {wrong}; the vocabulary ends at {vocabulary - 1}")
+        if min(prompt) < 0 or max(prompt) >= self.vocabulary:
+            wrong = next(token for token in prompt if not 0 <= token < self.vocabulary)
+            raise ValueError(f"the prompt holds token id {wrong}; the vocabulary ends at {self.vocabulary - 1}")
         loop = asyncio.get_running_loop()
         request = Request(
             prompt=prompt,
@@ -226,6 +230,7 @@ class EmbeddedEngine:
             loop=loop,
             future=loop.create_future(),
             on_token=on_token,
+            derivation=None if grammar is None else grammar.begin(),
         )
         with self._changed:
             if self._ended is not None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from ...errors import PolicyFailure
+from ..grammar import Derivation
 from ..protocol import Completion, Sampling
 
 _BLOCK = 256
@@ -27,40 +28,52 @@ def generator(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=seed % 2**128))
 
 
-def choose(
-    logits_RV: torch.Tensor,
-    samplings: Sequence[Sampling],
-    generators: Sequence[np.random.Generator],
-    rows: Sequence[int] | None = None,
-) -> tuple[list[int], list[float]]:
-    """One token for each request and its log-probability, in nats.
+def choose(logits_RV: torch.Tensor, requests: Sequence[Request], rows: Sequence[int]) -> tuple[list[int], list[float]]:
+    """The next token of each request and its log-probability, in nats.
 
-    `rows`: which row of the logits each request draws from; without it, each from a row of its own.
-    The log-probability is of the distribution sampled from, after temperature and `top_p`; at temperature 0 it is
-    the model's own, untempered. Logits of any floating type; all arithmetic in float32, cumulative sums in float64.
+    `rows`: which row of the logits each request draws from. Requests of one row have drawn the same so far.
+    The log-probability is of the distribution sampled from, after grammar, temperature and `top_p`; at temperature 0 it
+    is untempered. Logits of any floating type; all arithmetic in float32, cumulative sums in float64.
     """
     device = logits_RV.device
     # What a distribution costs is paid once, however many requests draw from it.
-    places: dict[tuple[int, float, float], int] = {}
-    of_N = [
-        places.setdefault((row, s.temperature, s.top_p), len(places))
-        for row, s in zip(range(len(samplings)) if rows is None else rows, samplings, strict=True)
-    ]
-    logits_CV = _logits(logits_RV, list(places))
+    places: dict[tuple[int, float, float, int], int] = {}
+    allowed: dict[int, torch.Tensor] = {}
+    of_N = []
+    for row, request in zip(rows, requests, strict=True):
+        derivation = request.derivation
+        grammar = 0 if derivation is None else id(derivation.grammar)
+        place = places.setdefault((row, request.sampling.temperature, request.sampling.top_p, grammar), len(places))
+        if derivation is not None and place not in allowed:
+            allowed[place] = derivation.allowed()
+        of_N.append(place)
+    logits_CV = _logits(logits_RV, [(row, t, top_p) for row, t, top_p, _ in places], allowed)
     # A greedy request draws nothing; its number is never used.
-    draws = [0.0 if s.temperature == 0 else g.random() for s, g in zip(samplings, generators, strict=True)]
+    draws = [0.0 if r.sampling.temperature == 0 else r.random.random() for r in requests]
     tokens_N, norm_C = _draw(logits_CV, torch.tensor(draws, dtype=torch.float64, device=device), of_N)
-    greedy = [i for i, s in enumerate(samplings) if s.temperature == 0]
+    greedy = [i for i, request in enumerate(requests) if request.sampling.temperature == 0]
     if greedy:
         tokens_N[greedy] = logits_CV[[of_N[i] for i in greedy]].argmax(dim=-1)
     logprobs_N = logits_CV[of_N, tokens_N] - norm_C[of_N]
     return tokens_N.tolist(), logprobs_N.tolist()
 
 
-def _logits(logits_RV: torch.Tensor, distributions: Sequence[tuple[int, float, float]]) -> torch.Tensor:
-    """The logits of each distribution (row, temperature, `top_p`), [C, V] in float32."""
+def _logits(
+    logits_RV: torch.Tensor,
+    distributions: Sequence[tuple[int, float, float]],
+    allowed: Mapping[int, torch.Tensor],
+) -> torch.Tensor:
+    """The logits of each distribution (row, temperature, `top_p`), [C, V] in float32; -inf where some of them allow
+    only other tokens."""
     rows = [row for row, _, _ in distributions]
     logits_CV = (logits_RV if rows == list(range(len(logits_RV))) else logits_RV[rows]).float()
+    if allowed:
+        logits_CV = logits_CV.clone() if logits_CV.data_ptr() == logits_RV.data_ptr() else logits_CV
+        for place, allowed_V in allowed.items():
+            # A tokenizer may know fewer tokens than the model has logits for.
+            known = allowed_V[: logits_CV.shape[1]].to(logits_CV.device)
+            logits_CV[place, : len(known)].masked_fill_(~known, float("-inf"))
+            logits_CV[place, len(known) :] = float("-inf")
     if any(temperature not in (0.0, 1.0) for _, temperature, _ in distributions):
         temperatures_C = torch.tensor([t or 1.0 for _, t, _ in distributions], device=logits_RV.device)
         logits_CV = logits_CV / temperatures_C[:, None]
@@ -132,6 +145,8 @@ class Request:
     future: asyncio.Future[Completion]
     on_token: Callable[[int], None] | None = None
     """Called on the loop, before the future is done."""
+    derivation: Derivation | None = None
+    """What it may say, where a grammar bounds that."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     cancelled: bool = False
@@ -147,6 +162,10 @@ class Request:
         if self.on_token is not None:
             self._on_loop(self._tell, token)
         stopped = token in self.stop_ids
+        problem = None if self.derivation is None else self.derivation.take(token, ends=stopped)
+        if problem is not None:
+            self.fail(ValueError(f"the grammar of the reply has become too complex ({problem}); use a simpler one"))
+            return True
         if not stopped and len(self.token_ids) < self.limit:
             return False
         self._deliver(Completion(self.token_ids, self.logprobs, "stop" if stopped else "length", version))

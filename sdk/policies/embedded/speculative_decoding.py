@@ -120,8 +120,7 @@ def walk(rows: Rows, walks: Sequence[Walk], logits_NV: torch.Tensor, guesses: Gu
         drawing = [(one.first + place, request) for one, requests in going for request in requests]
         if not drawing:
             break
-        samplings, generators = [r.sampling for _, r in drawing], [r.random for _, r in drawing]
-        drawn = zip(*choose(logits_NV, samplings, generators, [row for row, _ in drawing]), strict=True)
+        drawn = zip(*choose(logits_NV, [r for _, r in drawing], [row for row, _ in drawing]), strict=True)
         further = []
         for one, requests in going:
             one.steps, end = place + 1, one.begin + place
@@ -161,7 +160,7 @@ def join(rows: Rows, request: Request, version: int) -> bool:
         return False
     for place in range(MOST_REMEMBERED):
         left = ways[0]
-        [token], [logprob] = choose(left.trail[place][None], [request.sampling], [request.random])
+        [token], [logprob] = choose(left.trail[place][None], [request], [0])
         if request.take(token, logprob, version):
             break
         ways = [row for row in ways if row.requests[0].token_ids[place] == token]

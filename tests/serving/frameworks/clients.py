@@ -111,6 +111,80 @@ def langchain(url, **bound):
     return [*answers, answer(True)]
 
 
+def openai_parse(url):
+    from openai import OpenAI
+    from pydantic import BaseModel
+
+    class Place(BaseModel):
+        city: str
+        orders: int
+
+    with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        messages = [{"role": "user", "content": QUESTION}]
+        asked = {"model": "desk", "messages": messages, "response_format": Place}
+        said = client.chat.completions.parse(**asked).choices[0].message.parsed
+        with client.chat.completions.stream(**asked) as stream:
+            again = stream.get_final_completion().choices[0].message.parsed
+    return [said.model_dump(), again.model_dump()]
+
+
+def langchain_structured(url, **options):
+    from langchain_openai import ChatOpenAI
+    from pydantic import BaseModel
+
+    class Place(BaseModel):
+        city: str
+        orders: int
+
+    model = ChatOpenAI(model="desk", base_url=url, api_key="none", max_retries=0).with_structured_output(
+        Place, **options
+    )
+    return [model.invoke(QUESTION).model_dump()]
+
+
+def openai_agents_structured(url):
+    from agents import Agent, OpenAIChatCompletionsModel, Runner
+    from openai import AsyncOpenAI
+    from pydantic import BaseModel
+
+    class Place(BaseModel):
+        city: str
+        orders: int
+
+    async def talk():
+        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            model = OpenAIChatCompletionsModel(model="desk", openai_client=client)
+            return (await Runner.run(Agent(name="desk", output_type=Place, model=model), QUESTION)).final_output
+
+    return [asyncio.run(talk()).model_dump()]
+
+
+def pydantic_ai_structured(url, mode):
+    import pydantic_ai
+    from pydantic import BaseModel
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    class Place(BaseModel):
+        city: str
+        orders: int
+
+    model = OpenAIChatModel("desk", provider=OpenAIProvider(base_url=url, api_key="none"))
+    output = getattr(pydantic_ai, mode)(Place)
+    return [pydantic_ai.Agent(model, output_type=output).run_sync(QUESTION).output.model_dump()]
+
+
+STRUCTURED = {
+    "openai": openai_parse,
+    "openai-agents": openai_agents_structured,
+    "pydantic-ai, by a tool": lambda url: pydantic_ai_structured(url, "ToolOutput"),
+    "pydantic-ai, by the format": lambda url: pydantic_ai_structured(url, "NativeOutput"),
+    "langchain": langchain_structured,
+    "langchain, by a tool": lambda url: langchain_structured(url, method="function_calling"),
+    "langchain, JSON": lambda url: langchain_structured(url, method="json_mode"),
+}
+"""Answers in the form of a class."""
+
 FRAMEWORKS = {
     "openai-agents": openai_agents,
     "pydantic-ai": pydantic_ai,
@@ -121,5 +195,5 @@ FRAMEWORKS = {
 }
 
 if __name__ == "__main__":
-    answers = FRAMEWORKS[sys.argv[1]](sys.argv[2])
+    answers = {**FRAMEWORKS, **{f"{name}: form": ask for name, ask in STRUCTURED.items()}}[sys.argv[1]](sys.argv[2])
     print(json.dumps({"answers": answers, "called": called}))

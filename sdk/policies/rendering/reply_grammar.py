@@ -1,0 +1,179 @@
+"""The grammars of replies: calls in a model's own form whose arguments their schemas allow, or content by a schema.
+
+How a model writes calls is found by letting its renderer write some. Where it does not write arguments as JSON (some
+families write them as XML), only the beginning of a call can be asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from mcp_bridge.records import Tool
+
+from ...errors import ModelError
+from ...records import Message, ToolCall
+from ..grammar import SPECIAL, Grammar, GrammarTokenizer
+from .renderer import ChatRenderer
+
+_NAME = "probe_tool"
+_ARGUMENTS = {"a": "x", "b": [1, 2]}
+_TOOL = Tool(name=_NAME, description="Probe.", input_schema={"type": "object", "properties": {}})
+_SEPARATORS = ((", ", ": "), (",", ":"))
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """How a model writes a call: `opening`, the name, `middle`, the arguments as JSON, `closing`; all as
+    `GrammarTokenizer.spell` writes tokens."""
+
+    opening: bytes
+    middle: bytes
+    closing: bytes
+    between: bytes | None
+    """What stands between two calls of one reply; None where it cannot have two."""
+    separators: tuple[str, str]
+    """Of the items of the arguments' arrays and objects, and of keys and values."""
+
+    @property
+    def mark(self) -> bytes:
+        """The beginning of `opening` that tells a call from text: all that stands before its JSON, where something
+        does."""
+        return self.opening.partition(b"{")[0].rstrip() or self.opening
+
+
+class ReplyGrammars:
+    """Makes the grammars of replies for one renderer. Safe to use from several threads."""
+
+    def __init__(self, renderer: ChatRenderer, tokenizer: GrammarTokenizer) -> None:
+        self._renderer = renderer
+        self._tokenizer = tokenizer
+        self._form = lru_cache(maxsize=1)(self._find_form)
+
+    def content(
+        self, schema: Mapping[str, Any], tools: Sequence[Tool] = (), *, parallel: bool = True, reasoning: bool = False
+    ) -> Grammar:
+        """Content that is JSON by `schema`, or calls of `tools`, where there are some. `reasoning`: the prompt has
+        opened the reasoning, which comes first.
+
+        Raises `ValueError` for a schema that no grammar can be made of; the text names the reason.
+        """
+        form = self._form()[0]
+        separators = form.separators if form is not None else _SEPARATORS[0]
+        rule = f"content: {_json_by(schema, separators)}"
+        self._tokenizer.compile(f"start: content\n{rule}")  # raises for the schema, whatever the tools have
+        if form is None or not tools:
+            return self._tokenizer.compile("\n".join([*_start("content", reasoning), rule]))
+        return self._compile(form, [*_start("content | mark calls", reasoning), rule], tools, parallel=parallel)
+
+    def calls(self, tools: Sequence[Tool], *, parallel: bool = True, reasoning: bool = False) -> Grammar:
+        """One call or, with `parallel`, more, and nothing else but reasoning that the prompt has opened.
+
+        Where the model's form of calls is not known, the beginning that all its calls share, and any text. Raises
+        `ModelError` where they share none.
+        """
+        form, shared = self._form()
+        if form is not None:
+            return self._compile(form, _start("mark calls", reasoning), tools, parallel=parallel)
+        if not shared:
+            raise ModelError("the model's format of calls has no common start, so a call cannot be forced")
+        return self._tokenizer.compile("\n".join(_start(f"{_literal(shared)} TEXT", reasoning)))
+
+    def text_or_calls(self, tools: Sequence[Tool], *, parallel: bool = True, reasoning: bool = False) -> Grammar | None:
+        """Any text, and calls where it goes on to begin one. None where the form of calls is not known."""
+        form = self._form()[0]
+        if form is None:
+            return None
+        # The lazy lexeme wins over the text that goes on: what has the mark is a call. A special token is in no text.
+        lazy = "" if form.mark.startswith(SPECIAL) else "[lazy]"
+        rules = [*_start("called calls | TEXT", reasoning), f"called{lazy}: TEXT {_literal(form.mark)}"]
+        return self._compile(form, rules, tools, parallel=parallel)
+
+    def _compile(self, form: CallForm, rules: Sequence[str], tools: Sequence[Tool], *, parallel: bool) -> Grammar:
+        more = parallel and form.between is not None
+        lines = [
+            *rules,
+            f"mark: {_literal(form.mark)}",
+            "calls: call" + (f" ({_literal(form.between or b'')} mark call)*" if more else ""),
+            f"call: {_literal(form.opening.removeprefix(form.mark))} call_of {_literal(form.closing)}",
+            "call_of: " + " | ".join(f"call_{place}" for place in range(len(tools))),
+        ]
+        schemas = [tool.input_schema for tool in tools]
+        try:
+            return self._tokenizer.compile("\n".join([*lines, *_calls_of(tools, schemas, form)]))
+        except ValueError:
+            # Of what has no grammar, any object: its calls are held against the schema when they are complete.
+            schemas = [schema if self._has_grammar(schema) else {} for schema in schemas]
+        return self._tokenizer.compile("\n".join([*lines, *_calls_of(tools, schemas, form)]))
+
+    def _has_grammar(self, schema: Mapping[str, Any]) -> bool:
+        try:
+            self._tokenizer.compile(f"start: {_json_by(schema, _SEPARATORS[0])}")
+        except ValueError:
+            return False
+        return True
+
+    def _find_form(self) -> tuple[CallForm | None, bytes]:
+        """The form of calls, where arguments are JSON; and how each call begins."""
+        try:
+            one, two, others = self._write(1), self._write(2), self._write(1, {"Z": 1}, "other")
+        except ModelError:
+            return None, b""
+        shared = _common_start(one, others)
+        for separators in _SEPARATORS:
+            arguments = json.dumps(_ARGUMENTS, separators=separators).encode()
+            before, found, closing = one.partition(arguments)
+            opening, named, middle = before.rpartition(_NAME.encode())
+            if not (found and named and opening):
+                continue
+            rest = two.removeprefix(before + arguments + closing).removesuffix(before + arguments + closing)
+            between = rest if two == before + arguments + closing + rest + before + arguments + closing else None
+            return CallForm(opening, middle, closing, between, separators), shared
+        return None, shared
+
+    def _write(self, count: int, arguments: Mapping[str, Any] = _ARGUMENTS, name: str = _NAME) -> bytes:
+        calls = [ToolCall(id=f"call_{n}", name=name, arguments=dict(arguments)) for n in range(count)]
+        tool = _TOOL.model_copy(update={"name": name})
+        return self._tokenizer.spell(self._renderer.encode_reply(Message(role="assistant", tool_calls=calls), [tool]))
+
+
+def _start(reply: str, reasoning: bool) -> list[str]:
+    """The first rules: a reply, after reasoning where there is some."""
+    rules = [r"TEXT: /(.|\n)*/"]
+    if not reasoning:
+        return [f"start: {reply}", *rules]
+    thought = ['thought[lazy]: TEXT "</think>"', r"BLANK: /\s+/"]
+    return ["start: thought BLANK? reply", *thought, f"reply: {reply}", *rules]
+
+
+def _calls_of(tools: Sequence[Tool], schemas: Sequence[Mapping[str, Any]], form: CallForm) -> list[str]:
+    """A rule for each tool: its name and its arguments."""
+    rules = []
+    for place, (tool, schema) in enumerate(zip(tools, schemas, strict=True)):
+        named = json.dumps(tool.name, ensure_ascii=False)[1:-1].encode() + form.middle
+        rules.append(f"call_{place}: {_literal(named)} {_json_by({**schema, 'type': 'object'}, form.separators)}")
+    return rules
+
+
+def _json_by(schema: Mapping[str, Any], separators: tuple[str, str]) -> str:
+    """What llguidance makes a rule of. What it does not know of JSON Schema it leaves out: replies are held against the
+    whole schema when they are complete."""
+    item, key = separators
+    options = {"whitespace_flexible": False, "item_separator": item, "key_separator": key, "lenient": True}
+    return "%json " + json.dumps({**schema, "x-guidance": options})
+
+
+def _literal(spelt: bytes) -> str:
+    """The bytes as terms of a rule."""
+    parts = spelt.split(SPECIAL)  # text, id, text, id, ..., text
+    terms = [f"<[{part.decode()}]>" if place % 2 else json.dumps(part.decode()) for place, part in enumerate(parts)]
+    return " ".join(term for term in terms if term != '""') or '""'
+
+
+def _common_start(one: bytes, other: bytes) -> bytes:
+    length = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    shared = one[:length]
+    return shared if shared.count(SPECIAL) % 2 == 0 else shared[: shared.rindex(SPECIAL)]

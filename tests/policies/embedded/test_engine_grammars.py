@@ -1,0 +1,182 @@
+"""Grammars in the embedded engine, over a model of random weights: what it says has the form asked for by the grammar
+alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_forward import TOLERANCE, assert_exact, plain_logprobs
+
+from mcp_bridge.records import Tool
+from sdk.policies.embedded import EmbeddedEngine
+from sdk.policies.grammar import Grammar, GrammarTokenizer
+from sdk.policies.models import LoadedModel
+from sdk.policies.protocol import Completion, Sampling
+from sdk.policies.rendering import make_renderer
+from sdk.policies.rendering.reply_grammar import ReplyGrammars
+from sdk.records import Message, ToolCall
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ORDER = {
+    "type": "object",
+    "properties": {
+        "order_id": {"type": "string", "maxLength": 4},
+        "amount": {"type": "integer", "minimum": -5, "maximum": 20},
+        "kind": {"enum": ["new", "sp\u00e4t", None, 3]},
+        "flags": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 2},
+    },
+    "required": ["order_id", "kind"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    Tool(name="get_order", description="", input_schema=ORDER),
+    Tool(name="cancel\u00e9", description="", input_schema={"type": "object", "properties": {}, "maxProperties": 0}),
+]
+PROMPT = [1, 4093, 198, 22234, 338, 260, 3575, 282]
+
+
+@pytest.fixture(scope="module")
+def engine(small_model: LoadedModel) -> Iterator[EmbeddedEngine]:
+    with EmbeddedEngine(small_model.model, max_rows=16) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def renderer(small_model: LoadedModel) -> Any:
+    return make_renderer(small_model.tokenizer, family=small_model.family)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(small_model: LoadedModel, renderer: Any, engine: EmbeddedEngine) -> GrammarTokenizer:
+    return GrammarTokenizer.of(
+        small_model.tokenizer, vocabulary=engine.vocabulary, stop_token_ids=renderer.stop_token_ids
+    )
+
+
+@pytest.fixture(scope="module")
+def grammars(renderer: Any, tokenizer: GrammarTokenizer) -> ReplyGrammars:
+    return ReplyGrammars(renderer, tokenizer)
+
+
+async def say(engine: EmbeddedEngine, grammar: Grammar | None, *, seed: int = 0, **sampling: Any) -> Completion:
+    options = Sampling(**{"max_tokens": 300, **sampling})
+    return await engine.sample(PROMPT, sampling=options, seed=seed, grammar=grammar)
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {}, {"temperature": 2.0}, {"top_p": 0.3}])
+async def test_calls_hold_against_their_schemas_whatever_the_model_is_inclined_to(
+    engine: EmbeddedEngine, grammars: ReplyGrammars, renderer: Any, sampling: dict[str, float]
+) -> None:
+    grammar = grammars.calls(TOOLS, parallel=False)
+    completions = await asyncio.gather(*(say(engine, grammar, seed=seed, **sampling) for seed in range(8)))
+    called = set()
+    for completion in completions:
+        assert completion.stop_reason == "stop"
+        parsed = renderer.parse(completion.token_ids, TOOLS)
+        (call,) = parsed.tool_calls
+        assert (parsed.content, call.error) == ("", None)
+        (tool,) = [tool for tool in TOOLS if tool.name == call.name]
+        jsonschema.validate(call.arguments, tool.input_schema)
+        called.add(call.name)
+    if sampling == {}:
+        assert called == {tool.name for tool in TOOLS}
+
+
+async def test_log_probabilities_are_of_what_the_grammar_left(
+    engine: EmbeddedEngine, grammars: ReplyGrammars, small_model: LoadedModel, renderer: Any
+) -> None:
+    grammar = grammars.content(ORDER)
+    completion = await say(engine, grammar, seed=4, temperature=1.5)
+    ids = completion.token_ids
+    with torch.no_grad():
+        logits = small_model.model(input_ids=torch.tensor([[*PROMPT, *ids]])).logits[0, len(PROMPT) - 1 : -1] / 1.5
+    derivation, expected = grammar.begin(), []
+    for row, token in zip(logits, ids, strict=True):
+        expected.append(row.masked_fill(~derivation.allowed(), float("-inf")).log_softmax(-1)[token].item())
+        derivation.take(token, ends=token in renderer.stop_token_ids)
+    assert completion.logprobs == pytest.approx(expected, abs=TOLERANCE)
+    assert 0.0 in completion.logprobs  # where one text alone may follow
+    assert min(completion.logprobs) < -1
+
+
+async def test_text_is_sampled_as_without_a_grammar_and_no_neighbour_notices_one(
+    engine: EmbeddedEngine, grammars: ReplyGrammars, small_model: LoadedModel
+) -> None:
+    free = grammars.text_or_calls(TOOLS)
+    alone = [await say(engine, None, seed=seed, max_tokens=40) for seed in range(4)]
+    mixed = await asyncio.gather(
+        *(say(engine, None, seed=seed, max_tokens=40) for seed in range(4)),
+        *(say(engine, grammars.content(ORDER), seed=seed) for seed in range(4)),
+        *(say(engine, free, seed=seed, max_tokens=40) for seed in range(4)),
+    )
+    for place, completion in enumerate(alone):
+        assert_exact(small_model.model, PROMPT, completion)
+        assert mixed[place].token_ids == completion.token_ids
+        # A model of random weights begins no call: control tokens and broken characters are all that is left out.
+        (plain,) = plain_logprobs(small_model.model, PROMPT, mixed[8 + place].token_ids[:1])
+        assert mixed[8 + place].logprobs[0] == pytest.approx(plain, abs=0.05)
+    for seed, completion in enumerate(mixed[4:8]):
+        assert completion.token_ids == (await say(engine, grammars.content(ORDER), seed=seed)).token_ids
+
+
+def accepts(grammar: Grammar, renderer: Any, ids: list[int]) -> bool:
+    derivation = grammar.begin()
+    for token in ids:
+        if not derivation.allowed()[token]:
+            return False
+        assert derivation.take(token, ends=token in renderer.stop_token_ids) is None
+    return True
+
+
+TEXT = st.text(st.characters(max_codepoint=0x2FF, exclude_characters="<", exclude_categories=["Cc"]), max_size=12)
+"""Characters that the tokenizer of the small model has tokens for."""
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**6), 10**6) | TEXT,
+    lambda value: st.lists(value, max_size=2) | st.dictionaries(st.sampled_from("abc"), value, max_size=2),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    text=TEXT,
+    arguments=JSON,
+    calls=st.integers(0, 2),
+)
+def test_what_the_renderer_writes_is_what_the_grammar_allows(
+    renderer: Any, grammars: ReplyGrammars, text: str, arguments: Any, calls: int
+) -> None:
+    tool = Tool(name="put", description="", input_schema={"type": "object", "properties": {"value": {}}})
+    written = [ToolCall(id=f"call_{n}", name="put", arguments={"value": arguments}) for n in range(calls)]
+    ids = renderer.encode_reply(Message(role="assistant", content=text.strip(), tool_calls=written), [tool])
+    grammar = grammars.text_or_calls([tool])
+    assert grammar is not None
+    assert accepts(grammar, renderer, ids)
+    assert accepts(grammars.calls([tool]), renderer, ids) is (calls > 0 and not text.strip())
+    assert accepts(grammars.calls([tool], parallel=False), renderer, ids) is (calls == 1 and not text.strip())
+
+
+async def test_a_grammar_that_becomes_too_complex_ends_its_request_alone(
+    engine: EmbeddedEngine, tokenizer: GrammarTokenizer, small_model: LoadedModel
+) -> None:
+    ambiguous = tokenizer.compile("start: " + " ".join("(/[xy]*/ | /x*y?/)" for _ in range(400)))
+    failed, fine = await asyncio.gather(
+        say(engine, ambiguous, max_tokens=1000), say(engine, None, seed=1, max_tokens=40), return_exceptions=True
+    )
+    assert isinstance(failed, ValueError)
+    assert "the grammar of the reply has become too complex (Parser Error: Current row has" in str(failed)
+    assert isinstance(fine, Completion)
+    assert_exact(small_model.model, PROMPT, fine)
+
+
+def test_a_text_that_is_no_grammar_is_refused(tokenizer: GrammarTokenizer) -> None:
+    with pytest.raises(ValueError, match="start"):
+        tokenizer.compile("begin: a")

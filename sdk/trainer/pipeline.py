@@ -40,7 +40,7 @@ from .longer_run import MAX_STEPS, reopen
 from .needed_memory import check_memory
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
-from .sides import choose_sides, require_a_way_to_learn, settle
+from .task_splits import split_for_training, require_a_way_to_learn, settle
 
 if TYPE_CHECKING:
     from ..evaluation.report import TrainingSummary
@@ -111,7 +111,7 @@ async def train_async(
     if world_size() > 1:
         await anyio.to_thread.run_sync(join)
     try:
-        tasks = choose_sides(prompts, options)
+        tasks = split_for_training(prompts, options)
         options, settled = settle(options, tasks)
         require_a_way_to_learn(tasks, options)
         settled += await anyio.to_thread.run_sync(_memory_lines, model, options)

@@ -20,7 +20,7 @@ from sdk.cli.quickstart_options import (
     quickstart_verifier,
 )
 from sdk.tasks import load_tasks
-from sdk.trainer.sides import choose_sides, settle
+from sdk.trainer.task_splits import split_for_training, settle
 
 
 def test_a_folder_with_another_quickstart_is_refused(tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def test_a_run_counts_as_finished_only_with_its_report_its_model_and_the_same_ev
     from sdk.traces.run_folder import RunFolder
     from sdk.trainer.run_identity import train_identity
 
-    sides = choose_sides(ORDERS, quickstart_options(steps=1))
+    sides = split_for_training(ORDERS, quickstart_options(steps=1))
     options, _ = settle(quickstart_options(steps=1), sides)
     train, _, heldout = sides
 
@@ -173,7 +173,7 @@ def test_some_kinds_are_seldom_shown_and_none_is_never_shown():
 def test_the_tasks_kept_aside_are_of_every_kind_and_none_of_them_is_trained_on():
     options = quickstart_options()
     tasks = load_tasks(quickstart_tasks(kept_aside=True))
-    train, validation, heldout = choose_sides(tasks, options)
+    train, validation, heldout = split_for_training(tasks, options)
     assert (len(train), len(validation), len(heldout)) == (140, options.evaluation.validation, 84)
     assert Counter(task.tags["intent"] for task in validation) == dict.fromkeys(INTENTS, 4)
     demonstrated = Counter(task.tags["intent"] for task in validation if task.demonstration)

@@ -115,8 +115,8 @@ sys.path.insert(0, ".")
 import end_to_end
 from sdk.cli.quickstart_options import quickstart_tasks
 from sdk.trainer.config import TrainConfig
-from sdk.trainer.sides import choose_sides
+from sdk.trainer.task_splits import split_for_training
 
 config = TrainConfig.of(end_to_end.step_config(seed=0, steps=2, prompts=8, group_size=6))
-print(*map(len, choose_sides(quickstart_tasks(), config)), config.grpo.lr_scheduler_type)
+print(*map(len, split_for_training(quickstart_tasks(), config)), config.grpo.lr_scheduler_type)
 """

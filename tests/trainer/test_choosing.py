@@ -14,7 +14,7 @@ from sdk.evaluation.report import report_of
 from sdk.progress import Silent
 from sdk.traces import RunFolder
 from sdk.trainer.run_identity import bytes_still_needed
-from sdk.trainer.sides import choose_sides
+from sdk.trainer.task_splits import split_for_training
 
 TASKS: list[dict[str, Any]] = [{"id": f"t{n}", "prompt": f"Where is order {n}?", "family": f"f{n}"} for n in range(12)]
 CONFIG = {
@@ -83,7 +83,7 @@ def test_the_run_ends_with_the_checkpoint_that_does_best_on_validation(run: sdk.
     assert rates == {"untrained": 0.0, "after GRPO": 0.0, "chosen on validation": 1.0}
     assert "chosen_weights" in run.report.markdown()
 
-    sides = choose_sides(TASKS, sdk.TrainConfig.of(CONFIG))
+    sides = split_for_training(TASKS, sdk.TrainConfig.of(CONFIG))
     names = [{task.id for task in side} for side in sides]
     assert (len(names[1]), len(names[2]), sum(map(len, names))) == (2, 3, 12)
     for stage, allowed in (("grpo", names[0]), ("validation_step_1", names[1]), ("chosen", names[2])):
@@ -124,7 +124,7 @@ def test_tasks_tagged_for_validation_without_a_choice_are_an_error() -> None:
     sides = ("train", "validation", "heldout")
     tagged = [{"prompt": f"p{n}", "tags": {"split": sides[n % 3]}} for n in range(6)]
     with pytest.raises(ConfigError, match=r"2 tasks are tagged 'validation'.*leave out the option or the tasks"):
-        choose_sides(tagged, sdk.TrainConfig.of({"evaluation.validation": 0}))
+        split_for_training(tagged, sdk.TrainConfig.of({"evaluation.validation": 0}))
     for config in (sdk.TrainConfig(), sdk.TrainConfig.of({"evaluation.validation": 1})):
-        chosen = choose_sides(tagged, config)
+        chosen = split_for_training(tagged, config)
         assert [[task.prompt for task in side] for side in chosen] == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import sdk
-from sdk.trainer.sides import choose_sides, settle
+from sdk.trainer.task_splits import split_for_training, settle
 
 
 def tasks_of(families: int, each: int) -> list[sdk.Task]:
@@ -18,7 +18,7 @@ def tasks_of(families: int, each: int) -> list[sdk.Task]:
 
 def told(families: int, each: int, **evaluation: float) -> list[str]:
     config = sdk.TrainConfig.of({f"evaluation.{name}": value for name, value in evaluation.items()})
-    _, lines = settle(config, choose_sides(tasks_of(families, each), config))
+    _, lines = settle(config, split_for_training(tasks_of(families, each), config))
     return [line for line in lines if line.startswith("few families")]
 
 

@@ -14,7 +14,7 @@ from sdk.evidence.run_verification import verify_run
 from sdk.records import Rollout
 from sdk.tasks import load_tasks
 from sdk.traces import RunFolder
-from sdk.trainer.sides import choose_sides
+from sdk.trainer.task_splits import split_for_training
 
 SHORT = {"max_turns": 3, "max_turn_tokens": 8, "max_tokens": 16}
 PRICES = {"lamp": 12, "desk": 80, "rug": 31}
@@ -81,7 +81,7 @@ def test_functions_strings_and_a_lambda_train_with_demonstrations_that_were_foun
     assert str(again.report) == str(run.report)
     assert not any("calls are searched" in line for line in told)
 
-    sides = choose_sides(rows, sdk.TrainConfig.of({**options, "warm_start.max_steps": None}))
+    sides = split_for_training(rows, sdk.TrainConfig.of({**options, "warm_start.max_steps": None}))
     assert {task.id: task.demonstration for task in sides.train if task.demonstration} == {
         task.id: task.demonstration for task in load_tasks(shown)
     }

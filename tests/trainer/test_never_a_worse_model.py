@@ -15,7 +15,7 @@ from sdk.evidence.saved_weights import files_digest
 from sdk.tasks import ThreeWaySplit
 from sdk.traces import RunFolder
 from sdk.trainer.callbacks import ThinCheckpoints
-from sdk.trainer.sides import choose_sides, settle
+from sdk.trainer.task_splits import split_for_training, settle
 from sdk.trainer.validation import choose
 
 SHORT = {"max_turns": 2, "max_turn_tokens": 40, "max_tokens": 64}
@@ -182,7 +182,7 @@ def says_a_number(rollout: sdk.Rollout) -> bool:
 
 def test_functions_ten_strings_and_a_lambda_train_to_the_end(tiny_model_dir: Path, tmp_path: Path) -> None:
     words = [f"Where is order {n}?" for n in range(10)]
-    train, aside, _ = choose_sides(words, sdk.TrainConfig())
+    train, aside, _ = split_for_training(words, sdk.TrainConfig())
     assert len(aside) == (len(train) + len(aside)) // 4 > 0
     heard = Heard()
     run = sdk.train(
@@ -258,15 +258,17 @@ def test_tasks_are_kept_aside_only_where_enough_are_left_for_a_step_and_a_warm_s
     for only in tasks[1:]:
         del only["demonstration"]
     for seed in range(20):
-        train, aside, _ = choose_sides(tasks, sdk.TrainConfig.of({"seed": seed, "evaluation.heldout": 2}))
+        train, aside, _ = split_for_training(tasks, sdk.TrainConfig.of({"seed": seed, "evaluation.heldout": 2}))
         assert len(aside) == 2
         shown = any(one.demonstration for one in train)
         assert shown or not any(one.demonstration for one in aside)
-        train, aside, _ = choose_sides(
+        train, aside, _ = split_for_training(
             tasks, sdk.TrainConfig.of({"seed": seed, "evaluation.heldout": 2, "grpo.prompts_per_step": 7})
         )
         assert (len(train), len(aside)) == (7, 1)
-    train, aside, _ = choose_sides(tasks, sdk.TrainConfig.of({"evaluation.heldout": 2, "grpo.prompts_per_step": 8}))
+    train, aside, _ = split_for_training(
+        tasks, sdk.TrainConfig.of({"evaluation.heldout": 2, "grpo.prompts_per_step": 8})
+    )
     assert (len(train), len(aside)) == (8, 0)
     with pytest.raises(
         sdk.ConfigError, match=r"evaluation\.eval_steps is 5, but of 2 training tasks none could be kept aside"

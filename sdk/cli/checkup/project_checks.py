@@ -142,7 +142,7 @@ async def check_task_file(
 
 def _counted(tasks: Sequence[Task]) -> list[Advice]:
     from ...trainer.config import TrainConfig
-    from ...trainer.sides import choose_sides
+    from ...trainer.task_splits import split_for_training
 
     families = len({task.family for task in tasks})
     found = [Advice("tasks", "good", f"{len(tasks)} tasks of {families} families")]
@@ -150,7 +150,7 @@ def _counted(tasks: Sequence[Task]) -> list[Advice]:
         fix = "make more tasks: toolbake synthesize TOOLS --to more.jsonl -n 100, or toolbake solve with more requests"
         found.append(Advice("tasks", "advice", f"{len(tasks)} tasks are few; a hundred make a better model", fix, 26))
     try:
-        sides = choose_sides(list(tasks), TrainConfig())
+        sides = split_for_training(list(tasks), TrainConfig())
     except ConfigError as error:
         return [*found, Advice("tasks", "problem", str(error), f"give more families: {_first(error)}", 7)]
     held = len({task.family for task in sides.heldout})

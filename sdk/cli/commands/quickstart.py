@@ -186,9 +186,9 @@ def _identity(options: TrainConfig, tools: Any, prompts: Any, verifier: Any, mod
 
     from ...connecting import connect
     from ...trainer.run_identity import train_identity
-    from ...trainer.sides import choose_sides, settle
+    from ...trainer.task_splits import split_for_training, settle
 
-    sides = choose_sides(prompts, options)
+    sides = split_for_training(prompts, options)
     settled, _ = settle(options, sides)
 
     async def ask() -> dict[str, Any]:

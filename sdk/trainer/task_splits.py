@@ -14,7 +14,7 @@ from .config import DEFAULT_WARM_START_STEPS, MOST_STEPS_OF_FOUND, TrainConfig, 
 from .curriculum import tiers_in_order
 
 
-def choose_sides(prompts: Any, config: TrainConfig) -> ThreeWaySplit:
+def split_for_training(prompts: Any, config: TrainConfig) -> ThreeWaySplit:
     """The tasks to train on, those kept aside to choose weights on (none where nothing is chosen), and the held-out
     ones to measure on. `prompts`: anything `sdk.tasks.load_tasks` takes.
     """

@@ -40,7 +40,7 @@ from .longer_run import MAX_STEPS, reopen
 from .needed_memory import check_memory
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
-from .task_splits import split_for_training, require_a_way_to_learn, settle
+from .task_splits import require_a_way_to_learn, settle, split_for_training
 
 if TYPE_CHECKING:
     from ..evaluation.report import TrainingSummary

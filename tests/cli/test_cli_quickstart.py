@@ -20,7 +20,7 @@ from sdk.cli.quickstart_options import (
     quickstart_verifier,
 )
 from sdk.tasks import load_tasks
-from sdk.trainer.task_splits import split_for_training, settle
+from sdk.trainer.task_splits import settle, split_for_training
 
 
 def test_a_folder_with_another_quickstart_is_refused(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import sdk
-from sdk.trainer.task_splits import split_for_training, settle
+from sdk.trainer.task_splits import settle, split_for_training
 
 
 def tasks_of(families: int, each: int) -> list[sdk.Task]:

@@ -15,7 +15,7 @@ from sdk.evidence.saved_weights import files_digest
 from sdk.tasks import ThreeWaySplit
 from sdk.traces import RunFolder
 from sdk.trainer.callbacks import ThinCheckpoints
-from sdk.trainer.task_splits import split_for_training, settle
+from sdk.trainer.task_splits import settle, split_for_training
 from sdk.trainer.validation import choose
 
 SHORT = {"max_turns": 2, "max_turn_tokens": 40, "max_tokens": 64}

@@ -186,7 +186,7 @@ def _identity(options: TrainConfig, tools: Any, prompts: Any, verifier: Any, mod
 
     from ...connecting import connect
     from ...trainer.run_identity import train_identity
-    from ...trainer.task_splits import split_for_training, settle
+    from ...trainer.task_splits import settle, split_for_training
 
     sides = split_for_training(prompts, options)
     settled, _ = settle(options, sides)

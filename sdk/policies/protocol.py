@@ -82,10 +82,11 @@ class StreamingPolicy(Policy, Protocol):
         sampling: Sampling,
         seed: int,
         stop_token_ids: Sequence[int] = (),
-        on_token: Callable[[int], None] | None = None,
+        on_token: Callable[[int], bool | None] | None = None,
         grammar: Grammar | None = None,
     ) -> Completion:
-        """As `Policy.sample`. `on_token` is called on the caller's event loop, in order, before this returns.
+        """As `Policy.sample`. `on_token` is called on the caller's event loop, in order, before this returns. Where it
+        returns True, the completion ends with that token.
 
         With a `grammar`, what it does not allow has no probability, and log-probabilities are of what is left.
         """

@@ -221,13 +221,15 @@ def _too_complex(request: ChatRequest, error: ValueError) -> ApiError:
     return bad_request(f"no answer can be sampled by the schema: {shown(str(error))}; send a simpler one", param)
 
 
-def _teller(listener: Listener | None, index: int, settled: SettledReply) -> Callable[[int], None] | None:
-    if listener is None:
+def _teller(listener: Listener | None, index: int, settled: SettledReply) -> Callable[[int], bool] | None:
+    """Tells the listener of what is settled, and the policy when to end: at a stop string."""
+    if listener is None and not settled.stops:
         return None
 
-    def tell(token: int) -> None:
-        if settled.hear(token):
+    def tell(token: int) -> bool:
+        if settled.hear(token) and listener is not None:
             listener.grow(index, settled.reasoning, settled.content)
+        return settled.stopped
 
     return tell
 
@@ -311,7 +313,9 @@ class SettledReply:
         self._with_tools = with_tools
         self._parse = parse
         self._ids: list[int] = []
-        self._stops = stops
+        self.stops = stops
+        self.stopped = False
+        """Whether a stop string has come."""
         self._readings: deque[tuple[int, ParsedReply]] = deque()
         """With how many tokens each was read; the first is the latest that lies far enough back, if any does."""
         self._next_reading = 0
@@ -334,9 +338,11 @@ class SettledReply:
             return False
         before = self.reasoning, self.content
         self.reasoning = _grown(self.reasoning, _common(old.reasoning or "", new.reasoning or "", self.reasoning))
-        settled = before_stops(_common(old.content, new.content, self.content), self._stops)
+        common = _common(old.content, new.content, self.content)
+        settled = before_stops(common, self.stops)
         if not (self._with_tools and settled.lstrip().startswith(("{", "["))):
             self.content = _grown(self.content, settled)
+            self.stopped = any(stop in common for stop in self.stops)
         return (self.reasoning, self.content) != before
 
 

@@ -64,8 +64,9 @@ class FakePolicy:
                 )
                 assert derivation.take(token, ends=token == END_TOKEN) is None
         if on_token is not None:
-            for token in ids:
-                on_token(token)
+            for place, token in enumerate(ids):
+                if on_token(token):
+                    return Completion(ids[: place + 1], [0.0] * (place + 1), "stop")
                 await anyio.lowlevel.checkpoint()
         return Completion(ids, [0.0] * len(ids), "length" if cut else "stop")
 

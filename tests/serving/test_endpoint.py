@@ -336,6 +336,20 @@ def test_without_tools_what_looks_like_a_call_is_said_as_it_was_written(call, st
 CANCEL = '<tool_call>{"name": "cancel_order", "arguments": {"order_id": 1}}</tool_call>'
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("options", [{}, {"tools": TOOLS}])
+def test_a_stop_string_ends_the_sampling(stream, options):
+    with serving(lambda prompt, seed: f"One. STOP {'two ' * 500}") as client:
+        reply = ask(client, stop="STOP", stream=stream, **options)
+        if stream:
+            messages, _ = joined(reply)
+            said, finish = messages[0]["content"], messages[0]["finish"]
+        else:
+            said, finish = reply.choices[0].message.content, reply.choices[0].finish_reason
+            assert reply.usage.completion_tokens < 40
+    assert (said, finish) == ("One. ", "stop")
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "cancel_order"}}])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_required_or_named_call_is_forced(choice, stream):

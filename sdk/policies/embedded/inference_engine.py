@@ -206,7 +206,7 @@ class EmbeddedEngine:
         sampling: Sampling,
         seed: int,
         stop_token_ids: Sequence[int] = (),
-        on_token: Callable[[int], None] | None = None,
+        on_token: Callable[[int], bool | None] | None = None,
         grammar: Grammar | None = None,
     ) -> Completion:
         """Continue `prompt_ids`; see `StreamingPolicy.sample`. Cancelling the task frees the row.

@@ -12,6 +12,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,7 +29,15 @@ def generator(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=seed % 2**128))
 
 
-def choose(logits_RV: torch.Tensor, requests: Sequence[Request], rows: Sequence[int]) -> tuple[list[int], list[float]]:
+class Draws(Protocol):
+    """What decides of a request's next token."""
+
+    sampling: Sampling
+    random: np.random.Generator
+    derivation: Derivation | None
+
+
+def choose(logits_RV: torch.Tensor, requests: Sequence[Draws], rows: Sequence[int]) -> tuple[list[int], list[float]]:
     """The next token of each request and its log-probability, in nats.
 
     `rows`: which row of the logits each request draws from. Requests of one row have drawn the same so far.
@@ -143,13 +152,15 @@ class Request:
     random: np.random.Generator
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Completion]
-    on_token: Callable[[int], None] | None = None
-    """Called on the loop, before the future is done."""
+    on_token: Callable[[int], bool | None] | None = None
+    """Called on the loop, before the future is done. True ends the completion with that token."""
     derivation: Derivation | None = None
     """What it may say, where a grammar bounds that."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     cancelled: bool = False
+    told: int = 0
+    """How many tokens `on_token` has heard of."""
 
     def take(self, token: int, logprob: float, version: int) -> bool:
         """Add a token that was sampled from this `version` of the weights; True when the caller has been answered: it
@@ -160,7 +171,7 @@ class Request:
         self.token_ids.append(token)
         self.logprobs.append(logprob)
         if self.on_token is not None:
-            self._on_loop(self._tell, token)
+            self._on_loop(self._tell, token, version)
         stopped = token in self.stop_ids
         problem = None if self.derivation is None else self.derivation.take(token, ends=stopped)
         if problem is not None:
@@ -175,15 +186,19 @@ class Request:
         """Raise `error` at the caller."""
         self._deliver(error)
 
-    def _tell(self, token: int) -> None:
+    def _tell(self, token: int, version: int) -> None:
         if self.on_token is None or self.cancelled:
             return
+        self.told += 1
         try:
-            self.on_token(token)
+            self.cancelled = bool(self.on_token(token))  # frees the row
         except Exception as error:
-            self.cancelled = True  # frees the row
+            self.cancelled = True
             if not self.future.done():
                 self.future.set_exception(error)
+        if self.cancelled and not self.future.done():
+            heard = self.token_ids[: self.told], self.logprobs[: self.told]
+            self.future.set_result(Completion(*heard, "stop", version))
 
     def _deliver(self, outcome: Completion | Exception) -> None:
         def deliver() -> None:

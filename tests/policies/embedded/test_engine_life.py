@@ -134,6 +134,23 @@ async def test_a_cancelled_request_frees_its_row() -> None:
     assert_exact(model, [5, 7], completion)
 
 
+async def test_a_listener_ends_a_completion_with_the_token_that_it_heard() -> None:
+    model = tiny_model(eos_token_id=None, max_position_embeddings=100_000)
+    heard: list[int] = []
+
+    def ends(token: int) -> bool:
+        heard.append(token)
+        return len(heard) == 5
+
+    with EmbeddedEngine(model, max_rows=1) as engine:
+        endless = engine.sample([5, 6], sampling=Sampling(max_tokens=90_000), seed=0, on_token=ends)
+        ended, waiting = await asyncio.gather(endless, engine.sample([5, 7], sampling=SAMPLING, seed=0))
+    assert (ended.token_ids, ended.stop_reason) == (heard, "stop")
+    assert len(heard) == 5
+    assert_exact(model, [5, 6], ended)
+    assert_exact(model, [5, 7], waiting)
+
+
 def test_a_request_whose_loop_ends_without_cancelling_it_frees_its_row() -> None:
     model = tiny_model(eos_token_id=None, max_position_embeddings=100_000)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,9 +19,26 @@ from sdk.policies.protocol import Sampling
 LOGITS = torch.tensor([math.log(1 / 8), math.log(1 / 2), math.log(1 / 8), math.log(1 / 4)])
 
 
+@dataclass
+class Drawing:
+    """A request, as far as it draws."""
+
+    sampling: Sampling
+    random: np.random.Generator
+    derivation: None = None
+
+
+def choose_for(
+    logits: torch.Tensor, samplings: Sequence[Sampling], seeds: Sequence[int]
+) -> tuple[list[int], list[float]]:
+    """Each from a row of its own."""
+    drawing = [Drawing(one, generator(seed)) for one, seed in zip(samplings, seeds, strict=True)]
+    return choose(logits, drawing, range(len(drawing)))
+
+
 def draw(count: int, **options: float) -> tuple[list[int], list[float]]:
     sampling = Sampling(**options)  # type: ignore[arg-type]
-    return choose(LOGITS.expand(count, -1), [sampling] * count, [generator(seed) for seed in range(count)])
+    return choose_for(LOGITS.expand(count, -1), [sampling] * count, range(count))
 
 
 def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
@@ -61,9 +81,9 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(
     count = len(seeds)
     logits = torch.randn(count, 50, generator=torch.Generator().manual_seed(0)) * 3
     samplings = [Sampling(temperature=t, top_p=p) for t, p in zip(temperatures, top_ps, strict=True)][:count]
-    tokens, logprobs = choose(logits, samplings, [generator(s) for s in seeds])
+    tokens, logprobs = choose_for(logits, samplings, seeds)
     for i in range(count):
-        token, logprob = choose(logits[i : i + 1], [samplings[i]], [generator(seeds[i])])
+        token, logprob = choose_for(logits[i : i + 1], [samplings[i]], [seeds[i]])
         assert token == [tokens[i]]
         assert logprob == pytest.approx([logprobs[i]], abs=1e-6)
 
@@ -74,7 +94,7 @@ def test_tokens_of_every_block_are_drawn_as_often_as_they_are_likely(vocabulary:
     possible = sorted({0, vocabulary // 2, vocabulary - 1})
     logits[possible] = torch.tensor([math.log(one) for one in (1.0, 2.0, 5.0)])
     rows = 4000
-    tokens, logprobs = choose(logits.expand(rows, -1), [Sampling()] * rows, [generator(seed) for seed in range(rows)])
+    tokens, logprobs = choose_for(logits.expand(rows, -1), [Sampling()] * rows, range(rows))
     shares = [tokens.count(token) / rows for token in possible]
     assert shares == pytest.approx([1 / 8, 1 / 4, 5 / 8], abs=0.024)  # three standard errors of the last
     wanted = dict(zip(possible, (1 / 8, 1 / 4, 5 / 8), strict=True))
@@ -84,7 +104,7 @@ def test_tokens_of_every_block_are_drawn_as_often_as_they_are_likely(vocabulary:
 @pytest.mark.parametrize("spoilt", [math.nan, math.inf])
 def test_logits_that_are_not_finite_spoil_their_own_row_only(spoilt: float) -> None:
     logits = torch.stack([torch.full((4,), spoilt), LOGITS])
-    tokens, logprobs = choose(logits, [Sampling()] * 2, [generator(0), generator(1)])
+    tokens, logprobs = choose_for(logits, [Sampling()] * 2, range(2))
     assert math.isnan(logprobs[0])
     assert 0 <= tokens[0] < 4
-    assert tokens[1:] == choose(LOGITS[None], [Sampling()], [generator(1)])[0]
+    assert tokens[1:] == choose_for(LOGITS[None], [Sampling()], [1])[0]

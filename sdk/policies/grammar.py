@@ -35,14 +35,15 @@ class GrammarTokenizer:
     def of(cls, tokenizer: Any, *, vocabulary: int, stop_token_ids: Sequence[int]) -> Self:
         """Of a tokenizer of transformers. `vocabulary`: how many logits the model has.
 
-        Raises `ModelError` for a tokenizer without a fast version.
+        Raises `ModelError` for a tokenizer that llguidance does not know: one that is not fast, or whose tokens are not
+        bytes, as those of WordPiece.
         """
         from llguidance import hf
 
         try:
             made = hf.from_tokenizer(tokenizer, n_vocab=max(vocabulary, len(tokenizer)), eos_token=list(stop_token_ids))
         except ValueError as error:
-            raise ModelError(f"grammars cannot be used with this model's tokenizer: {error}") from error
+            raise ModelError(f"grammars cannot be used with this model's tokenizer: {str(error)[:200]}") from error
         return cls(made, stop_token_ids=stop_token_ids)
 
     def compile(self, text: str) -> Grammar:

@@ -20,7 +20,7 @@ import uvicorn
 
 from mcp_bridge.extras import require_extra
 
-from ..errors import ConfigError, ToolbakeError
+from ..errors import ConfigError, ModelError, ToolbakeError
 from ..policies.models import DEFAULT_SAMPLING
 from ..policies.protocol import LOWEST_TEMPERATURE, Sampling
 from ..policies.tool_prompt import TOOL_PROMPTS, shown_by_default
@@ -189,10 +189,14 @@ def serve(
         engine = on_failure.enter_context(EmbeddedEngine(loaded.model, max_restarts=_ENGINE_RESTARTS))
         name = model_name or _served_name(model_dir, loaded.name)
         defaults = _defaults(loaded.sampling, temperature, default_max_tokens)
-        tokenizer = GrammarTokenizer.of(
-            loaded.tokenizer, vocabulary=engine.vocabulary, stop_token_ids=renderer.stop_token_ids
-        )
-        grammars = ReplyGrammars(renderer, tokenizer)
+        try:
+            tokenizer = GrammarTokenizer.of(
+                loaded.tokenizer, vocabulary=engine.vocabulary, stop_token_ids=renderer.stop_token_ids
+            )
+            grammars = ReplyGrammars(renderer, tokenizer)
+        except ModelError as error:
+            grammars = None
+            log.warning("%s: response_format and tool_choice are refused: %s", name, error)
         app = build_app(engine, renderer, name, api_key, grammars=grammars, defaults=defaults, tool_prompt=shown)
         server = Server(app, listener, model_name=name, tool_prompt=shown, defaults=defaults, on_close=engine.close)
         on_failure.pop_all()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from typing import Literal
 
 import openai
@@ -107,3 +108,16 @@ def test_a_conversation_longer_than_its_context_is_refused(client):
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, messages=[{"role": "user", "content": "order " * 9000}])
     assert caught.value.code == "context_length_exceeded"
+
+
+def test_a_model_whose_tokenizer_takes_no_grammars_is_served_without_them(tiny_model_folder, tmp_path, caplog):
+    folder = shutil.copytree(tiny_model_folder, tmp_path / "model")
+    described = json.loads((folder / "tokenizer.json").read_text())
+    described["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": False}
+    (folder / "tokenizer.json").write_text(json.dumps(described))
+    with serve(folder, port=0, model_name="base") as server:
+        assert "response_format and tool_choice are refused: grammars cannot be used" in caplog.text
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            assert ask(client, max_tokens=3).usage.completion_tokens == 3
+            with pytest.raises(openai.BadRequestError, match="response_format needs grammars"):
+                ask(client, response_format={"type": "json_object"})

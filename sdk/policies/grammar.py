@@ -101,6 +101,10 @@ class Derivation:
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         return torch.from_numpy(np.unpackbits(bits, count=self.grammar.vocabulary, bitorder="little")).bool()
 
+    def forced(self) -> list[int]:
+        """The tokens that come next, whatever is sampled: as many as are certain."""
+        return list(self._matcher.compute_ff_tokens())
+
     def take(self, token: int, *, ends: bool = False) -> str | None:
         """Go on by an allowed token, or end with it. Returns why the grammar cannot be followed any more, where that is
         so: it has become too complex for the parser."""

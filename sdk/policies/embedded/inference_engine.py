@@ -8,6 +8,7 @@ futures. New weights are taken in between requests.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 import traceback
@@ -108,6 +109,8 @@ class Batch:
         """What may come after the row's newest token: no further than some request goes at most."""
         most = max(request.limit - len(request.token_ids) for request in row.requests) - 1
         stop_ids = frozenset.union(*(request.stop_ids for request in row.requests))
+        if (derivation := row.requests[0].derivation) is not None and (forced := derivation.forced()):
+            return list(itertools.takewhile(lambda token: token not in stop_ids, forced[:most]))
         return self._guesses.guess([*row.tokens[-CONTEXT:], row.newest], most=most, stop_ids=stop_ids)
 
 

@@ -16,6 +16,9 @@ from plain_forward import TOLERANCE, assert_exact, plain_logprobs
 
 from mcp_bridge.records import Tool
 from sdk.policies.embedded import EmbeddedEngine
+from sdk.policies.embedded.decoder import Decoder
+from sdk.policies.embedded.inference_engine import Batch
+from sdk.policies.embedded.sampling_request import Request, generator
 from sdk.policies.grammar import Grammar, GrammarTokenizer
 from sdk.policies.models import LoadedModel
 from sdk.policies.protocol import Completion, Sampling
@@ -125,6 +128,34 @@ async def test_text_is_sampled_as_without_a_grammar_and_no_neighbour_notices_one
         assert mixed[8 + place].logprobs[0] == pytest.approx(plain, abs=0.05)
     for seed, completion in enumerate(mixed[4:8]):
         assert completion.token_ids == (await say(engine, grammars.content(ORDER), seed=seed)).token_ids
+
+
+async def test_what_is_certain_is_computed_at_once(
+    engine: EmbeddedEngine, tokenizer: GrammarTokenizer, small_model: LoadedModel
+) -> None:
+    loop = asyncio.get_running_loop()
+    text = "All that stands here was certain before the first token of it was sampled."
+    certain = tokenizer.compile(f'start: "{text}"')
+    batch = Batch(Decoder(small_model.model), max_rows=2, version=0)
+    request = Request(
+        prompt=PROMPT,
+        sampling=Sampling(max_tokens=100),
+        limit=100,
+        stop_ids=frozenset({small_model.tokenizer.eos_token_id}),
+        random=generator(0),
+        loop=loop,
+        future=loop.create_future(),
+        derivation=certain.begin(),
+    )
+    batch.waiting.append(request)
+    steps = 0
+    while batch.busy:
+        batch.step()
+        steps += 1
+    completion = await request.future
+    assert small_model.tokenizer.decode(completion.token_ids[:-1]) == text
+    assert completion.logprobs == [0.0] * len(completion.token_ids)
+    assert steps <= len(completion.token_ids) / 2
 
 
 def accepts(grammar: Grammar, renderer: Any, ids: list[int]) -> bool:

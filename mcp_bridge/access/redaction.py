@@ -45,7 +45,8 @@ _FLAG_IN_TEXT = re.compile(r"(?<![^\s\"'])--?(?P<name>[A-Za-z][\w-]*)\s+(?!--)" 
 _SCHEME_AND_TOKEN = re.compile(r"\b(?:bearer|basic)\s+(?P<value>[^\s\"',;]+)", flags=re.IGNORECASE)
 _WITH_BACKSLASH = frozenset('"\\/')
 """What JSON lets stand behind a backslash as it is."""
-_USERINFO = re.compile(r"(?<=://)(?P<value>[^/\s?#\"']+)(?=@)")
+# A password may hold `/`, `?` and `#` as they are; what looks like a port begins no password then.
+_USERINFO = re.compile(r"(?<=://)(?P<value>[^/\s?#\"']+|[^/\s?#\"':@]+:(?!\d+[/?#])[^\s\"'@]+)(?=@)")
 
 
 def is_secret_name(name: str) -> bool:
@@ -110,6 +111,13 @@ def whole(secret: str) -> str:
     if len(secret) >= _SAFE_ANYWHERE or re.fullmatch(r"[A-Za-z0-9_]+", secret) is None:
         return re.escape(secret)
     return rf"{_BEGINS}{secret}(?![A-Za-z0-9_])"
+
+
+def escaped(secrets: Iterable[str]) -> re.Pattern[str] | None:
+    """What matches secrets also inside a regular expression, such as the `pattern` of a schema: each language escapes
+    other letters there. None where no secret has a letter that is escaped."""
+    letters = [re.sub(r"\W", r"\\\\*\\\g<0>", one) for one in secrets if re.fullmatch(r"\w+", one) is None]
+    return re.compile("|".join(letters)) if letters else None
 
 
 def environment_secrets(values: Iterable[str]) -> tuple[str, ...]:
@@ -243,6 +251,7 @@ class Hiding:
         self._of: tuple[str, ...] = ()
         self._forms: tuple[str, ...] = ()
         self._pattern = re.compile("")
+        self._escaped: re.Pattern[str] | None = None
         self._has_warned = False
 
     def result(self, result: ToolResult) -> ToolResult:
@@ -270,15 +279,16 @@ class Hiding:
         if now is not self._of:
             self._of, self._forms = now, hidden_forms(now)
             self._pattern = re.compile("|".join(map(whole, self._forms)))
+            self._escaped = escaped(self._forms)
             self._has_warned = self._has_warned or warn_of_weak(now, self._label)
         return bool(self._forms)
 
     def _hidden(self, value: Any) -> Any:
         """`value` itself where nothing in it had to be replaced."""
         if isinstance(value, str):
-            if not any(form in value for form in self._forms):
-                return value
-            return self._pattern.sub(HIDDEN, value)
+            if any(form in value for form in self._forms):
+                value = self._pattern.sub(HIDDEN, value)
+            return self._escaped.sub(HIDDEN, value) if self._escaped is not None and "\\" in value else value
         if isinstance(value, list):
             items = [self._hidden(one) for one in value]
             return value if all(map(operator.is_, items, value)) else items

@@ -14,7 +14,8 @@ gets the credentials. `scope` is what to ask for, and `client_auth` how a secret
 
 `{"type": "authorization_code"}` is a user's login by `toolbake login`. It need not be written: a server that asks for a
 login finds it. It may have `client_id` (an id, or the https:// URL of a client's metadata), `client_secret`,
-`client_auth` and `scope`, for a server where clients cannot register themselves.
+`client_auth` and `scope`, for a server where clients cannot register themselves, and `redirect_uri`, where the client
+is registered with one address of this machine alone.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _KEYS: dict[str, set[str]] = {
 }
 _USER_KEYS: dict[str, set[str]] = {
     "refresh_token": {"type", "client_id", "client_secret", "client_auth", "refresh_token", "issuer", "token_url"},
-    "authorization_code": {"type", "client_id", "client_secret", "client_auth", "scope"},
+    "authorization_code": {"type", "client_id", "client_secret", "client_auth", "scope", "redirect_uri"},
 }
 _COMMON = {"type", "client_id", "scope", "issuer", "token_url"}
 _TLS_KEYS = {"ca", "cert", "key", "key_password", "verify"}
@@ -78,6 +79,8 @@ class UserLogin:
     token_url: str | None = None
     scope: str | None = None
     client_auth: Literal["basic", "body"] = "basic"
+    redirect_uri: str | None = None
+    """Where the browser comes back to, on this machine. None: a free port."""
 
 
 @dataclass(frozen=True)
@@ -207,12 +210,28 @@ def _authorization_code(value: Mapping[str, Any], where: str) -> UserLogin:
         needed = "client_id" if name == "client_secret" else "client_secret"
         if name in value and needed not in value:
             raise SourceError(f"{where}.{name} does nothing without {needed}")
+    redirect = value.get("redirect_uri")
+    if redirect is not None and not _is_here(redirect):
+        raise SourceError(
+            f"{where}.redirect_uri is {redirect!r}; it must be an address of this machine with a port, such as "
+            "http://127.0.0.1:8765/callback"
+        )
     return UserLogin(
+        redirect_uri=redirect,
         client_id=value.get("client_id"),
         secret=value.get("client_secret"),
         scope=value.get("scope"),
         client_auth=_client_auth(value, where),
     )
+
+
+def _is_here(uri: str) -> bool:
+    try:
+        parts = urlsplit(uri)
+        rest = (parts.username, parts.query, parts.fragment)
+        return parts.scheme == "http" and parts.hostname in _LOCAL and bool(parts.port) and not any(rest)
+    except ValueError:  # a port that is none
+        return False
 
 
 def _client_auth(value: Mapping[str, Any], where: str) -> Literal["basic", "body"]:

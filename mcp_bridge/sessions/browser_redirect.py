@@ -43,8 +43,9 @@ async def log_in(spec: HttpSpec, say: Callable[[str], None]) -> str | None:
     key = store_key(spec.url, settings)
     former = await anyio.to_thread.run_sync(read_tokens, key)
     failure: CannotOpen | None = None
-    async with anyio.create_task_group() as group:
-        redirect = await _Redirect.listening(group, say)
+    redirect = await _Redirect.opened(settings.redirect_uri if settings is not None else None, say)
+    async with redirect, anyio.create_task_group() as group:
+        group.start_soon(redirect.listen)
         login = BrowserLogin(
             spec.url,
             settings,
@@ -70,26 +71,40 @@ async def log_in(spec: HttpSpec, say: Callable[[str], None]) -> str | None:
 class _Redirect:
     """Where the browser comes back to, on this machine alone (RFC 8252, section 7.3)."""
 
-    def __init__(self, listener: anyio.abc.Listener[anyio.abc.SocketStream], say: Callable[[str], None]) -> None:
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        self.uri = f"http://127.0.0.1:{port}{_PATH}"
+    def __init__(
+        self, listener: anyio.abc.Listener[anyio.abc.SocketStream], uri: str, say: Callable[[str], None]
+    ) -> None:
+        self.uri = uri
+        self._path = urlsplit(uri).path or "/"
+        self._listener = listener
         self._say = say
         self._state = ""
         self._query: dict[str, str] = {}
         self._came = anyio.Event()
 
     @classmethod
-    async def listening(cls, group: anyio.abc.TaskGroup, say: Callable[[str], None]) -> _Redirect:
-        """One that listens until the group ends."""
-        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
-        redirect = cls(listener, say)
+    async def opened(cls, uri: str | None, say: Callable[[str], None]) -> _Redirect:
+        """`uri`: by default on a free port. Raises `SourceError` where its port is taken."""
+        where = urlsplit(uri or "http://127.0.0.1")
+        try:
+            listener = await anyio.create_tcp_listener(local_host=where.hostname, local_port=where.port or 0)
+        except OSError as error:
+            raise SourceError(
+                f"the browser cannot come back to auth.redirect_uri {uri!r} ({error.strerror or error}); end the "
+                "program that listens there, or register another port"
+            ) from error
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        return cls(listener, uri or f"http://127.0.0.1:{port}{_PATH}", say)
 
-        async def listen() -> None:
-            async with listener:
-                await listener.serve(redirect._handle)
+    async def __aenter__(self) -> _Redirect:
+        return self
 
-        group.start_soon(listen)
-        return redirect
+    async def __aexit__(self, *_: object) -> None:
+        await self._listener.aclose()
+
+    async def listen(self) -> None:
+        """Answer browsers, until cancelled."""
+        await self._listener.serve(self._handle)
 
     async def show(self, address: str) -> None:
         """Send the user to the address of a login."""
@@ -124,7 +139,7 @@ class _Redirect:
         method, _, rest = head.decode("latin-1").partition(" ")
         target = urlsplit(rest.partition(" ")[0])
         query = _first(parse_qs(target.query, keep_blank_values=True))
-        if method != "GET" or target.path != _PATH or not {"code", "error"} & query.keys():
+        if method != "GET" or target.path != self._path or not {"code", "error"} & query.keys():
             return _page(HTTPStatus.NOT_FOUND, "This is not where a login comes back to.")
         if not self._came.is_set():
             self._query = query

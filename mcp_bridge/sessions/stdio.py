@@ -1,5 +1,5 @@
 """Messages over a server process's standard input and output, one a line. The process and all that it starts are one
-process group, which is ended as a whole. POSIX.
+process group, which is ended as a whole, with what has left the group. POSIX.
 
 In place of the SDK's transport, which takes 19 s for a line of 20 MB, keeps lines of any length, leaves what a wrapper
 started where the wrapper itself ends in time, and lets a server that reads nothing hold up who calls it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -17,11 +18,12 @@ from typing import Any, TextIO
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
 from .messages import CLOSED, LineSplitter, LongLine, message_or_fault, too_large, written
-from .watchdog import watchdog
+from .watchdog import MARK, strays, watchdog
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The last lines that a server's process wrote to stderr, kept without ever growing.
@@ -98,13 +100,14 @@ class ServerProcess:
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, stderr: TextIO) -> None:
         """Raises `OSError` where it cannot be started."""
+        self._mark = secrets.token_hex(8)
         self._popen = subprocess.Popen(
             list(command),
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            env=dict(env),
+            env={**env, MARK: self._mark},
             cwd=cwd,
             start_new_session=True,
         )
@@ -113,7 +116,7 @@ class ServerProcess:
         self._stdin, self._stdout = self._popen.stdin, self._popen.stdout
         for pipe in (self._stdin, self._stdout):
             os.set_blocking(pipe.fileno(), False)
-        watchdog.watch(self.pid)
+        watchdog.watch(self.pid, self._mark)
         self._ticks = 0
         """Of processor time, of all members, when it was last looked at."""
 
@@ -154,16 +157,17 @@ class ServerProcess:
                 await anyio.wait_writable(self._stdin.fileno())
 
     async def stop(self, *, grace_s: float = EOF_GRACE_S) -> None:
-        """Close standard input, wait, then end the whole group: SIGTERM, and SIGKILL where that is not heard.
+        """Close standard input, wait, then end the whole group and what has left it: SIGTERM, and SIGKILL where that is
+        not heard.
 
         Bounded; shield it. `read` must go on meanwhile: a server that cannot write cannot end.
         """
         self._stdin.close()
         await self._ended(grace_s)
         # Also where the server ended by itself: what it started may not have.
-        if self._signal(signal.SIGTERM) and not await self._group_gone(TERM_GRACE_S):
-            self._signal(signal.SIGKILL)
-            await self._group_gone(_REAP_S)
+        if await self._signal(signal.SIGTERM) and not await self._all_gone(TERM_GRACE_S):
+            await self._signal(signal.SIGKILL)
+            await self._all_gone(_REAP_S)
         watchdog.forget(self.pid)
 
     def release(self) -> None:
@@ -179,22 +183,30 @@ class ServerProcess:
             return True
         return False
 
-    async def _group_gone(self, limit_s: float) -> bool:
+    async def _all_gone(self, limit_s: float) -> bool:
         pause = _POLL_S
         with anyio.move_on_after(limit_s):
-            while self._popen.poll() is None or _lives(self.pid):
+            while self._popen.poll() is None or _lives(self.pid) or await self._strays():
                 await anyio.sleep(pause)
                 # A look reads a file for each process of the machine: not a hundred times a second.
                 pause = min(2 * pause, _LONGEST_POLL_S)
             return True
         return False
 
-    def _signal(self, number: int) -> bool:
-        """Whether the group had a member to signal."""
+    async def _strays(self) -> list[int]:
+        """What has left the group. In a thread: a look reads a file for each process of the machine."""
+        return await anyio.to_thread.run_sync(strays, {self.pid: self._mark})
+
+    async def _signal(self, number: int) -> bool:
+        """Whether there was anybody to signal."""
+        left = await self._strays()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
-            return False
+            return bool(left)
         except PermissionError:
             # Zombies on macOS, or members of another user: wait for them as for the others.
             return True

@@ -10,7 +10,7 @@ import shutil
 import ssl
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import get_default_environment, stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import Implementation
+from mcp_types import Implementation, ServerNotification
 
 from ..access.auth import ClientLogin, Login
 from ..access.redaction import redacted
@@ -62,6 +62,8 @@ class Notes:
         self.gone = anyio.Event()
         """Set where the connection has ended, also while nobody calls."""
         self.why_gone = ""
+        self.listener: Callable[[ServerNotification], Awaitable[None]] | None = None
+        """Hears what the server tells in this session without being asked, such as its log."""
 
     def note_end(self, why: str) -> None:
         self.why_gone = self.why_gone or why
@@ -88,7 +90,8 @@ class Notes:
 logger = logging.getLogger(__name__)
 
 _eras: dict[tuple[str, ...], Era] = {}
-"""How to begin with the server of a command; found out once for each process of ours."""
+"""How to begin with the server of a command, in the revision that is asked for; found out once for each process of
+ours."""
 
 _CLIENT_INFO = Implementation(name="toolbake", version="1")
 _LONGEST_REACH_S = 20.0
@@ -155,7 +158,9 @@ class Transport:
     @property
     def _command(self) -> tuple[str, ...]:
         spec = self.spec
-        return (spec.cwd or "", spec.command, *spec.args) if isinstance(spec, StdioSpec) else ()
+        if not isinstance(spec, StdioSpec):
+            return ()
+        return (spec.options.protocol or "", spec.cwd or "", spec.command, *spec.args)
 
     @contextlib.asynccontextmanager
     async def open(self, era: Era, notes: Notes) -> AsyncIterator[Catalogue]:
@@ -166,10 +171,16 @@ class Transport:
         spec, asked = self.spec, self.spec.options.protocol
         own = Notices()
         answers = Answers(self._handlers, label=spec.label, secrets=spec.secrets)
+
+        async def hear(message: ServerNotification | Exception) -> None:
+            await own.hear(message)
+            if notes.listener is not None and not isinstance(message, Exception):
+                await notes.listener(message)
+
         options = {
             "mode": client_mode(era, asked),
             "client_info": _CLIENT_INFO,
-            "message_handler": own.hear,
+            "message_handler": hear,
             "cache": None,  # every listing is the server's present one
             **answers.client_options(),
         }
@@ -329,12 +340,30 @@ def _new_world_dir(seed: str | None) -> str:
     folder = tempfile.mkdtemp(prefix=WORLD_DIR_PREFIX)
     try:
         if seed is not None:
-            shutil.copytree(seed, folder, symlinks=True, dirs_exist_ok=True)
+            shutil.copytree(seed, folder, symlinks=True, dirs_exist_ok=True, copy_function=_copy)
             _refuse_links_outside(folder, seed)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder
+
+
+_PIECE = 2**30
+
+
+def _copy(source: str, target: str) -> str:
+    """As `shutil.copy2`. Where the file system can, as Btrfs and XFS, both files have the same blocks until one is
+    written to."""
+    try:
+        if hasattr(os, "copy_file_range") and os.path.isfile(source):
+            with open(source, "rb") as ours, open(target, "wb") as theirs:
+                while os.copy_file_range(ours.fileno(), theirs.fileno(), _PIECE):
+                    pass
+            shutil.copystat(source, target)
+            return target
+    except OSError:
+        pass  # such as between two file systems; a file that cannot be read fails below as well
+    return str(shutil.copy2(source, target))
 
 
 def _refuse_links_outside(folder: str, seed: str) -> None:

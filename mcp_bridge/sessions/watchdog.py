@@ -1,7 +1,8 @@
 """Servers' processes end also where this process is killed and can end nothing itself.
 
 One small process of ours, which runs this file, watches. It is started with the first server, holds a pipe that breaks
-when we die, and then ends every process group that it was told of. Standard library only.
+when we die, and then ends every process group that it was told of, and what has left the group: a server has a mark in
+its environment, which all that it starts inherits. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +32,9 @@ class Watchdog:
         self._owner = 0
         self._lock = threading.Lock()
 
-    def watch(self, group: int) -> None:
-        """End `group` when this process dies."""
-        self._say(f"+{group}\n")
+    def watch(self, group: int, mark: str = "") -> None:
+        """End `group` when this process dies, and what has left it with the mark."""
+        self._say(f"+{group} {mark}\n")
 
     def forget(self, group: int) -> None:
         """`group` has ended."""
@@ -95,9 +97,26 @@ _LOOK_S = 2.0
 _GRACE_S = 1.0
 
 
+MARK = "TOOLBAKE_STARTED"
+"""The variable of the environment that has the mark."""
+
+
+def strays(groups: Mapping[int, str]) -> list[int]:
+    """The processes that have left one of the groups, by its mark: a browser in a session of its own, a daemon. Where
+    the system shows environments, as Linux does, and for those that do not hide theirs."""
+    wanted = {f"{MARK}={mark}".encode() for mark in groups.values() if mark}
+    found = []
+    for name in os.listdir("/proc") if wanted and os.path.isdir("/proc/self") else ():
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                if not wanted.isdisjoint(file.read().split(b"\0")) and os.getpgid(int(name)) not in groups:
+                    found.append(int(name))
+    return found
+
+
 def watch() -> None:
-    """Run by the watching process. Standard input says which groups there are, one a line: `+123` or `-123`."""
-    parent, groups, rest = os.getppid(), set[int](), b""
+    """Run by the watching process. Standard input says which groups there are, one a line: `+123 MARK` or `-123`."""
+    parent, groups, rest = os.getppid(), dict[int, str](), b""
     while True:
         has_parent = os.getppid() == parent
         # What a parent said last is read also where it has died by now.
@@ -110,28 +129,34 @@ def watch() -> None:
             break
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
-            (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
+            group, _, mark = line[1:].decode().partition(" ")
+            if line[:1] == b"+":
+                groups[int(group)] = mark
+            else:
+                groups.pop(int(group), None)
     end(groups)
 
 
-def end(groups: set[int]) -> None:
+def end(groups: Mapping[int, str]) -> None:
     """SIGTERM, a second, SIGKILL."""
-    left = {group for group in groups if signalled(group, signal.SIGTERM)}
     deadline = time.monotonic() + _GRACE_S
-    while left and time.monotonic() < deadline:
+    is_left = signalled(groups, signal.SIGTERM)
+    while is_left and time.monotonic() < deadline:
         time.sleep(0.02)
-        left = {group for group in left if signalled(group, 0)}
-    for group in left:
-        signalled(group, signal.SIGKILL)
+        is_left = signalled(groups, 0)
+    if is_left:
+        signalled(groups, signal.SIGKILL)
 
 
-def signalled(group: int, number: int) -> bool:
-    """Whether there was somebody to signal."""
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+def signalled(groups: Mapping[int, str], number: int) -> bool:
+    """Signal the groups and what has left them. Whether there was anybody."""
+    found = False
+    for send, targets in ((os.killpg, list(groups)), (os.kill, strays(groups))):
+        for target in targets:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                send(target, number)
+                found = True
+    return found
 
 
 if __name__ == "__main__":

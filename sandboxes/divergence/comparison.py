@@ -15,9 +15,11 @@ from mcp_bridge.toolsets.validation import ArgumentChecker
 from mcp_bridge.world import World, WorldSource
 from sandboxes.recorded.call_index import scrubbed_pattern
 from sandboxes.recorded.cassette import CallLine, Cassette, RecordedResult, RecordedSession, canonical, json_in
+from sandboxes.recorded.recorded_twin import RecordedTwin
+from sandboxes.sandbox import SetupError
 
 from .differences import Difference, Ignored, Step, differences
-from .report import CallDivergence, DivergenceReport, ToolDivergence
+from .report import AnsweredBy, CallDivergence, DivergenceReport, ToolDivergence
 
 _ID_NAME = re.compile(r"(?:^|[_\-.])(?i:id|uuid|guid)(?i:s?)$|(?<=[a-z0-9])(?:Id|ID|Uuid|UUID|Guid)s?$")
 _SHORTEST_IN_TEXT = 3
@@ -165,10 +167,41 @@ async def compare(
     found = cassette if isinstance(cassette, Cassette) else Cassette.read(cassette)
     comparison = _Comparison(found, list(twin.tools), ignore, _texts(ignore_text), map_ids, call_timeout_s)
     for session in found.sessions:
-        setup = dict(session.setup) or None
-        async with twin.open_world(f"divergence/{session.name}", setup) as world:
-            await comparison.replay(session, world)
-    return comparison.report()
+        await comparison.replay_in_world(session, twin)
+    is_own = isinstance(twin, RecordedTwin) and {one.name for one in found.sessions} <= {
+        one.name for one in twin.cassette.sessions
+    }
+    return comparison.report(answered_by="itself" if is_own else "twin")
+
+
+async def leave_one_out(
+    twin: RecordedTwin,
+    *,
+    ignore: Sequence[str] = (),
+    ignore_text: Sequence[str] = (),
+    map_ids: bool = True,
+    call_timeout_s: float = 30.0,
+) -> DivergenceReport:
+    """Replay each session of a recorded twin against a twin of all other sessions: how such a twin answers sessions
+    that were never recorded.
+
+    The twins have the options of `twin`; the rest is as for `compare`. Where no other session has a session's setup,
+    none of its calls agrees. Raises `SourceError` where there is one session alone.
+    """
+    cassette, options = twin.cassette, {"ignore": ignore, "ignore_text": ignore_text, "map_ids": map_ids}
+    if len(cassette.sessions) < 2:
+        raise SourceError(
+            f"the cassette of {cassette.header.source} has one session, and leaving it out leaves none; record more, "
+            "or compare the twin with its own session: `compare(cassette, twin)`"
+        )
+    itself = await compare(cassette, twin, call_timeout_s=call_timeout_s, **options)  # type: ignore[arg-type]
+    comparison = _Comparison(cassette, list(twin.tools), ignore, _texts(ignore_text), map_ids, call_timeout_s)
+    for session in cassette.sessions:
+        try:
+            await comparison.replay_in_world(session, twin.without(session.name))
+        except SetupError as error:
+            await comparison.replay(session, ToolFailure(str(error), delivery="not_sent"))
+    return comparison.report(answered_by="others", on_itself=itself.agreement)
 
 
 class _Comparison:
@@ -197,7 +230,12 @@ class _Comparison:
         self._reading = {tool.name for tool in cassette.header.tools if tool.annotations.read_only}
         self._checker = ArgumentChecker(cassette.header.tools)
 
-    async def replay(self, session: RecordedSession, world: World) -> None:
+    async def replay_in_world(self, session: RecordedSession, twin: WorldSource) -> None:
+        async with twin.open_world(f"divergence/{session.name}", dict(session.setup) or None) as world:
+            await self.replay(session, world)
+
+    async def replay(self, session: RecordedSession, world: World | ToolFailure) -> None:
+        """`world`: or what was raised in place of each answer, where there can be none."""
         identifiers = Identifiers(session.calls, self._reading)
         for call in session.calls:
             arguments = identifiers.arguments(call.arguments)
@@ -208,6 +246,8 @@ class _Comparison:
                 counted.without_answer += 1
                 continue
             try:
+                if isinstance(world, ToolFailure):
+                    raise world
                 twin = self._twins.get(call.tool)
                 answer: ToolResult | ToolFailure = await world.call(
                     call.tool if twin is None else twin.name,
@@ -285,7 +325,7 @@ class _Comparison:
             text = pattern.sub("", text)
         return text
 
-    def report(self) -> DivergenceReport:
+    def report(self, answered_by: AnsweredBy, on_itself: float | None = None) -> DivergenceReport:
         for tool in self._cassette.header.tools:
             counted = self._by_tool[tool.name]
             theirs = self._twins.get(tool.name)
@@ -299,6 +339,8 @@ class _Comparison:
             extra_tools=self._extra_tools,
             calls=self._calls,
             mapped_identifiers=self._mapped,
+            answered_by=answered_by,
+            on_itself=on_itself,
         )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from .differences import Difference
+
+AnsweredBy = Literal["twin", "itself", "others"]
 
 _MOST_SHOWN = 20
 _MOST_OF_A_CALL = 10
@@ -69,6 +71,10 @@ class DivergenceReport(BaseModel):
     """The calls that differ, in the order in which they were replayed."""
     mapped_identifiers: int = 0
     """Identifiers of the recording for which the twin had others."""
+    answered_by: AnsweredBy = "twin"
+    """What answered: a twin, the recorded twin of these sessions itself, or to each session that of the others."""
+    on_itself: float | None = None
+    """Where the others answered, the `agreement` of the recorded twin of all sessions with what it is made of."""
 
     @property
     def compared(self) -> int:
@@ -79,6 +85,11 @@ class DivergenceReport(BaseModel):
     def agreement(self) -> float:
         """The share of compared calls whose results are equal; 1.0 where there are none."""
         return sum(tool.results_agree for tool in self.tools) / self.compared if self.compared else 1.0
+
+    @property
+    def sessions_agree(self) -> int:
+        """Sessions with no call that differs."""
+        return self.sessions - len({call.session for call in self.calls})
 
     @property
     def agrees(self) -> bool:
@@ -95,8 +106,7 @@ class DivergenceReport(BaseModel):
         lines = [
             f"# Divergence from {_cell(self.cassette)}",
             "",
-            f"{self.compared} calls in {self.sessions} session{'' if self.sessions == 1 else 's'} were compared: "
-            f"{self.agreement:.1%} of the results agree.",
+            *self._summary(),
             "",
             "| tool | calls | results agree | errors agree | schema |",
             "| --- | --- | --- | --- | --- |",
@@ -114,6 +124,29 @@ class DivergenceReport(BaseModel):
             lines += ["", f"{scrubbed} calls were made with `***` where a part of their arguments was scrubbed."]
         lines += _schemas(self.tools) + _calls(self.calls)
         return "\n".join(lines) + "\n"
+
+    def _summary(self) -> list[str]:
+        compared = f"{self.compared} calls in {self.sessions} session{'' if self.sessions == 1 else 's'} were compared"
+        if self.answered_by != "others":
+            lines = [f"{compared}: {self.agreement:.1%} of the results agree."]
+            if self.answered_by == "itself":
+                lines += ["", "The twin replays the sessions that it is made of. That says nothing of other sessions."]
+            if self.answered_by == "itself" and self.sessions == 1:
+                lines[-1] += " Record more: then each is answered by a twin of the others."
+            return lines
+        lines = [
+            f"{compared}, each session with a twin of the others: {self.agreement:.1%} of the results agree, and "
+            f"{self.sessions_agree} of {self.sessions} sessions as a whole.",
+            "",
+            f"The twin of all sessions replays {self.on_itself or 0:.1%} of them. That says nothing of other sessions.",
+        ]
+        if not self.agrees:
+            lines += [
+                "",
+                "Record more sessions. If the server can be started for each rollout (`world` in an `mcp.json`), take "
+                "it in place of a twin: it answers every call.",
+            ]
+        return lines
 
 
 def _row(tool: ToolDivergence) -> str:

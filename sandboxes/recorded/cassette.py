@@ -425,11 +425,12 @@ class CassetteWriter:
 
 
 def _clean(schema: dict[str, Any], scrubber: Scrubber) -> dict[str, Any]:
-    """A schema with its texts scrubbed. The names in it are words, not secrets: `{"token": {"type": "string"}}`."""
+    """A schema with its texts and names scrubbed. What stands under the name of a secret is none:
+    `{"token": {"type": "string"}}`."""
 
     def walk(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: walk(one) for key, one in value.items()}
+            return {scrubber.words(str(key)): walk(one) for key, one in value.items()}
         if isinstance(value, list):
             return [walk(one) for one in value]
         return scrubber.words(value) if isinstance(value, str) else value

@@ -1,9 +1,9 @@
 """A recorder between an MCP client and a real MCP server: to the client it is the server, to the server a client.
 
-Tools, resources, prompts and completions are passed on as they are; calls of tools are written into the cassette.
-What the server asks of its client meanwhile (sampling, elicitation, roots) is passed on, and the server is told that
-of these it can ask which its client answers. Tools that the server wants called as tasks look like any other: the
-recorder waits for them.
+Tools, resources, subscriptions, prompts and completions are passed on as they are; calls of tools are written into the
+cassette. What the server asks of its client meanwhile (sampling, elicitation, roots) is passed on, and the server is
+told that of these it can ask which its client answers; so are its log, its progress and what it tells of changes.
+Tools that the server wants called as tasks look like any other: the recorder waits for them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,81 +20,29 @@ import anyio
 import anyio.abc
 import mcp_types as types
 from mcp import Client
-from mcp.client import ClientRequestContext, InputRequiredRoundsExceededError
-from mcp.server.lowlevel import Server
+from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
-from mcp.shared.message import ServerMessageMetadata, SessionMessage
-from pydantic import TypeAdapter
+from mcp.shared.message import SessionMessage
 
 from mcp_bridge.control_tools import CONTROL_ENV, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_META
 from mcp_bridge.errors import BridgeError, SourceError, ungrouped
 from mcp_bridge.publishing.listener import serve_app
-from mcp_bridge.publishing.translation import progress_of, tool_from_mcp
+from mcp_bridge.publishing.translation import tool_from_mcp
 from mcp_bridge.records import Tool, ToolResult
 from mcp_bridge.sessions.handlers import Handlers
 from mcp_bridge.sessions.listing import from_mcp
 from mcp_bridge.sessions.protocol_version import is_handshake
-from mcp_bridge.sessions.session import CannotOpen, Session, open_session
-from mcp_bridge.sessions.tasks import TaskCalls, TaskInterrupted, wants_task
+from mcp_bridge.sessions.session import CannotOpen, open_session
 from mcp_bridge.sessions.transports import Transport
 from mcp_bridge.sources.identify import identify
 from mcp_bridge.sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 
 from .cassette import CassetteWriter
 from .scrubber import Scrubber
+from .upstream import Upstream, answered_by
 
 logger = logging.getLogger(__name__)
-
-_ASK_AGAIN_S = 0.25
-ASKED = ("elicitation", "sampling", "roots")
-"""What a server may ask for, as the capabilities of clients name it."""
-
-
-def answered_by(ctx: Any) -> frozenset[str]:
-    """Which of `ASKED` the client of a request answers, by its capabilities."""
-    told = ctx.session.client_capabilities
-    return frozenset(name for name in ASKED if told is not None and getattr(told, name) is not None)
-
-
-class Upstream:
-    """A session with the real server, whose questions go to the client whose call is under way in it."""
-
-    def __init__(self, session: Session, answered: frozenset[str] | None) -> None:
-        self.session = session
-        self.answered = answered
-        """What its client answers of what the server asks; None before a client has said so."""
-        self.learned: Sequence[types.Tool] | None = None
-        """The tools, as they were when the cassette heard of them."""
-        self._calls: list[Any] = []
-        session.client.session.dispatch_input_request = self._answer  # type: ignore[method-assign,assignment]
-
-    @contextlib.contextmanager
-    def during(self, ctx: Any) -> Iterator[None]:
-        """While a request of the client is worked on, it can be asked."""
-        self._calls.append(ctx)
-        try:
-            yield
-        finally:
-            self._calls.remove(ctx)
-
-    async def _answer(self, _: Any, request: Any) -> Any:
-        if not self._calls:
-            return types.ErrorData(code=types.INVALID_REQUEST, message="no call is under way that could be asked for")
-        # Nothing says to which of several calls a question belongs; they are all of one client.
-        ctx = self._calls[-1]
-        if isinstance(request, types.ElicitRequest):
-            result: Any = types.ElicitResult
-        elif isinstance(request, types.ListRootsRequest):
-            result = types.ListRootsResult
-        else:
-            result = types.CreateMessageResultWithTools if request.params.tools else types.CreateMessageResult
-        try:
-            return await ctx.session.send_request(
-                request, result, metadata=ServerMessageMetadata(related_request_id=ctx.request_id)
-            )
-        except MCPError as error:
-            return error.error
 
 
 def speak_as(server: Server[Any], protocol: str) -> None:
@@ -137,73 +85,6 @@ async def without_discovery(read: Any, write: Any, protocol: str) -> AsyncIterat
         group.start_soon(relay)
         yield receive
         group.cancel_scope.cancel()
-
-
-async def call_tool(session: Session, params: types.CallToolRequestParams, ctx: Any) -> Any:
-    """What the server answers: a result, or for clients that understand it, what it has to know first.
-
-    Raises `MCPError`.
-    """
-    client = session.client
-    async with _progress_told(ctx) as tell:
-        if any(tool.name == params.name and wants_task(tool) for tool in session.listed):
-            try:
-                return await TaskCalls(client, "the server").call(
-                    params.name, params.arguments or {}, tell, dict(params.meta or {})
-                )
-            except TaskInterrupted as cut:
-                raise MCPError(types.INTERNAL_ERROR, str(cut), {FAILURE_META: True}) from cut
-        found = await _send(client, params, tell)
-        if isinstance(found, types.InputRequiredResult) and is_handshake(ctx.protocol_version):
-            return await _driven(client, params, found, tell)
-        return found
-
-
-async def _send(client: Client, params: types.CallToolRequestParams, tell: Any) -> Any:
-    return await client.session.send_request(
-        types.CallToolRequest(params=params),
-        TypeAdapter[Any](types.CallToolResult | types.InputRequiredResult),
-        progress_callback=tell,
-    )
-
-
-async def _driven(client: Client, params: types.CallToolRequestParams, asked: Any, tell: Any) -> Any:
-    """Ask the client what the server wants to know, in the way of the older revisions, and call again with that, until
-    there is a result."""
-    for _ in range(client.input_required_max_rounds):
-        answers: dict[str, Any] = {}
-        for key, question in (asked.input_requests or {}).items():
-            meta = question.params.meta if question.params else None
-            context = ClientRequestContext(session=client.session, request_id=key, meta=meta)
-            answer = await client.session.dispatch_input_request(context, question)
-            if isinstance(answer, types.ErrorData):
-                raise MCPError.from_error_data(answer)
-            answers[key] = answer
-        if not answers:
-            await anyio.sleep(_ASK_AGAIN_S)  # the server only wants to be asked later
-        more = {"input_responses": answers or None, "request_state": asked.request_state}
-        asked = await _send(client, params.model_copy(update=more), tell)
-        if not isinstance(asked, types.InputRequiredResult):
-            return asked
-    raise InputRequiredRoundsExceededError(client.input_required_max_rounds)
-
-
-@contextlib.asynccontextmanager
-async def _progress_told(ctx: Any) -> AsyncIterator[Any]:
-    """How the client hears of progress, of all of it before the block ends; None where it does not want to."""
-    report = progress_of(ctx)
-    if report is None:
-        yield None
-        return
-    one_at_a_time = anyio.Lock()
-
-    async def tell(progress: float, total: float | None, message: str | None) -> None:
-        async with one_at_a_time:
-            await report(progress, total, message)
-
-    yield tell
-    async with one_at_a_time:  # the answer would overtake what is still being sent
-        pass
 
 
 MOST_SESSIONS = 256
@@ -386,6 +267,17 @@ async def _serve(
     await serve_app(watched, port=port, listening=begun)
 
 
+class _ShownServer(Server[Any]):
+    """Tells clients whose session begins with a handshake which lists it tells changes of, also over HTTP."""
+
+    changes = NotificationOptions()
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *more: Any, **named: Any
+    ) -> Any:
+        return super().create_initialization_options(notification_options or self.changes, *more, **named)
+
+
 class _Recorder:
     """Passes requests on and writes calls down."""
 
@@ -402,28 +294,40 @@ class _Recorder:
 
     def make_server(self, first: Client) -> Server[Any]:
         """A server that shows itself as the real one does."""
-        has = first.server_capabilities
-        told = first.server_info
+        has, told = first.server_capabilities, first.server_info
         on: dict[str, Any] = {}
         if has.resources is not None:
             on["on_list_resources"] = self._forward(types.ListResourcesRequest, types.ListResourcesResult)
             on["on_list_resource_templates"] = self._forward(
                 types.ListResourceTemplatesRequest, types.ListResourceTemplatesResult
             )
-            on["on_read_resource"] = self._forward(types.ReadResourceRequest, types.ReadResourceResult)
+            on["on_read_resource"] = self._ask(types.ReadResourceRequest, types.ReadResourceResult)
+            if has.resources.subscribe:
+                on["on_subscribe_resource"] = self._forward(types.SubscribeRequest, types.EmptyResult)
+                on["on_unsubscribe_resource"] = self._forward(types.UnsubscribeRequest, types.EmptyResult)
         if has.prompts is not None:
             on["on_list_prompts"] = self._forward(types.ListPromptsRequest, types.ListPromptsResult)
-            on["on_get_prompt"] = self._forward(types.GetPromptRequest, types.GetPromptResult)
+            on["on_get_prompt"] = self._ask(types.GetPromptRequest, types.GetPromptResult)
         if has.completions is not None:
             on["on_completion"] = self._forward(types.CompleteRequest, types.CompleteResult)
-        server: Server[Any] = Server(
+        tools, resources, prompts = (
+            offered is not None and bool(offered.list_changed) for offered in (has.tools, has.resources, has.prompts)
+        )
+        subscribed = tools or resources or prompts or "on_subscribe_resource" in on
+        if subscribed and not is_handshake(first.protocol_version):
+            on["on_subscriptions_listen"] = self._listen
+        shown = ("version", "title", "description", "website_url", "icons")
+        server = _ShownServer(
             told.name if told is not None else "recorded",
-            version=told.version if told is not None else "",
             instructions=first.instructions,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
+            **({name: getattr(told, name) for name in shown} if told is not None else {}),
             **on,
         )
+        server.changes = NotificationOptions(prompts, resources, tools)
+        if has.logging is not None:
+            server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self._set_log_level)
         speak_as(server, first.protocol_version)
         return server
 
@@ -437,11 +341,23 @@ class _Recorder:
 
     def _forward(self, request: Any, result: Any) -> Callable[[Any, Any], Awaitable[Any]]:
         async def handle(ctx: Any, params: Any) -> Any:
-            upstream = await self._upstream(ctx)
-            with upstream.during(ctx):
-                return await upstream.session.client.session.send_request(request(params=_passed_on(params)), result)
+            return await (await self._upstream(ctx)).forward(ctx, request(params=params), result)
 
         return handle
+
+    def _ask(self, request: Any, result: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def handle(ctx: Any, params: Any) -> Any:
+            return await (await self._upstream(ctx)).ask(ctx, request(params=params), result)
+
+        return handle
+
+    async def _set_log_level(self, ctx: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        return await (await self._upstream(ctx)).set_log_level(ctx, params)
+
+    async def _listen(
+        self, ctx: Any, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        return await (await self._upstream(ctx)).listen(ctx, params)
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
         world = str((ctx.meta or {}).get(WORLD_META, ""))
@@ -463,8 +379,7 @@ class _Recorder:
         try:
             upstream = await self._upstream(ctx)
             began = time.perf_counter()  # opening a session is not a part of the call
-            with upstream.during(ctx):
-                found = await call_tool(upstream.session, _passed_on(params), ctx)
+            found = await upstream.call_tool(ctx, params)
         except MCPError as error:
             answer = None if upstream is None else upstream.session.answer_in(error)
             write(answer or error)
@@ -498,9 +413,13 @@ class _Recorder:
         if not self._is_http:
             return _FIRST
         headers = getattr(ctx.request, "headers", {})
+        session = headers.get(_SESSION_HEADER)
+        if session:
+            return str(session)
+        # Clients since 2026-07-28 have no sessions over HTTP. Those that answer the same questions share one of ours:
+        # which of them the server may ask is said once for a session.
         world = "" if self._verbs else str((ctx.meta or {}).get(WORLD_META, ""))
-        # Clients since 2026-07-28 have no sessions over HTTP.
-        return str(headers.get(_SESSION_HEADER) or world or _FIRST)
+        return "/".join([world or _FIRST, *sorted(answered_by(ctx))])
 
 
 class _Session:
@@ -523,16 +442,3 @@ class _Session:
 
 def _control_verbs(listed: Sequence[types.Tool]) -> dict[str, str]:
     return {tool.name: str((tool.meta or {})[CONTROL_META]) for tool in listed if CONTROL_META in (tool.meta or {})}
-
-
-def _passed_on(params: Any) -> Any:
-    """The parameters of a request for another connection: the fields of `_meta` about this one are left out."""
-    if params is None or params.meta is None:
-        return params
-    own = {"progressToken", "progress_token"}
-    meta = {
-        key: value
-        for key, value in params.meta.items()
-        if key not in own and not key.startswith("io.modelcontextprotocol/")
-    }
-    return params.model_copy(update={"meta": meta or None})

@@ -223,6 +223,13 @@ class RecordedTwin(Sandbox):
         if not 0 <= nearest_at_least <= 1:
             raise SourceError(f"nearest_at_least is {nearest_at_least!r}; it must be a number from 0 to 1")
         self.cassette = cassette if isinstance(cassette, Cassette) else Cassette.read(cassette)
+        self._options: dict[str, Any] = {
+            "unseen": unseen,
+            "reads": reads,
+            "writes": writes,
+            "errors_change": errors_change,
+            "nearest_at_least": nearest_at_least,
+        }
         if not self.cassette.sessions:
             raise SourceError(
                 f"the cassette of {self.cassette.header.source} holds no session; record some calls first"
@@ -284,6 +291,12 @@ class RecordedTwin(Sandbox):
                 + (f"; and {len(recorded) - 10} more" if len(recorded) > 10 else "")
             )
         return super().prepare(setup)
+
+    def without(self, session: str) -> RecordedTwin:
+        """A twin with the same options of all sessions but the one of this name. Raises `SourceError` where that leaves
+        none."""
+        left = [one for one in self.cassette.sessions if one.name != session]
+        return RecordedTwin(replace(self.cassette, sessions=left), **self._options)
 
     def fork(self) -> Self:
         twin = copy.copy(self)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from mcp_bridge.access.redaction import HIDDEN
+from mcp_bridge.access.redaction import HIDDEN, escaped
 from mcp_bridge.errors import SourceError
 
 _SHORTEST_SECRET = 6
@@ -35,7 +35,7 @@ _ASSIGNMENT = re.compile(
 _VALUES = ("double", "single", "escaped", "word")
 _FORMS = re.compile(
     r"\b(?:[Bb]earer|[Bb]asic)\s+(?P<scheme>[A-Za-z0-9._~+/=-]{8,})"
-    r"|(?<=://)(?P<userinfo>[^/\s?#\"'@]+:[^/\s?#\"'@]+)(?=@)"
+    r"|(?<=://)(?P<userinfo>[^/\s?#\"'@]+:(?:[^/\s?#\"'@]+|(?!\d+[/?#])[^\s\"'@]+))(?=@)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
     r"|\b(?:sk|pk|rk)[-_](?:[A-Za-z0-9]+[-_])*[A-Za-z0-9]{16,}"
@@ -54,6 +54,7 @@ class Scrubber:
         Raises `SourceError` for a pattern that is not a valid regular expression or matches the empty text.
         """
         self._known = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
+        self._escaped = escaped(self._known)
         self._patterns = [_compiled(pattern) for pattern in patterns]
         self.count = 0
 
@@ -99,6 +100,8 @@ class Scrubber:
             while start >= 0:
                 yield start, start + len(secret)
                 start = text.find(secret, start + 1)
+        if self._escaped is not None and "\\" in text:
+            yield from (match.span() for match in self._escaped.finditer(text))
         for pattern in self._patterns:
             yield from (match.span() for match in pattern.finditer(text))
         for match in _FORMS.finditer(text):

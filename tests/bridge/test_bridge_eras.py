@@ -56,6 +56,16 @@ async def test_a_server_that_stops_at_the_newest_question_is_started_again_once_
     assert count(starts) == 3
 
 
+async def test_a_revision_that_was_asked_for_once_is_not_what_the_server_is_met_in_later(
+    release: Release, starts: Path
+) -> None:
+    command = release("2.3", "--starts", str(starts))
+    old = of_command(command, protocol="2025-11-25")
+    async with mcp_bridge.connect(old, connect_timeout_s=LONG_S) as toolset:
+        assert toolset.servers[0].protocol == "2025-11-25"
+    await is_spoken_to(command, "2026-07-28")
+
+
 async def test_a_server_that_shook_hands_is_not_asked_for_the_newest_revision_again(
     release: Release, starts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

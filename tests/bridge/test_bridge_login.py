@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -92,6 +93,32 @@ async def test_a_login_in_the_browser_is_kept_and_used_by_every_connection(
     async with connect(file) as toolset:
         assert (await toolset.call("echo", {"text": "in"})).text == "in"
         assert json.loads((await toolset.call("asked", {})).text) == {"clients": 1, "refreshed": 0}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_client_that_is_registered_with_one_address_logs_in_with_it(
+    host: str, oauth: Start, config_folder: Path, tmp_path: Path
+) -> None:
+    redirect = f"http://{host}:{free_port()}/oauth/back"
+    url, file = oauth(redirect), tmp_path / "mcp.json"
+    auth = {"type": "authorization_code", "client_id": "desktop", "redirect_uri": redirect}
+    file.write_text(json.dumps(config(url, auth=auth)))
+    done = log_in(str(file))
+    assert done.returncode == 0, done.stderr
+    async with connect(file) as toolset:
+        assert (await toolset.call("echo", {"text": "in"})).text == "in"
+
+
+def test_an_address_whose_port_is_taken_is_named(tmp_path: Path, config_folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        redirect = f"http://127.0.0.1:{taken.getsockname()[1]}/callback"
+        file = tmp_path / "mcp.json"
+        auth = {"type": "authorization_code", "client_id": "desktop", "redirect_uri": redirect}
+        file.write_text(json.dumps(config("https://stock.example/mcp", auth=auth)))
+        done = log_in(str(file))
+    assert done.returncode == 1
+    assert f"cannot come back to auth.redirect_uri '{redirect}'" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
 
 
 async def test_tokens_that_end_during_a_session_are_refreshed_once_and_kept(
@@ -226,6 +253,16 @@ async def test_a_refresh_token_of_ones_own_is_renewed_where_the_user_says_and_it
         ({"auth": {"type": "refresh_token", "client_id": "c", "refresh_token": "r"}}, "needs issuer"),
         ({"auth": {"type": "authorization_code", "issuer": "https://a"}}, "unknown key 'issuer'"),
         ({"auth": {"type": "authorization_code", "client_secret": "s"}}, "does nothing without client_id"),
+        *(
+            ({"auth": {"type": "authorization_code", "redirect_uri": uri}}, "an address of this machine with a port")
+            for uri in (
+                "https://127.0.0.1:8765/callback",
+                "http://127.0.0.1/callback",
+                "http://stock.example:8765/callback",
+                "http://127.0.0.1:8765/callback?next=1",
+                "http://127.0.0.1:port/callback",
+            )
+        ),
         ({"auth": {"type": "authorization_code"}, "headers": {"Authorization": "x"}}, "both auth and a header"),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import mcp_bridge
 from mcp_bridge import SourceError, ToolResult
-from mcp_bridge.access.redaction import Hiding, is_secret_name, redacted, shown_arguments
+from mcp_bridge.access.redaction import Hiding, is_secret_name, redacted, shown_arguments, shown_text, text_secrets
 from mcp_bridge.sources.identify import identify
 from mcp_bridge.sources.specs import StdioSpec
 
@@ -211,6 +212,90 @@ def test_the_credentials_of_a_url_are_its_headers_its_user_and_what_the_login_ga
     hidden = "pass-67890 key-13579 YW5uOnBhc3MtYmFzaWM= pass-basic key-86420 tok-24680"
     shown = "northern application/json seventeen host"
     assert hiding.result(ToolResult(text=f"{hidden} {shown}")).text == f"*** *** *** *** *** *** {shown}"
+
+
+@pytest.mark.parametrize(
+    ("url", "password"),
+    [
+        ("postgresql+psycopg://shop:pa/ss?w#rd77@db:5432/shop", "pa/ss?w#rd77"),
+        ("https://ann:pass-67890@host/@scope/package", "pass-67890"),
+    ],
+)
+def test_the_password_of_a_url_is_found_whatever_letters_it_has(url: str, password: str) -> None:
+    assert password in text_secrets(url)
+    assert password not in shown_text(f"connecting to {url}")
+
+
+@pytest.mark.parametrize(
+    "url", ["https://host:8443/@scope/package", "https://host/at@home", "see https://host: it@once"]
+)
+def test_a_url_without_a_password_stays_as_it_is(url: str) -> None:
+    assert shown_text(url) == url
+
+
+EVERYWHERE = r"""
+import os, re
+import anyio
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+KEY = os.environ["API_KEY"]
+BY_JAVASCRIPT = re.sub(r"[.*+?^${}()|/\[\]\\]", r"\\\g<0>", KEY)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        KEY: {"type": "string"},
+        "chosen": {"enum": ["a", KEY]},
+        "fixed": {"const": {"key": KEY}},
+        "matching": {"pattern": f"^{KEY}$"},
+        "escaped": {"pattern": f"^{re.escape(KEY)}|{BY_JAVASCRIPT}$"},
+        "usual": {"default": KEY, "examples": [KEY], "description": f"Not {KEY}", "title": KEY},
+    },
+    "patternProperties": {re.escape(KEY): {}},
+    "required": [KEY],
+    "dependentRequired": {KEY: ["chosen"]},
+    "$defs": {KEY: {}},
+}
+
+async def list_tools(context, params):
+    return types.ListToolsResult(tools=[types.Tool(name="show", input_schema=SCHEMA, output_schema=SCHEMA)])
+
+async def call_tool(context, params):
+    part = types.TextContent(text=f"{re.escape(KEY)} and {BY_JAVASCRIPT}")
+    return types.CallToolResult(content=[part], is_error=True)
+
+async def main():
+    server = Server("everywhere", on_list_tools=list_tools, on_call_tool=call_tool)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+anyio.run(main)
+"""
+
+
+async def test_no_part_of_a_schema_tells_a_credential_also_not_to_a_cassette(
+    script: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    program, path = script(EVERYWHERE)
+    entry = {"command": program, "args": [path], "env": {"API_KEY": "key/8fe2b-41c9+0aa7d"}}
+    config = {"mcpServers": {"all": entry}}
+    async with mcp_bridge.connect(config, connect_timeout_s=60) as toolset:
+        (tool,) = toolset.tools
+        result = await toolset.call("show", {"***": "a", "chosen": "a"})
+        told = json.dumps(tool.model_dump())
+        assert "8fe2b" not in told
+        assert tool.input_schema["properties"]["matching"] == {"pattern": "^***$"}
+        assert tool.input_schema["properties"]["escaped"] == {"pattern": "^***|***$"}
+        assert result.text == "*** and ***"
+    # A recorder writes what the server itself listed.
+    cassette = tmp_path / "all.jsonl"
+    command = [sys.executable, "-m", "sdk.cli", "record", str(tmp_path / "mcp.json"), "--to", str(cassette)]
+    (tmp_path / "mcp.json").write_text(json.dumps(config))
+    async with mcp_bridge.connect(command, connect_timeout_s=60):
+        pass
+    assert "8fe2b" not in cassette.read_text()
+    assert '"escaped":{"pattern":"^***|***$"}' in cassette.read_text()
 
 
 DATABASE = """

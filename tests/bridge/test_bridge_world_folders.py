@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,41 @@ async def test_the_folder_of_a_world_begins_as_a_copy_of_the_users(tmp_path: Pat
     config.write_text(json.dumps(filing(env=NOTES, toolbake={"world": {"folder": "seed"}})))
     assert await reads_of_two_worlds(config) == ("seeded\nfirst", "seeded")
     assert (tmp_path / "seed" / "notes.txt").read_text() == "seeded\n"
+
+
+@pytest.fixture(params=["beside the folders of worlds", "on another file system"])
+def seed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder that worlds get a copy of."""
+    memory = Path("/dev/shm")
+    if request.param == "on another file system":
+        if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("there is no second file system to copy from")
+        tmp_path = memory
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    yield folder
+    shutil.rmtree(folder)
+
+
+async def test_the_files_of_a_seed_are_copied_whole_with_their_modes_and_times(seed: Path, temporary: Path) -> None:
+    (seed / "sub").mkdir()
+    files = {"notes.txt": b"first\n", "empty": b"", "sub/large.bin": os.urandom(3_000_000), "sub/run": b"#!/bin/sh\n"}
+    for number, (name, data) in enumerate(files.items()):
+        (seed / name).write_bytes(data)
+        os.utime(seed / name, (1_700_000_000, 1_600_000_000 + number))
+    (seed / "sub" / "run").chmod(0o750)
+    (seed / "link").symlink_to("sub/run")
+    source = filing(env=NOTES, toolbake={"warm": 0, "world": {"folder": str(seed)}})
+    async with connect(source) as toolset, toolset.open_world("a") as one:
+        assert (await one.call("read", {})).text.strip() == "first"
+        (folder,) = worlds_in(temporary)
+        for number, (name, data) in enumerate(files.items()):
+            assert (folder / name).read_bytes() == data
+            assert (folder / name).stat().st_mtime == 1_600_000_000 + number
+        assert (folder / "sub" / "run").stat().st_mode & 0o777 == 0o750
+        assert os.readlink(folder / "link") == "sub/run"
+        await one.call("add", {"text": "second"})
+        assert (folder / "notes.txt").read_text() == "first\nsecond\n"
+    assert (seed / "notes.txt").read_bytes() == b"first\n", "what a world writes stays in its copy"
 
 
 async def test_a_link_that_leaves_the_folder_is_refused_since_a_world_would_write_through_it(tmp_path: Path) -> None:

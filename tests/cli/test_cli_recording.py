@@ -19,6 +19,15 @@ from sandboxes.helpdesk import Helpdesk
 same = Helpdesk()
 other = Helpdesk(seed=5)
 """
+PRINTS = """
+class Loud(Helpdesk):
+    def _run(self, name, arguments):
+        print("asked for", name)
+        return super()._run(name, arguments)
+
+
+loud = Loud()
+"""
 
 
 @pytest.fixture
@@ -43,6 +52,32 @@ def test_the_twin_of_a_cassette_is_compared_where_none_is_named(folder):
     result = toolbake("divergence", "desk.jsonl")
     assert result.exit_code == 0, result.stderr
     assert "2 calls in 1 session were compared: 100.0% of the results agree." in result.stdout
+
+
+def test_without_a_twin_each_session_is_compared_with_a_twin_of_the_others(folder):
+    async def play() -> None:
+        async with connect(Helpdesk()) as toolset, record(toolset, "desk.jsonl").open_world("two") as world:
+            await world.call("get_policy", {"topic": "returns"})
+            await world.call("get_policy", {"topic": "shipping"})
+
+    anyio.run(play)
+    result = toolbake("divergence", "desk.jsonl", "--json", "report.json")
+    assert result.exit_code == 3, result.stderr
+    # Each session has one call that the other has too, and one that it has alone.
+    assert "each session with a twin of the others: 50.0% of the results agree, and 0 of 2 sessions" in result.stdout
+    found = json.loads((folder / "report.json").read_text())
+    assert (found["answered_by"], found["agreement"], found["on_itself"]) == ("others", 0.5, 1.0)
+    assert toolbake("divergence", "desk.jsonl", "--at-least", "0.5").exit_code == 0
+
+
+def test_what_a_twin_prints_goes_to_stderr(folder):
+    printing = TWIN + "print('at its start')\n" + PRINTS
+    (folder / "loud.py").write_text(printing)
+    result = toolbake("divergence", "desk.jsonl", "loud.py:loud")
+    assert result.stdout.startswith("# Divergence from")
+    assert "asked for get_order" not in result.stdout
+    assert "asked for get_order" in result.stderr
+    assert "at its start" in result.stderr
 
 
 def test_a_named_twin_that_agrees_ends_with_0_and_one_that_does_not_with_3(folder):

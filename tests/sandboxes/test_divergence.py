@@ -17,7 +17,7 @@ from mcp_bridge import connect
 from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import ToolResult
 from mcp_bridge.world import World
-from sandboxes.divergence import DivergenceReport, compare
+from sandboxes.divergence import DivergenceReport, compare, leave_one_out
 from sandboxes.divergence.comparison import is_id_name
 from sandboxes.divergence.differences import Ignored, differences
 from sandboxes.recorded import RecordedTwin
@@ -47,6 +47,62 @@ async def test_the_real_thing_agrees_with_its_recording(cassette: Path) -> None:
         report = await compare(cassette, twin)
         assert report.agrees, report.to_markdown()
         assert (report.agreement, report.compared, report.mapped_identifiers) == (1.0, 6, 0)
+
+
+LOOK: tuple[str, dict[str, Any]] = ("list_notes", {})
+MISS: tuple[str, dict[str, Any]] = ("get_note", {"note_id": "n-1"})
+MILK: tuple[str, dict[str, Any]] = ("add_note", {"text": "milk"})
+BREAD: tuple[str, dict[str, Any]] = ("add_note", {"text": "bread"})
+
+
+async def test_each_session_is_answered_by_a_twin_of_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    await record_notes(path, [LOOK, MISS], [LOOK, MILK, LOOK], [MILK, LOOK], [LOOK, BREAD])
+    itself = await compare(path, RecordedTwin(path))
+    assert itself.agrees
+    assert "That says nothing of other sessions." in itself.to_markdown()
+    report = await leave_one_out(RecordedTwin(path))
+    # The first: nobody else looked for that note. The fourth: nobody else added bread.
+    assert [(call.tool, call.arguments) for call in report.calls] == [MISS, BREAD]
+    assert all(call.failure is not None and "NotRecorded" in call.failure for call in report.calls)
+    assert (report.compared, report.agreement, report.on_itself) == (9, 7 / 9, 1.0)
+    assert (report.sessions, report.sessions_agree, report.agrees) == (4, 2, False)
+    shown = report.to_markdown()
+    assert "each session with a twin of the others: 77.8% of the results agree, and 2 of 4 sessions as a whole" in shown
+    assert "The twin of all sessions replays 100.0% of them." in shown
+
+
+async def test_sessions_that_repeat_each_other_are_answered_by_each_other(tmp_path: Path) -> None:
+    await record_notes(tmp_path / "notes.jsonl", *[[LOOK, MILK, LOOK]] * 3)
+    report = await leave_one_out(RecordedTwin(tmp_path / "notes.jsonl"))
+    assert report.agrees, report.to_markdown()
+    assert report.mapped_identifiers == 3
+
+
+async def test_the_twins_of_the_others_have_the_options_of_the_twin(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    await record_notes(path, [MISS], [("get_note", {"note_id": "n-2"})])
+    strict, near = RecordedTwin(path), RecordedTwin(path, unseen="nearest")
+    assert {call.failure is None for call in (await leave_one_out(strict)).calls} == {False}
+    found = (await leave_one_out(near)).calls
+    assert [call.differences[0].path for call in found] == ["text", "text"], "answered, but as for another note"
+
+
+async def test_a_setup_that_no_other_session_has_is_a_session_that_none_answers(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    await record_notes(path, [LOOK], [LOOK], setup={"notes": {"n-1": "milk"}})
+    await record_notes(path, [LOOK], setup={"notes": {"n-1": "bread"}})
+    report = await leave_one_out(RecordedTwin(path))
+    assert (report.sessions_agree, len(report.calls)) == (2, 1)
+    assert "was not recorded; those that were" in str(report.calls[0].failure)
+
+
+async def test_one_session_alone_cannot_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    await record_notes(path, [LOOK])
+    with pytest.raises(SourceError, match="one session, and leaving it out leaves none; record more"):
+        await leave_one_out(RecordedTwin(path))
+    assert "Record more" in (await compare(path, RecordedTwin(path))).to_markdown()
 
 
 async def test_identifiers_that_the_session_created_may_be_others_in_the_twin(cassette: Path) -> None:

@@ -50,6 +50,8 @@ def test_secrets_that_overlap_in_a_text_leave_no_half() -> None:
         ("curl -H 'X-Api-Key: 0123456789'", "curl -H 'X-Api-Key: ***'"),
         ("use Bearer abcdefgh12345678", "use Bearer ***"),
         ("postgres://ann:s3cr3t@db.example/orders", "postgres://***@db.example/orders"),
+        ("postgres://ann:s3c/r3t@db.example/orders", "postgres://***@db.example/orders"),
+        ("https://host:8443/@scope/package", "https://host:8443/@scope/package"),
         ("the key sk-live-abcdefghijklmnop1234 works", "the key *** works"),
         ("ghp_abcdefghijklmnopqrstuvwx", "***"),
         ("AKIAABCDEFGHIJKLMNOP", "***"),

@@ -104,7 +104,7 @@ Twin = Annotated[
     str | None,
     typer.Argument(
         metavar="TWIN",
-        show_default="the recorded twin of CASSETTE itself",
+        show_default="for each session, the recorded twin of the others",
         help="What is compared with it: a Python object, file.py:name (a sandbox, functions), an mcp.json, or the "
         "URL of a server.",
     ),
@@ -298,6 +298,9 @@ def divergence(
 ) -> None:
     """Replay recorded real sessions against a twin, and report tool by tool how often it answers the same.
 
+    Without TWIN, each session is replayed against the recorded twin of all others, which shows how a twin of the
+    cassette answers sessions that were not recorded.
+
     Each recorded session gets a world of its own. Its calls are made in their order, and results, errors and schemas
     are compared, path by path. Identifiers that a session created (an order it placed) may be others in the twin; they
     are followed through the later calls. The report is Markdown on stdout.
@@ -305,15 +308,17 @@ def divergence(
     Exit codes: 0 it agrees, 1 an error, 3 it does not.
 
     Examples:
+      toolbake divergence orders.jsonl
       toolbake divergence orders.jsonl twin.py:orders --ignore '**.updated_at'
       toolbake divergence files.jsonl --command 'npx server-filesystem notes' --json report.json
     """
     with clean_errors(debug):
-        from ..process import quiet_libraries
+        from ..process import printing_to_stderr, quiet_libraries
 
         quiet_libraries()
-        reach: dict[str, Any] = {"map_ids": not keep_ids, "connect_timeout_s": connect_timeout}
-        report = _compared(cassette, twin, command, ignore or [], ignore_text or [], **reach)
+        how: dict[str, Any] = {"ignore": ignore or [], "ignore_text": ignore_text or [], "map_ids": not keep_ids}
+        with printing_to_stderr():
+            report = _compared(cassette, twin, command, connect_timeout, how)
         typer.echo(report.to_markdown(), nl=False)  # first: a file that cannot be written does not cost the report
         if json_file is not None:
             Path(json_file).write_text(report.to_json() + "\n", encoding="utf-8")
@@ -323,32 +328,25 @@ def divergence(
 
 
 def _compared(
-    cassette: str,
-    twin: str | None,
-    command: str | None,
-    ignore: list[str],
-    ignore_text: list[str],
-    *,
-    map_ids: bool,
-    connect_timeout_s: float,
+    cassette: str, twin: str | None, command: str | None, connect_timeout_s: float, how: dict[str, Any]
 ) -> DivergenceReport:
     import anyio
 
-    from sandboxes.divergence import compare
+    from sandboxes.divergence import compare, leave_one_out
     from sandboxes.recorded import Cassette, RecordedTwin
 
     from ...connecting import connect
     from ..sources import tool_source
 
     recording = Cassette.read(cassette)
-    own = twin is None and command is None
-    source: Any = RecordedTwin(recording) if own else tool_source(twin, command)
 
     async def run() -> DivergenceReport:
-        if own:
+        if twin is None and command is None:
             # Not through the bridge, which would answer mistakes in its own words.
-            return await compare(recording, source, ignore=ignore, ignore_text=ignore_text, map_ids=map_ids)
+            own = RecordedTwin(recording)
+            return await (leave_one_out(own, **how) if len(recording.sessions) > 1 else compare(recording, own, **how))
+        source = tool_source(twin, command)
         async with connect(source, connect_timeout_s=connect_timeout_s, max_result_chars=10_000_000) as toolset:
-            return await compare(recording, toolset, ignore=ignore, ignore_text=ignore_text, map_ids=map_ids)
+            return await compare(recording, toolset, **how)
 
     return anyio.run(run)

@@ -1,7 +1,8 @@
 """A server over stdio, written by hand, whose tools break things and tell of the process.
 
-With `--grandchild FILE` it also starts a process that ignores the end of its input and SIGTERM, and writes both ids
-to FILE. With `--started FOLDER` each process leaves a file there that has its id as name.
+With `--grandchild FILE` it also starts processes that ignore the end of their input and SIGTERM: one in its group, one
+in a session of its own, and a daemon, whose parent has ended. It writes its id and theirs to FILE. With
+`--started FOLDER` each process leaves a file there that has its id as name.
 """
 
 import argparse
@@ -15,9 +16,13 @@ from typing import Any
 from by_hand import serve, tool
 
 STUBBORN = """
-import signal, time
+import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("up", flush=True)
+if sys.argv[1] != "child":
+    os.setsid()
+if sys.argv[1] == "daemon" and os.fork():
+    os._exit(0)
+print(os.getpid(), flush=True)
 time.sleep(600)
 """
 TOOLS = [
@@ -68,12 +73,14 @@ def main() -> None:
     parser.add_argument("--started", type=Path)
     options = parser.parse_args()
     if options.grandchild:
-        command = [sys.executable, "-c", STUBBORN]
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-        assert child.stdout is not None
-        child.stdout.readline()
+        told = f"{os.getpid()}\n"
+        for how in ("child", "session", "daemon"):
+            command = [sys.executable, "-c", STUBBORN, how]
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+            assert child.stdout is not None
+            told += child.stdout.readline()
         with options.grandchild.open("a") as file:
-            file.write(f"{os.getpid()}\n{child.pid}\n")
+            file.write(told)
     if options.started:
         (options.started / str(os.getpid())).touch()
     serve(TOOLS, call)

@@ -3,7 +3,8 @@
     oauth_server.py PORT KIND
 
 KIND is what is wrong with it: `state` (the browser comes back with another state), `issuer` (it comes back from another
-issuer), `rejecting` (refresh tokens are refused) or empty.
+issuer), `rejecting` (refresh tokens are refused) or empty. With `http://...` no client can register itself: there is
+one, `desktop`, and its browser comes back to that address alone.
 """
 
 from __future__ import annotations
@@ -18,13 +19,22 @@ from fastmcp import FastMCP
 from fastmcp.server.auth.auth import ClientRegistrationOptions
 from fastmcp.server.auth.providers.in_memory import InMemoryOAuthProvider
 from mcp.server.auth.provider import TokenError
+from mcp.shared.auth import OAuthClientInformationFull
+from pydantic import AnyUrl
 
 
 class Authority(InMemoryOAuthProvider):
     """Counts what it was asked."""
 
     def __init__(self, origin: str, kind: str) -> None:
-        super().__init__(base_url=origin, client_registration_options=ClientRegistrationOptions(enabled=True))
+        is_closed = kind.startswith("http")
+        registering = ClientRegistrationOptions(enabled=not is_closed)
+        super().__init__(base_url=origin, client_registration_options=registering)
+        if is_closed:
+            known = OAuthClientInformationFull(
+                client_id="desktop", redirect_uris=[AnyUrl(kind)], token_endpoint_auth_method="none", scope=""
+            )
+            self.clients["desktop"] = known
         self.kind = kind
         self.refreshed = 0
 

@@ -1,8 +1,9 @@
 """A program that runs rollouts against a server whose calls never end: `rollout_loop.py FILE HOW`.
 
-The server is started by a shell, as npx starts one, and starts a process itself that ignores the end of its input and
-SIGTERM. FILE gets the ids of all of them. HOW it ends: `return`, `raise`, `exit` (without any goodbye), or `wait` for a
-signal. `up` on stdout says that every rollout and every spare session has its process.
+The server is started by a shell, as npx starts one, and starts processes itself that ignore the end of their input and
+SIGTERM, two of them outside its group. FILE gets the ids of all of them. HOW it ends: `return`, `raise`, `exit`
+(without any goodbye), or `wait` for a signal. `up` on stdout says that every rollout and every spare session has its
+process.
 """
 
 import os
@@ -29,7 +30,7 @@ SERVER = [sys.executable, str(Path(__file__).with_name("breaking.py")), "--grand
 
 
 def all_started() -> bool:
-    return FILE.exists() and len(FILE.read_text().split()) >= 2 * (ROLLOUTS + SPARES)
+    return FILE.exists() and len(FILE.read_text().split()) >= 4 * (ROLLOUTS + SPARES)
 
 
 async def main() -> None:

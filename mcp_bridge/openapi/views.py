@@ -12,9 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ..toolsets.schema_checks import is_readable, replaced
+from ..toolsets.schema_checks import is_readable
+from ..toolsets.schema_parts import replaced
 from .document import Document
-from .schemas import ANNOTATIONS, PREFIX, Schema, closed, subschemas
+from .schemas import ANNOTATIONS, PREFIX, Closing, Schema, subschemas
 
 Mark = Literal["readOnly", "writeOnly"]
 
@@ -42,10 +43,11 @@ class View:
         self.definitions: dict[str, Schema | bool] = {
             name: self.of(schema) if isinstance(schema, dict) else schema for name, schema in self._all.items()
         }
+        self._closing = Closing(self.definitions)
 
     def of(self, schema: Schema) -> Schema:
         """`schema` in this view, with references as they were."""
-        copy = self._told_apart(replaced(schema, self.of), schema.get("discriminator"))
+        copy = dict(self._told_apart(replaced(schema, self.of), schema.get("discriminator")))
         if "properties" in copy:
             copy["properties"] = {name: without_echo(name, one) for name, one in copy["properties"].items()}
         hidden = self.hidden(schema)
@@ -61,7 +63,7 @@ class View:
 
     def closed(self, schema: Schema) -> Schema:
         """A schema of this view that stands alone."""
-        return closed(schema, self.definitions)
+        return self._closing.closed(schema)
 
     def hidden(self, schema: Schema) -> set[str]:
         """The names of the marked properties of an object's schema, also of what it is put together from."""

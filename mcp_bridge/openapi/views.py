@@ -8,6 +8,7 @@ enough.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from ..toolsets.schema_checks import is_readable
 from ..toolsets.schema_parts import replaced
 from .document import Document
-from .schemas import ANNOTATIONS, PREFIX, Closing, Schema, subschemas
+from .schemas import ANNOTATIONS, PREFIX, Closing, Schema, referred, subschemas
 
 Mark = Literal["readOnly", "writeOnly"]
 
@@ -79,19 +80,29 @@ class View:
 
     def reaches_mark(self, schema: Schema) -> bool:
         """Whether a value of this schema may hold a marked property at any depth."""
-        seen: set[str] = set()
-        pending: list[Schema] = [schema]
+        return self._has_mark(schema) or not self._reaching.isdisjoint(referred(schema))
+
+    @functools.cached_property
+    def _reaching(self) -> frozenset[str]:
+        """The definitions whose values may hold a marked property at any depth."""
+        users: dict[str, list[str]] = {}
+        found: set[str] = set()
+        pending: list[str] = []
+        for name, schema in self._all.items():
+            if isinstance(schema, dict):
+                pending += [name] if self._has_mark(schema) else []
+                for used in referred(schema):
+                    users.setdefault(used, []).append(name)
         while pending:
-            one = pending.pop()
-            if self.hidden(one):
-                return True
-            name = str(one.get("$ref", "")).removeprefix(PREFIX)
-            target = self._all.get(name)
-            if isinstance(target, dict) and name not in seen:
-                seen.add(name)
-                pending.append(target)
-            pending += subschemas(one)
-        return False
+            name = pending.pop()
+            if name not in found:
+                found.add(name)
+                pending += users.get(name, ())
+        return frozenset(found)
+
+    def _has_mark(self, schema: Schema) -> bool:
+        """Whether an object of this schema, or of one written inside it, may have a marked property."""
+        return bool(self.hidden(schema)) or any(map(self._has_mark, subschemas(schema)))
 
     def pruned(self, value: Any, schema: Schema | bool) -> Any:
         """`value` without the marked properties, by the original `schema`."""

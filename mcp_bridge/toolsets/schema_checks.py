@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 _SAME_VALUE = ("allOf", "anyOf", "dependentSchemas", "else", "if", "not", "oneOf", "then")
 """Keywords whose schemas are applied to the very value that theirs is applied to."""
+_POINTER_SIGNS = frozenset("/~%")
 _MOVING = ("$id", "id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef")
 _DESCRIBING = frozenset(
     {"$comment", "$recursiveAnchor", "default", "deprecated", "description", "examples", "readOnly", "title"}
@@ -175,7 +176,10 @@ def compiled_schema(
     kind = validator_for(readable, default=Draft202012Validator)
     if not is_known_valid and not _is_valid(kind, readable, parts):
         _check_schema(kind, readable)
-    has_both = _keys_among(_UNTIMED_TOGETHER, readable, parts) >= _UNTIMED_TOGETHER
+    try:
+        has_both = _keys_among(_UNTIMED_TOGETHER, readable, parts) >= _UNTIMED_TOGETHER
+    except RecursionError:  # a default or an example may be as deep as it likes
+        has_both = True
     if has_both:
         left_out("unevaluatedProperties beside patternProperties")
     return _bounded(kind, not has_both)(readable, registry=Registry())
@@ -450,7 +454,7 @@ def _has_sound_references(schema: Mapping[str, Any], parts: SharedParts) -> bool
     """Whether all references certainly lead to definitions of the schema itself, and none back to itself for the same
     value. Each definition is looked at once, though many schemas have it."""
     definitions = schema.get("$defs", {})
-    if not isinstance(schema, dict) or not isinstance(definitions, dict):
+    if not isinstance(schema, dict) or not isinstance(definitions, dict) or _POINTER_SIGNS & set("".join(definitions)):
         return False
     places = {f"#/$defs/{name}": one for name, one in definitions.items()}
     root = {key: value for key, value in schema.items() if key != "$defs"}

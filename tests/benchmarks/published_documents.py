@@ -15,6 +15,7 @@ import collections
 import datetime
 import json
 import logging
+import math
 import os
 import random
 import re
@@ -131,14 +132,14 @@ def is_document(path: Path) -> bool:
 
 def cause(error: str) -> str:
     """An error without its place and the values in it, so that errors of one cause are alike."""
-    text = re.sub(r"^\S*?[#:]/?\S*: |^\S+: ", "", error)
-    text = re.sub(r"'[^']*'|\"[^\"]*\"|\{[^}]*\}|https?://\S+|[\w~./\[\]#-]*[/#][\w~./\[\]#-]*", "…", text)
-    return " ".join(text.split())[:110]
+    text = re.sub(r"^[\w-]+( \([^)]*\))?: ", "", error)
+    text = re.sub(r"'[^']*'|\"[^\"]*\"|\{[^}]*\}|[\w~.:\[\]-]*[/#][\w~./\[\]#-]*", "…", text)
+    return " ".join(re.sub(r"^(…: )+", "", text).split())[:110]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
     """The least of `values` that `share` of them do not exceed."""
-    return sorted(values)[max(0, min(len(values) - 1, round(share * len(values) + 0.5) - 1))]
+    return sorted(values)[math.ceil(share * len(values)) - 1]
 
 
 def section(*, results: list[dict[str, Any]] | None = None) -> str:

@@ -165,7 +165,7 @@ def _type(schema: Schema, place: Place) -> None:
         return
     kinds = kind if isinstance(kind, list) else [] if kind is None else [kind]
     for one in kinds:
-        if one not in _TYPES:
+        if not isinstance(one, str) or one not in _TYPES:
             raise SourceError(f"{place}: type is {one!r}; the choices are {', '.join(sorted(_TYPES))}")
 
 

@@ -10,6 +10,7 @@ is a key of `Document.schemas`. `Document.closed` makes one self-contained.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections import Counter
@@ -24,7 +25,7 @@ from ..access.settings import Access
 from ..errors import SourceError
 from ..guard.naming import numbered
 from .references import NotFollowed, Place, References, load_file, load_url, origin, plain
-from .schemas import PREFIX, Schema, SchemaReader, closed, referred
+from .schemas import PREFIX, Closing, Schema, SchemaReader, referred
 from .swagger import as_openapi_3
 
 logger = logging.getLogger(__name__)
@@ -177,7 +178,11 @@ class Document:
         """A schema that stands alone: what it refers to is written in it, or in its `$defs` where that would repeat."""
         if isinstance(schema, bool):
             return {} if schema else {"not": {}}
-        return closed(schema, self.schemas)
+        return self._closing.closed(schema)
+
+    @functools.cached_property
+    def _closing(self) -> Closing:
+        return Closing(self.schemas)
 
 
 _STYLES: dict[Location, tuple[str, ...]] = {

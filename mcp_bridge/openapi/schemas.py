@@ -6,13 +6,13 @@ import functools
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ..errors import SourceError
 from ..guard.naming import numbered
 from ..toolsets.contradictions import satisfiable
-from ..toolsets.schema_checks import MANY, NAMED, ONE, replaced
+from ..toolsets.schema_parts import MANY, NAMED, ONE, replaced
 from .references import NotFollowed, Place, References
 
 logger = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ def _type(schema: Schema, place: Place) -> None:
         return
     kinds = kind if isinstance(kind, list) else [] if kind is None else [kind]
     for one in kinds:
-        if one not in _TYPES:
+        if not isinstance(one, str) or one not in _TYPES:
             raise SourceError(f"{place}: type is {one!r}; the choices are {', '.join(sorted(_TYPES))}")
 
 
@@ -210,39 +210,61 @@ def referred(schema: Schema) -> Iterator[str]:
         pending += subschemas(one)
 
 
-def closed(schema: Schema, definitions: Mapping[str, Schema | bool]) -> Schema:
-    """`schema` with the definitions that it needs, so that it stands alone.
+class Closing:
+    """Makes schemas stand alone, with the definitions that they need.
 
-    What is used once is written where it is used; what is used more often, or holds itself, stays in `$defs`.
+    What is used once is written where it is used; what is used more often, or holds itself, stays in `$defs`. Parts of
+    several schemas that come out equal are one object in all of them, for the operations of an API may have most of
+    its definitions in common: never write to them.
     """
-    needed: dict[str, None] = {}
-    uses: Counter[str] = Counter()
-    pending = [schema]
-    while pending:
-        for name in referred(pending.pop()):
-            uses[name] += 1
-            target = definitions[name]
-            if name not in needed:
-                needed[name] = None
-                pending += [target] if isinstance(target, dict) else []
-    # Every loop has a definition that is used twice: by the loop and by what leads into it.
-    kept = {name for name in needed if uses[name] > 1}
 
-    def inlined(one: Schema) -> Schema:
+    def __init__(self, definitions: Mapping[str, Schema | bool]) -> None:
+        self._definitions: Mapping[str, Any] = definitions
+        self._referred: dict[str, list[str]] = {}
+        self._variants: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+    def closed(self, schema: Schema) -> Schema:
+        """`schema`, so that it stands alone."""
+        needed: dict[str, None] = {}
+        uses: Counter[str] = Counter()
+        pending = [list(referred(schema))]
+        while pending:
+            for name in pending.pop():
+                uses[name] += 1
+                if name not in needed:
+                    needed[name] = None
+                    pending.append(self._names_in(name))
+        # Every loop has a definition that is used twice: by the loop and by what leads into it.
+        once = {name for name in needed if uses[name] == 1 and isinstance(self._definitions[name], dict)}
+        made: dict[str, Any] = {}
+        written = self._written(schema, once, made)
+        defs = {name: self._whole(name, once, made) for name in needed if name not in once}
+        return {**written, "$defs": defs} if defs else written
+
+    def _names_in(self, name: str) -> list[str]:
+        if name not in self._referred:
+            target = self._definitions[name]
+            self._referred[name] = list(referred(target)) if isinstance(target, dict) else []
+        return self._referred[name]
+
+    def _whole(self, name: str, once: Collection[str], made: dict[str, Any]) -> Any:
+        """A definition, in which those that are used `once` are written. `made`: those of this schema so far."""
+        if name not in made:
+            inner = [self._whole(one, once, made) for one in self._names_in(name) if one in once]
+            key = (name, tuple(map(id, inner)))
+            if key not in self._variants:
+                target = self._definitions[name]
+                self._variants[key] = self._written(target, once, made) if inner else target
+            made[name] = self._variants[key]
+        return made[name]
+
+    def _written(self, one: Schema, once: Collection[str], made: dict[str, Any]) -> Schema:
         name = str(one.get("$ref", "")).removeprefix(PREFIX)
-        target = definitions.get(name)
-        if "$ref" not in one or name in kept or not isinstance(target, dict):
-            return replaced(one, inlined)
+        if "$ref" not in one or name not in once:
+            return replaced(one, lambda inner: self._written(inner, once, made))
+        target = self._whole(name, once, made)
         beside = {key: value for key, value in one.items() if key != "$ref"}
         if set(beside) <= ANNOTATIONS:
-            return {**inlined(target), **beside}
-        return {**replaced(beside, inlined), "allOf": [inlined(target), *beside.get("allOf", [])]}
-
-    whole = inlined(schema)
-    booleans = {name for name in needed if isinstance(definitions[name], bool)}
-    defs: dict[str, Any] = {}
-    for name in needed:
-        target = definitions[name]
-        if name in kept | booleans:
-            defs[name] = inlined(target) if isinstance(target, dict) else target
-    return {**whole, "$defs": defs} if defs else whole
+            return {**target, **beside} if beside else target
+        beside = replaced(beside, lambda inner: self._written(inner, once, made))
+        return {**beside, "allOf": [target, *beside.get("allOf", [])]}

@@ -8,13 +8,15 @@ enough.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ..toolsets.schema_checks import is_readable, replaced
+from ..toolsets.schema_checks import is_readable
+from ..toolsets.schema_parts import replaced
 from .document import Document
-from .schemas import ANNOTATIONS, PREFIX, Schema, closed, subschemas
+from .schemas import ANNOTATIONS, PREFIX, Closing, Schema, referred, subschemas
 
 Mark = Literal["readOnly", "writeOnly"]
 
@@ -42,10 +44,11 @@ class View:
         self.definitions: dict[str, Schema | bool] = {
             name: self.of(schema) if isinstance(schema, dict) else schema for name, schema in self._all.items()
         }
+        self._closing = Closing(self.definitions)
 
     def of(self, schema: Schema) -> Schema:
         """`schema` in this view, with references as they were."""
-        copy = self._told_apart(replaced(schema, self.of), schema.get("discriminator"))
+        copy = dict(self._told_apart(replaced(schema, self.of), schema.get("discriminator")))
         if "properties" in copy:
             copy["properties"] = {name: without_echo(name, one) for name, one in copy["properties"].items()}
         hidden = self.hidden(schema)
@@ -61,7 +64,7 @@ class View:
 
     def closed(self, schema: Schema) -> Schema:
         """A schema of this view that stands alone."""
-        return closed(schema, self.definitions)
+        return self._closing.closed(schema)
 
     def hidden(self, schema: Schema) -> set[str]:
         """The names of the marked properties of an object's schema, also of what it is put together from."""
@@ -77,19 +80,29 @@ class View:
 
     def reaches_mark(self, schema: Schema) -> bool:
         """Whether a value of this schema may hold a marked property at any depth."""
-        seen: set[str] = set()
-        pending: list[Schema] = [schema]
+        return self._has_mark(schema) or not self._reaching.isdisjoint(referred(schema))
+
+    @functools.cached_property
+    def _reaching(self) -> frozenset[str]:
+        """The definitions whose values may hold a marked property at any depth."""
+        users: dict[str, list[str]] = {}
+        found: set[str] = set()
+        pending: list[str] = []
+        for name, schema in self._all.items():
+            if isinstance(schema, dict):
+                pending += [name] if self._has_mark(schema) else []
+                for used in referred(schema):
+                    users.setdefault(used, []).append(name)
         while pending:
-            one = pending.pop()
-            if self.hidden(one):
-                return True
-            name = str(one.get("$ref", "")).removeprefix(PREFIX)
-            target = self._all.get(name)
-            if isinstance(target, dict) and name not in seen:
-                seen.add(name)
-                pending.append(target)
-            pending += subschemas(one)
-        return False
+            name = pending.pop()
+            if name not in found:
+                found.add(name)
+                pending += users.get(name, ())
+        return frozenset(found)
+
+    def _has_mark(self, schema: Schema) -> bool:
+        """Whether an object of this schema, or of one written inside it, may have a marked property."""
+        return bool(self.hidden(schema)) or any(map(self._has_mark, subschemas(schema)))
 
     def pruned(self, value: Any, schema: Schema | bool) -> Any:
         """`value` without the marked properties, by the original `schema`."""

@@ -14,7 +14,7 @@ import anyio.abc
 from ..errors import SourceError, as_itself
 from ..sessions.handlers import Handlers
 from ..toolsets.results import positive
-from ..toolsets.toolset import Limits, Part, Toolset
+from ..toolsets.toolset import Limits, Part, Toolset, look_at
 from ..world import WorldSource
 from .functions import FunctionSource
 from .identify import identify
@@ -67,7 +67,7 @@ async def connect(
     specs = identify(source)
     async with _owners() as group:
         parts = await _open(specs, group, limits, connect_timeout_s, handlers, inject_faults)
-        toolset = Toolset(parts, limits, group, specs)
+        toolset = Toolset(parts, limits, group, specs, await look_at(parts))
         try:
             yield toolset
         finally:

@@ -14,7 +14,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .schema_checks import PATTERN_S, compiled_pattern, replaced
+from .schema_checks import PATTERN_S, compiled_pattern
+from .schema_parts import SharedParts
 
 _BOUNDS = (
     ("minLength", "maxLength"),
@@ -36,15 +37,10 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-def without_contradictions(schema: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+def without_contradictions(schema: dict[str, Any], tell: Callable[[str], None], parts: SharedParts) -> dict[str, Any]:
     """`schema` without the keywords that nothing satisfies, at any depth; itself where it has none. `tell`: hears of
-    each in words."""
-
-    def settled(one: dict[str, Any]) -> dict[str, Any]:
-        return satisfiable(replaced(one, settled), tell)
-
-    found = settled(schema)
-    return schema if found == schema else found
+    each in words. `parts`: what is known of other schemas that share parts with this one."""
+    return parts.rewritten("contradictions", schema, satisfiable, tell)
 
 
 def satisfiable(schema: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:

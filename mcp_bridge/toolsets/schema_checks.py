@@ -19,9 +19,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import jsonschema_rs
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.exceptions import SchemaError, best_match
 from jsonschema.validators import extend, validator_for
@@ -30,49 +32,19 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from ..records import LeftOut, Tool
+from .schema_parts import ALL_NAMED, SharedParts, replaced, schemas_in
 
 logger = logging.getLogger(__name__)
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Keywords that hold other schemas
-
-ONE = frozenset(
-    {"additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "then"}
-    | {"propertyNames", "unevaluatedItems", "unevaluatedProperties"}
-)
-"""Keywords whose value is a schema."""
-MANY = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-"""Keywords whose value is a list of schemas."""
-NAMED = frozenset({"dependentSchemas", "patternProperties", "properties"})
-"""Keywords whose value is an object of schemas."""
-
-# Those of older drafts, too.
-_ALL_MANY = MANY | {"items"}
-_ALL_NAMED = NAMED | {"$defs", "definitions", "dependencies"}
 _SAME_VALUE = ("allOf", "anyOf", "dependentSchemas", "else", "if", "not", "oneOf", "then")
 """Keywords whose schemas are applied to the very value that theirs is applied to."""
+_POINTER_SIGNS = frozenset("/~%")
+_MOVING = ("$id", "id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef")
 _DESCRIBING = frozenset(
     {"$comment", "$recursiveAnchor", "default", "deprecated", "description", "examples", "readOnly", "title"}
     | {"writeOnly"}
 )
 """Keywords that say nothing of which values are valid; what stands under them may be anything."""
-
-
-def replaced(schema: dict[str, Any], change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """A copy of `schema` in which `change` was made to each schema that stands directly in it."""
-
-    def one(value: Any) -> Any:
-        return change(value) if isinstance(value, dict) else value
-
-    copy: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in _ALL_NAMED and isinstance(value, dict):
-            copy[key] = {name: one(inner) for name, inner in value.items()}
-        elif key in _ALL_MANY and isinstance(value, list):
-            copy[key] = [one(inner) for inner in value]
-        else:
-            copy[key] = one(value) if key in ONE else value
-    return copy
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -87,6 +59,7 @@ about 400 bytes for each."""
 _ITEM = re.compile(
     r"(?P<open>\()|(?P<close>\))|\{(?P<least>\d{1,9})(?:,\d*)?\}|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|\\.|.", re.DOTALL
 )
+_FURTHER_NAMES = ("additionalProperties", "unevaluatedProperties")
 _IGNORES_CASE = re.compile(r"\(\?[a-zA-Z]*i")
 _PARTS_OF_A_RANGE = 2000
 """Of characters whose case is ignored: `re` goes through all of them."""
@@ -136,9 +109,9 @@ def is_readable(pattern: Any) -> bool:
     return isinstance(pattern, str) and compiled_pattern(pattern) is not None
 
 
-def with_readable_patterns(schema: Any, leave_out: Callable[[str], None]) -> Any:
+def with_readable_patterns(schema: Any, leave_out: Callable[[str], None], parts: SharedParts | None = None) -> Any:
     """`schema` without the patterns that Python cannot read, or not in time, and itself where it has none. `leave_out`:
-    is told each.
+    is told each. `parts`: see `compiled_schema`.
 
     Where a name may fit a pattern that was left out, further names are let through.
     """
@@ -146,27 +119,25 @@ def with_readable_patterns(schema: Any, leave_out: Callable[[str], None]) -> Any
 
     def reads(pattern: Any) -> bool:
         nonlocal left
-        if not isinstance(pattern, str) or (parts := parts_of(pattern)) > min(left, _MOST_PARTS):
+        if not isinstance(pattern, str) or (size := parts_of(pattern)) > min(left, _MOST_PARTS):
             return False
-        left -= parts
+        left -= size
         return compiled_pattern(pattern) is not None
 
-    def readable(one: dict[str, Any]) -> dict[str, Any]:
-        made = replaced(one, readable)
-        pattern, named = made.get("pattern"), made.get("patternProperties")
+    def readable(one: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+        pattern, named = one.get("pattern"), one.get("patternProperties")
         if isinstance(pattern, str) and not reads(pattern):
-            leave_out(pattern)
-            del made["pattern"]
+            tell(pattern)
+            one = {key: value for key, value in one.items() if key != "pattern"}
         if isinstance(named, dict) and (left_out := [name for name in named if not reads(name)]):
             for name in left_out:
-                leave_out(name)
-            made["patternProperties"] = {name: inner for name, inner in named.items() if name not in left_out}
-            for key in ("additionalProperties", "unevaluatedProperties"):
-                made.pop(key, None)
-        return made
+                tell(name)
+            one = {key: value for key, value in one.items() if key not in _FURTHER_NAMES}
+            one["patternProperties"] = {name: inner for name, inner in named.items() if name not in left_out}
+        return one
 
-    found = readable(schema) if isinstance(schema, dict) else schema
-    return schema if found == schema else found
+    parts = SharedParts() if parts is None else parts
+    return parts.rewritten("patterns", schema, readable, leave_out) if isinstance(schema, dict) else schema
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -179,6 +150,8 @@ _CHECK_S_PER_MILLION_CHARS = 2.0
 """What a large value may take on top: a plain check of a million characters takes half a second."""
 _MOST_COUNTED = 20_000_000
 _SHOWN = 60
+_UNTIMED_TOGETHER = frozenset({"patternProperties", "unevaluatedProperties"})
+_SCALAR = (str, int, float, bool, type(None))
 
 
 class SchemaTimeout(Exception):
@@ -186,20 +159,27 @@ class SchemaTimeout(Exception):
 
 
 def compiled_schema(
-    schema: Any, left_out: Callable[[str], None] = lambda _: None, *, is_known_valid: bool = False
+    schema: Any,
+    left_out: Callable[[str], None] = lambda _: None,
+    *,
+    is_known_valid: bool = False,
+    parts: SharedParts | None = None,
 ) -> Any:
     """A validator of `jsonschema` for `schema`, to be used through `schema_errors`. It never fetches anything.
 
     `left_out` is told each part that is not checked: patterns that Python cannot read, and `unevaluatedProperties`
-    beside `patternProperties`, which `jsonschema` matches with `re`. Raises `SchemaError` where the schema is not a
-    valid one.
+    beside `patternProperties`, which `jsonschema` matches with `re`. `parts`: what is known of other schemas that share
+    parts with this one. Raises `SchemaError` where the schema is not a valid one.
     """
-    readable = with_readable_patterns(schema, left_out)
+    parts = SharedParts() if parts is None else parts
+    readable = with_readable_patterns(schema, left_out, parts)
     kind = validator_for(readable, default=Draft202012Validator)
-    text = _text(readable)
-    if not is_known_valid:
-        _check_schema(kind, readable) if text is None else _check_schema_text(kind, text)
-    has_both = text is None or ('"patternProperties"' in text and '"unevaluatedProperties"' in text)
+    if not is_known_valid and not _is_valid(kind, readable, parts):
+        _check_schema(kind, readable)
+    try:
+        has_both = _keys_among(_UNTIMED_TOGETHER, readable, parts) >= _UNTIMED_TOGETHER
+    except RecursionError:  # a default or an example may be as deep as it likes
+        has_both = True
     if has_both:
         left_out("unevaluatedProperties beside patternProperties")
     return _bounded(kind, not has_both)(readable, registry=Registry())
@@ -253,32 +233,59 @@ def _chars(value: Any) -> int:
     return count
 
 
-def _text(schema: Any) -> str | None:
-    """The schema as JSON; None where it is something else."""
+def _keys_among(names: frozenset[str], value: Any, parts: SharedParts) -> frozenset[str]:
+    """Those of `names` that are keys anywhere in `value`; all of them where it holds what JSON cannot."""
+
+    def find(one: Any) -> frozenset[str]:
+        found = names & one.keys() if isinstance(one, dict) else frozenset[str]()
+        inner = one.values() if isinstance(one, dict) else one
+        return found.union(*(_keys_among(names, each, parts) for each in inner if not isinstance(each, _SCALAR)))
+
+    if isinstance(value, _SCALAR):
+        return frozenset()
+    return parts.once(names, value, find) if isinstance(value, dict | list) else names
+
+
+def _is_valid(kind: Any, schema: Any, parts: SharedParts) -> bool:
+    """Whether a schema is certainly a valid one: where each schema in it is, when those inside it are left out."""
+
+    def find(one: dict[str, Any]) -> bool:
+        alone = replaced(one, lambda _: True)
+        return _is_valid_alone(kind, alone) and all(_is_valid(kind, each, parts) for each in schemas_in(one))
+
+    return parts.once(kind, schema, find) if isinstance(schema, dict) else isinstance(schema, bool)
+
+
+def _is_valid_alone(kind: Any, schema: Any) -> bool:
     try:
-        text = json.dumps(schema)
-        return text if json.loads(text) == schema else None
-    except (TypeError, ValueError, RecursionError):
-        return None
+        if _quick_check(kind)(schema):
+            return True
+    except (OverflowError, RecursionError, TypeError, ValueError):  # for what JSON cannot hold
+        pass
+    return not _schema_problems(kind, schema)
 
 
-@functools.lru_cache(maxsize=2048)
-def _check_schema_text(kind: Any, text: str) -> None:
-    """Takes milliseconds, so it is done once: the same tools come again with every session and every sandbox."""
-    _check_schema(kind, json.loads(text))
+@functools.cache
+def _quick_check(kind: Any) -> Callable[[Any], bool]:
+    """Of a schema by its metaschema, in a hundredth of the time of `jsonschema`. It gives no reasons, and does not know
+    which keywords only describe."""
+    return jsonschema_rs.validator_for(kind.META_SCHEMA, validate_formats=False, offline=True).is_valid
 
 
 def _check_schema(kind: Any, schema: Any) -> None:
     """As `check_schema` of jsonschema, but for keywords that only describe. Raises `SchemaError`."""
-    checker = validator_for(kind.META_SCHEMA, default=Draft202012Validator)(kind.META_SCHEMA)
-    problems = [one for one in checker.iter_errors(schema) if not _only_describes(one)]
-    if problems:
+    if problems := _schema_problems(kind, schema):
         raise SchemaError.create_from(best_match(problems))
+
+
+def _schema_problems(kind: Any, schema: Any) -> list[ValidationError]:
+    checker = validator_for(kind.META_SCHEMA, default=Draft202012Validator)(kind.META_SCHEMA)
+    return [one for one in checker.iter_errors(schema) if not _only_describes(one)]
 
 
 def _only_describes(problem: ValidationError) -> bool:
     steps = list(problem.absolute_path)
-    return bool(steps) and steps[-1] in _DESCRIBING and not (len(steps) > 1 and steps[-2] in _ALL_NAMED)
+    return bool(steps) and steps[-1] in _DESCRIBING and not (len(steps) > 1 and steps[-2] in ALL_NAMED)
 
 
 @functools.cache
@@ -405,28 +412,73 @@ def split_usable(tools: list[Tool], label: str) -> tuple[list[Tool], list[LeftOu
 
     An output schema that cannot be used costs no tool: it is dropped, with a warning that the results are not checked.
     """
-    usable, left_out = [], []
+    usable, left_out, parts = [], [], SharedParts()
     for tool in tools:
         name, source = tool.name_at_source or tool.name, tool.source or label
-        if (problem := schema_problem(tool.input_schema)) is not None:
+        if (problem := schema_problem(tool.input_schema, parts)) is not None:
             left_out.append(LeftOut(tool=name, source=source, reason=f"its input schema {problem}"))
             continue
-        if tool.output_schema is not None and (problem := schema_problem(tool.output_schema)) is not None:
+        if tool.output_schema is not None and (problem := schema_problem(tool.output_schema, parts)) is not None:
             logger.warning("tool %r of %s: its output schema %s; its results are not checked", name, source, problem)
             tool = tool.model_copy(update={"output_schema": None})
         usable.append(tool)
     return usable, left_out
 
 
-def schema_problem(schema: Mapping[str, Any]) -> str | None:
-    """Why a schema of a tool cannot be used, to be read after "its schema"; None where it can."""
+def schema_problem(schema: Mapping[str, Any], parts: SharedParts | None = None) -> str | None:
+    """Why a schema of a tool cannot be used, to be read after "its schema"; None where it can. `parts`: see
+    `compiled_schema`."""
+    parts = SharedParts() if parts is None else parts
     try:
-        compiled_schema(schema)
-        return _reference_problem(with_readable_patterns(schema, lambda _: None))
+        compiled_schema(schema, parts=parts)
+        readable = with_readable_patterns(schema, lambda _: None, parts)
+        return None if _has_sound_references(readable, parts) else _reference_problem(readable)
     except SchemaError as error:
         return f"is no valid JSON Schema: {error.message} at {error.json_path}"
     except RecursionError:
         return "is nested too deeply"
+
+
+@dataclass(frozen=True)
+class _References:
+    """Those in a part of a schema. `on_value`: those that are applied to the very value that the part is applied to."""
+
+    all: frozenset[str] = frozenset()
+    on_value: frozenset[str] = frozenset()
+
+
+_NONE = _References()
+
+
+def _has_sound_references(schema: Mapping[str, Any], parts: SharedParts) -> bool:
+    """Whether all references certainly lead to definitions of the schema itself, and none back to itself for the same
+    value. Each definition is looked at once, though many schemas have it."""
+    definitions = schema.get("$defs", {})
+    if not isinstance(schema, dict) or not isinstance(definitions, dict) or _POINTER_SIGNS & set("".join(definitions)):
+        return False
+    places = {f"#/$defs/{name}": one for name, one in definitions.items()}
+    root = {key: value for key, value in schema.items() if key != "$defs"}
+    found = {place: _references(one, parts) for place, one in [("#", root), *places.items()]}
+    if not all(one.all <= places.keys() for one in found.values()):
+        return False
+    try:
+        graphlib.TopologicalSorter({place: one.on_value for place, one in found.items()}).prepare()
+    except graphlib.CycleError:
+        return False
+    return True
+
+
+def _references(part: Any, parts: SharedParts) -> _References:
+    def find(one: dict[str, Any]) -> _References:
+        inside = [_references(each, parts) for each in schemas_in(one)]
+        same = [_references(each, parts) for each in _on_the_same_value(one)]
+        # What moves the base of references is left to `_reference_problem`: it is no name of a definition.
+        own = frozenset(str(one[key]) for key in ("$ref", *_MOVING) if key in one)
+        if not own and not any(each.all for each in inside):
+            return _NONE
+        return _References(own.union(*(each.all for each in inside)), own.union(*(each.on_value for each in same)))
+
+    return parts.once(_References, part, find) if isinstance(part, dict) else _NONE
 
 
 def _reference_problem(schema: Mapping[str, Any]) -> str | None:

@@ -10,13 +10,14 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 
 from ..control_tools import DEFAULT_WORLD
 from ..errors import CallTimeout, SourceError, ToolFailure, as_itself, raise_as_itself, ungrouped
@@ -101,19 +102,56 @@ class Offer:
         return [tool for tool in self.tools if (tool.name_at_source or tool.name) in names]
 
 
-def offers_of(parts: Sequence[Part]) -> list[Offer]:
-    """The tools of all parts under names of their own. Raises `SourceError` where there is none, or two have one name.
+@dataclass(frozen=True)
+class Look:
+    """What the sources offered at one moment, with the checker of its tools' arguments."""
+
+    revisions: list[int]
+    offers: list[Offer]
+    checker: ArgumentChecker
+
+    @property
+    def tools(self) -> list[Tool]:
+        return [tool for offer in self.offers for tool in offer.tools]
+
+
+async def look_at(parts: Sequence[Part]) -> Look:
+    """Take over what the sources offer now. Raises `SourceError` where there is no tool, or two have one name."""
+    revisions = revisions_of(parts)
+    # The sources are asked here, for they may not be made for several threads. Their tools are checked in a thread: a
+    # thousand with large schemas take seconds, and other tasks go on meanwhile.
+    chosen = [choose(part.source.tools, part.options, part.label) for part in parts]
+    offers, checker = await anyio.to_thread.run_sync(_checked, parts, chosen, abandon_on_cancel=True)
+    return Look(revisions, offers, checker)
+
+
+def revisions_of(parts: Sequence[Part]) -> list[int]:
+    """Of what each source offers; another one where that has changed."""
+    return [getattr(part.source, "revision", 0) for part in parts]
+
+
+def _checked(
+    parts: Sequence[Part], chosen: Sequence[tuple[list[Tool], list[LeftOut]]]
+) -> tuple[list[Offer], ArgumentChecker]:
+    offers = _offers_of(parts, chosen)
+    lenient = [tool.name for offer in offers if offer.part.is_lenient for tool in offer.tools]
+    return offers, ArgumentChecker([tool for offer in offers for tool in offer.tools], lenient=lenient)
+
+
+def _offers_of(parts: Sequence[Part], chosen: Sequence[tuple[list[Tool], list[LeftOut]]]) -> list[Offer]:
+    """The tools of all parts under names of their own. `chosen`: those of each part that the user wants, and those left
+    out.
 
     What a source itself left out, and says so in an attribute `left_out`, is kept with the rest. So are tools whose
     schema cannot be used.
     """
-    chosen = [_chosen(part) for part in parts]
+    split = [split_usable(kept, part.label) for part, (kept, _) in zip(parts, chosen, strict=True)]
     named = told_apart(
-        [Named(part.label, part.options.namespace, kept) for part, (kept, _) in zip(parts, chosen, strict=True)]
+        [Named(part.label, part.options.namespace, usable) for part, (usable, _) in zip(parts, split, strict=True)]
     )
     offers = [
-        Offer(part, tools, [*getattr(part.source, "left_out", ()), *left_out])
-        for part, tools, (_, left_out) in zip(parts, named, chosen, strict=True)
+        Offer(part, tools, [*getattr(part.source, "left_out", ()), *left_out, *unusable])
+        for part, tools, (_, left_out), (_, unusable) in zip(parts, named, chosen, split, strict=True)
     ]
     if not any(offer.tools for offer in offers):
         labels = ", ".join(part.label for part in parts)
@@ -124,19 +162,13 @@ def offers_of(parts: Sequence[Part]) -> list[Offer]:
     return offers
 
 
-def _chosen(part: Part) -> tuple[list[Tool], list[LeftOut]]:
-    kept, left_out = choose(part.source.tools, part.options, part.label)
-    usable, unusable = split_usable(kept, part.label)
-    return usable, [*left_out, *unusable]
-
-
 class Toolset:
     """Connected tools. Made by `connect`; it is itself a `WorldSource`."""
 
     def __init__(
-        self, parts: Sequence[Part], limits: Limits, group: anyio.abc.TaskGroup, specs: Sequence[Spec]
+        self, parts: Sequence[Part], limits: Limits, group: anyio.abc.TaskGroup, specs: Sequence[Spec], first: Look
     ) -> None:
-        """Raises `SourceError` where a source has two tools of one name, there is none, or a schema is invalid."""
+        """`first`: what the parts offer now."""
         self.specs = tuple(specs)
         """The servers, functions and sandboxes that `connect` read from its source, in their order."""
         self._parts = list(parts)
@@ -144,7 +176,8 @@ class Toolset:
         self._group = group
         self._told: set[LeftOut] = set()
         self._allowed_in_training: tuple[str, ...] | None = None
-        self._look()
+        self._take(first)
+        self._looking = anyio.Lock()
         self._default: CheckedWorld | None = None
         self._default_lock = anyio.Lock()
         self._closing = anyio.Event()
@@ -156,23 +189,17 @@ class Toolset:
     def _repr_markdown_(self) -> str:
         return tools_markdown(self._tools, self.left_out)
 
-    def _look(self) -> None:
-        """Take over what the sources offer now. Worlds that are open keep what they began with."""
-        revisions, offers = self._sources_revisions(), offers_of(self._parts)
-        tools = [tool for offer in offers for tool in offer.tools]
-        lenient = [tool.name for offer in offers if offer.part.is_lenient for tool in offer.tools]
-        checker = ArgumentChecker(tools, lenient=lenient)
+    def _take(self, look: Look) -> None:
+        """Offer what the sources offered. Worlds that are open keep what they began with."""
         if self._allowed_in_training is not None:
-            refuse_in_training(_live_destructive(offers), self._allowed_in_training)
+            refuse_in_training(_live_destructive(look.offers), self._allowed_in_training)
         # Only now: tools that cannot be used must not be taken over by the next world either.
-        self._revisions, self._offers, self._tools, self._checker = revisions, offers, tools, checker
+        self._revisions, self._offers = look.revisions, look.offers
+        self._tools, self._checker = look.tools, look.checker
         for one in self.left_out:
             if one not in self._told:
                 self._told.add(one)
                 logger.warning("tool %r of %s is left out: %s", one.tool, one.source, one.reason)
-
-    def _sources_revisions(self) -> list[int]:
-        return [getattr(part.source, "revision", 0) for part in self._parts]
 
     @property
     def tools(self) -> list[Tool]:
@@ -274,19 +301,21 @@ class Toolset:
         setups = self._shares(setup or {})
         opened = [(part, part.source.open_world(world_id, setups.get(part.label) or None)) for part in self._parts]
 
-        def make(inner: Sequence[tuple[Part, World]]) -> CheckedWorld:
-            if self._revisions != self._sources_revisions():
-                self._look_again()
+        async def make(inner: Sequence[tuple[Part, World]]) -> CheckedWorld:
+            if self._revisions != revisions_of(self._parts):
+                await self._look_again()
             return CheckedWorld(world_id, self._shown(inner), inner, self._offers, self._limits, self._checker)
 
         async with _opened_together(opened, make) as world:
             yield world
 
-    def _look_again(self) -> None:
-        try:
-            self._look()
-        except SourceError as error:
-            raise ToolFailure(f"the tools have changed and cannot be used: {error}", delivery="not_sent") from error
+    async def _look_again(self) -> None:
+        async with self._looking:
+            try:
+                if self._revisions != revisions_of(self._parts):
+                    self._take(await look_at(self._parts))
+            except SourceError as error:
+                raise ToolFailure(f"the tools have changed and cannot be used: {error}", delivery="not_sent") from error
 
     def _shown(self, inner: Sequence[tuple[Part, World]]) -> list[Tool]:
         """The tools that the policy is shown in a world: a setup may show fewer than the source has."""
@@ -487,7 +516,7 @@ class CheckedWorld:
         self._require_open()
         past = self.ledger.lines
 
-        def make(world_id: str, inner: Sequence[tuple[Part, World]]) -> CheckedWorld:
+        async def make(world_id: str, inner: Sequence[tuple[Part, World]]) -> CheckedWorld:
             return CheckedWorld(world_id, self._tools, inner, self._offers, self._limits, self._checker, past=past)
 
         copies: list[tuple[Part, WorldCopy]] = []
@@ -514,7 +543,7 @@ class ToolsetCopy:
     def __init__(
         self,
         parts: Sequence[tuple[Part, WorldCopy]],
-        make: Callable[[str, Sequence[tuple[Part, World]]], CheckedWorld],
+        make: Callable[[str, Sequence[tuple[Part, World]]], Awaitable[CheckedWorld]],
         held: contextlib.AsyncExitStack,
     ) -> None:
         self._parts = parts
@@ -534,13 +563,13 @@ class ToolsetCopy:
 @contextlib.asynccontextmanager
 async def _opened_together(
     parts: Sequence[tuple[Part, AbstractAsyncContextManager[World]]],
-    make: Callable[[Sequence[tuple[Part, World]]], CheckedWorld],
+    make: Callable[[Sequence[tuple[Part, World]]], Awaitable[CheckedWorld]],
 ) -> AsyncIterator[CheckedWorld]:
     """The world that `make` makes of one world of each part, closed with them at the end."""
     raised: BaseException | None = None
     try:
         async with contextlib.AsyncExitStack() as stack:
-            world = make([(part, await stack.enter_async_context(one)) for part, one in parts])
+            world = await make([(part, await stack.enter_async_context(one)) for part, one in parts])
             try:
                 yield world
             except BaseException as error:

@@ -16,6 +16,7 @@ from ..errors import SourceError, ToolFailure
 from ..records import Tool
 from .contradictions import without_contradictions
 from .schema_checks import SchemaTimeout, compiled_schema, schema_errors
+from .schema_parts import SharedParts
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,8 @@ class ArgumentChecker:
         """
         self._tools = {tool.name: tool for tool in tools}
         self._lenient = frozenset(lenient)
-        self._checks = {name: _compile(tool) for name, tool in self._tools.items()}
+        parts = SharedParts()
+        self._checks = {name: _compile(tool, parts) for name, tool in self._tools.items()}
 
     def problem(self, name: str, arguments: object) -> str | None:
         """What is wrong with `arguments` for the tool `name`, or `None`.
@@ -100,7 +102,7 @@ def unknown_tool(name: object, tools: Iterable[str]) -> str:
     return f"There is no tool {_show(name)}.{hint} The tools are: {shown}{more}."
 
 
-def _compile(tool: Tool) -> Any:
+def _compile(tool: Tool, parts: SharedParts) -> Any:
     def left_out(part: str) -> None:
         logger.warning(
             "tool %r (%s): arguments are not checked against %r, which cannot be checked here",
@@ -113,7 +115,7 @@ def _compile(tool: Tool) -> Any:
         logger.warning("tool %r (%s): nothing satisfies %s; it is not enforced", tool.name, tool.source, which)
 
     try:
-        return compiled_schema(without_contradictions(tool.input_schema, contradicts), left_out)
+        return compiled_schema(without_contradictions(tool.input_schema, contradicts, parts), left_out, parts=parts)
     except SchemaError as error:
         raise SourceError(
             f"the input schema of tool {tool.name!r} ({tool.source}) is no valid JSON Schema: {error.message} "

@@ -179,7 +179,11 @@ def typed(shapes: Shapes, schema: Any, text: str) -> Any:
         found = _loaded(text)
     except ValueError:
         return text
-    return text if shape.choices and not shapes.valid(schema, found) and shapes.valid(schema, text) else found
+    return (
+        text
+        if shape.choices and not shapes.validity.holds(schema, found) and shapes.validity.holds(schema, text)
+        else found
+    )
 
 
 def _media(tool: OperationTool, kind: str) -> MediaType | None:

@@ -85,7 +85,7 @@ class Maker:
             found = self.make_shape(_named_after(merged, branch, group, shape), name, owner, depth + 1)
             if found is NOTHING:
                 continue
-            if sum(self._shapes.valid(one, found) for one in group) == 1:
+            if sum(self._shapes.validity.holds(one, found) for one in group) == 1:
                 return found
             if made is NOTHING:
                 made = found

@@ -264,7 +264,8 @@ class _Trip:
 
     def _maker(self, plan: Plan, attempt: int) -> Maker:
         tool = self._tools[plan.operation.operation_id].tool
-        document = replace(self._blueprint.document, schemas=tool.input_schema.get("$defs", {}))
+        schemas = tool.input_schema.get("$defs", {})
+        document = replace(self._blueprint.document, schemas=schemas, operations=())
         return Maker(Shapes(document), Random(f"{tool.name}/{attempt}"), self._world.now, rich=attempt % 2 == 1)
 
     def _arguments(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import jsonschema_rs
-from jsonschema.exceptions import best_match
-
 from mcp_bridge.openapi.document import Document
-from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
+
+from .validity import Validity
 
 Schema = dict[str, Any]
 
@@ -88,10 +86,9 @@ class Shapes:
     """The schemas of one document. Shapes are made once for each schema and shared: they are never written to."""
 
     def __init__(self, document: Document) -> None:
-        self._document = document
         self._definitions: Mapping[str, Any] = document.schemas
         self._shapes: dict[int, tuple[Any, Shape]] = {}
-        self._checks: dict[int, tuple[Any, Callable[[Any], bool]]] = {}
+        self.validity = Validity(document)
 
     def of(self, schema: Any) -> Shape:
         """The shape of `schema`, which must belong to the document or live as long as it."""
@@ -144,39 +141,6 @@ class Shapes:
             merged.kinds, merged.typed = merged.kinds | {"null"}, True
             merged.enum = (*merged.enum, None) if merged.enum is not None and None not in merged.enum else merged.enum
         return merged
-
-    def valid(self, schema: Any, value: Any) -> bool:
-        """Whether `value` is valid under `schema`, formats of time, e-mail and the like left aside. Every answer passes
-        here, so the check is compiled, and once for each schema."""
-        known = self._checks.get(id(schema))
-        if known is None:
-            known = self._checks[id(schema)] = (schema, self._compiled(schema))
-        return known[1](value)
-
-    def _compiled(self, schema: Any) -> Callable[[Any], bool]:
-        try:
-            # An engine that takes no more steps than the text has letters.
-            linear = jsonschema_rs.RegexOptions()
-            return jsonschema_rs.Draft202012Validator(self._document.closed(schema), pattern_options=linear).is_valid
-        except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError):
-            # It knows no pattern that looks ahead or back, for example.
-            slow = compiled_schema(self._document.closed(schema), is_known_valid=True)
-            return lambda value: _problem(slow, value) is None
-
-    def problem(self, schema: Any, value: Any) -> str | None:
-        """What is wrong with `value` under `schema`, in a few words, or `None`."""
-        return _problem(compiled_schema(self._document.closed(schema), is_known_valid=True), value)
-
-
-def _problem(validator: Any, value: Any) -> str | None:
-    try:
-        error = best_match(schema_errors(validator, value))
-    except SchemaTimeout as timeout:
-        return f"it could not be checked in time: {timeout}"
-    if error is None:
-        return None
-    where = error.json_path.removeprefix("$").removeprefix(".")
-    return f"{where}: {error.message[:200]}" if where else error.message[:200]
 
 
 def _own(schema: Mapping[str, Any]) -> Shape:

@@ -38,6 +38,7 @@ NAMES = (
     "evidence",
     "viewing",
     "small_systems",
+    "published_documents",
 )
 
 

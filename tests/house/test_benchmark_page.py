@@ -12,8 +12,8 @@ import pytest
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 
-def program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark_page", FOLDER / "run.py")
+def program(name: str = "run") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -37,6 +37,23 @@ def test_a_section_takes_the_place_of_its_last_one_and_leaves_the_others() -> No
 def test_every_benchmark_is_one_that_make_bench_runs() -> None:
     programs = {path.stem for path in FOLDER.glob("*.py") if "\ndef section(" in path.read_text()}
     assert programs == set(program().NAMES)
+
+
+def test_the_table_of_published_documents_has_what_became_of_each_and_why() -> None:
+    usable = {"kind": "source", "cpu_s": 0.1, "peak_mb": 70, "tools": 3, "left_out": []}
+    refused = {"kind": "source", "cpu_s": 0.3, "peak_mb": 90, "error": "api (a/b.json): #/paths/x: 'it' is no path"}
+    twin = {"kind": "twin", "cpu_s": 2, "peak_mb": 80, "tools": 1, "left_out": ["#/a: no 'b'", "#/c: no 'd'"]}
+    made = program("published_documents").section(
+        results=[*({**usable, "document": str(number)} for number in range(3)), {**refused, "document": "3"}, twin]
+    )
+    assert "4 were read as sources, and 1 of them" in made
+    rows = [line for line in made.splitlines() if line.startswith("|")]
+    assert "| sources | 4 | 3 (75.0 %) | 9 of 9 (100.0 %) | 0.10 | 0.30 | 0.30 | 70 | 90 | 90 |" in rows
+    assert "| twins | 1 | 1 (100.0 %) | 1 of 3 (33.3 %) | 2.00 | 2.00 | 2.00 | 80 | 80 | 80 |" in rows
+    assert [row for row in rows if "…" in row] == [
+        "| document | … is no path | 1 | 0 |",
+        "| operation | no … | 0 | 1 |",
+    ]
 
 
 def test_the_bridge_is_measured_as_its_users_call_it() -> None:

@@ -212,16 +212,16 @@ class Renderer:
 
     def _checked(self, schema: Any, value: Any, key: str) -> Any:
         """`value`, or another one where the schema asks for more than can be made step by step."""
-        if value is not NOTHING and self._shapes.valid(schema, value):
+        if value is not NOTHING and self._shapes.validity.holds(schema, value):
             return value
         for number in range(20):
             made = self._maker(f"{key}#{number}", rich=number % 2 == 0).make(schema)
-            if made is not NOTHING and self._shapes.valid(schema, made):
+            if made is not NOTHING and self._shapes.validity.holds(schema, made):
                 return made
         for example in self._shapes.of(schema).says.get("examples", ()):
-            if self._shapes.valid(schema, example):
+            if self._shapes.validity.holds(schema, example):
                 return copy.deepcopy(example)
-        problem = "it allows nothing" if value is NOTHING else self._shapes.problem(schema, value)
+        problem = "it allows nothing" if value is NOTHING else self._shapes.validity.problem(schema, value)
         raise ToolFailure(f"no answer was found that the document's schema allows ({problem})", delivery="answered")
 
     def _maker(self, key: str, *, rich: bool) -> Maker:

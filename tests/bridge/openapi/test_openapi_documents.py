@@ -248,6 +248,7 @@ def test_an_anchor_is_found() -> None:
             r"schemas/A: \$ref '#/nowhere' leads nowhere",
         ),
         (document({}, components={"schemas": {"A": {"type": "date"}}}), r"schemas/A: type is 'date'; the choices"),
+        (document({}, components={"schemas": {"A": {"type": {}}}}), r"schemas/A: type is \{\}; the choices"),
         (document({}, components={"schemas": {"A": {"allOf": {}}}}), r"schemas/A/allOf: must be a list"),
         (document({}, components={"schemas": {"A": {"properties": {"x": 1}}}}), r"schemas/A/properties/x: a schema"),
         (document({}, components={"schemas": {"A": {"$ref": "other.yaml"}}}), r"given as a value; give its path"),

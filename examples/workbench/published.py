@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clone import SEVERAL, SYSTEMS, Call, PublishedCalls, published, queries
-from office import Office
+from clone import SEVERAL, SYSTEMS, PublishedCalls, published, queries
+from gold import Replay
+from office_tasks import scenario_of, task_id
 from outcome import side_effects, verify
 
 import sdk
-from sandboxes import diff
-from sandboxes.changes import Change, State
 from sdk.verifiers import run_verifier
 
 
@@ -31,28 +31,20 @@ class Judged:
         return theirs in ((None, None), (self.right, self.side_effects))
 
 
-class Replay:
-    """Calls replayed in fresh worlds of the whole office, to see what they leave."""
-
-    def __init__(self, folder: str | Path) -> None:
-        self.office = Office(folder)
-        self.start = self.office.state()
-        self._reads = {tool.name for tool in self.office.tools if tool.annotations.read_only}
-
-    def end(self, calls: Sequence[Call]) -> State:
-        """The state after the calls. Those that only read are not made; what a tool refuses changes nothing."""
-        world = self.office.fork()
-        try:
-            for name, arguments in calls:
-                if name not in self._reads:
-                    world.call_now(name, arguments)
-            return world.state()
-        finally:
-            world.close()
-
-    def changes(self, calls: Sequence[Call]) -> list[Change]:
-        """What the calls change: the gold of a task."""
-        return diff(self.start, self.end(calls))
+async def gold_lists(folder: str | Path) -> list[bool]:
+    """Whether each gold list is right, in a world of its task's systems alone."""
+    replay = Replay(folder)
+    found = []
+    for query in queries(folder):
+        world = Replay(folder, scenario_of(query))
+        rollout = sdk.Rollout(
+            id=query.text,
+            task=sdk.Task(prompt=query.text, expected={"changes": replay.changes(query.gold)}),
+            initial_state=world.start,
+            final_state=world.end(query.gold),
+        )
+        found.append((await run_verifier(verify, rollout)).score == 1 and not side_effects(rollout))
+    return found
 
 
 async def judge(folder: str | Path) -> list[Judged]:
@@ -88,6 +80,22 @@ def results(judged: Sequence[Judged], folder: str | Path) -> Iterator[list[str]]
         every = [right for _, right, _ in outcomes]
         spoilt = [changed for *_, changed in outcomes]
         yield [*names, *(percent(one) for one in (*by_domain, every, spoilt))]
+
+
+def verdict_lines(judged: Sequence[Judged], folder: str | Path) -> dict[str, list[str]]:
+    """Name of a model, such as `gpt-4-all` -> its verdicts by task, as `sdk.evaluate(verdicts=...)` reads them."""
+    files: dict[str, list[str]] = {}
+
+    def add(name: str, domain: str, text: str, right: bool, changed: bool) -> None:
+        line = {"task": task_id(domain, text), "score": float(right), "components": {"side_effects": float(changed)}}
+        files.setdefault(name, []).append(json.dumps(line))
+
+    replay = Replay(folder)
+    for query in queries(folder):
+        add("do-nothing", query.domain, query.text, not replay.changes(query.gold), changed=False)
+    for one in judged:
+        add(f"{one.of.model}-{one.of.tools}", one.of.domain, one.of.query, one.right, one.side_effects)
+    return files
 
 
 def percent(yes: Sequence[bool]) -> str:

@@ -13,10 +13,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import anyio
-from clone import queries
+from clone import SEVERAL
 from office import PARTS, Office
-from published import Replay, judge, results
+from office_tasks import tasks
+from published import gold_lists, judge, results, verdict_lines
 
+import sdk
 from sandboxes.serving import serve_http, serve_stdio
 
 
@@ -38,17 +40,41 @@ def show_tools(folder: Path) -> int:
     return 0
 
 
-def show_verdicts(folder: Path) -> int:
+def show_verdicts(folder: Path, to: Path | None) -> int:
     """The table of the published models, and how many verdicts are the benchmark's own. 1 where one is not."""
     judged = anyio.run(judge, folder)
+    if to is not None:
+        for name, lines in verdict_lines(judged, folder).items():
+            write(to / f"{name}.jsonl", lines)
     print_table(results(judged, folder))
     equal = sum(one.as_the_benchmark for one in judged if one.of.verdict is not None)
     known = sum(one.of.verdict is not None for one in judged)
-    replay = Replay(folder)
-    changed = sum(bool(query.gold) == bool(replay.changes(query.gold)) for query in queries(folder))
     print(f"\n{equal} of {known} verdicts with their side effects are the benchmark's own.")
-    print(f"{changed} of {len(queries(folder))} gold lists change the office exactly if they have calls.")
-    return int(equal != known or changed != len(queries(folder)))
+    gold = anyio.run(gold_lists, folder)
+    print(f"{sum(gold)} of {len(gold)} gold lists are right.")
+    return int(equal != known or not all(gold))
+
+
+def write_tasks(folder: Path, to: Path) -> int:
+    """Three files of tasks: one system, several systems, and whole templates that are held out."""
+    files: dict[str, list[sdk.Task]] = {"one_system": [], "several_systems": [], "templates": []}
+    for task in tasks(folder):
+        if task.tags["set"] == "templates":
+            files["templates"].append(task)
+        else:
+            files["several_systems" if task.tags["system"] == SEVERAL else "one_system"].append(task)
+    for name, found in files.items():
+        write(to / f"{name}.jsonl", [task.model_dump_json(exclude_defaults=True) for task in found])
+        trained = [task for task in found if task.tags["split"] == "train"]
+        shown = sum(bool(task.demonstration) for task in trained)
+        print(f"{name}: {len(trained)} to train on, {shown} with a demonstration; {len(found) - len(trained)} held out")
+    return 0
+
+
+def write(path: Path, lines: Iterable[str]) -> None:
+    """A JSON Lines file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def print_table(rows: Iterable[Sequence[str]]) -> None:
@@ -66,20 +92,25 @@ def main() -> int:
         ("serve", "one MCP server over stdio"),
         ("list", "the tools"),
         ("verdicts", "the published models"),
+        ("tasks", "files of tasks"),
     ):
         command = commands.add_parser(name, help=says)
         command.add_argument("folder", type=Path, metavar="FOLDER", help="a clone of the benchmark's repository")
         if name == "serve":
             command.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
             command.add_argument("--http", type=int, metavar="PORT", help="http://127.0.0.1:PORT/mcp, not stdio")
+        elif name != "list":
+            command.add_argument("--to", type=Path, required=name == "tasks", help="the folder to write into")
     chosen = parser.parse_args()
     match chosen.command:
         case "serve":
             return serve(chosen.folder, chosen.parts, chosen.http)
         case "list":
             return show_tools(chosen.folder)
+        case "tasks":
+            return write_tasks(chosen.folder, chosen.to)
         case _:
-            return show_verdicts(chosen.folder)
+            return show_verdicts(chosen.folder, chosen.to)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ _TABLES = {
     ],
     "calendar_events.csv": [
         ["event_id", "event_name", "participant_email", "event_start", "duration"],
+        ["00000004", "Review", _RAJ, "2023-11-01 09:00:00", "30"],
+        ["00000005", "Review", _NADIA, "2023-11-10 09:00:00", "30"],
         ["00000002", "Stand-up", _RAJ, "2023-11-29 09:00:00", "30"],
         ["00000003", "Gala", _NADIA, "2023-12-01 09:00:00", "60"],
         ["00000001", "Stand-up", _RAJ, "2023-12-01 13:30:00", "30"],
@@ -49,7 +51,7 @@ _TABLES = {
 
 
 def write_small_folder(folder: Path) -> None:
-    """Eight e-mails, three events, three visits, eight tasks, six customers, two addresses."""
+    """Eight e-mails, five events, three visits, eight tasks, six customers, two addresses."""
     for name, rows in _TABLES.items():
         write_table(folder / "data" / "processed" / name, rows)
     write_table(folder / "data" / "raw" / "email_addresses.csv", [[_NADIA], [_RAJ]])

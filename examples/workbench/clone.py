@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -108,8 +108,8 @@ def published(folder: str | Path) -> Iterator[PublishedCalls]:
         model, tools, *_ = path.stem.split("_")
         newest[path.parent.name, model, tools] = path
     for (domain, model, tools), path in newest.items():
-        for row in _rows(path):
-            yield _published(row, domain, model, tools)
+        for result in _rows(path):
+            yield _published(result, domain, model, tools)
 
 
 def parse_calls(text: str) -> tuple[Call, ...]:
@@ -138,7 +138,7 @@ def _systems(text: str) -> tuple[str, ...]:
     return tuple(name for name in SYSTEMS if name in named)
 
 
-def _published(row: dict[str, Any], domain: str, model: str, tools: str, **verdicts: bool) -> PublishedCalls:
+def _published(row: Mapping[str, Any], domain: str, model: str, tools: str, **verdicts: bool) -> PublishedCalls:
     calls = parse_calls(row["function_calls"] or "[]")
     return PublishedCalls(row["query"], domain, model, tools, calls, row["error"] or "", **verdicts)
 

@@ -8,7 +8,6 @@ hand for a template, and tasks that are not trained on are not looked at.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from clone import DIRECTORY, Call, Query, addresses
+from gold import Replay
 from office import CHOICES, NOW, Office
 
 import sdk
@@ -51,13 +51,13 @@ class Clues:
 
     query: Query
     folder: str
-    people: dict[str, str] = field(init=False)
-    """First name -> address, of everybody whom the request names."""
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def people(self) -> dict[str, str]:
+        """First name -> address, of everybody whom the request names."""
         words = {*re.findall(r"[a-z]+", self.query.text.lower())}
         known = {address.partition(".")[0]: address for address in addresses(self.folder)}
-        object.__setattr__(self, "people", {name: address for name, address in known.items() if name in words})
+        return {name: address for name, address in known.items() if name in words}
 
     @cached_property
     def texts(self) -> dict[str, str]:
@@ -201,7 +201,7 @@ class Attempt:
     """All that was answered."""
 
     def make(self, calls: Sequence[Call]) -> list[Any]:
-        """Make calls in one message; their results as JSON. Calls that were made before are not repeated."""
+        """Make calls in one message; their results as JSON."""
         first = sum(len(message.tool_calls) for message in self.messages)
         made = [
             sdk.ToolCall(id=f"call_{first + place}", name=name, arguments=arguments)
@@ -218,7 +218,9 @@ class Derivation:
 
     def __init__(self, folder: str | Path, scenario: str, tasks: Sequence[Query]) -> None:
         self.tasks = {task.text: Clues(task, str(folder)) for task in tasks}
-        self._office = Office(folder, scenario=scenario)
+        replay = Replay(folder, scenario)
+        self._office = replay.office
+        self._gold = {task.text: replay.end(task.gold) for task in tasks}
         self._everybody = {*addresses(folder)}
         self._asks = any(re.search(r"\bif\b", task.wording, re.IGNORECASE) for task in tasks)
 
@@ -261,9 +263,9 @@ class Derivation:
                 return None
         return cost
 
-    def _tells(self, rule: Rule, most: int | None) -> int | None:  # noqa: ARG002 - as `_finds`
+    def _tells(self, rule: Rule, most: int | None) -> int | None:
         """Characters of all results, where they are empty exactly for the tasks without gold calls, or exactly for
-        those with."""
+        those with; None where they are not, or for more than `most`."""
         answers: set[tuple[bool, bool]] = set()
         cost = 0
         for clues in self.tasks.values():
@@ -274,6 +276,8 @@ class Derivation:
             answers.add((bool(clues.query.gold), all(_is_empty(result) for result in path.make(calls))))
             path.world.close()
             cost += len(path.read) + _EACH_ARGUMENT * len(rule[1])
+            if most is not None and cost >= most:
+                return None
         tells = len(answers) == 2 and all(len(set(one)) == 2 for one in zip(*answers, strict=True))
         return cost if tells else None
 
@@ -343,8 +347,8 @@ class Derivation:
     def _walk(self, path: Attempt, clues: Clues, lookups: Sequence[Call]) -> bool:
         left = list(clues.query.gold)
         for call in lookups:
-            for address in {str(value) for value in call[1].values()} & {*clues.people.values()}:
-                self._find_address(path, clues, address)
+            for value in call[1].values():
+                self._find_address(path, clues, value)
         while True:
             if lookups:
                 path.make(lookups)
@@ -352,24 +356,24 @@ class Derivation:
             now = [call for call in left if self._is_known(call, path, clues)]
             for call in now:
                 for value in call[1].values():
-                    if value in clues.people.values() and value not in path.read:
-                        self._find_address(path, clues, value)
+                    self._find_address(path, clues, value)
             if now:
                 path.make(now)
             left = [call for call in left if call not in now]
             if not left or not now:
                 break
         path.messages.append(sdk.Message(role="assistant", content=_DONE if clues.query.gold else _NOTHING))
-        return not left
+        return not left and path.world.state() == self._gold[clues.query.text]
 
     def _is_known(self, call: Call, path: Attempt, clues: Clues) -> bool:
         """Whether the ids and addresses of a call were read, or belong to people whom the request names."""
         found = [*_ids([call]), *(value for value in call[1].values() if value in self._everybody)]
         return all(value in path.read or value in clues.people.values() for value in found)
 
-    def _find_address(self, path: Attempt, clues: Clues, address: str) -> None:
-        name = next(name for name, one in clues.people.items() if one == address)
-        if address not in path.read:
+    def _find_address(self, path: Attempt, clues: Clues, value: str) -> None:
+        """Look an argument up that is the address of somebody whom the request names, unless it was read."""
+        name = next((name for name, address in clues.people.items() if address == value), None)
+        if name is not None and value not in path.read:
             path.make([("find_email_address", {"name": name})])
 
     def _find_free_time(self, path: Attempt, clues: Clues, left: Sequence[Call]) -> None:
@@ -399,9 +403,3 @@ def _is_said(call: Call, clues: Sequence[Clues]) -> bool:
     words = call[1]["value_to_plot"].removeprefix("visits_").replace("_seconds", "").split("_")
     stems = [word.rstrip("s")[:6] for word in words]
     return any(call in one.query.gold and all(stem in one.query.text.lower() for stem in stems) for one in clues)
-
-
-def shown(path: Sequence[sdk.Message]) -> str:
-    """A demonstration in short, to read."""
-    calls = [f"{c.name}({json.dumps(c.arguments)[1:-1]})" for message in path for c in message.tool_calls]
-    return " > ".join(calls)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from clone import SYSTEMS, Call, Query, queries
-from derive import Derivation, shown
+from derive import Derivation
 from office import Office
 from office_tasks import split, tasks
 from outcome import verify
@@ -27,6 +29,11 @@ def paths(folder: Path, *found: Query) -> list[str]:
     """The calls of each demonstration in short; empty where there is none."""
     made = Derivation(folder, f"{found[0].domain}+company_directory", found).paths()
     return [shown(made[one.text]) if one.text in made else "" for one in found]
+
+
+def shown(path: Sequence[sdk.Message]) -> str:
+    calls = [f"{c.name}({json.dumps(c.arguments)[1:-1]})" for message in path for c in message.tool_calls]
+    return " > ".join(calls)
 
 
 def delete(number: int) -> Call:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from clone import SYSTEMS
+
 _NADIA, _RAJ = "nadia.moreau@atlas.com", "raj.patel@atlas.com"
 _TABLES = {
     "emails.csv": [
@@ -61,3 +63,23 @@ def write_table(path: Path, rows: list[list[str]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(rows)
+
+
+QUERIES = ["query", "answer", "base_template", "chosen_template", "domains"]
+
+
+def write_queries(folder: Path) -> None:
+    """Three templates of e-mail in two wordings each; no task of the other systems."""
+    rows = []
+    for template, other in (
+        ("Delete my last email from {name}", "Remove the newest email from {name}"),
+        ("Delete the latest email of {name}", "{name} wrote to me; delete it"),
+        ("Get rid of the email from {name}", "Can you delete the last email from {name}?"),
+    ):
+        for wording in (template, other):
+            for name, number in (("nadia", 7), ("raj", 8)):
+                gold = f"['email.delete_email.func(email_id=\"0000000{number}\")']"
+                rows.append([wording.format(name=name), gold, template, wording, "['email']"])
+    for domain in (*SYSTEMS, "multi_domain"):
+        of_domain = rows if domain == "email" else []
+        write_table(folder / f"queries_and_answers/{domain}_queries_and_answers.csv", [QUERIES, *of_domain])

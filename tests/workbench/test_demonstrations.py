@@ -13,12 +13,10 @@ from derive import Derivation
 from office import Office
 from office_tasks import split, tasks
 from outcome import verify
-from small_folder import write_small_folder, write_table
+from small_folder import QUERIES, write_queries, write_small_folder, write_table
 
 import sdk
 from sdk.policies.scripted import replay_demonstration
-
-HEADER = ["query", "answer", "base_template", "chosen_template", "domains"]
 
 
 def query(system: str, wording: str, *gold: Call, **values: str) -> Query:
@@ -134,23 +132,6 @@ def test_a_template_trains_on_at_most_five_tasks_and_holds_other_wordings_out() 
     assert of(10) == {held_out: 10}
 
 
-def write_queries(folder: Path) -> None:
-    """Three templates of e-mail in two wordings each; no task of the other systems."""
-    rows = []
-    for template, other in (
-        ("Delete my last email from {name}", "Remove the newest email from {name}"),
-        ("Delete the latest email of {name}", "{name} wrote to me; delete it"),
-        ("Get rid of the email from {name}", "Can you delete the last email from {name}?"),
-    ):
-        for wording in (template, other):
-            for name, number in (("nadia", 7), ("raj", 8)):
-                gold = f"['email.delete_email.func(email_id=\"0000000{number}\")']"
-                rows.append([wording.format(name=name), gold, template, wording, "['email']"])
-    for domain in (*SYSTEMS, "multi_domain"):
-        of_domain = rows if domain == "email" else []
-        write_table(folder / f"queries_and_answers/{domain}_queries_and_answers.csv", [HEADER, *of_domain])
-
-
 @pytest.fixture(scope="module")
 def with_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("with_tasks")
@@ -208,6 +189,6 @@ def test_all_training_tasks_of_one_system_have_a_demonstration_that_is_right(ben
 def test_the_files_of_the_clone_are_read_with_the_systems_other_names(tmp_path: Path) -> None:
     write_queries(tmp_path)
     row = ["Delete Ann", "[]", "Delete {name}", "Delete {name}", "['crm', 'email']"]
-    write_table(tmp_path / "queries_and_answers" / "multi_domain_queries_and_answers.csv", [HEADER, row])
+    write_table(tmp_path / "queries_and_answers" / "multi_domain_queries_and_answers.csv", [QUERIES, row])
     last = queries(tmp_path)[-1]
     assert (last.domain, last.systems) == ("multi_domain", ("email", "customer_relationship_manager"))

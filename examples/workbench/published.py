@@ -34,9 +34,10 @@ class Judged:
 async def gold_lists(folder: str | Path) -> list[bool]:
     """Whether each gold list is right, in a world of its task's systems alone."""
     replay = Replay(folder)
+    worlds = {scenario: Replay(folder, scenario) for scenario in {scenario_of(query) for query in queries(folder)}}
     found = []
     for query in queries(folder):
-        world = Replay(folder, scenario_of(query))
+        world = worlds[scenario_of(query)]
         rollout = sdk.Rollout(
             id=query.text,
             task=sdk.Task(prompt=query.text, expected={"changes": replay.changes(query.gold)}),

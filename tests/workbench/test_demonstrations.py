@@ -176,7 +176,7 @@ def test_a_rollout_that_meets_a_limit_is_wrong_though_its_office_is_right(with_t
     assert rollout.verdict.components["side_effects"] == 0
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_all_training_tasks_of_one_system_have_a_demonstration_that_is_right(benchmark_folder: Path) -> None:
     made = list(tasks(benchmark_folder, SYSTEMS))
     trained = [task for task in made if task.tags["split"] == "train"]

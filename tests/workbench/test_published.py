@@ -14,7 +14,7 @@ WITHOUT_EFFECT = 2
 """Gold lists whose calls set what is set already."""
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 async def test_all_published_calls_get_the_benchmarks_own_verdict_and_side_effects(benchmark_folder: Path) -> None:
     judged = await judge(benchmark_folder)
     assert len(judged) == 5_520

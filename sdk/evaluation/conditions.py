@@ -276,6 +276,8 @@ def summarise_condition(
     if double:
         raise ValueError(f"rollout {double[0]!r} is given twice in one condition; each counts once")
     scored = [r for r in rollouts if r.scored]
+    # Of a verdict made elsewhere nobody knows what its rollout took.
+    made = [r for r in scored if r.turns or r.messages]
     scores = score_by_task(scored)
     families = families_by_task(scored, cluster_by)
     tries = {
@@ -297,14 +299,14 @@ def summarise_condition(
         score=score,
         components=_components(scored),
         by_tag=_by_tag(rollouts, threshold, cluster_by),
-        turns=_spread([r.turns for r in scored]),
-        calls=_spread([len(r.calls) for r in scored]),
-        sampled_tokens=_spread([r.sampled_tokens for r in scored]),
-        prompt_tokens=_spread([r.prompt_tokens for r in scored]),
+        turns=_spread([r.turns for r in made]),
+        calls=_spread([len(r.calls) for r in made]),
+        sampled_tokens=_spread([r.sampled_tokens for r in made]),
+        prompt_tokens=_spread([r.prompt_tokens for r in made]),
         pass_at_k=at_k,
         pass_hat_k=hat_k,
         cost=cost_of(rollouts, sum(c for c, _ in tries.values()), price),
-        seconds=_spread([r.duration_s for r in scored]),
+        seconds=_spread([r.duration_s for r in made]),
         errors=_errors(scored),
         stop_reasons=dict(sorted(Counter(r.stop_reason for r in rollouts).items())),
     )

@@ -24,7 +24,7 @@ from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.run_context import RunContext
 from ..tasks import load_tasks
-from ..traces.identity import handlers_identity, tasks_identity, tools_identity
+from ..traces.identity import digest, handlers_identity, tasks_identity, tools_identity
 from ..traces.run_folder import RunFolder
 from ..verifiers import VerifierLike, check_verifier, verifier_identity
 from .conditions import FAMILY, Price, read_prices, require_cluster, require_threshold
@@ -32,6 +32,7 @@ from .evaluation_plan import Plan, make_plan, tasks_of_split
 from .fault_rules import find_faults
 from .faults import Embedder, FaultJudge, judged_faults
 from .measurement import measure
+from .outside_verdicts import OutsideVerdicts, outside_faults, outside_rollouts, read_verdicts
 from .report import Report, build_report, call_facts, guard_facts, note_conditions, run_facts
 
 
@@ -43,6 +44,7 @@ async def evaluate_async(
     model: ModelSource = None,
     models: Mapping[str, ModelSource] | Sequence[ModelSource] | None = None,
     baseline: str | None = None,
+    verdicts: Mapping[str, str | Path] | None = None,
     tool_prompts: ToolPrompt | Sequence[ToolPrompt] | None = None,
     samples: int = 1,
     split: Literal["train", "validation", "heldout"] | None = None,
@@ -63,7 +65,8 @@ async def evaluate_async(
     """Measure policies on all of `prompts`: one rollout each, greedy unless `temperature` is above 0.
 
     `model`: see `sdk.policies.model_source.ModelSource`. `models`: several, by name or in a list; each is compared with
-    `baseline`, the first where None. `tool_prompts`: how much of the tools the prompt shows, each a condition of its
+    `baseline`, the first where None. `verdicts`: files of verdicts that were made elsewhere, by name; the first is the
+    baseline where no other is named. `tool_prompts`: how much of the tools the prompt shows, each a condition of its
     own; None: what each model was trained with. `samples`: rollouts for each task, for pass@k and pass^k. `split`: only
     tasks with that `split` tag. `prices`: by name, per million tokens in and out. `cluster_by`: `family` or a tag,
     whose tasks count as one for intervals. `fault_judge` and `embed`: see `sdk.evaluation.faults`. `handlers`: who
@@ -75,12 +78,14 @@ async def evaluate_async(
     warning: the tasks are yours.
     """
     check_verifier(verifier)
-    plan = make_plan(model, models, baseline, tool_prompts)
+    plan = make_plan(model, models, None if baseline in (verdicts or {}) else baseline, tool_prompts)
+    elsewhere = read_verdicts(verdicts, plan.policies)
     progress = progress or Silent()
     require_threshold(success_threshold)
     _require_samples(plan, samples, temperature)
     priced = read_prices(prices, list(plan.policies))
     tasks = tasks_of_split(load_tasks(prompts), split)
+    outside = outside_rollouts(elsewhere, tasks)
     require_cluster(cluster_by, tasks)
     _check_fault_readers(fault_judge, embed)
     for conditions in plan.policies.values():
@@ -103,6 +108,7 @@ async def evaluate_async(
             "limits": bounds.model_dump(),
             **handlers_identity(handlers),
             **({"samples": samples} if samples > 1 else {}),
+            **({"verdicts": digest(_plain_verdicts(elsewhere))} if elsewhere else {}),
             "temperature": temperature,
             "seed": seed,
         }
@@ -117,28 +123,48 @@ async def evaluate_async(
                 success_threshold=success_threshold,
                 seed=seed,
             )
-            rollouts = await _measured(plan, tasks, context, samples=samples, temperature=temperature)
-            faults = {}
-            for name, of_condition in rollouts.items():
+            measured = await _measured(plan, tasks, context, samples=samples, temperature=temperature)
+            rollouts = {**outside, **measured}
+            pairs = _pairs(plan, list(outside), list(measured), baseline)
+            faults = {name: outside_faults(of_condition, success_threshold) for name, of_condition in outside.items()}
+            for name, of_condition in measured.items():
                 found = find_faults(of_condition, threshold=success_threshold, tools=source.tools)
                 faults[name] = found if fault_judge is None else await judged_faults(fault_judge, of_condition, found)
-            policies = dict(zip(rollouts, (c.policy for c in plan.conditions), strict=True))
+            policies = dict(zip(measured, (c.policy for c in plan.conditions), strict=True))
             report = build_report(
                 rollouts,
-                run=_facts(folder, identity, source, plan, rollouts),
+                run=_facts(folder, identity, source, plan, measured),
                 success_threshold=success_threshold,
                 cluster_by=cluster_by,
-                pairs=plan.pairs,
+                pairs=pairs,
                 prices={name: priced[policy] for name, policy in policies.items() if policy in priced},
                 faults=faults,
                 embed=embed,
             )
             if folder is not None:
-                stages = dict(zip(rollouts, (c.stage for c in plan.conditions), strict=True))
-                note_conditions(folder, stages, source.tools, policies=policies, pairs=plan.pairs)
+                stages = dict(zip(measured, (c.stage for c in plan.conditions), strict=True))
+                noted = _plain_verdicts(elsewhere)
+                note_conditions(folder, stages, source.tools, policies=policies, pairs=pairs, verdicts=noted)
                 report.draw(folder.path)
                 report.write(folder.path)
     return report
+
+
+def _plain_verdicts(verdicts: OutsideVerdicts) -> dict[str, Any]:
+    return {name: [one.model_dump(mode="json", exclude_defaults=True) for one in of] for name, of in verdicts.items()}
+
+
+def _pairs(
+    plan: Plan, outside: Sequence[str], measured: Sequence[str], baseline: str | None
+) -> list[tuple[str, str]] | None:
+    """The comparisons of the plan, and those with the verdicts from elsewhere."""
+    if not outside:
+        return plan.pairs
+    longest = dict(zip((c.policy for c in reversed(plan.conditions)), reversed(measured), strict=True))
+    first = longest.get(baseline, baseline) if baseline is not None else outside[0]
+    others = [name for name in (*outside, *reversed(longest.values())) if name != first]
+    shorter = [pair for pair in plan.pairs or [] if pair[1] not in longest.values()]
+    return [*((first, name) for name in others), *shorter]
 
 
 def _require_samples(plan: Plan, samples: int, temperature: float) -> None:

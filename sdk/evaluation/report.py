@@ -36,6 +36,7 @@ from .conditions import (
 from .examples import Example, choose_examples
 from .fault_rules import find_faults
 from .faults import ConditionErrors, Embedder, Fault, group_errors
+from .outside_verdicts import OutsideVerdict, outside_faults, outside_rollouts
 
 if TYPE_CHECKING:
     from mcp_bridge import Toolset
@@ -308,15 +309,18 @@ def note_conditions(
     *,
     policies: Mapping[str, str] | None = None,
     pairs: Sequence[tuple[str, str]] | None = None,
+    verdicts: Mapping[str, Any] | None = None,
 ) -> None:
     """Note in a run's folder what `report_of` needs. `stages`: name of a condition -> stage of its rollouts, in order;
-    `policies`: name of a condition -> what the user calls its policy; `pairs` as in `build_report`."""
+    `policies`: name of a condition -> what the user calls its policy; `pairs` as in `build_report`; `verdicts`: name of
+    a condition that was judged elsewhere -> its verdicts."""
     folder.finish_stage(
         CONDITIONS,
         {
             "stages": dict(stages),
             "policies": dict(policies or {}),
             "pairs": None if pairs is None else [list(pair) for pair in pairs],
+            "verdicts": dict(verdicts or {}),
             "tools": [tool.model_dump(mode="json") for tool in tools],
         },
     )
@@ -344,11 +348,17 @@ def report_of(
             f"{path} holds no finished evaluation or training; run the same command again to finish it"
         )
     earlier = Report.read(folder.report_json)
-    rollouts = {
+    measured = {
         name: [rollout.model_copy(update={"rows": []}) for rollout in folder.iter_rollouts(stage)]
         for name, stage in noted["stages"].items()
     }
-    policies = {name: noted["policies"].get(name, name) for name in rollouts}
+    tasks = {rollout.task.id: rollout.task for of_condition in measured.values() for rollout in of_condition}
+    verdicts = {
+        name: [OutsideVerdict.model_validate(one) for one in given] for name, given in noted.get("verdicts", {}).items()
+    }
+    outside = outside_rollouts(verdicts, list(tasks.values()))
+    rollouts = outside | measured
+    policies = {name: noted["policies"].get(name, name) for name in measured}
     priced = read_prices(prices, list(dict.fromkeys(policies.values())))
     known = {name: cost.price for name, condition in earlier.conditions.items() if (cost := condition.cost)}
     families = cluster_by or earlier.cluster_by
@@ -357,8 +367,9 @@ def report_of(
     require_threshold(threshold)
     tools = [Tool.model_validate(tool) for tool in noted["tools"]]
     faults = {
-        name: find_faults(of_condition, threshold=threshold, tools=tools) for name, of_condition in rollouts.items()
+        name: find_faults(of_condition, threshold=threshold, tools=tools) for name, of_condition in measured.items()
     }
+    faults |= {name: outside_faults(of_condition, threshold) for name, of_condition in outside.items()}
     for name, found in faults.items():
         before = earlier.errors[name].faults if name in earlier.errors else {}
         found |= {rollout: fault for rollout, fault in before.items() if fault.by == "judge" and rollout in found}

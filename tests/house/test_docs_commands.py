@@ -104,7 +104,7 @@ def _code(text: str) -> str:
 
 
 def test_every_program_in_a_shell_block_is_a_known_one() -> None:
-    known = {"toolbake", "make", "source", ".venv/bin/pre-commit", "npm", "python"}
+    known = {"toolbake", "make", "source", ".venv/bin/pre-commit", "npm", "python", "git", "export"}
     assert {words[0] for _, words in shell_lines()} <= known
 
 

@@ -78,6 +78,17 @@ Baseline = Annotated[
         help="What the others are compared with.",
     ),
 ]
+VerdictFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--verdicts",
+        metavar="NAME=FILE",
+        show_default="none",
+        rich_help_panel=REPORT_PANEL,
+        help='A baseline that was judged elsewhere: lines such as {"task": "t7", "score": 1}. May be given several '
+        "times; the first is the baseline, unless --baseline names another.",
+    ),
+]
 ToolPrompts = Annotated[
     list[str] | None,
     typer.Option(
@@ -134,6 +145,7 @@ _EXAMPLES = {
     "--policy-key": "large=HOST_KEY",
     "--policy-prompt": "large=prompt.txt",
     "--price": "large=0.4,1.6",
+    "--verdicts": "gpt-4=gpt-4.jsonl",
 }
 
 
@@ -231,6 +243,7 @@ def evaluate(
     policy_key: PolicyKeys = None,
     policy_prompt: PolicyPrompts = None,
     baseline: Baseline = None,
+    verdicts: VerdictFiles = None,
     tool_prompt: ToolPrompts = None,
     samples: Samples = 1,
     split: Split = None,
@@ -272,6 +285,7 @@ def evaluate(
         named = policies(policy, policy_key, policy_prompt, alone=(model, endpoint, api_key_env), say=say.say)
         how = {"samples": samples, "split": split, "temperature": temperature, "seed": seed, "concurrency": concurrency}
         what: dict[str, Any] = {"baseline": baseline, "prices": prices(price)}
+        what["verdicts"] = named_values(verdicts, "--verdicts")
         what |= {
             "handlers": load_handlers(handlers),
             "connect_timeout_s": connect_timeout,

@@ -134,7 +134,7 @@ def cause(error: str) -> str:
     """An error without its place and the values in it, so that errors of one cause are alike."""
     text = re.sub(r"^[\w-]+( \([^)]*\))?: ", "", error)
     text = re.sub(r"'[^']*'|\"[^\"]*\"|\{[^}]*\}|[\w~.:\[\]-]*[/#][\w~./\[\]#-]*", "…", text)
-    return " ".join(re.sub(r"^(…: )+", "", text).split())[:110]
+    return " ".join(re.sub(r"^(\S*…\S*: )+", "", text).split())[:110]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -159,6 +159,8 @@ def section(*, results: list[dict[str, Any]] | None = None) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         *(_row(kind, found) for kind, found in of.items() if found),
         "",
+        _tried(of["twin"]),
+        "",
         "Why documents and operations are refused, by what the errors say; each is counted once for a document:",
         "",
         "| | cause | sources | twins |",
@@ -174,6 +176,12 @@ def _sample(of: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     if twins == sources:
         return f"All {sources} were read."
     return f"{sources} were read as sources, and {twins} of them, a sample of chance with seed {SEED}, as twins."
+
+
+def _tried(twins: Sequence[Mapping[str, Any]]) -> str:
+    tried = sum(one.get("resources", 0) for one in twins)
+    broken = sum(one.get("broken", 0) for one in twins)
+    return f"The twins tried {tried} resources when they were made, and their reports name {broken} that do not hold."
 
 
 def _row(kind: str, found: Sequence[Mapping[str, Any]]) -> str:

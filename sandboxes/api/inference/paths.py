@@ -19,8 +19,12 @@ _PAGING = frozenset((
     "total", "count", "page", "pages", "per", "size", "limit", "offset", "next", "previous", "prev", "cursor", "has",
     "more", "first", "last", "links", "link", "meta", "paging", "pagination", "number", "elements", "token", "self",
     "url", "object", "ok", "success", "status", "code", "message", "kind", "etag", "marker", "order", "truncated",
-    "incomplete", "results", "empty", "sort", "pageable",
+    "incomplete", "results", "empty", "sort", "pageable", "errors", "error", "warnings", "warning", "max", "start",
 ))  # fmt: skip
+_BESIDE = _PAGING | {"api", "metadata", "version", "query"}
+"""Words of what may stand beside rows that are named after the path, such as `apiVersion` and `metadata`."""
+_TOLD = frozenset(("errors", "warnings"))
+"""Lists of what there is to say of a call, not of rows."""
 
 
 def steps_of(path: str) -> tuple[str, ...]:
@@ -103,14 +107,16 @@ def answer_schema(operation: Operation, status: str) -> Any:
 def envelope_of(shapes: Shapes, schema: Any, word: str) -> Envelope | None:
     """What an answer holds. `word`: the last literal step of the path. `None` where it is neither row nor rows.
 
-    Of an answer with a choice (`oneOf`) it is the branch that holds one row, the one with the most properties.
+    Of an answer with a choice (`oneOf`) it is the branch that holds one row, the one with the most properties. Where
+    all hold lists it is the one with the fewest, since rows with more would hold under both.
     """
     shape = shapes.of(schema)
-    if not shape.properties and len(shape.choices) == 1 and shape.kind != "array":
+    if not shape.properties and len(shape.choices) == 1 and shape.says.get("items") is None:
         found = [_envelope(shapes, schema, branch, word, (), 0) for branch in shape.choices[0]]
-        rows = [one for one in found if one is not None and not one.is_list]
-        if rows:
-            return max(rows, key=lambda one: len(shapes.of(one.item).properties))
+        known = sorted((one for one in found if one is not None), key=lambda one: len(shapes.of(one.item).properties))
+        rows = [one for one in known if not one.is_list]
+        if known:
+            return rows[-1] if rows else known[0]
     return _envelope(shapes, schema, schema, word, (), 0)
 
 
@@ -125,6 +131,7 @@ def _envelope(shapes: Shapes, whole: Any, schema: Any, word: str, path: tuple[st
             name
             for name, inner in shape.properties.items()
             if shapes.of(inner).kind == "array" and is_object(shapes, shapes.of(inner).items)
+            if name not in _TOLD or same_words(name, word)
         ]
         holder = _holder(lists, word) if _is_wrapper(shape.properties, lists, word) else None
         if holder is not None:
@@ -166,7 +173,7 @@ def _is_wrapper(properties: Iterable[str], holders: list[str], word: str) -> boo
     named = any(same_words(name, word) or name.lower() in _HOLDERS for name in holders)
     if not holders or (len(holders) > 1 and not named):
         return False
-    return all(_PAGING & set(words_of(name)) for name in rest) and (named or bool(rest) or len(holders) == 1)
+    return all((_BESIDE if named else _PAGING) & set(words_of(name)) for name in rest)
 
 
 Steps = tuple[str, ...]

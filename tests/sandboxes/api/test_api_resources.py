@@ -320,3 +320,39 @@ def test_a_state_that_only_a_filter_names_has_the_filters_values() -> None:
     closed = ok(twin, "patchIssue", id=made["id"], state="closed")
     assert closed not in ok(twin, "listIssues")
     assert closed in ok(twin, "listIssues", state="closed")
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+META = record(count=NUMBER, next=TEXT)
+NODE = record(["id", "apiVersion"], id=TEXT, apiVersion=TEXT, name=TEXT)
+BARE = record(["id"], id=TEXT, name=TEXT)
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        record(["items"], apiVersion=TEXT, kind=TEXT, metadata=META, items=listed(ref("Node"))),
+        record(result=listed(ref("Node")), _metadata=META),
+        record(nodes=listed(ref("Node")), errors=listed(record(code=TEXT))),
+        record(startAt=NUMBER, maxResults=NUMBER, values=listed(ref("Node"))),
+        {"oneOf": [listed(ref("Node")), listed(ref("Bare"))]},  # a row without apiVersion is of the second kind alone
+    ],
+    ids=["versioned", "metadata", "errors", "paged", "choice"],
+)
+def test_a_list_is_a_list_whatever_stands_beside_its_rows(lists: Any) -> None:
+    paths = crud("/nodes", "Node", ref("Node"), record(["name"], name=TEXT))
+    paths["/nodes"]["get"] = operation("listNodes", gives=lists)
+    twin = holds(api(paths, Node=NODE, Bare=BARE))
+    made = ok(twin, "createNode", name="n1")
+    shown = ok(twin, "listNodes")
+    rows = shown if isinstance(shown, list) else next(one for one in shown.values() if isinstance(one, list))
+    assert made["id"] in [row["id"] for row in rows]
+
+
+def test_what_an_answer_says_of_the_call_is_no_row() -> None:
+    answer = record(order=ref("Order"), errors=listed(record(["code"], code=TEXT)))
+    paths = crud("/orders", "Order", answer, record(["note"], note=TEXT))
+    twin = holds(api(paths, Order=record(["id"], id=TEXT, note=TEXT)))
+    made = ok(twin, "createOrder", note="now")["order"]
+    assert ok(twin, "getOrder", id=made["id"]) == {"order": made}

@@ -29,7 +29,7 @@ import random
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ _HOLDERS = frozenset(
     ("data", "item", "items", "object", "result", "results", "values", "entries", "records", "metadata", "attributes")
 )
 _LIST = "[]"
+_PAGES = frozenset(("page", "size", "limit", "offset", "start", "max", "per", "cursor", "version"))
 _VERSION = re.compile(r"v\d+(beta\d*|alpha\d*)?")
 
 
@@ -128,10 +129,14 @@ class Resource:
 class Samples:
     """Values that the schema of a tool's arguments allows, small ones first."""
 
-    def __init__(self, schema: Mapping[str, Any], seed: str, *, optional: int) -> None:
+    def __init__(
+        self, schema: Mapping[str, Any], seed: str, *, optional: int, also: Collection[str] = (), items: int = 0
+    ) -> None:
+        """`optional`: how many plain fields beside what is required; `also`: fields that are always there; `items`: of
+        required lists that may be empty."""
         self._definitions = schema.get("$defs", {})
         self._chance = random.Random(seed)
-        self._optional = optional
+        self._optional, self._also, self._items = optional, also, items
 
     def flat(self, schema: Any) -> dict[str, Any]:
         """`schema` behind its references, with what its `allOf` and the first fitting branch add."""
@@ -174,11 +179,14 @@ class Samples:
         if kind == "array":
             if depth > 8:
                 return []
-            return [self.of(says.get("items", {}), name, depth + 1) for _ in range(max(says.get("minItems", 0), 0))]
+            count = max(says.get("minItems", 0), self._items if depth <= 2 else 0)
+            return [self.of(says.get("items", {}), name, depth + 1) for _ in range(count)]
         if kind == "string":
             return self._text(says, name)
         if kind in {"integer", "number"}:
             low = says.get("minimum", says.get("exclusiveMinimum", 0) + ("exclusiveMinimum" in says))
+            if {"size", "limit", "per", "max"} & set(words(name)):
+                return int(min(100, says.get("maximum", 100)))
             step = says.get("multipleOf", 1)
             found = max(low, min(3, says.get("maximum", 3)))
             found = -(-found // step) * step if "multipleOf" in says else found
@@ -188,9 +196,9 @@ class Samples:
     def record(self, says: dict[str, Any], depth: int = 0) -> dict[str, Any]:
         """An object with what is required, and at its top with some plain fields."""
         needed = says.get("required", ())
-        wanted = [name for name in says.get("properties", {}) if name in needed]
+        wanted = [name for name in says.get("properties", {}) if name in needed or name in self._also]
         if depth <= 1:
-            free = [name for name, one in says.get("properties", {}).items() if is_plain(one) and name not in needed]
+            free = [name for name, one in says.get("properties", {}).items() if is_plain(one) and name not in wanted]
             wanted += sorted(free, key=_usual)[: self._optional]
         value = {name: self.of(says["properties"][name], name, depth + 1) for name in wanted}
         return value | {name: "x" for name in needed if name not in value}
@@ -376,7 +384,8 @@ class Checker:
         result.read = True
         if "get" in resource.above:
             result.listed = False
-            result.listed = self._list(resource.above["get"], path, {**sent, **seen}, row, name)
+            known = {**sent, **dict(_fields(sent, seen)), **seen}
+            result.listed = self._list(resource.above["get"], path, known, row, name)
         change = next((resource.below[one] for one in ("patch", "put", "post") if one in resource.below), None)
         if change is not None:
             result.changed = False
@@ -391,20 +400,23 @@ class Checker:
         post = resource.above["post"]
         path = self._path(post, self._chain(resource.collection) if above is None else above)
         given: dict[str, Any] = {}
+        lists = resource.above.get("get")
+        also = [one.name for one in lists.parameters if one.location == "query" and one.required] if lists else []
         last = ""
         for attempt in range(6):
-            arguments = self._arguments(post, path, optional=(4, 0)[attempt % 2], seed=str(attempt), given=given)
+            optional, items = (4, 0)[attempt % 2], (1, 1, 0)[attempt % 3]
+            arguments = self._arguments(post, path, optional, seed=str(attempt), given=given, also=also, items=items)
             self._before = self._world.fork()
             result = self._call(post, arguments)
             if not result.is_error:
                 body = {key: one for key, one in self._body(arguments).items() if key not in path}
                 return body, result.structured, path
             last = result.text
-            missing = re.search(r"([\w.\[\]]+): there is no ", last)
+            missing = re.search(r"([\w.\[\]]+): there is no (\w+) ", last)
             if missing is not None:
                 name = missing[1].rpartition(".")[2]
                 stem = words(name)[:-1] if words(name)[-1:] in (["id"], ["ids"], ["uuid"]) else words(name)
-                found = self._any("".join(stem))
+                found = self._any("".join(stem)) or self._any(missing[2])
                 if found is not None:
                     given[name] = found
         raise NotTried(f"no arguments were accepted: {' '.join(last.split())[:200]}")
@@ -414,9 +426,12 @@ class Checker:
         if result.is_error:
             raise Failed(f"{read.operation_id} does not find {value!r}: {' '.join(result.text.split())[:120]}")
         answer = result.structured
-        for one in _records(answer):
+        places = [(_walked(answer, way), properties) for way, properties in self._places(read)]
+        for one in (*_records(answer), *(one for one, _ in places if isinstance(one, dict))):
             if same(one.get(name), value):
                 return one
+        if places and not any(name in properties for _, properties in places) and isinstance(places[-1][0], dict):
+            return places[-1][0]  # the document shows no name there
         raise Failed(f"{read.operation_id} of {value!r} gives another: {answer!r:.150}")
 
     def _list(
@@ -431,9 +446,9 @@ class Checker:
             if one.location == "query" and one.name in arguments:
                 own = seen.get(one.name)
                 own = next((own[key] for key in _IDS if key in own), None) if isinstance(own, dict) else own
-                allowed = schema["properties"][one.name].get("enum", [own])
-                if own is not None and own not in allowed:
-                    return None
+                allowed = [None, *schema["properties"][one.name].get("enum", [own])]
+                if own not in allowed or (own is None and one.required and not _PAGES & set(words(one.name))):
+                    return None  # it asks for another value than the row has
                 arguments[one.name] = arguments[one.name] if own is None or isinstance(own, list) else own
         result = self._call(lists, arguments)
         if result.is_error:
@@ -617,14 +632,16 @@ class Checker:
         self,
         operation: Operation,
         path: Mapping[str, Any],
-        *,
         optional: int = 0,
+        *,
         seed: str = "0",
         given: Mapping[str, Any] | None = None,
+        also: Collection[str] = (),
+        items: int = 0,
     ) -> dict[str, Any]:
         """Arguments of the operation's tool. `given`: values for properties, wherever they are."""
         schema = self._schemas[legal_name(operation.operation_id)]
-        samples = Samples(schema, f"{operation.operation_id}/{seed}", optional=optional)
+        samples = Samples(schema, f"{operation.operation_id}/{seed}", optional=optional, also=also, items=items)
         top = samples.flat(schema)
         locations = {one.name: one.location for one in operation.parameters}
         needed = set(schema.get("required", ()))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from ..inference.model import LINK, Filter, Plan, Table, is_link
+from ..inference.model import IDENTIFIERS, LINK, Filter, Plan, Table, is_link
 from ..inference.queries import EVERYTHING, column_of
 from ..maker import kind_fits
 from ..realistic import words_of
@@ -90,7 +90,8 @@ class Lister:
             names = (row.get(name) for name in ("id", "name", "title", "login", "username"))
             return any(_text(one) == _text(wanted) for one in (self._store.value(value), *names) if one is not None)
         if isinstance(value, dict):
-            return any(_text(value.get(name)) == _text(wanted) for name in ("id", "name", "title", "code"))
+            shown = (value.get(name) for name in (*IDENTIFIERS, "name", "title", "code"))
+            return any(_text(one) == _text(wanted) for one in shown)
         return value is not None and _text(value) == _text(wanted)
 
     def _mentions(self, row: Row, word: str) -> bool:

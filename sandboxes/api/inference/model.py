@@ -38,6 +38,9 @@ Role = Literal[
 STATEFUL: frozenset[str] = frozenset(get_args(Role)) - {"event", "answer"}
 """The roles that work on rows."""
 
+IDENTIFIERS = ("id", "uuid", "guid", "gid", "sid")
+"""What a property that identifies a row is usually called."""
+
 HIDDEN = "@"
 """Columns that begin so are not in any answer."""
 
@@ -176,7 +179,8 @@ class Plan:
     `context`: the row that must exist before anything else. `item`: the row that the operation is about.
     `relation`: how a list's rows hang on the context: `within`, the name of a link, a hidden column, or nothing.
     `pick`: `first` or `last` where the path names one row without a parameter. `moves`: columns an action sets.
-    `because`: why it is no more than an `event` or an `answer`.
+    `body_path`: the properties of what is sent that lead to the row, or where `many` to a list of rows, which may be
+    given by their keys. `because`: why it is no more than an `event` or an `answer`.
     """
 
     operation: Operation
@@ -191,6 +195,7 @@ class Plan:
     query: Query = Query()
     moves: Mapping[str, Any] = field(default_factory=dict)
     body_path: tuple[str, ...] = ()
+    many: bool = False
     because: str = ""
 
 

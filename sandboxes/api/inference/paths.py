@@ -20,20 +20,30 @@ _PAGING = frozenset((
     "more", "first", "last", "links", "link", "meta", "paging", "pagination", "number", "elements", "token", "self",
     "url", "object", "ok", "success", "status", "code", "message", "kind", "etag", "marker", "order", "truncated",
     "incomplete", "results", "empty", "sort", "pageable", "errors", "error", "warnings", "warning", "max", "start",
+    "failed",
 ))  # fmt: skip
 _BESIDE = _PAGING | {"api", "metadata", "version", "query"}
 """Words of what may stand beside rows that are named after the path, such as `apiVersion` and `metadata`."""
-_TOLD = frozenset(("errors", "warnings"))
+_VERSION = re.compile(r"v(\d+)(?:[.\w]*)")
+_TOLD = frozenset(("errors", "warnings", "failed"))
 """Lists of what there is to say of a call, not of rows."""
 
 
 def steps_of(path: str) -> tuple[str, ...]:
-    """The steps of a path without parameters' names, and without `.json`: `/users/{id}` is `("users", "{}")`."""
-    return tuple("{}" if re.fullmatch(r"\{[^{}]+\}", step) else step for step in _bare(path).strip("/").split("/"))
+    """The steps of a path without parameters' names, version and `.json`: `/v2/users/{id}` is `("users", "{}")`."""
+    return tuple("{}" if re.fullmatch(r"\{[^{}]+\}", step) else step for step in _split(path)[1])
 
 
-def _bare(path: str) -> str:
-    return re.sub(r"\.(json|xml)$", "", path)
+def _split(path: str) -> tuple[list[str], list[str]]:
+    """The version that a path begins with, if any, and the steps after it."""
+    steps = re.sub(r"\.(json|xml)$", "", path).strip("/").split("/")
+    start = 1 if len(steps) > 1 and _VERSION.fullmatch(steps[0]) else 0
+    return steps[:start], steps[start:]
+
+
+def version_of(path: str) -> int:
+    """The number of the version that a path begins with, 0 where it begins with none."""
+    return int(next((found[1] for step in _split(path)[0] if (found := _VERSION.fullmatch(step))), 0))
 
 
 def word_of(steps: tuple[str, ...]) -> str:
@@ -53,7 +63,8 @@ def is_plain(path: str) -> bool:
 
 def head_of(path: str, count: int) -> str:
     """The first `count` steps of a path, as written."""
-    return "/" + "/".join(_bare(path).strip("/").split("/")[:count])
+    version, steps = _split(path)
+    return "/" + "/".join([*version, *steps[:count]])
 
 
 def singular_of(name: str) -> str:
@@ -133,10 +144,12 @@ def _envelope(shapes: Shapes, whole: Any, schema: Any, word: str, path: tuple[st
             if shapes.of(inner).kind == "array" and is_object(shapes, shapes.of(inner).items)
             if name not in _TOLD or same_words(name, word)
         ]
-        holder = _holder(lists, word) if _is_wrapper(shape.properties, lists, word) else None
+        objects = [name for name, inner in shape.properties.items() if is_object(shapes, inner)]
+        rows = [name for name in objects if _has_id(shapes, shape.properties[name])]
+        is_list = not rows and _is_wrapper(shape.properties, lists, word)
+        holder = _holder(lists, word) if is_list else None
         if holder is not None:
             return Envelope(whole, (*path, holder), True, shapes.of(shape.properties[holder]).items)
-        objects = [name for name, inner in shape.properties.items() if is_object(shapes, inner)]
         inside = _holder(objects, singular_of(word)) if _is_wrapper(shape.properties, objects, word) else None
         if inside is None and depth == 0:
             # An answer may tell more beside the row: `{"server": {...}, "action": {...}}`.
@@ -211,9 +224,12 @@ class Path:
 
 
 def paths_of(document: Document, shapes: Shapes) -> dict[Steps, Path]:
-    """The paths by their steps. Those with parameters inside a step are left out."""
+    """The paths by their steps. Those with parameters inside a step are left out.
+
+    What `/v9/projects` and `/v1/projects/{id}/env` are about is the same; the latest version describes it.
+    """
     found: dict[Steps, Path] = {}
-    for operation in document.operations:
+    for operation in sorted(document.operations, key=lambda one: -version_of(one.path)):
         if not is_plain(operation.path):
             continue
         steps = steps_of(operation.path)

@@ -77,10 +77,10 @@ def test_resources_that_hold_are_counted_and_nothing_is_warned_of(caplog: pytest
 
 
 def broken_tasks() -> ApiTwin:
-    """Tasks whose creation and deletion answer with something that is no task."""
+    """Tasks whose creation sends and gives what is no task, and notes whose change sends nothing."""
     job = record(["job"], job=TEXT)
     paths = crud("/tasks", "Task", ref("Task"), WHOLE, kind=NUMBER)
-    paths["/tasks"]["post"] = operation("createTask", sends=WHOLE, gives=job)
+    paths["/tasks"]["post"] = operation("createTask", sends=job, gives=job)
     notes = crud("/notes", "Note", ref("Note"), FIELDS, kind=NUMBER)
     notes["/notes/{id}"]["patch"] = operation("patchNote", names={"id": NUMBER}, status="204")
     return ApiTwin(api({**paths, **notes}, Task=TASK, Note=record(["id"], id=NUMBER, name=TEXT)))

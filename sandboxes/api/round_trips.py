@@ -259,6 +259,7 @@ class _Trip:
 
     def _row(self, plan: Plan, result: ToolResult) -> Mapping[str, Any]:
         found = self._inside(plan, result)
+        found = found[0] if isinstance(found, list) and len(found) == 1 else found
         return found if isinstance(found, dict) else {}
 
     def _maker(self, plan: Plan, attempt: int) -> Maker:

@@ -12,6 +12,7 @@ and deleted, with arguments that the tools' schemas ask for.
 Left out, and counted beside, is what no client could hold, by the document alone:
 
 - the GET below answers a text, or a list of rows of another kind than the collection has (the objects with a tag);
+- it stands below rows that nothing names, neither their creation nor their list;
 - neither the answer to the creation nor a row of the collection's list has a property that the GET could be called
   with. Where only the list has one, the row is read by what the list shows more than before.
 
@@ -154,15 +155,17 @@ class Samples:
                 parts += real[:1]
             if not parts:
                 break
+            found["allOf"] = []
             for part in parts:
                 if isinstance(part, dict):
                     both = {**found.get("properties", {}), **part.get("properties", {})}
                     needed = [*found.get("required", ()), *part.get("required", ())]
                     choice = {key: part[key] for key in ("oneOf", "anyOf") if key in part}
-                    found = {**part, **found, **choice, "properties": both, "required": needed}
-                    found["allOf"] = [*part.get("allOf", [])]
+                    deeper = [*found["allOf"], *part.get("allOf", ())]
                     if "$ref" in part:
-                        found["$ref"] = part["$ref"]
+                        deeper.append(self._definitions.get(part["$ref"].rpartition("/")[2], {}))
+                    found = {**part, **found, **choice, "properties": both, "required": needed, "allOf": deeper}
+                    found.pop("$ref", None)
         return found
 
     def of(self, schema: Any, name: str = "", depth: int = 0) -> Any:
@@ -282,7 +285,21 @@ class Checker:
         own = [properties.keys() for _, properties in (*listed, *self._places(resource.above["post"])[-1:])]
         if rows and not any(len(kind & one.keys()) * 2 >= len(one) for kind in own for _, one in rows):
             return False
+        parents = [resource.collection[:hole] for hole in _holes(resource.collection)]
+        if not all(any(self._can_name(one) for one in self._alike(parent)) for parent in parents):
+            return False
         return any(self._documents_name(resource.above.get(one), read) for one in ("post", "get"))
+
+    def _alike(self, collection: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """A collection, and those at the top that are called like it."""
+        alike = [one for one in self._at if one[-1:] == collection[-1:] and one != collection and "{}" not in one]
+        return [collection, *sorted(alike, key=len)]
+
+    def _can_name(self, collection: tuple[str, ...]) -> bool:
+        """Whether the document shows what names a row of the collection, where it is made or listed."""
+        above, below = self._at.get(collection, {}), self._at.get((*collection, "{}"), {})
+        read = next(iter(below.values()), None)
+        return read is not None and any(self._documents_name(above.get(one), read) for one in ("post", "get"))
 
     def _answer(self, operation: Operation) -> Any:
         """The schema of what an operation answers with success, `None` where the document has none."""
@@ -326,7 +343,10 @@ class Checker:
     def _documents_name(self, operation: Operation | None, read: Operation) -> bool:
         """Whether a row in the operation's answer has a property that the path of `read` may end in."""
         names = set(self._names_of_row(read)[0])
-        return any("".join(words(one)) in names for _, properties in self._places(operation) for one in properties)
+        places = self._places(operation)
+        if operation is not None and operation.method == "get":
+            places = [one for one in places if one[0][-1:] == (_LIST,)]
+        return any("".join(words(one)) in names for _, properties in places for one in properties)
 
     def _names_of_row(self, read: Operation) -> tuple[list[str], list[str]]:
         """What the property is called that the path of `read` ends in: likely names, and others."""
@@ -334,8 +354,8 @@ class Checker:
         asked, named = words(parameter), words(_last(steps(read.path)))
         description = next(one.description for one in read.parameters if one.name == parameter)
         told = [one for one in words(description) if one in _IDS]
-        names = ["".join(asked)] if asked and asked[-1] in _IDS else []
-        names += [asked[-1]] if asked and asked[-1] in _IDS else []
+        is_itself = "".join(named) in plural_of("".join(asked))  # `{promotion_code}` is no code
+        names = ["".join(asked), asked[-1]] if asked and asked[-1] in _IDS and not is_itself else []
         single = named[-1].removesuffix("s") if named else ""
         names += [*told[:1], "id", "".join([*asked, "id"]), "".join([*named[:-1], single, "id"]), "".join(asked)]
         return [*names, "uuid", "guid", "gid", "sid"], [*_IDS, *asked[-1:]]
@@ -376,7 +396,7 @@ class Checker:
         result.created = True
         value = row[name]
         result.read = False
-        path = {**path, **self._path(read, [*self._values(path, read), value])}
+        path = self._path(read, [*path.values(), value])
         seen = self._read(read, path, name, value)
         for key, one in (*sent.items(), *_fields(sent, seen)):
             if key in seen and isinstance(one, str | bool) and seen[key] != one and isinstance(seen[key], str | bool):
@@ -402,6 +422,8 @@ class Checker:
         given: dict[str, Any] = {}
         lists = resource.above.get("get")
         also = [one.name for one in lists.parameters if one.location == "query" and one.required] if lists else []
+        for media in post.body.content.values() if post.body is not None else ():
+            also += self._flat(media.schema).get("required", ())  # also where the body as a whole may be left out
         last = ""
         for attempt in range(6):
             optional, items = (4, 0)[attempt % 2], (1, 1, 0)[attempt % 3]
@@ -480,7 +502,8 @@ class Checker:
         holders: list[tuple[dict[str, Any], dict[str, Any]]] = [(arguments, schema.get("properties", {}))]
         for key, one in schema.get("properties", {}).items():
             inner = samples.flat(one)
-            if key not in path and inner.get("properties"):
+            own = inner.get("properties", {}).keys()
+            if key not in path and own and len(own & before.keys()) * 2 >= len(own):
                 arguments.setdefault(key, samples.record(inner, 2))
                 holders.append((arguments[key], inner["properties"]))
         choices = []
@@ -579,8 +602,7 @@ class Checker:
         return found
 
     def _made(self, collection: tuple[str, ...], values: list[Any]) -> Any:
-        alike = [one for one in self._at if one[-1:] == collection[-1:] and one != collection and "{}" not in one]
-        for place in [collection, *sorted(alike, key=len)]:
+        for place in self._alike(collection):
             above, below = self._at.get(place, {}), self._at.get((*place, "{}"), {})
             reads = next((below[one] for one in ("get", "patch", "put", "delete") if one in below), None)
             if reads is None:
@@ -622,9 +644,6 @@ class Checker:
         inner = arguments.get("body")
         return {**arguments, **(inner if isinstance(inner, dict) else {})}
 
-    def _values(self, path: Mapping[str, Any], operation: Operation) -> list[Any]:
-        return [path[one] for one in _names(operation.path) if one in path] or list(path.values())
-
     def _path(self, operation: Operation, values: list[Any]) -> dict[str, Any]:
         return dict(zip(_names(operation.path), values, strict=False))
 
@@ -652,7 +671,7 @@ class Checker:
         values = list(path.values())
         for place, own in enumerate(_names(operation.path)):
             if own in path or place < len(values):
-                value = path.get(own, values[place] if place < len(values) else None)
+                value = values[place] if place < len(values) else path[own]
                 # A property of the body may have the parameter's name.
                 name = f"{own}_in_path" if f"{own}_in_path" in schema["properties"] else own
                 kinds = samples.flat(schema["properties"].get(name, {})).get("type")

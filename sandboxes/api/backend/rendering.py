@@ -216,6 +216,11 @@ class Renderer:
         """`value`, or another one where the schema asks for more than can be made step by step."""
         if value is not NOTHING and self._shapes.valid(schema, value):
             return value
+        for name in value if isinstance(value, dict) else ():
+            # A full row is valid under two branches of `oneOf`; without what only one requires it is under the other.
+            without = {other: inner for other, inner in value.items() if other != name}
+            if self._shapes.valid(schema, without):
+                return without
         for number in range(20):
             made = self._maker(f"{key}#{number}", rich=number % 2 == 0).make(schema)
             if made is not NOTHING and self._shapes.valid(schema, made):

@@ -115,19 +115,19 @@ def answer_schema(operation: Operation, status: str) -> Any:
     return None if response is None else json_schema(response.content)
 
 
-def envelope_of(shapes: Shapes, schema: Any, word: str) -> Envelope | None:
+def envelope_of(shapes: Shapes, schema: Any, word: str, *, lists: bool = False) -> Envelope | None:
     """What an answer holds. `word`: the last literal step of the path. `None` where it is neither row nor rows.
 
     Of an answer with a choice (`oneOf`) it is the branch that holds one row, the one with the most properties. Where
-    all hold lists it is the one with the fewest, since rows with more would hold under both.
+    all hold lists, or `lists` are asked for, it is the list with the fewest, since rows with more would hold under two.
     """
     shape = shapes.of(schema)
     if not shape.properties and len(shape.choices) == 1 and shape.says.get("items") is None:
         found = [_envelope(shapes, schema, branch, word, (), 0) for branch in shape.choices[0]]
         known = sorted((one for one in found if one is not None), key=lambda one: len(shapes.of(one.item).properties))
-        rows = [one for one in known if not one.is_list]
+        rows, many = ([one for one in known if one.is_list == is_list] for is_list in (False, True))
         if known:
-            return rows[-1] if rows else known[0]
+            return many[0] if many and (lists or not rows) else rows[-1]
     return _envelope(shapes, schema, schema, word, (), 0)
 
 
@@ -146,7 +146,8 @@ def _envelope(shapes: Shapes, whole: Any, schema: Any, word: str, path: tuple[st
         ]
         objects = [name for name, inner in shape.properties.items() if is_object(shapes, inner)]
         rows = [name for name in objects if _has_id(shapes, shape.properties[name])]
-        is_list = not rows and _is_wrapper(shape.properties, lists, word)
+        is_list = not rows or any(same_words(name, word) for name in lists)
+        is_list = is_list and _is_wrapper(shape.properties, lists, word)
         holder = _holder(lists, word) if is_list else None
         if holder is not None:
             return Envelope(whole, (*path, holder), True, shapes.of(shape.properties[holder]).items)
@@ -236,7 +237,9 @@ def paths_of(document: Document, shapes: Shapes) -> dict[Steps, Path]:
         path = found.setdefault(steps, Path(steps, operation.path))
         path.operations.setdefault(operation.method, operation)
         schema = answer_schema(operation, success_of(operation))
-        path.envelopes.setdefault(operation.method, None if schema is None else envelope_of(shapes, schema, path.word))
+        lists = operation.method == "get" and steps[-1] != "{}"
+        found_there = None if schema is None else envelope_of(shapes, schema, path.word, lists=lists)
+        path.envelopes.setdefault(operation.method, found_there)
         path.run = sum(1 for _ in itertools.takewhile(lambda step: step == "{}", reversed(steps)))
     return found
 

@@ -86,6 +86,7 @@ class _Planner:
             table = self._finder.tables[plan.table]
             row = self._shapes.of(self._finder.tables[table.members or table.name].schema)
             plan.body_path = self._body_path(operation, row, table.singular)
+            plan.envelope = self._around(plan.envelope, row)
             if plan.role == "create" and not plan.body_path:
                 plan.body_path, plan.many = self._rows_path(operation, table)
             if plan.role == "list":
@@ -219,7 +220,24 @@ class _Planner:
 
     def _envelope(self, operation: Operation) -> Envelope | None:
         schema = answer_schema(operation, success_of(operation))
-        return None if schema is None else envelope_of(self._shapes, schema, word_of(steps_of(operation.path)))
+        steps = steps_of(operation.path)
+        lists = operation.method == "get" and steps[-1] != "{}"
+        return None if schema is None else envelope_of(self._shapes, schema, word_of(steps), lists=lists)
+
+    def _around(self, found: Envelope | None, row: Shape) -> Envelope | None:
+        """The envelope of a row in an answer, where more stands beside and the row is known by its definition."""
+        if (
+            found is None
+            or found.path
+            or found.is_list
+            or row.name is None
+            or self._shapes.of(found.item).name == row.name
+        ):
+            return found
+        inside = self._shapes.of(found.item).properties.items()
+        own = next(((name, inner) for name, inner in inside if self._shapes.of(inner).name == row.name), None)
+        links = [inner for _, inner in inside if self._shapes.of(inner).kind not in {"object", "array"}]
+        return found if own is None or links else Envelope(found.schema, (own[0],), False, own[1])
 
     def _lists_rows(self, operation: Operation) -> bool:
         found = self._envelope(operation)
@@ -249,8 +267,8 @@ class _Planner:
 
     def _makes_rows(self, operation: Operation, table: Table) -> bool:
         """Whether a POST to a collection makes rows: it sends some of their properties, or rows, or gives a new one."""
-        words = {*words_of(operation.operation_id), *words_of(operation.summary)}
-        if words & _SEARCHES:
+        named = [word for word in words_of(operation.operation_id) if word != operation.method]
+        if {*named[:1], *words_of(operation.summary)[:1]} & _SEARCHES or named[-1:] == ["query"]:
             return False
         if operation.body is None:
             return self._gives_row(operation, table)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TRIES = 4
 _MOST_FIELDS = 3
+_EFFECTLESS = frozenset(["event", "refused"])
 _NUMBERED = frozenset(["index", "number", "iid", "no", "version"])
 _TAILS = frozenset([*IDENTIFIERS, "number", "slug", "key", "code", "name"])
 _SHAPING = frozenset(["enum", "const", "format", "pattern", "oneOf", "anyOf", "allOf"])
@@ -92,7 +93,7 @@ class _Api:
         for steps, plans in self.at.items():
             names_rows = any(plan.role == "read" and plan.item is not None for plan in self.at.get((*steps, "{}"), ()))
             for plan in plans:
-                is_lost = plan.role == "event" and plan.operation.method == "post" and names_rows
+                is_lost = plan.role in _EFFECTLESS and plan.operation.method == "post" and names_rows
                 if is_lost or (plan.role == "create" and plan.table in read):
                     yield plan
 
@@ -137,7 +138,7 @@ class _Trip:
 
     def _refuse_events(self, plans: list[Plan]) -> None:
         for plan in plans:
-            if plan.role == "event":
+            if plan.role in _EFFECTLESS:
                 raise _Broken(f"{plan.operation.operation_id} changes nothing: {plan.because}")
 
     # -- one step after the other -------------------------------------------------------------------------------------

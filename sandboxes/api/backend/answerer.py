@@ -12,7 +12,7 @@ from ..maker import NOTHING
 from ..shapes import Shapes
 from .listing import Lister
 from .rendering import Renderer
-from .requests import MISSING, TAKEN, Problem, Reply, Request, status_of
+from .requests import INVALID, MISSING, TAKEN, Problem, Reply, Request, status_of
 from .store import ONLY, Found, Row, Store
 from .writes import Writer
 
@@ -146,6 +146,9 @@ class Answerer:
         )
         return self._by_schema(request, {**self._shown_row(request, context), **request.sent})
 
+    def _refuse(self, request: Request, context: Found | None) -> Reply:  # noqa: ARG002 - all roles are called alike
+        raise Problem(INVALID, f"This simulation cannot do it: {request.plan.because}.")
+
     def _shown_row(self, request: Request, context: Found | None) -> Row:
         """The row above, where the answer is of its kind."""
         plan = request.plan
@@ -237,5 +240,6 @@ _HANDLERS: dict[Role, Callable[[Answerer, Request, Found | None], Reply]] = {
     "remove": Answerer._remove,
     "move": Answerer._move,
     "event": Answerer._event,
+    "refused": Answerer._refuse,
     "answer": Answerer._answer,
 }

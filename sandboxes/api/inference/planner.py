@@ -214,7 +214,15 @@ class _Planner:
                 return Plan(operation, "move", above.name, context.context, context, moves=moves)
         if above is not None:
             because = _UNKNOWN_ACTION if because == _NO_TABLE else because
-        return Plan(operation, "event", None, context, because=because)
+        return Plan(operation, "refused" if self._is_seen(operation) else "event", None, context, because=because)
+
+    def _is_seen(self, operation: Operation) -> bool:
+        """Whether what an operation would change is read at its path or, of what a POST would make, below it."""
+        steps, paths = steps_of(operation.path), self._finder.paths
+        known = [*self._finder.items, *self._lists, *self._finder.singles]
+        places = [steps, (*steps, "{}")] if operation.method == "post" else [steps]
+        is_read = any("get" in paths[one].operations for one in places if one in paths and one in known)
+        return is_read and not self._is_search(operation)
 
     # -- what an operation sends and gives ----------------------------------------------------------------------------
 
@@ -265,10 +273,15 @@ class _Planner:
             return body_schema(operation) is not None
         return any(one.location == "query" and column_of(one.name, row) for one in operation.parameters)
 
+    def _is_search(self, operation: Operation) -> bool:
+        """Whether a POST goes by the name of a search."""
+        named = [word for word in words_of(operation.operation_id) if word != operation.method]
+        is_named = {*named[:1], *words_of(operation.summary)[:1]} & _SEARCHES or named[-1:] == ["query"]
+        return operation.method == "post" and bool(is_named)
+
     def _makes_rows(self, operation: Operation, table: Table) -> bool:
         """Whether a POST to a collection makes rows: it sends some of their properties, or rows, or gives a new one."""
-        named = [word for word in words_of(operation.operation_id) if word != operation.method]
-        if {*named[:1], *words_of(operation.summary)[:1]} & _SEARCHES or named[-1:] == ["query"]:
+        if self._is_search(operation):
             return False
         if operation.body is None:
             return self._gives_row(operation, table)

@@ -101,12 +101,14 @@ def test_a_resource_that_does_not_hold_is_warned_of_and_in_the_report(caplog: py
 
 def test_a_resource_with_a_rule_is_the_users_own() -> None:
     twin = broken_tasks()
+    assert twin.call_now("createTask", {"job": "j1"}).is_error  # it would answer as if there were a task
 
     @twin.rule("createTask", "instead")
     def create(call: ApiCall) -> dict[str, str]:
-        return {"job": call.store.add("tasks", call.body)}
+        return {"job": call.store.add("tasks", {"id": 77, "name": call.body["job"]})}
 
     assert [one.create for one in twin.report().broken] == ["createNote"]
+    assert not twin.call_now("createTask", {"job": "j1"}).is_error
 
 
 # -- what rows are called ---------------------------------------------------------------------------------------------
@@ -448,7 +450,9 @@ def test_what_is_made_below_a_row_changes_nothing_of_the_row() -> None:
     twin = ApiTwin(api(paths))
     made = ok(twin, "createDisk", label="d1")
     ok(twin, "createBackup", disk_id=made["id"], label="b1")
-    ok(twin, "deleteBackups", disk_id=made["id"], label="x")
+    refused = twin.call_now("deleteBackups", {"disk_id": made["id"], "label": "x"})
+    assert refused.text.startswith('422 Unprocessable Entity: {"message":"This simulation cannot do it')
+    assert [one.operation for one in twin.report().refused] == ["deleteBackups"]
     assert ok(twin, "getDisk", disk_id=made["id"]) == made
     assert [one["label"] for one in ok(twin, "listBackups", disk_id=made["id"])] == ["b1"]
 

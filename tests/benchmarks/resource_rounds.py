@@ -502,8 +502,9 @@ class Checker:
         holders: list[tuple[dict[str, Any], dict[str, Any]]] = [(arguments, schema.get("properties", {}))]
         for key, one in schema.get("properties", {}).items():
             inner = samples.flat(one)
-            own = inner.get("properties", {}).keys()
-            if key not in path and own and len(own & before.keys()) * 2 >= len(own):
+            held = "".join(words(key))
+            is_row = held in _HOLDERS or held == "body" or "".join(words(_last(steps(change.path)))) in plural_of(held)
+            if key not in path and is_row and inner.get("properties"):
                 arguments.setdefault(key, samples.record(inner, 2))
                 holders.append((arguments[key], inner["properties"]))
         choices = []

@@ -74,9 +74,9 @@ class Answerer:
         envelope = request.plan.envelope
         if envelope is not None and envelope.is_list:
             return Reply(status_of(request.plan.success), self._renderer.many(envelope, made, {}, self._key(request)))
-        if request.plan.many:
+        if not made or (request.plan.many and isinstance(request.body, dict)):
             return self._by_schema(request, request.body)
-        return self._show(request, made[0])
+        return self._show(request, made[-1])
 
     def _change(self, request: Request, context: Found | None) -> Reply:
         table = self._table(request)

@@ -31,6 +31,7 @@ _UNKNOWN_ACTION = "no field of the resource goes by the action's name"
 _ROW_ROLES: dict[str, Role] = {"get": "read", "head": "read", "patch": "update", "delete": "delete"}
 _MEMBER_ROLES: dict[str, Role] = {"get": "read", "head": "check", "put": "add", "post": "add", "delete": "remove"}
 _SEARCHES = frozenset(("search", "find", "query", "filter", "list", "lookup", "retrieve", "get", "check", "validate"))
+_MAKES = frozenset(("create", "add", "insert", "import", "batch", "bulk"))
 _REPLACES = frozenset(["replace", "replaces", "overwrite", "overwrites"])
 _WHOLE = re.compile(r"\b(full|complete|entire)\s+(representation|definition|replacement|object|update)\b", re.I)
 
@@ -212,9 +213,23 @@ class _Planner:
             shares = not is_below and operation.method != "delete" and self._shares(operation, row, ())
             if moves or shares:
                 return Plan(operation, "move", above.name, context.context, context, moves=moves)
+        if (several := self._in_bulk(operation)) is not None:
+            return several
         if above is not None:
             because = _UNKNOWN_ACTION if because == _NO_TABLE else because
         return Plan(operation, "refused" if self._is_seen(operation) else "event", None, context, because=because)
+
+    def _in_bulk(self, operation: Operation) -> Plan | None:
+        """What makes rows of the collection above: `POST /users/createWithList` with a list of users."""
+        *above, word = steps_of(operation.path)
+        item = self._finder.items.get((*above, "{}"))
+        if item is None or operation.method != "post" or not _MAKES & set(words_of(word)):
+            return None
+        table, listing = self._finder.tables[item.table], self._lists.get(tuple(above))
+        if table.members is not None or not self._rows_path(operation, table)[1]:
+            return None
+        relation = listing.relation if listing is not None else None
+        return Plan(operation, "create", table.name, item.context, relation=relation)
 
     def _is_seen(self, operation: Operation) -> bool:
         """Whether what an operation would change is read at its path or, of what a POST would make, below it."""

@@ -97,7 +97,9 @@ def _key_part(parameter: str, schema: Any, table: Table, shapes: Shapes, descrip
         column = HIDDEN + "_".join(words_of(parameter) or ["key"])
         return Part(parameter, column, wanted or "string", schema=schema), True
     kind = usable[found] if wanted is None or wanted == "string" else wanted
-    return Part(parameter, found, kind, schema=row.properties[found]), guessed
+    shown = row.properties[found]
+    is_bounded = kind == "integer" and "maximum" in shapes.of(schema).says
+    return Part(parameter, found, kind, schema={"allOf": [shown, schema]} if is_bounded else shown), guessed
 
 
 def _scope_part(parameter: str, schema: Any, row: Shape, shapes: Shapes) -> Part:

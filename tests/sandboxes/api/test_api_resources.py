@@ -396,6 +396,22 @@ def test_a_creation_may_make_several_rows_at_once() -> None:
     assert [one["ip"] for one in ok(bare, "createRule", body=[{"ip": "192.0.2.3"}])] == ["192.0.2.3"]
 
 
+@pytest.mark.parametrize("gives", [RULE, listed(RULE), None], ids=["row", "rows", "nothing"])
+def test_rows_may_be_made_by_a_path_below_their_collection(gives: Any) -> None:
+    paths = crud("/rules", "Rule", ref("Rule"), GIVEN, parameter="rule_id", kind=NUMBER)
+    paths["/rules/createWithList"] = {"post": operation("createRules", sends=listed(GIVEN), gives=gives)}
+    twin = ApiTwin(api(paths, Rule=RULE))
+    before = ok(twin, "listRules")
+    ok(twin, "createRules", body=[{"ip": "192.0.2.1"}, {"ip": "192.0.2.2"}])
+    assert [one["ip"] for one in ok(twin, "listRules") if one not in before] == ["192.0.2.1", "192.0.2.2"]
+
+
+def test_numbers_that_name_rows_keep_the_bounds_of_the_paths_parameter() -> None:
+    twin = holds(api(crud("/rules", "Rule", RULE, GIVEN, kind={**NUMBER, "minimum": 1, "maximum": 10})))
+    assert [one["id"] for one in ok(twin, "listRules")] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert ok(twin, "getRule", id=ok(twin, "createRule", ip="192.0.2.1")["id"])["ip"] == "192.0.2.1"
+
+
 def test_rows_may_be_made_of_their_keys_alone() -> None:
     row = record(["recipient_email"], recipient_email=TEXT)
     sends = record(["recipient_emails"], recipient_emails=listed(TEXT))

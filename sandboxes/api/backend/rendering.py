@@ -81,8 +81,9 @@ class Fitter:
             if key not in shape.required and (depth > 8 or (is_link(given) and links > 1)):
                 continue
             made = self._fit(inner, given, key, links, depth + 1)
-            if inner.choices and key not in shape.required and not self._shapes.valid(schema, made):
-                continue  # of `oneOf` more than one may hold, whatever is made
+            is_one = isinstance(schema, dict) and "oneOf" in schema and key not in shape.required
+            if is_one and not self._shapes.valid(schema, made):
+                continue  # more than one may hold, whatever is made
             if made is not NOTHING:
                 fitted[key] = made
             elif key in shape.required:

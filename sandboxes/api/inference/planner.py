@@ -24,14 +24,13 @@ from .paths import (
     word_of,
 )
 from .queries import EVERYTHING, column_of, query_of
-from .tables import Listing, TableFinder
+from .tables import MAKES, Listing, TableFinder
 
 _NO_TABLE = "the document shows no collection that this belongs to"
 _UNKNOWN_ACTION = "no field of the resource goes by the action's name"
 _ROW_ROLES: dict[str, Role] = {"get": "read", "head": "read", "patch": "update", "delete": "delete"}
 _MEMBER_ROLES: dict[str, Role] = {"get": "read", "head": "check", "put": "add", "post": "add", "delete": "remove"}
 _SEARCHES = frozenset(("search", "find", "query", "filter", "list", "lookup", "retrieve", "get", "check", "validate"))
-_MAKES = frozenset(("create", "add", "insert", "import", "batch", "bulk"))
 _REPLACES = frozenset(["replace", "replaces", "overwrite", "overwrites"])
 _WHOLE = re.compile(r"\b(full|complete|entire)\s+(representation|definition|replacement|object|update)\b", re.I)
 
@@ -223,7 +222,7 @@ class _Planner:
         """What makes rows of the collection above: `POST /users/createWithList` with a list of users."""
         *above, word = steps_of(operation.path)
         item = self._finder.items.get((*above, "{}"))
-        if item is None or operation.method != "post" or not _MAKES & set(words_of(word)):
+        if item is None or operation.method != "post" or not MAKES & set(words_of(word)):
             return None
         table, listing = self._finder.tables[item.table], self._lists.get(tuple(above))
         if table.members is not None or not self._rows_path(operation, table)[1]:

@@ -195,6 +195,8 @@ def _named_as_taken(operation: Operation) -> frozenset[str]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 _SELECTORS = {"latest": "last", "newest": "last", "last": "last", "current": "first", "me": "first", "self": "first"}
+MAKES = frozenset(("create", "add", "insert", "import", "batch", "bulk"))
+"""Words of paths that make rows of the collection above, such as `/users/createWithList`."""
 _VERBS = frozenset(["search", "find", "query", "all", "list", "filter"])
 
 
@@ -438,6 +440,7 @@ class TableFinder:
             return
         home, table = known
         is_new = path.listed is None and success_of(path.operations["post"]) == "201"
+        is_new = is_new or (path.listed is None and bool(MAKES & set(words_of(path.word))))
         if context is not None and context.table == table.name and path.listed is None:
             # Something is done to the row; only an answer of 201 says that there is another one now.
             if is_new:

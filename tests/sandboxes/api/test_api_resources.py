@@ -440,7 +440,7 @@ def test_a_post_that_searches_makes_nothing() -> None:
     assert ok(twin, "listRules") == before
 
 
-def test_a_post_below_a_collection_that_answers_with_its_row_makes_none() -> None:
+def test_a_post_below_a_collection_makes_one_of_its_rows_where_its_name_says_so() -> None:
     order = record(["id"], id=NUMBER, note=TEXT)
     paths = crud("/orders", "Order", ref("Order"), record(["note"], note=TEXT), kind=NUMBER)
     paths["/orders/calculate"] = {"post": operation("calculate", sends=record(note=TEXT), gives=ref("Order"))}
@@ -448,6 +448,9 @@ def test_a_post_below_a_collection_that_answers_with_its_row_makes_none() -> Non
     before = ok(twin, "listOrders")
     ok(twin, "calculate", note="now")
     assert ok(twin, "listOrders") == before
+    paths["/orders/import"] = {"post": operation("importOrder", sends=record(note=TEXT), gives=ref("Order"))}
+    twin = ApiTwin(api(paths, Order=order))
+    assert ok(twin, "importOrder", note="now") in ok(twin, "listOrders")
 
 
 def test_what_is_made_below_a_row_changes_nothing_of_the_row() -> None:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -300,6 +301,8 @@ class ApiTwin(Sandbox):
             with store.all_or_nothing():
                 if self._rules.has(operation.operation_id):
                     self._answerer.check_path(request)
+                    if request.plan.role == "refused":  # what it does is the rules' business now
+                        request = replace(request, plan=replace(request.plan, role="event"))
                 answer = functools.partial(self._answerer.answer, request)
                 return self._rules.apply(request, RowStore(store), self.now, answer)
         except Problem as problem:

@@ -12,7 +12,7 @@ from mcp_bridge.openapi.document import Parameter
 from mcp_bridge.records import ToolResult
 
 from .backend.store import Store
-from .inference.model import LINK, Item, Plan, Role, Table
+from .inference.model import IDENTIFIERS, LINK, Item, Plan, Role, Table
 from .inference.paths import Steps, names_of, steps_of
 from .maker import NOTHING, Maker
 from .realistic import words_of
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _TRIES = 4
 _MOST_FIELDS = 3
+_EFFECTLESS = frozenset(["event", "refused"])
 _NUMBERED = frozenset(["index", "number", "iid", "no", "version"])
-_TAILS = frozenset(["id", "uuid", "guid", "gid", "sid", "number", "slug", "key", "code", "name"])
-_IDS = ("id", "uuid", "guid", "gid", "sid")
+_TAILS = frozenset([*IDENTIFIERS, "number", "slug", "key", "code", "name"])
 _SHAPING = frozenset(["enum", "const", "format", "pattern", "oneOf", "anyOf", "allOf"])
 
 
@@ -93,7 +93,7 @@ class _Api:
         for steps, plans in self.at.items():
             names_rows = any(plan.role == "read" and plan.item is not None for plan in self.at.get((*steps, "{}"), ()))
             for plan in plans:
-                is_lost = plan.role == "event" and plan.operation.method == "post" and names_rows
+                is_lost = plan.role in _EFFECTLESS and plan.operation.method == "post" and names_rows
                 if is_lost or (plan.role == "create" and plan.table in read):
                     yield plan
 
@@ -138,7 +138,7 @@ class _Trip:
 
     def _refuse_events(self, plans: list[Plan]) -> None:
         for plan in plans:
-            if plan.role == "event":
+            if plan.role in _EFFECTLESS:
                 raise _Broken(f"{plan.operation.operation_id} changes nothing: {plan.because}")
 
     # -- one step after the other -------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class _Trip:
         if result.is_error:
             raise _Broken(f"{plan.operation.operation_id} refuses: {_short(result)}")
         shown = self._inside(plan, result)
-        name = next((one for one in (*_IDS, table.key.column) if made.get(one) is not None), None)
+        name = next((one for one in (*IDENTIFIERS, table.key.column) if made.get(one) is not None), None)
         items = [one for one in shown if isinstance(one, dict)] if isinstance(shown, list) else []
         if name is not None and (not items or name in items[0]) and all(one.get(name) != made[name] for one in items):
             raise _Broken(f"{plan.operation.operation_id} does not show it")
@@ -260,6 +260,7 @@ class _Trip:
 
     def _row(self, plan: Plan, result: ToolResult) -> Mapping[str, Any]:
         found = self._inside(plan, result)
+        found = found[0] if isinstance(found, list) and len(found) == 1 else found
         return found if isinstance(found, dict) else {}
 
     def _maker(self, plan: Plan, attempt: int) -> Maker:
@@ -378,7 +379,7 @@ def _said(row: Mapping[str, Any], parameter: Parameter, singular: str) -> Any:
     wanted += [[one] for one in words_of(parameter.description) if one in _TAILS]
     is_text = _types(schema) == {"string"}
     inner = row.get("metadata")
-    for candidate in filter(None, [*wanted, *([one] for one in _IDS if not _NUMBERED & set(words))]):
+    for candidate in filter(None, [*wanted, *([one] for one in IDENTIFIERS if not _NUMBERED & set(words))]):
         for held in (row, inner if isinstance(inner, Mapping) else {}):
             for name, value in held.items():
                 fits = isinstance(value, str) or (isinstance(value, int) and (candidate in wanted or not is_text))

@@ -16,7 +16,7 @@ from .shapes import Shapes
 
 @dataclass(frozen=True)
 class OperationReport:
-    """One operation. `because`: why it is no more than an `event` or an `answer`.
+    """One operation. `because`: why it is no more than an `event` or an `answer`, or `refused`.
 
     `ignored`: query parameters that are accepted and do nothing. `needs`: which credentials, in words. `unique`: what
     it refuses to make equal to another row's. `undeclared`: statuses that the twin may answer with although the
@@ -84,6 +84,11 @@ class Report:
         return [one for one in self.operations if one.role == "event" and not one.rules]
 
     @property
+    def refused(self) -> list[OperationReport]:
+        """Operations that would change rows in a way that the document does not show: refused with 422 or 400."""
+        return [one for one in self.operations if one.role == "refused" and not one.rules]
+
+    @property
     def answers(self) -> list[OperationReport]:
         """Operations that read what no collection holds: answered by their schema."""
         return [one for one in self.operations if one.role == "answer" and not one.rules]
@@ -94,6 +99,7 @@ class Report:
             f"{self.api}: {total} operations, {len(self.tables)} tables",
             f"  {self.stateful} work on rows ({', '.join(f'{count} {role}' for role, count in self.roles.items())})",
             f"  {len(self.events)} are recorded as events and answered by their schema",
+            f"  {len(self.refused)} are refused, because what they change in rows cannot be known",
             f"  {len(self.answers)} are answered by their schema alone",
         ]
         puts = Counter(one.role for one in self.operations if one.method == "put")
@@ -113,7 +119,8 @@ class Report:
         lines += _section(
             "Resources that could not be tried:", [f"{one.create} ({one.path}): {one.untried}" for one in untried]
         )
-        for title, ones in (("Events:", self.events), ("Answered by schema:", self.answers)):
+        sections = ("Events:", self.events), ("Refused:", self.refused), ("Answered by schema:", self.answers)
+        for title, ones in sections:
             told = [f"{one.method.upper()} {one.path} ({one.operation}): {one.because}" for one in ones]
             lines += _section(title, told)
         lines += _section("Keys that were guessed:", [f"{one.table}: {one.key}" for one in self.tables if one.guessed])
@@ -177,7 +184,7 @@ def _undeclared(plan: Plan) -> tuple[int, ...]:
     is_named = plan.item is not None and (plan.item.lookups or plan.item.context is not None)
     if plan.context is not None or is_named:
         wanted.append(MISSING)
-    if plan.role in {"create", "replace", "update", "move"}:
+    if plan.role in {"create", "replace", "update", "move", "refused"}:
         wanted.append(INVALID)
     found = (status_for(plan.operation, one) for one in wanted)
     return tuple(status for status, declared in found if not declared)

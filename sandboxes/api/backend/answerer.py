@@ -12,7 +12,7 @@ from ..maker import NOTHING
 from ..shapes import Shapes
 from .listing import Lister
 from .rendering import Renderer
-from .requests import MISSING, TAKEN, Problem, Reply, Request, status_of
+from .requests import INVALID, MISSING, TAKEN, Problem, Reply, Request, status_of
 from .store import ONLY, Found, Row, Store
 from .writes import Writer
 
@@ -69,7 +69,14 @@ class Answerer:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def _create(self, request: Request, context: Found | None) -> Reply:
-        return self._show(request, self._writer.create(request, context))
+        key = self._table(request).key.column
+        made = [self._writer.create(one, context) for one in request.each(key)]
+        envelope = request.plan.envelope
+        if envelope is not None and envelope.is_list:
+            return Reply(status_of(request.plan.success), self._renderer.many(envelope, made, {}, self._key(request)))
+        if not made or (request.plan.many and isinstance(request.body, dict)):
+            return self._by_schema(request, request.body)
+        return self._show(request, made[-1])
 
     def _change(self, request: Request, context: Found | None) -> Reply:
         table = self._table(request)
@@ -139,6 +146,9 @@ class Answerer:
         )
         return self._by_schema(request, {**self._shown_row(request, context), **request.sent})
 
+    def _refuse(self, request: Request, context: Found | None) -> Reply:  # noqa: ARG002 - all roles are called alike
+        raise Problem(INVALID, f"This simulation cannot do it: {request.plan.because}.")
+
     def _shown_row(self, request: Request, context: Found | None) -> Row:
         """The row above, where the answer is of its kind."""
         plan = request.plan
@@ -175,12 +185,17 @@ class Answerer:
 
     def _show(self, request: Request, found: Found) -> Reply:
         envelope = request.plan.envelope
+        key, row = found
+        schema = answer_schema(request.plan.operation, request.plan.success)
+        if envelope is None and schema is not None and request.plan.role != "delete":
+            return self._by_schema(request, row)  # an answer that the document leaves open may be the row
         if envelope is None:
             return self._plain(request)
-        key, row = found
+        status = status_of(request.plan.success)
+        if envelope.is_list and request.plan.role == "read":
+            return Reply(status, self._renderer.many(envelope, [found], {}, f"{request.plan.table}/{key}"))
         if envelope.is_list:
             return self._by_schema(request, row)
-        status = status_of(request.plan.success)
         return Reply(status, self._renderer.one(envelope, row, f"{request.plan.table}/{key}"))
 
     def _by_schema(self, request: Request, value: Any = NOTHING) -> Reply:
@@ -225,5 +240,6 @@ _HANDLERS: dict[Role, Callable[[Answerer, Request, Found | None], Reply]] = {
     "remove": Answerer._remove,
     "move": Answerer._move,
     "event": Answerer._event,
+    "refused": Answerer._refuse,
     "answer": Answerer._answer,
 }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from ..inference.model import LINK, Filter, Plan, Table, is_link
+from ..inference.model import IDENTIFIERS, LINK, Filter, Plan, Table, is_link
 from ..inference.queries import EVERYTHING, column_of
 from ..maker import kind_fits
 from ..realistic import words_of
@@ -36,33 +36,40 @@ class Lister:
             rows = [(row["@of"][LINK][1], self._store.get(*row["@of"][LINK]) or {}) for _, row in rows]
         shown = members or table
         shape = self._shapes.of(shown.schema)
-        given = {**self._defaults(plan), **query}
+        asked = self._parameters(plan)
+        defaults = {name: one.says["default"] for name, one in asked.items() if "default" in one.says}
+        given = {**defaults, **query}
         for one in plan.query.filters:
-            if one.parameter in given:
-                is_asked = one.parameter in query
-                rows = [found for found in rows if self._passes(found[1], one, given[one.parameter], shape, is_asked)]
+            if one.parameter in query:
+                rows = [found for found in rows if self._passes(found[1], one, query[one.parameter], shape)]
+            elif one.parameter in defaults:
+                choices, wanted = asked[one.parameter].enum, defaults[one.parameter]
+                rows = [
+                    found
+                    for found in rows
+                    if self._is_beside(found[1].get(one.column), shape.properties[one.column], choices, wanted)
+                    or self._passes(found[1], one, wanted, shape)
+                ]
         if plan.query.search and given.get(plan.query.search):
             word = str(given[plan.query.search]).casefold()
             rows = [found for found in rows if self._mentions(found[1], word)]
         rows = self._sorted(plan, rows, given, shape)
         return self._cut(plan, rows, given, shown)
 
-    def _defaults(self, plan: Plan) -> dict[str, Any]:
-        """The defaults of query parameters."""
-        found = {}
-        for parameter in plan.operation.parameters:
-            says = self._shapes.of(parameter.schema).says
-            if parameter.location == "query" and "default" in says:
-                found[parameter.name] = says["default"]
-        return found
+    def _parameters(self, plan: Plan) -> dict[str, Shape]:
+        """The query's parameters."""
+        found = (one for one in plan.operation.parameters if one.location == "query")
+        return {one.name: self._shapes.of(one.schema) for one in found}
+
+    def _is_beside(self, value: Any, column: Any, choices: tuple[Any, ...] | None, wanted: Any) -> bool:
+        """Whether a filter's default says nothing of a row: of its column's values, or of this one."""
+        is_other = choices is not None and isinstance(value, str) and value not in choices
+        return value is None or wanted == "none" or is_other or not kind_fits(self._shapes.of(column), wanted)
 
     # -- which --------------------------------------------------------------------------------------------------------
 
-    def _passes(self, row: Row, one: Filter, wanted: Any, shape: Shape, is_asked: bool) -> bool:
-        column = self._shapes.of(shape.properties[one.column])
-        known = column.enum or ()
-        if not is_asked and (row.get(one.column) is None or wanted == "none" or not kind_fits(column, wanted)):
-            return True  # the document's default says nothing of this row
+    def _passes(self, row: Row, one: Filter, wanted: Any, shape: Shape) -> bool:
+        known = self._shapes.of(shape.properties[one.column]).enum or ()
         if isinstance(wanted, str) and wanted.casefold() in EVERYTHING and wanted not in known:
             return True
         value = row.get(one.column)
@@ -90,7 +97,8 @@ class Lister:
             names = (row.get(name) for name in ("id", "name", "title", "login", "username"))
             return any(_text(one) == _text(wanted) for one in (self._store.value(value), *names) if one is not None)
         if isinstance(value, dict):
-            return any(_text(value.get(name)) == _text(wanted) for name in ("id", "name", "title", "code"))
+            shown = (value.get(name) for name in (*IDENTIFIERS, "name", "title", "code"))
+            return any(_text(one) == _text(wanted) for one in shown)
         return value is not None and _text(value) == _text(wanted)
 
     def _mentions(self, row: Row, word: str) -> bool:

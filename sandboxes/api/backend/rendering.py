@@ -81,6 +81,9 @@ class Fitter:
             if key not in shape.required and (depth > 8 or (is_link(given) and links > 1)):
                 continue
             made = self._fit(inner, given, key, links, depth + 1)
+            is_one = isinstance(schema, dict) and "oneOf" in schema and key not in shape.required
+            if is_one and not self._shapes.valid(schema, made):
+                continue  # more than one may hold, whatever is made
             if made is not NOTHING:
                 fitted[key] = made
             elif key in shape.required:
@@ -214,6 +217,11 @@ class Renderer:
         """`value`, or another one where the schema asks for more than can be made step by step."""
         if value is not NOTHING and self._shapes.validity.holds(schema, value):
             return value
+        for name in value if isinstance(value, dict) else ():
+            # A full row is valid under two branches of `oneOf`; without what only one requires it is under the other.
+            without = {other: inner for other, inner in value.items() if other != name}
+            if self._shapes.valid(schema, without):
+                return without
         for number in range(20):
             made = self._maker(f"{key}#{number}", rich=number % 2 == 0).make(schema)
             if made is not NOTHING and self._shapes.validity.holds(schema, made):

@@ -35,10 +35,22 @@ class Request:
         """The row that the body holds, or the query of an operation that changes rows and has no body."""
         if self.plan.operation.body is None and self.plan.role in {"create", "update", "replace"}:
             return dict(self.query)
+        found = self._inside()
+        return found if isinstance(found, dict) else {}
+
+    def _inside(self) -> Any:
         found = self.body
         for name in self.plan.body_path:
             found = found.get(name, {}) if isinstance(found, dict) else {}
-        return found if isinstance(found, dict) else {}
+        return found
+
+    def each(self, key: str) -> list[Request]:
+        """A request for each row that is sent, which may be given by its `key` alone."""
+        if not self.plan.many:
+            return [self]
+        plan, rows = replace(self.plan, body_path=(), many=False), self._inside()
+        rows = rows if isinstance(rows, list) else []
+        return [replace(self, plan=plan, body=one if isinstance(one, dict) else {key: one}) for one in rows]
 
 
 @dataclass(frozen=True)

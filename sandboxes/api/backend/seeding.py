@@ -86,6 +86,8 @@ class _Builder:
     def _is_global(self) -> bool:
         """Whether numbers count through the whole table, as ids do, and not anew under each parent."""
         parts = self._table.parts
+        if parts and "maximum" in self._seeds._shapes.of(parts[-1].schema).says:
+            return False  # there are few numbers
         return self._table.parent is None or (bool(parts) and "id" in words_of(parts[-1].column))
 
     def add(self, parent: str | None) -> None:

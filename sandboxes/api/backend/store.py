@@ -293,7 +293,7 @@ def new_key_value(shapes: Shapes, realistic: Realistic, table: Table, row: Row, 
             return found
     examples = [one for one in shape.says.get("examples", ()) if isinstance(one, str) and one]
     if examples:
-        return like(examples[0], chance)
+        return like(examples[0], chance).replace("/", "-")  # a path's parameter is one step
     if set(words_of(part.column)) & {"id", "sid", "token"} or part.column.startswith("@"):
         word = "".join(words_of(table.singular))[:3] or "id"
         made = f"{word}_{chance.getrandbits(40):010x}"

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from ..inference.links import twins_of
-from ..inference.model import HIDDEN, LINK, WITHIN, Link, Plan, Table, is_link
+from ..inference.model import HIDDEN, IDENTIFIERS, LINK, WITHIN, Link, Plan, Table, is_link
 from ..inference.paths import body_schema
 from ..inference.tables import unique_properties
 from ..maker import NOTHING, Maker, kind_fits, scalar_fits
@@ -45,7 +45,7 @@ class Writer:
         if context is not None:
             self._hang(row, table, plan, context)
         shape = self._shapes.of(table.schema)
-        row |= self._taken_over(table, shape, request.sent, row)
+        row |= self._taken_over(table, shape, request, row)
         serial = self._store.next_serial(table.name)
         maker = self._maker(f"{table.name}/{serial}")
         for name, schema in shape.properties.items():
@@ -127,7 +127,7 @@ class Writer:
         key, row = found
         table = self._tables[str(request.plan.item.table if request.plan.item else request.plan.table)]
         shape = self._shapes.of(table.schema)
-        sent = self._taken_over(table, shape, request.sent, row)
+        sent = self._taken_over(table, shape, request, row)
         changed = dict(row)
         if whole:
             changed |= self._left_out(table, shape, request, sent)
@@ -147,12 +147,9 @@ class Writer:
         return key, changed
 
     def _left_out(self, table: Table, shape: Shape, request: Request, sent: Row) -> Row:
-        body = body_schema(request.plan.operation)
-        for step in request.plan.body_path:
-            body = self._shapes.of(body).properties.get(step, True)
         found: Row = {}
         maker = self._maker(f"{table.name}/replaced")
-        for name in self._shapes.of(body).properties:
+        for name in self._body(request).properties:
             if name in shape.properties and name not in sent and name != (table.parts and table.key.column):
                 if self._shapes.of(shape.properties[name]).read_only:
                     continue
@@ -212,9 +209,17 @@ class Writer:
 
     # -- what was sent ------------------------------------------------------------------------------------------------
 
-    def _taken_over(self, table: Table, shape: Shape, sent: Mapping[str, Any], row: Row) -> Row:
+    def _body(self, request: Request) -> Shape:
+        """The shape of the row that may be sent."""
+        body = body_schema(request.plan.operation)
+        for step in request.plan.body_path:
+            body = self._shapes.of(body).properties.get(step, True)
+        return self._shapes.of(body)
+
+    def _taken_over(self, table: Table, shape: Shape, request: Request, row: Row) -> Row:
         """What was sent, as columns. What a row does not show is kept in a hidden column."""
         found: Row = {}
+        sent, body = request.sent, self._body(request).properties
         by_words = {"".join(words_of(name)): name for name in shape.properties}
         for given, value in sent.items():
             name = given if given in shape.properties else by_words.get("".join(words_of(given)), given)
@@ -222,8 +227,8 @@ class Writer:
                 found[HIDDEN + given] = value
                 continue
             inner = self._shapes.of(shape.properties[name])
-            if inner.read_only:
-                continue
+            if inner.read_only and (given not in body or self._shapes.of(body[given]).read_only):
+                continue  # a key may be read only in the row, and be sent when it is made
             link = table.links.get(name)
             if link is not None and value is not None:
                 many = link.many and isinstance(value, list)
@@ -234,6 +239,8 @@ class Writer:
                         found[twin] = self._same(table.links[twin], link, found[name])
             elif _holds(inner, value):
                 found[name] = value
+            elif isinstance(value, str | int) and (own := _identifier(inner)):
+                found[name] = {own: value}
             else:
                 found[HIDDEN + given] = value
         return found
@@ -345,6 +352,12 @@ class Writer:
 
     def _maker(self, key: str) -> Maker:
         return Maker(self._shapes, Random(f"{self._name}/new/{key}"), self._store.now, rich=False)
+
+
+def _identifier(shape: Shape) -> str | None:
+    """What names the object that a property shows, where its identifier is sent: `{"parent": "7"}`."""
+    known = shape.properties if shape.kind == "object" else {}
+    return next((name for name in known if "".join(words_of(name)) in IDENTIFIERS), None)
 
 
 def _holds(shape: Shape, value: Any) -> bool:

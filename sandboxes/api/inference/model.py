@@ -21,6 +21,7 @@ Role = Literal[
     "check",
     "move",
     "event",
+    "refused",
     "answer",
 ]
 """What an operation does.
@@ -32,11 +33,15 @@ Role = Literal[
 | `add`, `remove`, `check` | an existing row is put into a collection, taken out of it, looked for in it |
 | `move` | an action that sets a field, such as `POST /orders/{id}/cancel` sets `status` |
 | `event` | what it changes cannot be known: it is recorded, and answered by its schema |
+| `refused` | it would change rows that can be read, and how cannot be known: it is refused with 422 or 400 |
 | `answer` | reads what no table holds: answered by its schema, always the same in one world |
 """
 
-STATEFUL: frozenset[str] = frozenset(get_args(Role)) - {"event", "answer"}
+STATEFUL: frozenset[str] = frozenset(get_args(Role)) - {"event", "refused", "answer"}
 """The roles that work on rows."""
+
+IDENTIFIERS = ("id", "uuid", "guid", "gid", "sid")
+"""What a property that identifies a row is usually called."""
 
 HIDDEN = "@"
 """Columns that begin so are not in any answer."""
@@ -176,7 +181,8 @@ class Plan:
     `context`: the row that must exist before anything else. `item`: the row that the operation is about.
     `relation`: how a list's rows hang on the context: `within`, the name of a link, a hidden column, or nothing.
     `pick`: `first` or `last` where the path names one row without a parameter. `moves`: columns an action sets.
-    `because`: why it is no more than an `event` or an `answer`.
+    `body_path`: the properties of what is sent that lead to the row, or where `many` to a list of rows, which may be
+    given by their keys. `because`: why it is no more than an `event` or an `answer`, or `refused`.
     """
 
     operation: Operation
@@ -191,6 +197,7 @@ class Plan:
     query: Query = Query()
     moves: Mapping[str, Any] = field(default_factory=dict)
     body_path: tuple[str, ...] = ()
+    many: bool = False
     because: str = ""
 
 

@@ -19,17 +19,31 @@ _PAGING = frozenset((
     "total", "count", "page", "pages", "per", "size", "limit", "offset", "next", "previous", "prev", "cursor", "has",
     "more", "first", "last", "links", "link", "meta", "paging", "pagination", "number", "elements", "token", "self",
     "url", "object", "ok", "success", "status", "code", "message", "kind", "etag", "marker", "order", "truncated",
-    "incomplete", "results", "empty", "sort", "pageable",
+    "incomplete", "results", "empty", "sort", "pageable", "errors", "error", "warnings", "warning", "max", "start",
+    "failed",
 ))  # fmt: skip
+_BESIDE = _PAGING | {"api", "metadata", "version", "query"}
+"""Words of what may stand beside rows that are named after the path, such as `apiVersion` and `metadata`."""
+_VERSION = re.compile(r"v(\d+)(?:[.\w]*)")
+_TOLD = frozenset(("errors", "warnings", "failed"))
+"""Lists of what there is to say of a call, not of rows."""
 
 
 def steps_of(path: str) -> tuple[str, ...]:
-    """The steps of a path without parameters' names, and without `.json`: `/users/{id}` is `("users", "{}")`."""
-    return tuple("{}" if re.fullmatch(r"\{[^{}]+\}", step) else step for step in _bare(path).strip("/").split("/"))
+    """The steps of a path without parameters' names, version and `.json`: `/v2/users/{id}` is `("users", "{}")`."""
+    return tuple("{}" if re.fullmatch(r"\{[^{}]+\}", step) else step for step in _split(path)[1])
 
 
-def _bare(path: str) -> str:
-    return re.sub(r"\.(json|xml)$", "", path)
+def _split(path: str) -> tuple[list[str], list[str]]:
+    """The version that a path begins with, if any, and the steps after it."""
+    steps = re.sub(r"\.(json|xml)$", "", path).strip("/").split("/")
+    start = 1 if len(steps) > 1 and _VERSION.fullmatch(steps[0]) else 0
+    return steps[:start], steps[start:]
+
+
+def version_of(path: str) -> int:
+    """The number of the version that a path begins with, 0 where it begins with none."""
+    return int(next((found[1] for step in _split(path)[0] if (found := _VERSION.fullmatch(step))), 0))
 
 
 def word_of(steps: tuple[str, ...]) -> str:
@@ -49,7 +63,8 @@ def is_plain(path: str) -> bool:
 
 def head_of(path: str, count: int) -> str:
     """The first `count` steps of a path, as written."""
-    return "/" + "/".join(_bare(path).strip("/").split("/")[:count])
+    version, steps = _split(path)
+    return "/" + "/".join([*version, *steps[:count]])
 
 
 def singular_of(name: str) -> str:
@@ -100,17 +115,19 @@ def answer_schema(operation: Operation, status: str) -> Any:
     return None if response is None else json_schema(response.content)
 
 
-def envelope_of(shapes: Shapes, schema: Any, word: str) -> Envelope | None:
+def envelope_of(shapes: Shapes, schema: Any, word: str, *, lists: bool = False) -> Envelope | None:
     """What an answer holds. `word`: the last literal step of the path. `None` where it is neither row nor rows.
 
-    Of an answer with a choice (`oneOf`) it is the branch that holds one row, the one with the most properties.
+    Of an answer with a choice (`oneOf`) it is the branch that holds one row, the one with the most properties. Where
+    all hold lists, or `lists` are asked for, it is the list with the fewest, since rows with more would hold under two.
     """
     shape = shapes.of(schema)
-    if not shape.properties and len(shape.choices) == 1 and shape.kind != "array":
+    if not shape.properties and len(shape.choices) == 1 and shape.says.get("items") is None:
         found = [_envelope(shapes, schema, branch, word, (), 0) for branch in shape.choices[0]]
-        rows = [one for one in found if one is not None and not one.is_list]
-        if rows:
-            return max(rows, key=lambda one: len(shapes.of(one.item).properties))
+        known = sorted((one for one in found if one is not None), key=lambda one: len(shapes.of(one.item).properties))
+        rows, many = ([one for one in known if one.is_list == is_list] for is_list in (False, True))
+        if known:
+            return many[0] if many and (lists or not rows) else rows[-1]
     return _envelope(shapes, schema, schema, word, (), 0)
 
 
@@ -125,11 +142,15 @@ def _envelope(shapes: Shapes, whole: Any, schema: Any, word: str, path: tuple[st
             name
             for name, inner in shape.properties.items()
             if shapes.of(inner).kind == "array" and is_object(shapes, shapes.of(inner).items)
+            if name not in _TOLD or same_words(name, word)
         ]
-        holder = _holder(lists, word) if _is_wrapper(shape.properties, lists, word) else None
+        objects = [name for name, inner in shape.properties.items() if is_object(shapes, inner)]
+        rows = [name for name in objects if _has_id(shapes, shape.properties[name])]
+        is_list = not rows or any(same_words(name, word) for name in lists)
+        is_list = is_list and _is_wrapper(shape.properties, lists, word)
+        holder = _holder(lists, word) if is_list else None
         if holder is not None:
             return Envelope(whole, (*path, holder), True, shapes.of(shape.properties[holder]).items)
-        objects = [name for name, inner in shape.properties.items() if is_object(shapes, inner)]
         inside = _holder(objects, singular_of(word)) if _is_wrapper(shape.properties, objects, word) else None
         if inside is None and depth == 0:
             # An answer may tell more beside the row: `{"server": {...}, "action": {...}}`.
@@ -166,7 +187,7 @@ def _is_wrapper(properties: Iterable[str], holders: list[str], word: str) -> boo
     named = any(same_words(name, word) or name.lower() in _HOLDERS for name in holders)
     if not holders or (len(holders) > 1 and not named):
         return False
-    return all(_PAGING & set(words_of(name)) for name in rest) and (named or bool(rest) or len(holders) == 1)
+    return all((_BESIDE if named else _PAGING) & set(words_of(name)) for name in rest)
 
 
 Steps = tuple[str, ...]
@@ -204,16 +225,21 @@ class Path:
 
 
 def paths_of(document: Document, shapes: Shapes) -> dict[Steps, Path]:
-    """The paths by their steps. Those with parameters inside a step are left out."""
+    """The paths by their steps. Those with parameters inside a step are left out.
+
+    What `/v9/projects` and `/v1/projects/{id}/env` are about is the same; the latest version describes it.
+    """
     found: dict[Steps, Path] = {}
-    for operation in document.operations:
+    for operation in sorted(document.operations, key=lambda one: -version_of(one.path)):
         if not is_plain(operation.path):
             continue
         steps = steps_of(operation.path)
         path = found.setdefault(steps, Path(steps, operation.path))
         path.operations.setdefault(operation.method, operation)
         schema = answer_schema(operation, success_of(operation))
-        path.envelopes.setdefault(operation.method, None if schema is None else envelope_of(shapes, schema, path.word))
+        lists = operation.method == "get" and steps[-1] != "{}"
+        found_there = None if schema is None else envelope_of(shapes, schema, path.word, lists=lists)
+        path.envelopes.setdefault(operation.method, found_there)
         path.run = sum(1 for _ in itertools.takewhile(lambda step: step == "{}", reversed(steps)))
     return found
 

@@ -12,14 +12,25 @@ from ..realistic import words_of
 from ..shapes import Shape, Shapes
 from .links import LinkFinder, ordered
 from .model import HIDDEN, Backend, Envelope, Item, Part, Plan, Role, Table
-from .paths import answer_schema, body_schema, envelope_of, is_object, same_words, steps_of, success_of, word_of
+from .paths import (
+    answer_schema,
+    body_schema,
+    envelope_of,
+    is_object,
+    same_words,
+    singular_of,
+    steps_of,
+    success_of,
+    word_of,
+)
 from .queries import EVERYTHING, column_of, query_of
-from .tables import Listing, TableFinder
+from .tables import MAKES, Listing, TableFinder
 
 _NO_TABLE = "the document shows no collection that this belongs to"
 _UNKNOWN_ACTION = "no field of the resource goes by the action's name"
 _ROW_ROLES: dict[str, Role] = {"get": "read", "head": "read", "patch": "update", "delete": "delete"}
 _MEMBER_ROLES: dict[str, Role] = {"get": "read", "head": "check", "put": "add", "post": "add", "delete": "remove"}
+_SEARCHES = frozenset(("search", "find", "query", "filter", "list", "lookup", "retrieve", "get", "check", "validate"))
 _REPLACES = frozenset(["replace", "replaces", "overwrite", "overwrites"])
 _WHOLE = re.compile(r"\b(full|complete|entire)\s+(representation|definition|replacement|object|update)\b", re.I)
 
@@ -75,6 +86,9 @@ class _Planner:
             table = self._finder.tables[plan.table]
             row = self._shapes.of(self._finder.tables[table.members or table.name].schema)
             plan.body_path = self._body_path(operation, row, table.singular)
+            plan.envelope = self._around(plan.envelope, row)
+            if plan.role == "create" and not plan.body_path:
+                plan.body_path, plan.many = self._rows_path(operation, table)
             if plan.role == "list":
                 plan.query = query_of(operation.parameters, row)
                 for column, values in self._values(plan, row).items():
@@ -122,7 +136,8 @@ class _Planner:
                 role = "update"
             if role in {"update", "replace"} and not self._sends_row(operation, self._shapes.of(table.schema)):
                 role = None
-        if role is None or (method == "get" and self._lists_rows(operation)):
+        shows_others = self._lists_rows(operation) and not self._shows(operation, table)
+        if role is None or (method == "get" and shows_others):
             return self._elsewhere(operation, item, _UNKNOWN_ACTION, table)
         return Plan(operation, role, table.name, item.context, item)
 
@@ -135,11 +150,15 @@ class _Planner:
         row = self._shapes.of(table.schema)
         sent = body_schema(operation)
         sends_row = self._sends_row(operation, row) and (sent is None or is_object(self._shapes, sent))
-        sends_row = sends_row and not self._lists_rows(operation)
         gives_row = self._gives_row(operation, table) or answer_schema(operation, success_of(operation)) is None
-        if method == "post" and sends_row and gives_row and table.members is None:
+        makes_row = sends_row and gives_row and not self._lists_rows(operation)
+        if (*steps_of(operation.path), "{}") in self._finder.items:
+            # A row can be read below, so that is what is made of its properties, whatever the document answers.
+            makes_row = makes_row or self._makes_rows(operation, table)
+        if method == "post" and makes_row and table.members is None:
             return Plan(operation, "create", table.name, context, relation=listing.relation)
-        if method in {"put", "patch"} and sends_row and gives_row and self._names_key(operation, table):
+        sends_row = sends_row and gives_row and not self._lists_rows(operation)
+        if method in {"put", "patch"} and sends_row and self._names_key(operation, table):
             role: Role = "update" if method == "patch" else self._put(operation, table)
             return Plan(operation, role, table.name, context, relation=listing.relation)
         if method == "delete" and operation.body is None and context is not None:
@@ -188,27 +207,72 @@ class _Planner:
             word = steps_of(operation.path)[-1]
             row = self._shapes.of(above.schema)
             moves = {} if word == "{}" else moves_of(self._shapes, word, row, operation.method)
-            shares = self._shares(operation, row)
+            # What is sent to rows below, or with a deletion, is not of the row above, but for the field of that name.
+            is_below = steps_of(operation.path) in self._lists and not column_of(word, row)
+            shares = not is_below and operation.method != "delete" and self._shares(operation, row, ())
             if moves or shares:
                 return Plan(operation, "move", above.name, context.context, context, moves=moves)
+        if (several := self._in_bulk(operation)) is not None:
+            return several
         if above is not None:
             because = _UNKNOWN_ACTION if because == _NO_TABLE else because
-        return Plan(operation, "event", None, context, because=because)
+        return Plan(operation, "refused" if self._is_seen(operation) else "event", None, context, because=because)
+
+    def _in_bulk(self, operation: Operation) -> Plan | None:
+        """What makes rows of the collection above: `POST /users/createWithList` with a list of users."""
+        *above, word = steps_of(operation.path)
+        item = self._finder.items.get((*above, "{}"))
+        if item is None or operation.method != "post" or not MAKES & set(words_of(word)):
+            return None
+        table, listing = self._finder.tables[item.table], self._lists.get(tuple(above))
+        if table.members is not None or not self._rows_path(operation, table)[1]:
+            return None
+        relation = listing.relation if listing is not None else None
+        return Plan(operation, "create", table.name, item.context, relation=relation)
+
+    def _is_seen(self, operation: Operation) -> bool:
+        """Whether what an operation would change is read at its path or, of what a POST would make, below it."""
+        steps, paths = steps_of(operation.path), self._finder.paths
+        known = [*self._finder.items, *self._lists, *self._finder.singles]
+        places = [steps, (*steps, "{}")] if operation.method == "post" else [steps]
+        is_read = any("get" in paths[one].operations for one in places if one in paths and one in known)
+        return is_read and not self._is_search(operation)
 
     # -- what an operation sends and gives ----------------------------------------------------------------------------
 
     def _envelope(self, operation: Operation) -> Envelope | None:
         schema = answer_schema(operation, success_of(operation))
-        return None if schema is None else envelope_of(self._shapes, schema, word_of(steps_of(operation.path)))
+        steps = steps_of(operation.path)
+        lists = operation.method == "get" and steps[-1] != "{}"
+        return None if schema is None else envelope_of(self._shapes, schema, word_of(steps), lists=lists)
+
+    def _around(self, found: Envelope | None, row: Shape) -> Envelope | None:
+        """The envelope of a row in an answer, where more stands beside and the row is known by its definition."""
+        if (
+            found is None
+            or found.path
+            or found.is_list
+            or row.name is None
+            or self._shapes.of(found.item).name == row.name
+        ):
+            return found
+        inside = self._shapes.of(found.item).properties.items()
+        own = next(((name, inner) for name, inner in inside if self._shapes.of(inner).name == row.name), None)
+        links = [inner for _, inner in inside if self._shapes.of(inner).kind not in {"object", "array"}]
+        return found if own is None or links else Envelope(found.schema, (own[0],), False, own[1])
 
     def _lists_rows(self, operation: Operation) -> bool:
         found = self._envelope(operation)
         return found is not None and found.is_list
 
     def _gives_row(self, operation: Operation, table: Table) -> bool:
-        """Whether the answer is a row of `table`: the same definition, or half of its properties."""
+        """Whether the answer is a row of `table`."""
+        return not self._lists_rows(operation) and self._shows(operation, table)
+
+    def _shows(self, operation: Operation, table: Table) -> bool:
+        """Whether the answer has a row, or rows, of `table`: the same definition, or half of its properties."""
         found = self._envelope(operation)
-        if found is None or found.is_list:
+        if found is None:
             return False
         name = self._shapes.of(found.item).name
         if name is not None and name == self._shapes.of(table.schema).name:
@@ -223,6 +287,22 @@ class _Planner:
             return body_schema(operation) is not None
         return any(one.location == "query" and column_of(one.name, row) for one in operation.parameters)
 
+    def _is_search(self, operation: Operation) -> bool:
+        """Whether a POST goes by the name of a search."""
+        named = [word for word in words_of(operation.operation_id) if word != operation.method]
+        is_named = {*named[:1], *words_of(operation.summary)[:1]} & _SEARCHES or named[-1:] == ["query"]
+        return operation.method == "post" and bool(is_named)
+
+    def _makes_rows(self, operation: Operation, table: Table) -> bool:
+        """Whether a POST to a collection makes rows: it sends some of their properties, or rows, or gives a new one."""
+        if self._is_search(operation):
+            return False
+        if operation.body is None:
+            return self._gives_row(operation, table)
+        row = self._shapes.of(table.schema)
+        inside = self._body_path(operation, row, table.singular)
+        return self._shares(operation, row, inside) or self._rows_path(operation, table)[1]
+
     def _names_key(self, operation: Operation, table: Table) -> bool:
         """Whether what is sent to the collection itself names the row: `PUT /pets` with `{"id": 7, ...}`."""
         sent = body_schema(operation)
@@ -235,20 +315,49 @@ class _Planner:
         is_part = tuple(above) == steps_of(table.path) and word != "{}"
         return moves_of(self._shapes, word, self._shapes.of(table.schema), "get") if is_part else {}
 
-    def _shares(self, operation: Operation, row: Shape) -> bool:
+    def _shares(self, operation: Operation, row: Shape, inside: tuple[str, ...]) -> bool:
+        """Whether a property of what is sent is one of the row's."""
         sent = body_schema(operation)
-        return sent is not None and any(column_of(name, row) for name in self._shapes.of(sent).properties)
+        for step in inside:
+            sent = self._shapes.of(sent).properties[step]
+        return sent is not None and any(self._is_of(row, *one) for one in self._shapes.of(sent).properties.items())
+
+    def _is_of(self, row: Shape, name: str, schema: Any) -> bool:
+        """Whether a property of what is sent is one of the row's: `ips` is none where a row has one `ip`."""
+        column = column_of(name, row)
+        lists = (self._shapes.of(one).kind == "array" for one in (schema, row.properties.get(column or "", {})))
+        return column is not None and len(set(lists)) == 1
 
     def _body_path(self, operation: Operation, row: Shape, singular: str) -> tuple[str, ...]:
-        """The property of what is sent that holds the row, such as `order` in `{"order": {...}}`."""
+        """The property of what is sent that holds the row, such as `order` in `{"order": {...}}`: named after it or of
+        its definition, and what stands beside is none of the row's."""
         sent = body_schema(operation)
         properties = self._shapes.of(sent).properties if sent is not None else {}
-        if len(properties) == 1:
-            (name, inner), *_ = properties.items()
-            held = same_words(name, singular) or name in {"data", "attributes"}
-            if held and name not in row.properties and is_object(self._shapes, inner):
+        for name, inner in properties.items():
+            is_row = row.name is not None and self._shapes.of(inner).name == row.name
+            held = is_row or same_words(name, singular) or name in {"data", "attributes"}
+            alone = not any(column_of(other, row) for other in properties if other != name)
+            if held and alone and name not in row.properties and is_object(self._shapes, inner):
                 return (name,)
         return ()
+
+    def _rows_path(self, operation: Operation, table: Table) -> tuple[tuple[str, ...], bool]:
+        """The property of what is sent that holds several rows, or their keys, and whether there is one; none where a
+        list of rows is what is sent."""
+        sent, row = body_schema(operation), self._shapes.of(table.schema)
+        if sent is None or self._shares(operation, row, ()):
+            return (), False
+        whole = self._shapes.of(sent)
+        lists: list[tuple[tuple[str, ...], Any]] = [((name,), one) for name, one in whole.properties.items()]
+        for path, schema in [((), sent)] if whole.kind == "array" else lists:
+            shape = self._shapes.of(schema)
+            if shape.kind != "array":
+                continue
+            item = self._shapes.of(shape.items)
+            is_key = bool(path) and same_words(singular_of(path[0]), table.key.column) and item.kind == "string"
+            if is_key or any(column_of(name, row) for name in item.properties):
+                return path, True
+        return (), False
 
 
 def moves_of(shapes: Shapes, word: str, row: Shape, method: str) -> dict[str, Any]:

@@ -23,10 +23,11 @@ from mcp_bridge.openapi.document import Document, Operation
 
 from ..realistic import words_of
 from ..shapes import Shape, Shapes
-from .model import HIDDEN, Item, Part, Table
+from .model import HIDDEN, IDENTIFIERS, Item, Part, Table
 from .paths import (
     Path,
     Steps,
+    answer_schema,
     body_schema,
     head_of,
     is_object,
@@ -47,10 +48,11 @@ Kind = Literal["integer", "string"]
 _NUMBERED = ("number", "iid", "index", "no", "id", "code", "version")
 _NAMED = (
     "id", "uuid", "guid", "slug", "key", "name", "login", "username", "user_name", "code", "handle", "sku", "sha",
-    "path", "ref", "email", "tag_name", "title",
+    "path", "ref", "email", "tag_name", "label", "title",
 )  # fmt: skip
 _PERSON = ("id", "uuid", "login", "username", "user_name", "handle", "email", "name")
 _IDS = ("id", "uuid", "guid", "sha", "key", "code", "slug", "number", "name", "login", "username")
+_TAILS = frozenset((*IDENTIFIERS, "number", "slug", "key", "code", "name"))
 _METADATA = "metadata"
 _PEOPLE = frozenset(("user", "username", "login", "owner", "member", "author", "person", "collaborator"))
 
@@ -95,15 +97,19 @@ def _key_part(parameter: str, schema: Any, table: Table, shapes: Shapes, descrip
         column = HIDDEN + "_".join(words_of(parameter) or ["key"])
         return Part(parameter, column, wanted or "string", schema=schema), True
     kind = usable[found] if wanted is None or wanted == "string" else wanted
-    return Part(parameter, found, kind, schema=row.properties[found]), guessed
+    shown = row.properties[found]
+    is_bounded = kind == "integer" and "maximum" in shapes.of(schema).says
+    return Part(parameter, found, kind, schema={"allOf": [shown, schema]} if is_bounded else shown), guessed
 
 
 def _scope_part(parameter: str, schema: Any, row: Shape, shapes: Shapes) -> Part:
     """A part of the key before the last: a property of the parameter's name, whatever its type, or a hidden column."""
     kind = _kind(shapes.of(schema)) or "string"
-    for name in row.properties:
-        if words_of(name) == words_of(parameter):
-            return Part(parameter, name, kind, schema=row.properties[name])
+    words = words_of(parameter)
+    for candidate in (words, words[:-1] if words[-1:] == ["id"] else words):
+        for name in row.properties:
+            if words_of(name) == candidate:
+                return Part(parameter, name, kind, schema=row.properties[name])
     return Part(parameter, HIDDEN + "_".join(words_of(parameter)), kind, schema=schema)
 
 
@@ -112,13 +118,16 @@ def _named(parameter: str, singular: str, usable: dict[str, Kind], wanted: Kind 
     words, own = words_of(parameter), words_of(singular)
     shorter = [words[len(own) :]] if words[: len(own)] == own and len(words) > len(own) else []
     shorter += [["login"]] if "".join(words) == "username" else []
-    tail = [words[-1:]] if words[-1] in {"id", "number", "slug", "key", "code", "name", "uuid"} else []
+    tail = [words[-1:]] if words[-1] in _TAILS else []
+    tail += [words[:-1]] if words[-1] == "address" else []
     for candidate in [words, *shorter, [*own, *words], *tail, [*words, "name"]]:
         for name, kind in usable.items():
             if words_of(name) == candidate and wanted in (None, kind, "string"):
                 return name
     for name, kind in usable.items():
-        ends_alike = words_of(name)[-len(words) :] == words or (len(name) > 3 and parameter.lower().endswith(name))
+        ends_alike = words_of(name)[-len(words) :] == words
+        ends_alike = ends_alike or ("or" not in words and words[-len(words_of(name)) :] == words_of(name))
+        ends_alike = ends_alike or (len(name) > 3 and parameter.lower().endswith(name))
         if ends_alike and words != ["id"] and wanted in (None, kind, "string"):
             return name
     return None
@@ -161,6 +170,8 @@ def unique_properties(shapes: Shapes, schema: Any, operation: Operation) -> froz
         if shape.says.get("x-unique") is False or shape.kinds & {"object", "array", "boolean"} == shape.kinds:
             continue
         says = str(shape.says.get("description", ""))
+        if shape.enum is not None and shape.says.get("x-unique") is not True:
+            continue  # there are more rows than values
         by_itself = shape.says.get("x-unique") is True or bool(_SAYS_UNIQUE.search(says))
         by_conflict = "409" in operation.responses and "".join(words) in _IDENTIFYING
         if by_itself or by_conflict or " ".join(words) in taken:
@@ -184,6 +195,8 @@ def _named_as_taken(operation: Operation) -> frozenset[str]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 _SELECTORS = {"latest": "last", "newest": "last", "last": "last", "current": "first", "me": "first", "self": "first"}
+MAKES = frozenset(("create", "add", "insert", "import", "batch", "bulk"))
+"""Words of paths that make rows of the collection above, such as `/users/createWithList`."""
 _VERBS = frozenset(["search", "find", "query", "all", "list", "filter"])
 
 
@@ -230,8 +243,12 @@ class TableFinder:
     # -- what a path is -----------------------------------------------------------------------------------------------
 
     def _names_a_row(self, path: Path) -> bool:
-        if not path.run or path.listed:
+        if not path.run:
             return False
+        if path.listed:
+            # What can be changed or deleted there is a row; where a path goes on with a parameter, it is a part of one.
+            is_part = any(steps[: len(path.steps) + 1] == (*path.steps, "{}") for steps in self.paths)
+            return bool({"put", "patch", "delete"} & set(path.operations)) and not is_part
         shorter = [path.steps[: len(path.steps) - less] for less in range(1, path.run)]
         for steps in shorter:
             if steps in self.paths and self.paths[steps].row(["get"]):
@@ -251,7 +268,7 @@ class TableFinder:
             return False
         above = self.paths.get(path.collection)
         is_made_here = above is not None and "post" in above.operations
-        if get is not None and path.row(["get"]) is None:
+        if get is not None and path.row(["get"]) is None and answer_schema(get, success_of(get)) is None:
             return body_schema(get) is None
         if put is not None:
             return not is_made_here
@@ -280,6 +297,7 @@ class TableFinder:
             return False
         body = body_schema(post)
         sends_row = any(one.location == "query" for one in post.parameters)
+        sends_row = sends_row or (path.row(["post"]) is not None and path.row(["get"]) is None)
         if post.body is not None:
             sends_row = body is not None and is_object(self._shapes, body)
         return sends_row and ((*path.steps, "{}") in self._item_steps or path.row(["post"]) is not None)
@@ -287,17 +305,22 @@ class TableFinder:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def _entity(self, path: Path) -> Any:
-        """The schema of the row that a path names."""
-        found = path.row(["get", "patch", "put", "post"])
+        """The schema of the row that a path names: what is read there, or what is shown above if that has the key."""
         above = self.paths.get(path.collection)
-        if found is None and above is not None:
-            found = above.row(["post"]) or above.listed
-        if found is not None:
-            return found.item
+        places = [path.row(["get", "patch", "put", "post"]), *([above.row(["post"]), above.listed] if above else [])]
+        found = [one.item for one in (*places, path.listed) if one is not None]
+        if found:
+            named = (one for one in found if self._has_key(one, path)) if path.run else iter(found)
+            return next(named, found[0])
         for method in ("put", "patch", "post"):
             if method in path.operations and (sent := body_schema(path.operations[method])) is not None:
                 return sent
         return {}
+
+    def _has_key(self, schema: Any, path: Path) -> bool:
+        row, name = self._shapes.of(schema), names_of(path.written)[-1]
+        usable = {one: kind for one, inner in row.properties.items() if (kind := _usable(inner, self._shapes))}
+        return _named(name, singular_of(path.word), usable, None) is not None
 
     def _context(self, steps: Steps) -> Steps | None:
         """The longest path above that names a row."""
@@ -403,7 +426,7 @@ class TableFinder:
             return
         if found is None:
             return
-        known = self._table_of(found.item, path.steps)
+        known = self._table_of(found.item, path.steps) or self._everywhere(found.item, path, context)
         if known is None and path.listed is None:
             return  # what is made here could never be read: it is something done to the row above
         if known is None:
@@ -416,20 +439,32 @@ class TableFinder:
             self.lists[path.steps] = Listing(table.name, context, "within" if context else None)
             return
         home, table = known
+        is_new = path.listed is None and success_of(path.operations["post"]) == "201"
+        is_new = is_new or (path.listed is None and bool(MAKES & set(words_of(path.word))))
         if context is not None and context.table == table.name and path.listed is None:
             # Something is done to the row; only an answer of 201 says that there is another one now.
-            if success_of(path.operations["post"]) == "201":
+            if is_new:
                 self.lists[path.steps] = Listing(table.name, context, None)
             return
+        if path.listed is None and not is_new and path.steps[:-1] == steps_of(table.path):
+            return  # `/orders/calculate` answers with an order, and makes none
         at_home = path.word == word_of(home) or bool(_VERBS & set(words_of(path.word)[:1]))
         # `/pets/findByStatus` and `/pets/available` show some of the rows of `/pets`, unless others put them there.
-        if not at_home and path.listed is None and context is not None and success_of(path.operations["post"]) != "201":
+        if not at_home and path.listed is None and context is not None and not is_new:
             return
         at_home = at_home or (path.steps[:-1] == home[:-1] and (*path.steps, "{}") not in self._item_steps)
         if at_home or self._creates(path):
             self.lists[path.steps] = self._listing(table, context)
         else:
             self._collects(path.steps, path.written, table, context)
+
+    def _everywhere(self, schema: Any, path: Path, context: Item | None) -> tuple[Steps, Table] | None:
+        """The table whose rows are listed without the rows that they stand under: `/pods` of every namespace."""
+        name = self._shapes.of(schema).name
+        if name is None or context is not None or path.listed is None:
+            return None
+        nested = (one for one in self._homes.get(name, []) if self._context(one[0]) is not None)
+        return next((one for one in nested if word_of(one[0]) == path.word), None)
 
     def _item_below(self, steps: Steps) -> Item | None:
         return next(

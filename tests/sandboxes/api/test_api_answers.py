@@ -90,10 +90,10 @@ def operations_of(document: Document) -> int:
 def test_a_published_api_is_mostly_stateful(gitea: RandomCalls) -> None:
     report = gitea.twin.report()
     assert operations_of(gitea.document) == len(report.operations) == len(gitea.twin.tools) == 346
-    assert (report.stateful, len(report.events), len(report.answers)) == (285, 36, 25)
+    assert (report.stateful, len(report.events), len(report.refused), len(report.answers)) == (285, 25, 11, 25)
     assert len(report.round_trips) == 42
     assert not report.broken
-    assert all(one.because for one in [*report.events, *report.answers])
+    assert all(one.because for one in [*report.events, *report.refused, *report.answers])
 
 
 @pytest.mark.parametrize("part", range(4))

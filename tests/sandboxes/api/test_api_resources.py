@@ -77,10 +77,10 @@ def test_resources_that_hold_are_counted_and_nothing_is_warned_of(caplog: pytest
 
 
 def broken_tasks() -> ApiTwin:
-    """Tasks whose creation and deletion answer with something that is no task."""
+    """Tasks whose creation sends and gives what is no task, and notes whose change sends nothing."""
     job = record(["job"], job=TEXT)
     paths = crud("/tasks", "Task", ref("Task"), WHOLE, kind=NUMBER)
-    paths["/tasks"]["post"] = operation("createTask", sends=WHOLE, gives=job)
+    paths["/tasks"]["post"] = operation("createTask", sends=job, gives=job)
     notes = crud("/notes", "Note", ref("Note"), FIELDS, kind=NUMBER)
     notes["/notes/{id}"]["patch"] = operation("patchNote", names={"id": NUMBER}, status="204")
     return ApiTwin(api({**paths, **notes}, Task=TASK, Note=record(["id"], id=NUMBER, name=TEXT)))
@@ -101,12 +101,14 @@ def test_a_resource_that_does_not_hold_is_warned_of_and_in_the_report(caplog: py
 
 def test_a_resource_with_a_rule_is_the_users_own() -> None:
     twin = broken_tasks()
+    assert twin.call_now("createTask", {"job": "j1"}).is_error  # it would answer as if there were a task
 
     @twin.rule("createTask", "instead")
     def create(call: ApiCall) -> dict[str, str]:
-        return {"job": call.store.add("tasks", call.body)}
+        return {"job": call.store.add("tasks", {"id": 77, "name": call.body["job"]})}
 
     assert [one.create for one in twin.report().broken] == ["createNote"]
+    assert not twin.call_now("createTask", {"job": "j1"}).is_error
 
 
 # -- what rows are called ---------------------------------------------------------------------------------------------
@@ -320,3 +322,310 @@ def test_a_state_that_only_a_filter_names_has_the_filters_values() -> None:
     closed = ok(twin, "patchIssue", id=made["id"], state="closed")
     assert closed not in ok(twin, "listIssues")
     assert closed in ok(twin, "listIssues", state="closed")
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+META = record(count=NUMBER, next=TEXT)
+NODE = record(["id", "apiVersion"], id=TEXT, apiVersion=TEXT, name=TEXT)
+BARE = record(["id"], id=TEXT, name=TEXT)
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        record(["items"], apiVersion=TEXT, kind=TEXT, metadata=META, items=listed(ref("Node"))),
+        record(result=listed(ref("Node")), _metadata=META),
+        record(nodes=listed(ref("Node")), errors=listed(record(code=TEXT))),
+        record(startAt=NUMBER, maxResults=NUMBER, values=listed(ref("Node"))),
+        {"oneOf": [listed(ref("Node")), listed(ref("Bare"))]},  # a row without apiVersion is of the second kind alone
+    ],
+    ids=["versioned", "metadata", "errors", "paged", "choice"],
+)
+def test_a_list_is_a_list_whatever_stands_beside_its_rows(lists: Any) -> None:
+    paths = crud("/nodes", "Node", ref("Node"), record(["name"], name=TEXT))
+    paths["/nodes"]["get"] = operation("listNodes", gives=lists)
+    twin = holds(api(paths, Node=NODE, Bare=BARE))
+    made = ok(twin, "createNode", name="n1")
+    shown = ok(twin, "listNodes")
+    rows = shown if isinstance(shown, list) else next(one for one in shown.values() if isinstance(one, list))
+    assert made["id"] in [row["id"] for row in rows]
+
+
+def test_what_an_answer_says_of_the_call_is_no_row() -> None:
+    answer = record(order=ref("Order"), errors=listed(record(["code"], code=TEXT)))
+    paths = crud("/orders", "Order", answer, record(["note"], note=TEXT))
+    twin = holds(api(paths, Order=record(["id"], id=TEXT, note=TEXT)))
+    made = ok(twin, "createOrder", note="now")["order"]
+    assert ok(twin, "getOrder", id=made["id"]) == {"order": made}
+
+
+# -- creations --------------------------------------------------------------------------------------------------------
+
+RULE = record(["id", "ip"], id=NUMBER, ip=TEXT, note=TEXT)
+GIVEN = record(["ip"], ip=TEXT, note=TEXT)
+
+
+def rules(creates: dict[str, Any], *, shown: Any = RULE, **more: Any) -> ApiTwin:
+    """Rules whose creation is written in this way."""
+    paths = crud("/rules", "Rule", shown, GIVEN, parameter="rule_id", kind=NUMBER)
+    paths["/rules"]["post"] = operation("createRule", status="201", **creates)
+    return ApiTwin(api(paths, **more))
+
+
+@pytest.mark.parametrize("gives", [RULE, listed(RULE), record(job=TEXT), {"type": "object"}, {}, None], ids=str)
+def test_what_a_creation_answers_decides_nothing_where_its_rows_can_be_read(gives: Any) -> None:
+    twin = rules({"sends": GIVEN, "gives": gives})
+    before = ok(twin, "listRules")
+    answer = ok(twin, "createRule", ip="192.0.2.1", note="home")
+    (made,) = [one for one in ok(twin, "listRules") if one not in before]
+    assert (made["ip"], made["note"]) == ("192.0.2.1", "home")
+    assert ok(twin, "getRule", rule_id=made["id"]) == made
+    shows = {str(RULE): made, str(listed(RULE)): [made], "{'type': 'object'}": made, "{}": made}
+    assert str(gives) not in shows or answer == shows[str(gives)]
+
+
+def test_a_creation_may_make_several_rows_at_once() -> None:
+    several = record(["ips"], ips=listed(GIVEN))
+    twin = rules({"sends": several, "gives": record(result=listed(RULE))})
+    made = ok(twin, "createRule", ips=[{"ip": "192.0.2.1"}, {"ip": "192.0.2.2", "note": "work"}])["result"]
+    assert [one["ip"] for one in made] == ["192.0.2.1", "192.0.2.2"]
+    assert ok(twin, "getRule", rule_id=made[1]["id"]) == made[1]
+    assert all(one in ok(twin, "listRules") for one in made)
+    bare = rules({"sends": listed(GIVEN), "gives": listed(RULE)})
+    assert [one["ip"] for one in ok(bare, "createRule", body=[{"ip": "192.0.2.3"}])] == ["192.0.2.3"]
+
+
+@pytest.mark.parametrize("gives", [RULE, listed(RULE), None], ids=["row", "rows", "nothing"])
+def test_rows_may_be_made_by_a_path_below_their_collection(gives: Any) -> None:
+    paths = crud("/rules", "Rule", ref("Rule"), GIVEN, parameter="rule_id", kind=NUMBER)
+    paths["/rules/createWithList"] = {"post": operation("createRules", sends=listed(GIVEN), gives=gives)}
+    twin = ApiTwin(api(paths, Rule=RULE))
+    before = ok(twin, "listRules")
+    ok(twin, "createRules", body=[{"ip": "192.0.2.1"}, {"ip": "192.0.2.2"}])
+    assert [one["ip"] for one in ok(twin, "listRules") if one not in before] == ["192.0.2.1", "192.0.2.2"]
+
+
+def test_numbers_that_name_rows_keep_the_bounds_of_the_paths_parameter() -> None:
+    twin = holds(api(crud("/rules", "Rule", RULE, GIVEN, kind={**NUMBER, "minimum": 1, "maximum": 10})))
+    assert [one["id"] for one in ok(twin, "listRules")] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert ok(twin, "getRule", id=ok(twin, "createRule", ip="192.0.2.1")["id"])["ip"] == "192.0.2.1"
+
+
+def test_rows_may_be_made_of_their_keys_alone() -> None:
+    row = record(["recipient_email"], recipient_email=TEXT)
+    sends = record(["recipient_emails"], recipient_emails=listed(TEXT))
+    paths = crud("/blocked", "Blocked", row, sends, parameter="email")
+    paths["/blocked"]["post"] = operation("createBlocked", sends=sends, gives=sends)
+    twin = ApiTwin(api(paths))
+    given = ["ann@example.com", "bob@example.com"]
+    assert ok(twin, "createBlocked", recipient_emails=given) == {"recipient_emails": given}
+    assert ok(twin, "getBlocked", email=given[1]) == {"recipient_email": given[1]}
+
+
+def test_a_creation_may_send_nothing() -> None:
+    row = record(["batch_id"], batch_id=TEXT)
+    paths = crud("/batch", "Batch", row, row, parameter="batch_id")
+    del paths["/batch"]["get"]
+    paths["/batch"]["post"] = operation("createBatch", gives=row)
+    twin = holds(api(paths))
+    made = ok(twin, "createBatch")
+    assert ok(twin, "getBatch", batch_id=made["batch_id"]) == made
+
+
+def test_a_post_that_searches_makes_nothing() -> None:
+    twin = rules({"sends": GIVEN, "gives": listed(RULE), "summary": "Search for rules"})
+    before = ok(twin, "listRules")
+    ok(twin, "createRule", ip="192.0.2.1")
+    assert ok(twin, "listRules") == before
+
+
+def test_a_post_below_a_collection_makes_one_of_its_rows_where_its_name_says_so() -> None:
+    order = record(["id"], id=NUMBER, note=TEXT)
+    paths = crud("/orders", "Order", ref("Order"), record(["note"], note=TEXT), kind=NUMBER)
+    paths["/orders/calculate"] = {"post": operation("calculate", sends=record(note=TEXT), gives=ref("Order"))}
+    twin = ApiTwin(api(paths, Order=order))
+    before = ok(twin, "listOrders")
+    ok(twin, "calculate", note="now")
+    assert ok(twin, "listOrders") == before
+    paths["/orders/import"] = {"post": operation("importOrder", sends=record(note=TEXT), gives=ref("Order"))}
+    twin = ApiTwin(api(paths, Order=order))
+    assert ok(twin, "importOrder", note="now") in ok(twin, "listOrders")
+
+
+def test_what_is_made_below_a_row_changes_nothing_of_the_row() -> None:
+    disk = record(["id", "label"], id=NUMBER, label=TEXT, size=NUMBER)
+    backup = record(["id", "label"], id=NUMBER, label=TEXT, created=TEXT)
+    names = {"disk_id": NUMBER}
+    paths = crud("/disks", "Disk", disk, record(["label"], label=TEXT), parameter="disk_id", kind=NUMBER)
+    paths["/disks/{disk_id}/backups"] = {
+        "get": operation("listBackups", gives=listed(backup), names=names),
+        "post": operation("createBackup", sends=record(["label"], label=TEXT), gives={"type": "object"}, names=names),
+        "delete": operation("deleteBackups", sends=record(label=TEXT), gives={"type": "object"}, names=names),
+    }
+    paths["/disks/{disk_id}/backups/{backup_id}"] = {
+        "get": operation("getBackup", gives=backup, names={**names, "backup_id": NUMBER})
+    }
+    twin = ApiTwin(api(paths))
+    made = ok(twin, "createDisk", label="d1")
+    ok(twin, "createBackup", disk_id=made["id"], label="b1")
+    refused = twin.call_now("deleteBackups", {"disk_id": made["id"], "label": "x"})
+    assert refused.text.startswith('422 Unprocessable Entity: {"message":"This simulation cannot do it')
+    assert [one.operation for one in twin.report().refused] == ["deleteBackups"]
+    assert ok(twin, "getDisk", disk_id=made["id"]) == made
+    assert [one["label"] for one in ok(twin, "listBackups", disk_id=made["id"])] == ["b1"]
+
+
+@pytest.mark.parametrize("name", ["order", "purchase_order"])
+def test_the_row_may_be_sent_and_shown_beside_other_things(name: str) -> None:
+    order = record(id=TEXT, note=TEXT, location_id=TEXT)
+    sends = record(["key", name], key=TEXT, **{name: ref("Order")})
+    moves = listed(record(before=TEXT, after=TEXT))
+    answer = record(**{name: ref("Order"), "moves": moves, "errors": listed(record(code=TEXT))})
+    paths = crud("/orders", "Order", answer, sends, parameter="order_id")
+    paths["/orders"]["get"] = operation("listOrders", gives=record(orders=listed(ref("Order"))))
+    twin = holds(api(paths, Order=order))
+    made = ok(twin, "createOrder", key="k", **{name: {"note": "now", "location_id": "l1"}})[name]
+    assert (made["note"], made["location_id"]) == ("now", "l1")
+    assert ok(twin, "getOrder", order_id=made["id"])[name] == made
+    assert made in ok(twin, "listOrders")["orders"]
+
+
+def test_a_key_that_a_row_shows_as_read_only_may_be_sent_where_the_body_has_it() -> None:
+    row = record(["id"], id=TEXT, key={**TEXT, "readOnly": True}, name=TEXT)
+    paths = crud("/projects", "Project", row, record(["key"], key=TEXT, name=TEXT), parameter="projectIdOrKey")
+    twin = holds(api(paths))
+    made = ok(twin, "createProject", key="AB", name="Ann")
+    assert made["key"] == "AB"
+    assert ok(twin, "getProject", projectIdOrKey="AB") == made
+
+
+def test_an_identifier_that_is_sent_names_the_object_that_is_shown() -> None:
+    row = record(["id"], id=TEXT, name=TEXT, parent=record(gid=TEXT, kind=TEXT))
+    paths = crud("/notes", "Note", row, record(["name", "parent"], name=TEXT, parent=TEXT))
+    paths["/notes"]["get"] = operation("listNotes", gives=listed(row), query={"parent": TEXT})
+    twin = holds(api(paths))
+    made = ok(twin, "createNote", name="n1", parent="7")
+    assert made["parent"] == {"gid": "7"}
+    assert ok(twin, "listNotes", parent="7") == [made]
+
+
+def test_one_of_a_few_values_is_never_taken() -> None:
+    row = record(["id"], id=TEXT, scope={"type": "string", "enum": ["own", "global"]})
+    paths = crud("/policies", "Policy", row, record(["scope"], scope=row["properties"]["scope"]))
+    paths["/policies"]["post"]["responses"]["409"] = {"description": "A policy with this scope is there already."}
+    twin = ApiTwin(api(paths))
+    for _ in range(3):
+        ok(twin, "createPolicy", scope="global")
+
+
+# -- reads ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_read_may_answer_with_a_list_of_the_one_row() -> None:
+    key = record(["key_id"], key_id=TEXT, name=TEXT)
+    paths = crud("/keys", "Key", key, record(["name"], name=TEXT), parameter="key_id")
+    shown = record(result=listed({**key, "required": ["key_id", "name"]}))
+    paths["/keys/{key_id}"]["get"] = operation("getKey", gives=shown, names={"key_id": TEXT})
+    paths["/keys/{key_id}"]["patch"] = operation("patchKey", sends=record(name=TEXT), gives=key, names={"key_id": TEXT})
+    twin = holds(api(paths))
+    made = ok(twin, "createKey", name="k1")
+    assert ok(twin, "getKey", key_id=made["key_id"]) == {"result": [made]}
+
+
+def test_rows_under_a_row_are_listed_without_it_too() -> None:
+    pod = record(["id"], id=TEXT, name=TEXT)
+    names = {"space_id": TEXT}
+    paths = crud("/spaces", "Space", record(["id"], id=TEXT, name=TEXT), record(name=TEXT), parameter="space_id")
+    paths["/spaces/{space_id}/pods"] = {
+        "get": operation("listPods", gives=listed(ref("Pod")), names=names),
+        "post": operation("createPod", sends=record(["name"], name=TEXT), gives=ref("Pod"), names=names, status="201"),
+    }
+    paths["/spaces/{space_id}/pods/{id}"] = {"get": operation("getPod", gives=ref("Pod"), names={**names, "id": TEXT})}
+    paths["/pods"] = {"get": operation("listAllPods", gives=listed(ref("Pod")))}
+    twin = holds(api(paths, Pod=pod))
+    space = ok(twin, "listSpaces")[0]["id"]
+    assert ok(twin, "createPod", space_id=space, name="p1") in ok(twin, "listAllPods")
+
+
+@pytest.mark.parametrize(
+    ("parameter", "key"),
+    [("floating_ip", "ip"), ("ip_address", "ip"), ("status_gid", "gid"), ("bucket", "label"), ("idOrUrl", "id")],
+)
+def test_more_names_of_keys(parameter: str, key: str) -> None:
+    row = record([key], **{key: TEXT, "url": TEXT, "note": TEXT, "status": TEXT, "title": TEXT})
+    sends = record(["note"], **{"note": TEXT, "title": TEXT, **({"label": TEXT} if key == "label" else {})})
+    twin = holds(api(crud(f"/{parameter.partition('_')[0]}s", "One", row, sends, parameter=parameter)))
+    made = ok(twin, "createOne", note="new")
+    assert ok(twin, "getOne", **{parameter: made[key]}) == made
+
+
+def test_a_key_of_two_parts_is_found_by_what_the_row_shows() -> None:
+    bucket = record(["cluster", "label"], cluster=TEXT, label=TEXT)
+    both = {"clusterId": TEXT, "bucket": TEXT}
+    paths = {
+        "/buckets": {
+            "get": operation("listBuckets", gives=listed(ref("Bucket"))),
+            "post": operation("createBucket", sends=ref("Bucket"), gives=ref("Bucket")),
+        },
+        "/buckets/{clusterId}/{bucket}": {"get": operation("getBucket", gives=ref("Bucket"), names=both)},
+    }
+    twin = ApiTwin(api(paths, Bucket=bucket))
+    made = ok(twin, "createBucket", cluster="us-1", label="b1")
+    assert ok(twin, "getBucket", clusterId="us-1", bucket="b1") == made
+
+
+def test_a_key_that_only_the_creation_shows_is_the_key() -> None:
+    part = record(["name"], name=TEXT)
+    whole = {"allOf": [ref("Part"), record(["id"], id=NUMBER)]}
+    paths = crud("/parts", "Part", ref("Part"), ref("Part"), parameter="part_id", kind=NUMBER)
+    paths["/parts"]["post"] = operation("createPart", sends=ref("Part"), gives=ref("WholePart"))
+    twin = ApiTwin(api(paths, Part=part, WholePart=whole))
+    made = ok(twin, "createPart", name="p1")
+    assert ok(twin, "getPart", part_id=made["id"]) == {"name": "p1"}
+
+
+def test_a_key_never_has_a_slash() -> None:
+    row = record(["id"], id={**TEXT, "examples": ["linode/debian11"]}, note=TEXT)
+    twin = holds(api(crud("/images", "Image", row, record(["note"], note=TEXT))))
+    assert ok(twin, "getImage", id=ok(twin, "createImage", note="new")["id"])
+
+
+def test_versions_in_paths_are_of_one_resource() -> None:
+    row, sends = record(["id"], id=TEXT, name=TEXT), record(["name"], name=TEXT)
+    old, new = (crud(f"/v{number}/projects", "Project", row, sends) for number in (2, 10))
+    paths = {
+        "/v2/projects": {"get": old["/v2/projects"]["get"]},
+        "/v10/projects": {"post": new["/v10/projects"]["post"]},
+        "/v2/projects/{id}": {"delete": old["/v2/projects/{id}"]["delete"]},
+        "/v10/projects/{id}": {"get": new["/v10/projects/{id}"]["get"]},
+    }
+    twin = holds(api(paths))
+    made = ok(twin, "createProject", name="p1")
+    assert made in ok(twin, "listProjects")
+    ok(twin, "deleteProject", id=made["id"])
+    assert twin.call_now("getProject", {"id": made["id"]}).text.startswith("404")
+
+
+def test_a_row_is_shown_where_two_branches_of_a_choice_would_hold() -> None:
+    card, wallet = (record(None, **{name: TEXT}) for name in ("last_four", "wallet_id"))
+    row = record(["id"], id=NUMBER, label=TEXT, data={"oneOf": [card, wallet]})
+    public = record(["id"], id=NUMBER, label=TEXT)
+    paths = crud("/methods", "Method", row, record(["label"], label=TEXT, data={"type": "object"}), kind=NUMBER)
+    full = {**row, "required": ["id", "secret"], "properties": {**row["properties"], "secret": TEXT}}
+    paths["/methods/{id}"]["get"] = operation("getMethod", gives={"oneOf": [full, public]}, names={"id": NUMBER})
+    twin = ApiTwin(api(paths))
+    made = ok(twin, "createMethod", label="m1", data={"card_number": "1"})
+    assert made["label"] == "m1"
+    shown = ok(twin, "getMethod", id=made["id"])
+    assert (shown["id"], shown["label"]) == (made["id"], "m1")
+
+
+def test_a_default_of_a_filter_hides_no_row_with_a_value_that_it_does_not_know() -> None:
+    row = record(["id"], id=NUMBER, name=TEXT, redirect=TEXT)
+    paths = crud("/domains", "Domain", row, record(["name"], name=TEXT, redirect=TEXT), kind=NUMBER)
+    redirects = {"type": "string", "enum": ["true", "false"], "default": "true"}
+    paths["/domains"]["get"] = operation("listDomains", gives=listed(row), query={"redirects": redirects})
+    twin = holds(api(paths))
+    made = ok(twin, "createDomain", name="d1", redirect="example.com")
+    assert made in ok(twin, "listDomains")

@@ -82,7 +82,7 @@ class Fitter:
                 continue
             made = self._fit(inner, given, key, links, depth + 1)
             is_one = isinstance(schema, dict) and "oneOf" in schema and key not in shape.required
-            if is_one and not self._shapes.valid(schema, made):
+            if is_one and made is not NOTHING and not self._shapes.validity.holds(schema, made):
                 continue  # more than one may hold, whatever is made
             if made is not NOTHING:
                 fitted[key] = made
@@ -220,7 +220,7 @@ class Renderer:
         for name in value if isinstance(value, dict) else ():
             # A full row is valid under two branches of `oneOf`; without what only one requires it is under the other.
             without = {other: inner for other, inner in value.items() if other != name}
-            if self._shapes.valid(schema, without):
+            if self._shapes.validity.holds(schema, without):
                 return without
         for number in range(20):
             made = self._maker(f"{key}#{number}", rich=number % 2 == 0).make(schema)

@@ -16,6 +16,7 @@ import logging
 import math
 import re
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -98,7 +99,9 @@ def compiled_pattern(pattern: str) -> Any:
     if parts_of(pattern) > _MOST_PARTS:
         return None
     try:
-        re.compile(pattern)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # `[[`, which a later Python may read otherwise
+            re.compile(pattern)
         return regex.compile(_BRACE.sub(lambda found: found[1] or r"\{", pattern))
     except (re.error, regex.error, OverflowError, RecursionError):
         return None

@@ -34,6 +34,14 @@ def server(schema: Any) -> Server[Any]:
     return Server("odd", on_list_tools=list_tools, on_call_tool=call_tool)
 
 
+async def test_a_pattern_that_python_warns_of_is_read_without_a_word() -> None:
+    async with mcp_bridge.connect(server({"type": "string", "pattern": "^[[a-z]+$"})) as toolset:
+        assert not (await toolset.call("take", {"a": "a[b"})).is_error
+        refused = await toolset.call("take", {"a": "A"})
+    assert refused.is_error
+    assert "pattern" in refused.text
+
+
 CLOSED = {"type": "object", "properties": {"x": {}}, "additionalProperties": False}
 
 

@@ -227,7 +227,12 @@ class Transport:
                 await self.take_kept_login()
             else:
                 self._login = ClientLogin(spec.access.login, spec.url, spec.learn)
-        where = httpx2.URL(spec.url)
+        where, address, basic = httpx2.URL(spec.url), spec.url, None
+        if where.userinfo:
+            # Taken out: httpx2 writes addresses into its log, and our connections take no login beside a header.
+            basic = httpx2.BasicAuth(where.username, where.password)
+            where = where.copy_with(username=None, password=None)
+            address = str(where)
 
         async def note_status(response: httpx2.Response) -> None:
             # One status says little of a session that goes on: later ones come with their call.
@@ -245,7 +250,7 @@ class Transport:
             "timeout": timeout,
             "verify": self._ssl,
             "event_hooks": {"response": [note_status]},
-            "auth": self._login,
+            "auth": self._login or basic,
             "proxy": spec.access.proxy or None,
             "trust_env": spec.access.proxy is None,
         }
@@ -254,7 +259,7 @@ class Transport:
             notes.session_id = "of the stream"
             async with httpx2.AsyncClient(**settings) as http:
                 streams = SseStreams(
-                    spec.url,
+                    address,
                     http,
                     label=spec.label,
                     max_answer_bytes=most,
@@ -272,7 +277,7 @@ class Transport:
             )
             http = await stack.enter_async_context(contained)
             # The size of events is bounded by `ContainedClient`, whose fault costs one call and not the session.
-            streamable = streamable_http_client(spec.url, http_client=http, max_sse_event_size=None)
+            streamable = streamable_http_client(address, http_client=http, max_sse_event_size=None)
             if transport is not None:
                 from .direct_calls import DirectCalls
 

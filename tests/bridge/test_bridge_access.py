@@ -1,5 +1,6 @@
 """Servers behind a login, with certificates of their own, and behind a proxy: real ones, in threads."""
 
+import base64
 import datetime
 import ipaddress
 import json
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from listening_servers import serving
+from mcp.server.mcpserver import MCPServer
 from servers.guarded import CLIENT, SECRET, app
 
 from mcp_bridge import SourceError, connect
@@ -283,6 +285,31 @@ async def test_a_proxy_is_used_where_it_is_named_or_in_the_environment(
     assert all(head.startswith(f"CONNECT {where} ") for head in proxy.heads)
     assert bool(proxy.heads) == (way != "none")
     assert all("proxy-authorization: basic" in head.lower() for head in proxy.heads)
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_login_in_a_url_is_sent_and_stands_in_no_log(transport: str, caplog: pytest.LogCaptureFixture) -> None:
+    server, seen = MCPServer("desk"), set()
+
+    @server.tool()
+    def echo(text: str) -> str:
+        return text
+
+    app = server.sse_app() if transport == "sse" else server.streamable_http_app()
+
+    async def noting(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            seen.add(dict(scope["headers"]).get(b"authorization"))
+        await app(scope, receive, send)
+
+    with serving(noting) as port, caplog.at_level(logging.DEBUG):
+        path = "sse" if transport == "sse" else "mcp"
+        url = f"http://ann:secret%40word@127.0.0.1:{port}/{path}"
+        entry = {"url": url, **({"type": "sse"} if transport == "sse" else {})}
+        async with connect({"mcpServers": {"desk": entry}}) as toolset:
+            assert (await toolset.call("echo", {"text": "hello"})).text == "hello"
+    assert seen == {b"Basic " + base64.b64encode(b"ann:secret@word")}
+    assert not any(secret in caplog.text for secret in ("secret%40word", "secret@word"))
 
 
 async def test_an_api_is_read_and_called_with_its_own_authority_and_through_its_proxy(

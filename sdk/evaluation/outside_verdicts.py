@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from ..errors import ConfigError
 from ..records import Rollout, Task, Verdict
+from ..tasks.files import read_json_lines
 from .conditions import is_success
 from .faults import Fault
 
@@ -39,23 +40,16 @@ def read_verdicts(files: Mapping[str, str | Path] | None, policies: Iterable[str
 
 
 def _read(path: Path) -> list[OutsideVerdict]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"verdicts: {path} cannot be read: {error}; give a JSON Lines file in UTF-8") from None
     verdicts: dict[str, OutsideVerdict] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    for value, where in read_json_lines(path):
         try:
-            verdict = OutsideVerdict.model_validate_json(line)
+            verdict = OutsideVerdict.model_validate(value)
         except ValidationError as error:
             raise ConfigError(
-                f"verdicts: {path}, line {number} is no verdict: {error}; write "
-                '{"task": "<id>", "score": 1} with one object a line'
+                f'verdicts: {where} is no verdict: {error}; write {{"task": "<id>", "score": 1}} with one object a line'
             ) from None
         if verdict.task in verdicts:
-            raise ConfigError(f"verdicts: {path}, line {number} judges task {verdict.task!r} again; keep one of them")
+            raise ConfigError(f"verdicts: {where} judges task {verdict.task!r} again; keep one of them")
         verdicts[verdict.task] = verdict
     return list(verdicts.values())
 

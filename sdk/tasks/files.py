@@ -22,7 +22,7 @@ def read_file(path: Path) -> Iterator[tuple[Any, str]]:
 
     Raises `ConfigError` for a file that is not there, cannot be read or is malformed.
     """
-    readers = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}
+    readers = {".jsonl": read_json_lines, ".json": _json, ".csv": _csv, ".parquet": _parquet}
     suffix = path.suffix.lower()
     if suffix not in readers:
         raise ConfigError(
@@ -66,7 +66,8 @@ def _parse(text: str, where: str) -> Any:
         raise ConfigError(f"{where}: cannot be read: {error}") from error
 
 
-def _jsonl(path: Path) -> Iterator[tuple[Any, str]]:
+def read_json_lines(path: Path) -> Iterator[tuple[Any, str]]:
+    """The values of a JSON Lines file, each with its place in words. Raises `ConfigError` that names the place."""
     # Not splitlines(): that also breaks at characters such as U+2028, which JSON allows inside strings.
     for number, line in enumerate(_text(path).split("\n"), start=1):
         if line.strip():

@@ -101,6 +101,12 @@ async def test_a_file_that_cannot_be_compared_with_is_refused(file: Path, text: 
         await measured(file)
 
 
+async def test_a_line_ends_where_json_lines_end(file: Path) -> None:
+    write(file, '{"task": "t0", "score": 1, "components": {"side\u2028effects": 0}}')
+    report = await measured(file)
+    assert report.conditions["large"].rollouts == 1
+
+
 async def test_verdicts_need_a_name_of_their_own_and_a_file_that_is_there(file: Path) -> None:
     with pytest.raises(ConfigError, match="'a' is the name of a policy"):
         await measured(file, model=None, models={"a": knowing()}, verdicts={"a": file})

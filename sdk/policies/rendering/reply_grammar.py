@@ -64,9 +64,9 @@ class ReplyGrammars:
         form = self._form()[0]
         separators = form.separators if form is not None else _SEPARATORS[0]
         rule = f"content: {_json_by(schema, separators)}"
-        self._tokenizer.compile(f"start: content\n{rule}")  # raises for the schema, whatever the tools have
+        alone = self._tokenizer.compile("\n".join([*_start("content", reasoning), rule]))
         if form is None or not tools:
-            return self._tokenizer.compile("\n".join([*_start("content", reasoning), rule]))
+            return alone  # with tools it was compiled for its errors: `_compile` takes those for the tools'
         return self._compile(form, [*_start("content | mark calls", reasoning), rule], tools, parallel=parallel)
 
     def calls(self, tools: Sequence[Tool], *, parallel: bool = True, reasoning: bool = False) -> Grammar:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from .errors import BridgeError
 
 EXTRAS: dict[str, tuple[str, ...]] = {
-    "serve": ("torch", "transformers", "renderers", "jinja2", "numpy", "psutil"),
+    "serve": ("torch", "transformers", "renderers", "jinja2", "numpy", "psutil", "prometheus_client"),
     "train": ("torch", "transformers", "renderers", "trl", "peft", "accelerate", "datasets"),
     "plots": ("matplotlib",),
     "twins": ("faker",),

@@ -43,6 +43,8 @@ class Tool(BaseModel):
     """Its name for people; like `meta`, for clients of `publish`, and no part of what the policy is shown."""
     meta: dict[str, Any] = Field(default_factory=dict)
     """What an MCP server says of it in `_meta`."""
+    icons: list[dict[str, Any]] = Field(default_factory=list)
+    """Its icons, as MCP has them; for people, too."""
 
     def as_openai(self) -> dict[str, Any]:
         """The tool in the form of OpenAI's `tools` parameter, which chat templates also read."""
@@ -69,6 +71,8 @@ class WorldKind(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     source: str
+    name: str = ""
+    """What options and setups call the source."""
     kind: Literal["copy", "control", "process", "session", "shared", "unknown"]
     """A copy of a sandbox, a world in a server with control tools, a process, a session, or the same for all."""
     is_fresh: bool | None = None
@@ -85,6 +89,8 @@ class WorldKind(BaseModel):
     """What the policy may call there, by the names that it is shown."""
     live_tools: tuple[str, ...] = ()
     """Those of them that reach something outside: their calls are real."""
+    may_share: bool = False
+    """Whether its options allow state that rollouts share (`allow_shared_state`)."""
 
 
 class LeftOut(BaseModel):

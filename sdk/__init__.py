@@ -10,15 +10,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .blocking import check_tasks, distill, evaluate, probe, rollout, solve, synthesize, train
+    from .agents.agent_endpoint import AgentEndpoint
+    from .blocking import certify, check_tasks, distill, evaluate, rollout, solve, synthesize, train
+    from .certification import certify_async
     from .distillation import DistilledData, distill_async
     from .errors import ConfigError, ModelError, RunFolderError, ToolbakeError, VerifierError
     from .evaluation.evaluation_run import evaluate_async, rollout_async
     from .evaluation.report import Report
-    from .probing.probes import ProbeReport, probe_async
-    from .records import Message, Rollout, Task, ToolCall, Verdict
+    from .probing.certificate import Certificate
+    from .records import Fact, Message, Rollout, Task, ToolCall, User, Verdict
     from .rollouts.limits import Limits
     from .serving import serve
+    from .synthesis.held_back import HeldBackTasks, hold_back
     from .synthesis.solution import solve_async
     from .synthesis.synthesis_run import SynthesizedTasks, synthesize_async
     from .synthesis.task_checks import CheckedTasks, check_tasks_async
@@ -26,13 +29,16 @@ if TYPE_CHECKING:
     from .trainer.pipeline import TrainResult, train_async
 
 __all__ = [
+    "AgentEndpoint",
+    "Certificate",
     "CheckedTasks",
     "ConfigError",
     "DistilledData",
+    "Fact",
+    "HeldBackTasks",
     "Limits",
     "Message",
     "ModelError",
-    "ProbeReport",
     "Report",
     "Rollout",
     "RunFolderError",
@@ -42,16 +48,18 @@ __all__ = [
     "ToolbakeError",
     "TrainConfig",
     "TrainResult",
+    "User",
     "Verdict",
     "VerifierError",
+    "certify",
+    "certify_async",
     "check_tasks",
     "check_tasks_async",
     "distill",
     "distill_async",
     "evaluate",
     "evaluate_async",
-    "probe",
-    "probe_async",
+    "hold_back",
     "rollout",
     "rollout_async",
     "serve",
@@ -64,19 +72,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("train", "evaluate", "rollout", "distill", "probe"), ".blocking"),
+    **dict.fromkeys(("train", "evaluate", "rollout", "certify", "distill"), ".blocking"),
     **dict.fromkeys(("solve", "synthesize", "check_tasks"), ".blocking"),
     **dict.fromkeys(("ConfigError", "ModelError", "RunFolderError", "ToolbakeError", "VerifierError"), ".errors"),
-    **dict.fromkeys(("Message", "Rollout", "Task", "ToolCall", "Verdict"), ".records"),
+    **dict.fromkeys(("Fact", "Message", "Rollout", "Task", "ToolCall", "User", "Verdict"), ".records"),
     **dict.fromkeys(("TrainResult", "train_async"), ".trainer.pipeline"),
     **dict.fromkeys(("evaluate_async", "rollout_async"), ".evaluation.evaluation_run"),
     **dict.fromkeys(("DistilledData", "distill_async"), ".distillation"),
-    **dict.fromkeys(("ProbeReport", "probe_async"), ".probing.probes"),
+    "Certificate": ".probing.certificate",
+    "certify_async": ".certification",
+    "AgentEndpoint": ".agents.agent_endpoint",
     "Limits": ".rollouts.limits",
     "Report": ".evaluation.report",
     "TrainConfig": ".trainer.config",
     "serve": ".serving",
     **dict.fromkeys(("CheckedTasks", "check_tasks_async"), ".synthesis.task_checks"),
+    **dict.fromkeys(("HeldBackTasks", "hold_back"), ".synthesis.held_back"),
     "solve_async": ".synthesis.solution",
     **dict.fromkeys(("SynthesizedTasks", "synthesize_async"), ".synthesis.synthesis_run"),
 }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .records import Rollout
+from .records import CUT_OFF, Rollout
 from .verifiers.text_tokens import tokenize
 
 CANARY = "canary"
@@ -28,9 +28,14 @@ class StepFigures(BaseModel):
     reward: float | None
     reward_se: float
     diversity: float | None
-    """Distinct answers over rollouts that answered, within each group, then averaged: 1 where all differ."""
+    """Distinct answers over distinct expected ones, at most 1, with the commonest answer of each task: a policy that
+    learns to answer right keeps it, and one that answers every task alike does not. None below two expected answers."""
     length: float | None
     """Mean sampled tokens of a rollout."""
+    cut_off: float | None
+    """The share of rollouts that a token limit or the context ended."""
+    called: float | None
+    """The share of rollouts with a tool call."""
     components: dict[str, float]
     """Means of the verdicts' components, such as those of `watched`."""
 
@@ -50,7 +55,9 @@ def step_figures(step: int, rollouts: Sequence[Rollout]) -> StepFigures:
         reward=math.fsum(scores) / len(scores) if scores else None,
         reward_se=spread / math.sqrt(len(scores)) if scores else 0.0,
         diversity=_diversity(scored),
-        length=math.fsum(r.sampled_tokens for r in scored) / len(scored) if scored else None,
+        length=_share([r.sampled_tokens for r in scored]),
+        cut_off=_share([r.stop_reason in CUT_OFF for r in scored]),
+        called=_share([bool(r.calls) for r in scored]),
         components={name: math.fsum(values) / len(values) for name, values in sorted(parts.items())},
     )
 
@@ -64,13 +71,21 @@ def said(rollout: Rollout) -> tuple[str, ...]:
     return tuple(map(str, tokenize(rollout.answer)))
 
 
+def _share(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
 def _diversity(scored: Sequence[Rollout]) -> float | None:
-    groups = defaultdict(list)
+    answers: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+    golds = {}
     for rollout in scored:
-        if rollout.answer.strip():
-            groups[rollout.group].append(said(rollout))
-    shares = [len(set(answers)) / len(answers) for answers in groups.values() if len(answers) > 1]
-    return math.fsum(shares) / len(shares) if shares else None
+        gold = rollout.task.expected.get("answer")
+        if rollout.answer.strip() and gold is not None:
+            answers[rollout.task.id][said(rollout)] += 1
+            golds[rollout.task.id] = json.dumps(gold, sort_keys=True)
+    expected = len(set(golds.values()))
+    commonest = {counted.most_common(1)[0][0] for counted in answers.values()}
+    return min(1.0, len(commonest) / expected) if expected > 1 else None
 
 
 _IDS = 5
@@ -91,6 +106,13 @@ class AlarmSettings(BaseModel):
     """Distinct answers below this share of what they were are an alarm."""
     length_factor: float = Field(default=2.0, gt=1)
     """Sampled tokens by this factor more, or fewer, are an alarm."""
+    jump: float = Field(default=0.5, gt=0)
+    """The reward of two steps that lie above each step of a window before them by this much is an alarm."""
+    cut_off: float = Field(default=1 / 3, gt=0, lt=1)
+    """A larger share of a step's rollouts that a token limit or the context ended is an alarm."""
+    called_left: float = Field(default=0.1, gt=0, lt=1)
+    """Where at least half of the rollouts called a tool at the beginning, this share or less of it at the end is an
+    alarm."""
     repeated_tasks: int = Field(default=4, ge=2)
     """Tasks of one step, with different expected answers, that one answer may not be paid for."""
     success_threshold: float = 1.0
@@ -174,6 +196,43 @@ def reward_alone(
     return [Alarm(kind=kind, step=step, message=message) for kind, message in found]
 
 
+def sudden_jump(history: Sequence[StepFigures], settings: AlarmSettings) -> list[Alarm]:
+    """The reward jumped from one step to the next and stayed there for another: learning is slower than finding a hole
+    of the verifier. Nothing before there are two steps before the jump."""
+    steps = [(one.step, one.reward) for one in history if one.reward is not None]
+    before, after = [reward for _, reward in steps[:-2]][-settings.window :], steps[-2:]
+    if len(before) < 2 or (low := min(reward for _, reward in after)) - (high := max(before)) < settings.jump:
+        return []
+    message = f"the reward jumped at step {after[0][0]} to {low:.2f}, from {high:.2f} at most before"
+    return [Alarm(kind="jump", step=after[-1][0], message=message)]
+
+
+def cut_off(step: int, rollouts: Sequence[Rollout], settings: AlarmSettings) -> list[Alarm]:
+    """A token limit or the context ended many rollouts of a step: they could not earn what they were sampled for."""
+    share = step_figures(step, rollouts).cut_off
+    if share is None or share <= settings.cut_off:
+        return []
+    ids = [r.id for r in rollouts if r.stop_reason in CUT_OFF][:_IDS]
+    message = (
+        f"a token limit or the context ended {share:.0%} of the rollouts; raise limits.max_turn_tokens or "
+        "limits.max_tokens, or show less of the tools (tool_prompt)"
+    )
+    return [Alarm(kind="cut_off", step=step, message=message, rollouts=ids)]
+
+
+def calls_given_up(history: Sequence[StepFigures], settings: AlarmSettings) -> list[Alarm]:
+    """The policy called tools in the first `window` steps, and hardly does in the last."""
+    steps = [one for one in history if one.called is not None]
+    if len(steps) < 2 * settings.window:
+        return []
+    windows = steps[: settings.window], steps[-settings.window :]
+    first, last = (_mean(window, lambda one: one.called) for window in windows)
+    if first < 0.5 or last > settings.called_left * first:
+        return []
+    message = f"{first:.0%} of the rollouts called a tool at the beginning, {last:.0%} do now"
+    return [Alarm(kind="calls_given_up", step=steps[-1].step, message=message)]
+
+
 _Figure = Callable[[StepFigures], float | None]
 
 
@@ -237,6 +296,9 @@ class Watch:
         found = [
             *canaries_earned(step, rollouts, self._settings),
             *repeated_answers(step, rollouts, self._settings),
+            *cut_off(step, rollouts, self._settings),
+            *sudden_jump(self._history, self._settings),
+            *calls_given_up(self._history, self._settings),
             *reward_alone(self._history, self._settings, follow=self._follow, heldout=heldout),
             *self._missing_components(step),
         ]

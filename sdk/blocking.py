@@ -9,10 +9,10 @@ from typing import ParamSpec, TypeVar
 
 import anyio
 
+from .certification import certify_async
 from .distillation import distill_async
 from .errors import ConfigError
 from .evaluation.evaluation_run import evaluate_async, rollout_async
-from .probing.probes import probe_async
 from .synthesis.solution import solve_async, solve_file_async
 from .synthesis.synthesis_run import synthesize_async
 from .synthesis.task_checks import check_tasks_async
@@ -52,7 +52,7 @@ train = _blocking(train_async)
 evaluate = _blocking(evaluate_async)
 rollout = _blocking(rollout_async)
 distill = _blocking(distill_async)
-probe = _blocking(probe_async)
+certify = _blocking(certify_async)
 solve = _blocking(solve_async)
 solve_file = _blocking(solve_file_async)
 synthesize = _blocking(synthesize_async)

@@ -31,6 +31,7 @@ from .tasks import load_tasks
 from .traces.atomic_files import make_folder, require_space, write_bytes
 from .traces.identity import tools_identity
 from .traces.run_folder import RunFolder
+from .users.played_users import open_users
 from .verifiers import VerifierLike, check_verifier
 
 if TYPE_CHECKING:
@@ -100,13 +101,18 @@ def content_key(rollout: Rollout) -> str:
 def example(rollout: Rollout, tools: Sequence[Tool], *, licence: str, run: str) -> dict[str, Any]:
     """One line of the data set: TRL's conversational format, with where it comes from.
 
-    `tools` is JSON text, as TRL reads it: a table of schemas of different shapes would get every field of each.
+    `tools` is JSON text, as TRL reads it: a table of schemas of different shapes would get every field of each. So is
+    `task`, by which the example can be trained on here, too: see `sdk.tasks.load_tasks`.
     """
     versions = [version for row in rollout.rows for version in row.versions if version >= 0]
+    learnt = list(rollout.messages)
+    while learnt and learnt[-1].role == "user":  # a user's last words, which nobody answered
+        learnt.pop()
     return {
-        "messages": [_plain(message.as_openai()) for message in rollout.messages],
+        "messages": [_plain(message.as_openai()) for message in learnt],
         "tools": json.dumps([tool.as_openai() for tool in tools], ensure_ascii=False),
         "license": licence,
+        "task": rollout.task.model_copy(update={"demonstration": []}).model_dump_json(),
         "origin": {
             "run": run,
             "rollout": rollout.id,
@@ -216,11 +222,15 @@ async def distill_async(
             check_model_source(model)
             warn_of(source.live_destructive)
             name = model_label(model) or "the embedded model"
-            async with open_agent(model, rows=concurrency) as agent:
+            tasks = load_tasks(prompts)
+            async with (
+                open_agent(model, rows=concurrency) as agent,
+                open_users(tasks, source.tools, rows=concurrency) as users,
+            ):
                 engine = RolloutEngine(
-                    agent=agent, source=source, verifier=verifier, limits=bounds, concurrency=concurrency
+                    agent=agent, source=source, verifier=verifier, limits=bounds, concurrency=concurrency, users=users
                 )
-                jobs = _jobs(load_tasks(prompts), samples, seed)
+                jobs = _jobs(tasks, samples, seed)
                 sampling = Sampling(temperature=temperature, max_tokens=bounds.max_turn_tokens)
                 with (progress or Silent()).track("distilling", len(jobs)) as step:
                     rollouts = await engine.run(jobs, sampling=sampling, on_rollout=lambda _: step.advance())

@@ -30,6 +30,22 @@ class PolicyFailure(ToolbakeError):
     """The engine or endpoint behind a policy failed. The rollout stays unscored."""
 
 
+class AgentFailure(ToolbakeError):
+    """An agent of the user's that crashed, never asked its model, or asked without end. The rollout stays unscored."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class UserFailure(ToolbakeError):
+    """Who plays a task's user failed, or did not keep to its part. The rollout stays unscored."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class VerifierError(ToolbakeError):
     """A verifier raised or returned something that is not a score. The rollout stays unscored."""
 

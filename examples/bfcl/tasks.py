@@ -24,20 +24,19 @@ _SEED_OF_THE_HALVES = 42
 
 
 def tasks(categories: Sequence[str] = ("base",)) -> list[sdk.Task]:
-    """All tasks of some categories, with a demonstration that plays the gold calls."""
-    return [_task(entry) for category in categories for entry in entries(category)]
-
-
-def halves(categories: Sequence[str] = ("base",)) -> tuple[list[sdk.Task], list[sdk.Task]]:
-    """For training and held out: the 200 numbers split in half by chance with seed 42."""
+    """All tasks of some categories, with a demonstration that plays the gold calls. The tag `split` halves the 200
+    numbers by chance with seed 42: `train` and `heldout`."""
     numbers = sorted({_number(entry) for entry in entries("base")}, key=int)
     random.Random(_SEED_OF_THE_HALVES).shuffle(numbers)
-    chosen = set(numbers[: len(numbers) // 2])
-    made = tasks(categories)
-    return [t for t in made if t.family in chosen], [t for t in made if t.family not in chosen]
+    train = set(numbers[: len(numbers) // 2])
+    return [
+        _task(entry, "train" if _number(entry) in train else "heldout")
+        for category in categories
+        for entry in entries(category)
+    ]
 
 
-def _task(entry: Entry) -> sdk.Task:
+def _task(entry: Entry, split: str) -> sdk.Task:
     says = [_says(entry, turn) for turn in range(len(entry.questions))]
     return sdk.Task(
         id=entry.id,
@@ -46,7 +45,7 @@ def _task(entry: Entry) -> sdk.Task:
         setup={"scenario": entry.id},
         expected={"turns": [list(turn) for turn in entry.gold]},
         demonstration=list(_demonstration(entry)),
-        tags={"category": entry.category, "turns": str(len(says))},
+        tags={"category": entry.category, "turns": str(len(says)), "split": split},
         family=_number(entry),
     )
 

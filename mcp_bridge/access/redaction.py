@@ -49,6 +49,9 @@ _WITH_BACKSLASH = frozenset('"\\/')
 _USERINFO = re.compile(r"(?<=://)(?P<value>[^/\s?#\"']+|[^/\s?#\"':@]+:(?!\d+[/?#])[^\s\"'@]+)(?=@)")
 
 
+_LONG_WORD = re.compile(rf"[A-Za-z0-9_+=~-]{{{_SAFE_ANYWHERE},}}")
+
+
 def is_secret_name(name: str) -> bool:
     """Whether a value under this name is a secret: `--api-key`, `HF_TOKEN`, `header`; not `max_tokens`."""
     words = re.sub(r"[^A-Za-z0-9]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).lower().strip()
@@ -72,6 +75,20 @@ def shown_text(text: str) -> str:
             parts += [text[end:start], HIDDEN]
             end = stop
     return "".join([*parts, text[end:]])
+
+
+def shown_value(value: Any) -> str:
+    """A value that does not belong where it was written, as `repr` shows it: without secrets, and without what looks
+    like a token, which somebody may have put into the wrong line."""
+    if isinstance(value, list):
+        text = repr(shown_arguments([str(one) for one in value]))
+    else:
+        text = repr(shown_text(str(value))) if isinstance(value, str) else shown_text(repr(value))
+    return _LONG_WORD.sub(lambda word: HIDDEN if _looks_random(word[0]) else word[0], text)
+
+
+def _looks_random(word: str) -> bool:
+    return sum(map(str.isdigit, word)) > 1 and any(map(str.isalpha, word))
 
 
 def argument_secrets(arguments: Sequence[str], *, names: bool = True) -> tuple[str, ...]:
@@ -271,7 +288,7 @@ class Hiding:
         """The tool without credentials in its description and schemas."""
         if not self._knows_any():
             return tool
-        said = ("description", "input_schema", "output_schema", "title", "meta")
+        said = ("description", "input_schema", "output_schema", "title", "meta", "icons")
         return tool.model_copy(update={field: self._hidden(getattr(tool, field)) for field in said})
 
     def _knows_any(self) -> bool:

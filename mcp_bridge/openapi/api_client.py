@@ -28,6 +28,8 @@ from .tools import OperationTool, ToolMaker
 logger = logging.getLogger(__name__)
 
 _MOST_CONNECTIONS = 256
+_KEEP_ALIVE_S = 4.0
+"""Below the five seconds after which common servers close an idle connection: a request on one of those is lost."""
 _CONNECT_TIMEOUT_S = 10.0
 _TIMEOUT_S = 30.0
 _MOST_REDIRECTS = 5
@@ -58,7 +60,11 @@ class Caller:
         self._secrets = {*spec.secrets, *credentials.secrets}
         warn_of_weak(credentials.secrets, spec.label)
         self._tokens: dict[tuple[str, tuple[str, ...]], Tokens] = {}
-        limits = httpx.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_CONNECTIONS)
+        limits = httpx.Limits(
+            max_connections=_MOST_CONNECTIONS,
+            max_keepalive_connections=_MOST_CONNECTIONS,
+            keepalive_expiry=_KEEP_ALIVE_S,
+        )
         tls, proxy = spec.access.tls, spec.access.proxy
         verify = True if tls is None else tls.context()
         to_api = environment_proxy(base_url) if proxy is None else proxy or None

@@ -86,6 +86,10 @@ class SchemaReader:
         _examples(schema, node)
         _exclusive(schema, place)
         _type(schema, place)
+        if "allOf" in schema and schema.get("additionalProperties") is False:
+            # By the letter, no property of a part may be there; every author who writes it here means all others.
+            del schema["additionalProperties"]
+            schema["unevaluatedProperties"] = False
         schema = satisfiable(schema, functools.partial(_warn_of_contradiction, place))
         return _nullable(schema) if node.get("nullable") is True else schema
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
+KEPT_OPEN_S = 120
+"""Seconds for which a connection without a request is kept: longer than clients keep one. httpx keeps it for 5 s, and
+so does uvicorn by default: a request that is sent just when the server closes is lost."""
+
 
 async def serve_stdio(server: Server[Any], listening: Callable[[], None] = lambda: None) -> None:
     """Serve one client over standard input and output until it hangs up."""
@@ -44,7 +48,8 @@ async def serve_app(
 
     listener = listen(host, port, key)
     guarded = app if key is None else with_key(app, key)
-    server = uvicorn.Server(uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=2))
+    config = uvicorn.Config(guarded, log_level="warning", timeout_keep_alive=KEPT_OPEN_S, timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
     with listener:
         listener.listen()
         listening()

@@ -16,16 +16,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
 
 from ..control_tools import CONTROL_ENV, DEFAULT_WORLD, FORK_WORLD, OPEN_WORLD, WORLD_META, WORLD_STATE
 from ..errors import BridgeError, SourceError
 from ..records import LeftOut, Tool, ToolResult
-from ..sessions.handlers import Handlers, Progress, progress_listener
+from ..sessions.handlers import Handlers, LogEntry, LogListener, Progress, log_listener, progress_listener
 from ..sources.connecting import FaultInjection, connect
 from ..toolsets.results import positive
 from ..toolsets.toolset import Toolset
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
     from .world_registry import Desk, HeldWorld
+
+log = logging.getLogger(__name__)
 
 MAX_WORLDS = 1000
 IDLE_S = 1800.0
@@ -84,11 +90,31 @@ def _own_version() -> str:
         return ""
 
 
-def _make(publication: _Publication, name: str, version: str, max_worlds: int, idle_s: float) -> Server[Any]:
-    import mcp_types as types
-    from mcp.server.lowlevel import Server
+class FoundWorld(Protocol):
+    """The world that a request meets."""
 
-    from .translation import control_tools_as_mcp, failure_as_mcp, progress_of, result_as_mcp, tool_as_mcp
+    @property
+    def tools(self) -> Sequence[Tool]: ...
+
+    async def answer(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """What a call of a tool returns. Raises `BridgeError` where something broke."""
+        ...
+
+
+def publish_found(find: Callable[[Any], FoundWorld], *, name: str = "toolbake") -> Server[Any]:
+    """An MCP server object of the SDK whose every request over HTTP meets the world that `find` gives for it, whatever
+    its session: by its key, say. `find` raises `BridgeError` for a request that has none."""
+
+    async def answer(context: Any, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        return await find(context.request).answer(tool, arguments)
+
+    def shown(context: Any) -> Sequence[Tool]:
+        return find(context.request).tools
+
+    return _server(name, _own_version(), shown, answer)
+
+
+def _make(publication: _Publication, name: str, version: str, max_worlds: int, idle_s: float) -> Server[Any]:
     from .world_registry import Desk
 
     @contextlib.asynccontextmanager
@@ -96,11 +122,40 @@ def _make(publication: _Publication, name: str, version: str, max_worlds: int, i
         async with Desk(publication.source, max_worlds=max_worlds, idle_s=idle_s).running() as desk:
             yield desk
 
+    def shown(_: Any) -> Sequence[Tool]:
+        return publication.source.tools
+
+    def control_tools() -> list[Any]:
+        from .translation import control_tools_as_mcp
+
+        return control_tools_as_mcp(can_fork=bool(getattr(publication.source, "can_fork", False)))
+
+    more = control_tools if publication.control else list
+    return _server(name, version, shown, publication.answer, more_tools=more, lifespan=lifespan)
+
+
+def _server(
+    name: str,
+    version: str,
+    shown: Callable[[Any], Sequence[Tool]],
+    answer: Callable[[Any, str, Mapping[str, Any]], Awaitable[ToolResult]],
+    *,
+    more_tools: Callable[[], list[Any]] = list,
+    **options: Any,
+) -> Server[Any]:
+    """`shown`: the tools for the context of a request; `answer`: what a call returns."""
+    import mcp_types as types
+    from mcp.server.lowlevel import Server
+
+    from .log_levels import keep_level, levels_of
+    from .translation import failure_as_mcp, log_as_mcp, progress_of, result_as_mcp, tool_as_mcp
+
     async def list_tools(context: Any, _: Any) -> types.ListToolsResult:
-        tools = [tool_as_mcp(tool, protocol=context.protocol_version) for tool in publication.source.tools]
-        if publication.control:
-            tools += control_tools_as_mcp(can_fork=bool(getattr(publication.source, "can_fork", False)))
-        return types.ListToolsResult(tools=tools)
+        try:
+            tools = [tool_as_mcp(tool, protocol=context.protocol_version) for tool in shown(context)]
+        except BridgeError as error:
+            raise failure_as_mcp(error) from error
+        return types.ListToolsResult(tools=tools + more_tools())
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         report = progress_of(context)
@@ -109,16 +164,32 @@ def _make(publication: _Publication, name: str, version: str, max_worlds: int, i
             assert report is not None
             await report(told.progress, told.total, told.message)
 
+        async def tell(told: LogEntry) -> None:
+            if told.level in levels_of(context, _kept(context)):
+                await context.session.send_notification(log_as_mcp(told), related_request_id=context.request_id)
+
         listening = progress_listener.set(pass_on if report is not None else None)
+        hearing = log_listener.set(LogListener(_caller(context), tell))
         try:
-            result = await publication.answer(context, params.name, params.arguments or {})
+            result = await answer(context, params.name, params.arguments or {})
         except BridgeError as error:
             raise failure_as_mcp(error) from error
+        except anyio.get_cancelled_exc_class():
+            log.warning("a call of %s was cancelled: its client gave it up or left, or the server ends", params.name)
+            raise
         finally:
             progress_listener.reset(listening)
+            log_listener.reset(hearing)
+        if context.request is not None and await context.request.is_disconnected():
+            log.warning("a call of %s was carried out, but its client had left", params.name)
         return result_as_mcp(result, protocol=context.protocol_version)
 
-    return Server(name, version=version, lifespan=lifespan, on_list_tools=list_tools, on_call_tool=call_tool)
+    async def set_level(context: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        return keep_level(_kept(context), params)
+
+    server = Server(name, version=version, on_list_tools=list_tools, on_call_tool=call_tool, **options)
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
+    return server
 
 
 class _Publication:
@@ -153,7 +224,7 @@ class _Publication:
         if named is not None and self.control:
             return desk.find(named)
         if _has_session(context):
-            connection = getattr(context.session, "_connection", None)
+            connection = _connection_of(context)
             if connection is None:  # nothing tells of a session's end then
                 return await desk.of(_session_id(context), idles=context.request is not None)
             key: Hashable = connection.state.get(_KEY)
@@ -204,12 +275,32 @@ def _session_id(context: Any) -> str | None:
     return context.request.headers.get("mcp-session-id") if context.request is not None else None
 
 
+def _connection_of(context: Any) -> Any:
+    return getattr(context.session, "_connection", None)
+
+
+def _kept(context: Any) -> dict[str, Any]:
+    """What is kept with the connection of a client."""
+    connection = _connection_of(context)
+    kept: dict[str, Any] = {} if connection is None else connection.state
+    return kept
+
+
+def _caller(context: Any) -> Hashable:
+    """The same for requests of which it is known that they are of one client."""
+    return _WITHOUT_SESSION if context.request is None else _session_id(context) or object()
+
+
 def _is_default(world: str) -> bool:
     return world == DEFAULT_WORLD or world.endswith(f"/{DEFAULT_WORLD}")
 
 
 _WHOLE = 100_000_000
 """Characters of a result's text: what a model may read is for the client to say."""
+
+
+async def _heard_by_clients(_: LogEntry) -> None:
+    """Each client hears its calls' log by `log_listener`."""
 
 
 async def serve_tools(
@@ -229,7 +320,7 @@ async def serve_tools(
     ready: Callable[[Toolset | WorldSource, Sequence[LeftOut]], None] = lambda *_: None,
 ) -> None:
     """Serve tools over standard input and output, or with `port` over streamable HTTP at `http://HOST:PORT/mcp`, until
-    the client hangs up or it is cancelled.
+    the client hangs up or it is cancelled. Progress and log of a call go to the client that made it.
 
     `source`: whatever `connect` takes, or a connected toolset. `host`: an address that other machines reach needs a
     `key`, which clients send as `Authorization: Bearer KEY`. A session without requests for `idle_s` seconds ends, and
@@ -243,12 +334,15 @@ async def serve_tools(
     async with AsyncExitStack() as stack:
         served = source
         if not isinstance(source, Toolset):
+            asked = handlers or Handlers()
+            if asked.log is None:  # servers are asked for their log where somebody hears it: here the clients
+                asked = replace(asked, log=_heard_by_clients)
             connecting = connect(
                 source,
                 call_timeout_s=call_timeout_s,
                 connect_timeout_s=connect_timeout_s,
                 max_result_chars=_WHOLE,
-                handlers=handlers,
+                handlers=asked,
                 inject_faults=inject_faults,
             )
             served = await stack.enter_async_context(connecting)

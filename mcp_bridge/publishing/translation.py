@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from ..control_tools import CLOSE_WORLD, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_STATE
 from ..errors import BridgeError, SourceError
 from ..records import Tool, ToolAnnotations, ToolResult
+from ..sessions.handlers import LogEntry
 from ..sessions.listing import text_of
 
 _WORLD = {"type": "string", "minLength": 1}
@@ -60,6 +61,7 @@ def tool_as_mcp(tool: Tool, *, protocol: str | None = None, meta: dict[str, Any]
             idempotent_hint=says.idempotent,
             open_world_hint=says.open_world,
         ),
+        icons=[types.Icon.model_validate(icon) for icon in tool.icons] or None,
         _meta={**tool.meta, **(meta or {})} or None,
     )
 
@@ -80,6 +82,7 @@ def tool_from_mcp(tool: types.Tool, source: str = "") -> Tool:
         source=source,
         title=tool.title or hints.title or "",
         meta=tool.meta or {},
+        icons=[icon.model_dump(by_alias=True, mode="json", exclude_none=True) for icon in tool.icons or ()],
     )
 
 
@@ -129,6 +132,13 @@ def progress_of(context: Any) -> Callable[[float, float | None, str | None], Awa
         await context.session.report_progress(progress, total, message)
 
     return report
+
+
+def log_as_mcp(entry: LogEntry) -> types.LoggingMessageNotification:
+    """Without a logger's name, the server's."""
+    level = TypeAdapter[types.LoggingLevel](types.LoggingLevel).validate_python(entry.level)
+    params = types.LoggingMessageNotificationParams(level=level, data=entry.data, logger=entry.logger or entry.server)
+    return types.LoggingMessageNotification(params=params)
 
 
 def failure_as_mcp(failure: BridgeError) -> MCPError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 
 from ..access.redaction import redacted
 from ..errors import ToolFailure
-from .handlers import Elicitation, Handlers, LogEntry, Progress, Sampling, progress_listener
+from .handlers import Elicitation, Handlers, LogEntry, LogListener, Progress, Sampling, log_listener, progress_listener
 from .protocol_version import is_handshake
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -41,6 +43,7 @@ class Answers:
         self._failure: ToolFailure | None = None
         self._heard: deque[tuple[str, Any, Progress | LogEntry]] = deque()
         self._telling = anyio.Lock()
+        self._hearing: list[LogListener] = []
 
     def client_options(self) -> dict[str, Any]:
         """What the SDK's `Client` needs to tell the server of the handlers that there are."""
@@ -103,6 +106,19 @@ class Answers:
             await self.tell()
 
         return report
+
+    @contextlib.contextmanager
+    def heard_by_caller(self) -> Iterator[None]:
+        """While a call is under way, its `log_listener` hears the log."""
+        listener = log_listener.get()
+        if listener is None:
+            yield
+            return
+        self._hearing.append(listener)
+        try:
+            yield
+        finally:
+            self._hearing.remove(listener)
 
     async def tell(self) -> None:
         """Let the handlers hear all that came so far, in its order."""
@@ -183,10 +199,13 @@ class Answers:
     async def _log(self, entry: types.LoggingMessageNotificationParams) -> None:
         shown = redacted(str(entry.data), self._secrets)
         logger.debug("%s logs (%s): %s", self._label, entry.level, shown)
+        told = LogEntry(self._label, entry.level, entry.data, entry.logger)
         if self._handlers.log is not None:
-            told = LogEntry(self._label, entry.level, entry.data, entry.logger)
             self._heard.append(("log", self._handlers.log, told))
-            await self.tell()
+        if len({one.caller for one in self._hearing}) == 1:
+            cleaned = replace(told, data=_without(entry.data, self._secrets))
+            self._heard.append(("log", self._hearing[-1].hear, cleaned))
+        await self.tell()
 
     async def _answer(
         self, name: str, handler: Any, result: Callable[[Any], _Result], *question: Any
@@ -224,6 +243,15 @@ def is_refusal(error: MCPError) -> bool:
     if error.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY:
         return True
     return error.code == types.INVALID_REQUEST and error.message.endswith(_REFUSED)
+
+
+def _without(value: Any, secrets: tuple[str, ...]) -> Any:
+    """JSON without secrets."""
+    if isinstance(value, str):
+        return redacted(value, secrets)
+    if isinstance(value, dict):
+        return {redacted(key, secrets): _without(one, secrets) for key, one in value.items()}
+    return [_without(one, secrets) for one in value] if isinstance(value, list) else value
 
 
 def _content_text(content: Any) -> str:

@@ -18,11 +18,11 @@ from typing import Any
 import anyio
 import httpx2
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
-from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
+from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 from yarl import URL
 
 from .connections import AiohttpTransport, Outcome, headers_of
-from .messages import CLOSED
+from .messages import CLOSED, complete, message_in
 
 _ASKED = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 _ONE_EVENT = re.compile(rb"(?:event: ?message\r?\n)?data: ?([^\r\n]+)\r?\n\r?\n")
@@ -75,7 +75,7 @@ class DirectCalls:
     async def _pass_on(self, received: Any) -> None:
         with contextlib.suppress(*CLOSED):
             async for item in received:
-                await self._to_client.send(item)
+                await self._to_client.send(complete(item) if isinstance(item, SessionMessage) else item)
         self._to_client.close()
 
     async def send(self, item: SessionMessage, /) -> None:
@@ -142,8 +142,6 @@ def _answer_in(begin: bytes, asked: int | str) -> JSONRPCResponse | JSONRPCError
     if not begin:
         return None
     event = _ONE_EVENT.fullmatch(begin)
-    try:
-        message = jsonrpc_message_adapter.validate_json(begin if event is None else event[1], by_name=False)
-    except ValueError:
-        return None
+    found = message_in(begin if event is None else event[1])
+    message = found.message if found is not None else None
     return message if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id == asked else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from os import PathLike
@@ -59,6 +59,21 @@ class LogEntry:
     level: str
     data: Any
     logger: str | None = None
+
+
+@dataclass(frozen=True)
+class LogListener:
+    """Somebody who calls, and `hear`s the log meanwhile. `caller`: equal for calls of the same client."""
+
+    caller: Hashable
+    hear: Callable[[LogEntry], Awaitable[None]]
+
+
+log_listener: ContextVar[LogListener | None] = ContextVar("toolbake_log_listener", default=None)
+"""Who hears the log of the server that is called in this context, beside `Handlers.log`, while the call is under way.
+
+A server does not tell which call its log is about. Of several calls in one session, the one that began last hears it;
+where they are of different callers, none does."""
 
 
 Answered = Mapping[str, Any] | None

@@ -186,7 +186,7 @@ def too_large(size: str, limit: int) -> Fault:
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
-def message_in(text: str) -> SessionMessage | None:
+def message_in(text: str | bytes) -> SessionMessage | None:
     """The message; None where there is none.
 
     Halves of surrogate pairs are no reason to lose one: servers cut texts between them. Nor is one tool that is nested
@@ -196,6 +196,7 @@ def message_in(text: str) -> SessionMessage | None:
         message = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError:
         try:
+            text = text if isinstance(text, str) else text.decode()
             text = shallow_listing(text) or text
             whole = _HALVES.sub("\ufffd", json.dumps(json.loads(text), ensure_ascii=False))
             message = mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)
@@ -203,7 +204,15 @@ def message_in(text: str) -> SessionMessage | None:
             return None
     if isinstance(message, mcp_types.JSONRPCResponse):
         make_readable(message.result)
-    return SessionMessage(message)
+    return complete(SessionMessage(message))
+
+
+def complete(message: SessionMessage) -> SessionMessage:
+    """The message, with the kind of its result where the server leaves that out: a client has to take it for
+    "complete", and the SDK's client refuses it."""
+    if isinstance(message.message, mcp_types.JSONRPCResponse):
+        message.message.result.setdefault("resultType", "complete")
+    return message
 
 
 def written(message: SessionMessage) -> str | SessionMessage | None:

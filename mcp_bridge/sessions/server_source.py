@@ -32,6 +32,7 @@ from ..guard.permissions import dangerous, with_users_word
 from ..ledger import current_call_meta
 from ..publishing.translation import tool_from_mcp
 from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind
+from ..sources.server_options import WARM_PROCESSES
 from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from ..world import Setup
 from .handlers import Handlers
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_WARM_PROCESSES = 2
 _MOST_PROCESSES = 128
 _LONGEST_RESTART_S = 5.0
 """How long a server behind a URL is waited for that was there and cannot be reached."""
@@ -153,7 +153,7 @@ class ServerSource:
 
     def _pool(self, first: Session) -> SessionPool:
         options, has_process = self.spec.options, isinstance(self.spec, StdioSpec)
-        warm = options.warm if options.warm is not None else _WARM_PROCESSES if has_process else 0
+        warm = options.warm if options.warm is not None else WARM_PROCESSES if has_process else 0
         most = options.max_sessions or (_MOST_PROCESSES if has_process else math.inf)
         return SessionPool(self._new_session, self._group, first, label=self.label, warm=warm, most=most)
 

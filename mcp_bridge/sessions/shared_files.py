@@ -10,7 +10,9 @@ import logging
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..access.redaction import redacted
@@ -41,6 +43,24 @@ _FIX = (
 
 Seen = dict[Path, tuple[int, int]]
 """Files with the time of their last change, in nanoseconds, and their size."""
+_COARSE_NS = 50_000_000
+"""By so much the time of a change may be early: file systems take it from a clock that ticks a few times a second."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What there was before a call."""
+
+    folders: set[Path]
+    files: Seen
+    at_ns: int
+
+    def is_changed(self, path: Path, state: tuple[int, int]) -> bool:
+        """Whether a file is new or another one. A process that the call started brings folders that were not looked at:
+        there, whether it was changed since."""
+        if path.parent in self.folders:
+            return self.files.get(path) != state
+        return state[0] >= self.at_ns - _COARSE_NS
 
 
 class SharedFiles:
@@ -59,20 +79,21 @@ class SharedFiles:
             for told in _named(spec):
                 self._tell(told)
 
-    def before(self, process: int | None) -> Seen | None:
+    def before(self, process: int | None) -> Look | None:
         """The files that a call in `process` may change; None where no more calls are looked at."""
         if process is None or self._looks >= _MOST_LOOKS:
             return None
         self._looks += 1
         members = group_members(process)
         self._look_at_open_files(process, members)
-        return _files(self._folders(members))
+        folders, now = self._folders(members), time.time_ns()
+        return Look(folders, _files(folders), now)
 
-    def after(self, process: int, before: Seen, tool: str) -> None:
+    def after(self, process: int, before: Look, tool: str) -> None:
         """`before`: the files as they were before a call of `tool`, which has ended."""
         ours = {_identity(path) for path in _open_files("self")}
         for path, state in _files(self._folders(group_members(process))).items():
-            if before.get(path) != state and _identity(path) not in ours:
+            if before.is_changed(path, state) and _identity(path) not in ours:
                 self.was_written = True
                 self._tell(f"{path}, which changed while {tool!r} ran")
 

@@ -156,6 +156,16 @@ class ServerProcess:
             except BlockingIOError:
                 await anyio.wait_writable(self._stdin.fileno())
 
+    def end_input(self) -> None:
+        """Close standard input: nothing more is written."""
+        self._stdin.close()
+
+    async def wait(self) -> int:
+        """Wait until it has ended. Returns its exit status, negative for a signal; its group may live on."""
+        while (status := self._popen.poll()) is None:  # noqa: ASYNC110 - no event tells of it on every system
+            await anyio.sleep(_POLL_S)
+        return status
+
     async def stop(self, *, grace_s: float = EOF_GRACE_S) -> None:
         """Close standard input, wait, then end the whole group and what has left it: SIGTERM, and SIGKILL where that is
         not heard.
@@ -178,8 +188,7 @@ class ServerProcess:
 
     async def _ended(self, limit_s: float) -> bool:
         with anyio.move_on_after(limit_s):
-            while self._popen.poll() is None:  # noqa: ASYNC110 - no event tells of it on every system
-                await anyio.sleep(_POLL_S)
+            await self.wait()
             return True
         return False
 

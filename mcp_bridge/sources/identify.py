@@ -16,7 +16,7 @@ from ..access.redaction import is_url, shown_arguments, shown_text, url_secrets
 from ..errors import SourceError
 from ..world import WorldSource
 from .functions import function_name
-from .mcp_json import check_url, read_config, read_file, read_openapi_entry
+from .mcp_json import check_url, read_config, read_file
 from .specs import FunctionSpec, HttpSpec, OpenApiSpec, ServerObjectSpec, Spec, StdioSpec, WorldSourceSpec
 
 _YAML = (".yaml", ".yml")
@@ -47,7 +47,7 @@ def identify(source: Any) -> list[Spec]:
         # Either a document, which begins with its version, or an entry of an mcp.json by itself.
         if str(source["openapi"])[:2] == "3.":
             return [OpenApiSpec("", source)]
-        return [read_openapi_entry("", source, "the dict", Path.cwd())]
+        return [*read_config({"mcpServers": {"": source}}, where="the dict", folder=Path.cwd())]
     if isinstance(source, Mapping):
         return [*read_config(source, where="the dict", folder=Path.cwd())]
     if isinstance(source, list | tuple):

@@ -30,10 +30,11 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..access.redaction import shown_arguments, shown_text, url_secrets
+from ..access.redaction import shown_text, shown_value, url_secrets
 from ..access.settings import read_access
 from ..errors import SourceError
 from .environment import WORLD_DIR, expanded, read_env_file, secret_variables
@@ -104,35 +105,30 @@ def read_config(config: Mapping[str, Any], *, where: str, folder: Path) -> list[
         )
     if not servers:
         raise SourceError(f'"{key}" in {where} is empty; add at least one server')
-    specs: list[ServerSpec | OpenApiSpec] = []
+    specs: list[StdioSpec | HttpSpec | OpenApiSpec] = []
+    notes: list[str] = []
     for name, entry in servers.items():
-        place = f"server {name!r} in {where}"
+        place = f"server {name!r} in {where}" if name else where
         if not isinstance(entry, Mapping):
-            raise SourceError(f'{place} is {_shown(entry)}; it must be an object with "command", "url" or "openapi"')
-        entry = _in_our_words(entry, place)
-        _refuse_unknown_keys(entry, place)
-        if entry.get("disabled") is True:
-            logger.warning('%s is left out: "disabled" is true', place)
-            continue
-        if "timeout" in entry:
-            # Some clients count milliseconds, some seconds; some mean the start, some a call.
-            logger.warning(
-                '%s: "timeout" does nothing here. "toolbake": {"connect_timeout_s": 60} limits how long the server may '
-                "take to start, and call_timeout_s of whoever connects how long a call may take",
-                place,
+            raise SourceError(
+                f'{place} is {shown_value(entry)}; it must be an object with "command", "url" or "openapi"'
             )
-        read = read_openapi_entry if "openapi" in entry else _read_entry
-        specs.append(read(str(name), entry, place, folder))
+        entry = _in_our_words(entry, place)
+        notes += _notes_on(entry, place)
+        if entry.get("disabled") is not True:
+            read = _read_openapi if "openapi" in entry else _read_entry
+            specs.append(read(str(name), entry, place, folder))
     if not specs:
         raise SourceError(f"every server in {where} is disabled; enable at least one")
-    return specs
+    for note in notes:
+        logger.warning("%s", note)
+    return [replace(specs[0], notes=tuple(notes)), *specs[1:]]
 
 
-def read_openapi_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path) -> OpenApiSpec:
+def _read_openapi(name: str, entry: Mapping[str, Any], place: str, folder: Path) -> OpenApiSpec:
     """An entry with `openapi`; what may stand in it is in `mcp_bridge.openapi.openapi_settings`."""
     from ..openapi.openapi_settings import read_entry
 
-    _refuse_unknown_keys(entry, place)
     options = read_options(entry.get("toolbake", {}), place)
     if options.world is not None:
         raise SourceError(
@@ -154,12 +150,14 @@ def _in_our_words(entry: Mapping[str, Any], place: str) -> Mapping[str, Any]:
     return found
 
 
-def _refuse_unknown_keys(entry: Mapping[str, Any], place: str) -> None:
-    """Raises `SourceError` for what looks like a misspelled key of ours; warns of any other that does nothing here."""
+def _notes_on(entry: Mapping[str, Any], place: str) -> list[str]:
+    """What does nothing here, and that a server is disabled. Raises `SourceError` for what looks like a misspelled key
+    of ours."""
+    notes: list[str] = []
     known = (_OPENAPI_KEYS if "openapi" in entry else _STDIO_KEYS | _HTTP_KEYS) | _COMMON_KEYS
     for key in entry:
         if key in _ELSEWHERE and entry[key] not in (["*"], []):
-            logger.warning("%s: %r does nothing here; %s", place, key, _ELSEWHERE[key])
+            notes.append(f"{place}: {key!r} does nothing here; {_ELSEWHERE[key]}")
         elif key not in known | _FOREIGN_KEYS | _ELSEWHERE.keys():
             near = difflib.get_close_matches(str(key), [*sorted(known), *ServerOptions.model_fields], n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -167,20 +165,31 @@ def _refuse_unknown_keys(entry: Mapping[str, Any], place: str) -> None:
                 value = shown_text(json.dumps(entry[key], default=repr)) if key == near[0] else "..."
                 hint = f' It belongs in the entry\'s object "toolbake": {{"{near[0]}": {value}}}.'
             if not hint and {"command", "url", "openapi"} & entry.keys():
-                logger.warning("%s: %r does nothing here. Known: %s", place, key, ", ".join(sorted(known)))
+                notes.append(f"{place}: {shown_value(key)} does nothing here. Known: {', '.join(sorted(known))}")
                 continue
-            raise SourceError(f"{place} has an unknown key {key!r}.{hint} Known: {', '.join(sorted(known))}")
+            raise SourceError(f"{place} has an unknown key {shown_value(key)}.{hint} Known: {', '.join(sorted(known))}")
+    if entry.get("disabled") is True:
+        return [*notes, f'{place} is left out: "disabled" is true']
+    if "timeout" in entry:
+        # Some clients count milliseconds, some seconds; some mean the start, some a call.
+        notes.append(
+            f'{place}: "timeout" does nothing here. "toolbake": {{"connect_timeout_s": 60}} limits how long the server '
+            "may take to start, and call_timeout_s of whoever connects how long a call may take"
+        )
+    return notes
 
 
-def _read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path) -> ServerSpec:
+def _read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path) -> StdioSpec | HttpSpec:
     kind = entry.get("type", entry.get("transport"))
     if kind is not None and kind not in {"stdio", "sse", *_HTTP_TYPES}:
-        raise SourceError(f"{place} has type {kind!r}; known are 'stdio', 'http' and 'sse'")
+        raise SourceError(f"{place} has type {shown_value(kind)}; known are 'stdio', 'http' and 'sse'")
     if ("command" in entry) == ("url" in entry):
         found = "both" if "command" in entry else "neither"
         raise SourceError(f'{place} must have "command" (stdio) or "url" (HTTP), exactly one of them; it has {found}')
     if kind is not None and (kind == "stdio") != ("command" in entry):
-        raise SourceError(f"{place} has type {kind!r}, which does not fit {_transport(entry)!r}; remove one of them")
+        raise SourceError(
+            f"{place} has type {shown_value(kind)}, which does not fit {_transport(entry)!r}; remove one of them"
+        )
     mixed = [key for key in entry if key in (_HTTP_KEYS if "command" in entry else _STDIO_KEYS)]
     if mixed:
         raise SourceError(f"{place} has {mixed[0]!r}, which does nothing beside {_transport(entry)!r}; remove it")
@@ -217,10 +226,10 @@ def _transport(entry: Mapping[str, Any]) -> str:
 def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, options: ServerOptions) -> StdioSpec:
     command = entry["command"]
     if not isinstance(command, str) or not command:
-        raise SourceError(f"{place}: command is {_shown(command)}; it must be the name or path of a program")
+        raise SourceError(f"{place}: command is {shown_value(command)}; it must be the name or path of a program")
     args = entry.get("args", [])
     if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
-        raise SourceError(f"{place}: args is {_shown(args)}; it must be a list of strings")
+        raise SourceError(f"{place}: args is {shown_value(args)}; it must be a list of strings")
     command, command_secrets = expanded({"command": command}, "", place, has_worlds=True)
     numbered, args_secrets = expanded(
         {str(number): arg for number, arg in enumerate(args)}, "args", place, has_worlds=True
@@ -231,7 +240,7 @@ def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, option
     cwd = entry.get("cwd")
     if cwd is not None:
         if not isinstance(cwd, str):
-            raise SourceError(f"{place}: cwd is {cwd!r}; it must be the path of a folder")
+            raise SourceError(f"{place}: cwd is {shown_value(cwd)}; it must be the path of a folder")
         cwd = cwd if cwd.startswith(WORLD_DIR) else str(folder / Path(cwd).expanduser())
     spec = StdioSpec(
         name,
@@ -258,7 +267,7 @@ def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, option
 def _http(name: str, entry: Mapping[str, Any], place: str, folder: Path, options: ServerOptions) -> HttpSpec:
     headers, header_secrets = expanded(_strings(entry, "headers", place), "headers", place)
     if not isinstance(entry["url"], str):
-        raise SourceError(f"{place}: url is {_shown(entry['url'])}; it must be a string")
+        raise SourceError(f"{place}: url is {shown_value(entry['url'])}; it must be a string")
     url, url_values = expanded({"url": entry["url"]}, "", place)
     check_url(url["url"], place)
     if options.isolation == "process":
@@ -290,13 +299,6 @@ def check_url(url: str, place: str) -> None:
     """Raises `SourceError` unless `url` begins with http:// or https:// and names a host."""
     if not re.match(r"https?://[^/?#]+", url, flags=re.IGNORECASE):
         raise SourceError(f"{place}: the URL must begin with http:// or https:// and name a host")
-
-
-def _shown(value: Any) -> str:
-    """A value of the wrong form, as an error may show it."""
-    if isinstance(value, list):
-        return repr(shown_arguments([one if isinstance(one, str) else str(one) for one in value]))
-    return repr(shown_text(value)) if isinstance(value, str) else shown_text(repr(value))
 
 
 def _strings(entry: Mapping[str, Any], key: str, place: str) -> dict[str, str]:

@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from ..access.redaction import shown_text
+from ..access.redaction import shown_value
 from ..errors import SourceError
 
 Isolation = Literal["process", "session", "shared"]
@@ -36,6 +36,9 @@ Protocol = Literal["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026
 
 ToolName = Annotated[StrictStr, StringConstraints(min_length=1)]
 ToolNames = tuple[ToolName, ...]
+
+WARM_PROCESSES = 2
+"""Processes that wait for the next worlds of a command, where its option `warm` says nothing."""
 
 _LONGEST_VALUE = 80
 _LISTS = {"roots": "a list of folders"}
@@ -100,6 +103,8 @@ class ServerOptions(BaseModel):
     """Count tools that say nothing of themselves as destructive, which is MCP's own default."""
     allow_destructive: ToolNames = ()
     """Destructive tools that training may call for real."""
+    allow_shared_state: StrictBool = False
+    """Train on it although rollouts see what others changed; its worlds are not tried then."""
 
     retries: Annotated[StrictInt, Field(ge=0, le=10)] = 2
     """How often a read-only or idempotent call is sent again after its answer was lost."""
@@ -150,7 +155,7 @@ def read_options(value: Any, place: str) -> ServerOptions:
             if key == "world_template":
                 hint = f' Write "world": {{"folder": {_shown(value[key])}}}.'
             known = ", ".join(sorted(ServerOptions.model_fields))
-            raise SourceError(f'{place}: "toolbake" has an unknown key {key!r}.{hint} Known: {known}')
+            raise SourceError(f'{place}: "toolbake" has an unknown key {shown_value(key)}.{hint} Known: {known}')
     try:
         return ServerOptions.model_validate(dict(value))
     except ValidationError as error:
@@ -175,5 +180,5 @@ def _explained(problem: ErrorDetails) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = shown_text(repr(value))
+    text = shown_value(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

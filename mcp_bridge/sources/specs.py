@@ -43,6 +43,8 @@ class StdioSpec:
     credentials: tuple[str, ...] = field(default=(), repr=False)
     """What is not shown to the policy either (see `mcp_bridge.access.redaction`); those in the arguments and the
     environment are added to it."""
+    notes: tuple[str, ...] = ()
+    """What the first entry of an `mcp.json` tells of it all: what does nothing here, and which servers are disabled."""
 
     def __post_init__(self) -> None:
         arguments = argument_secrets(self._words)
@@ -101,6 +103,7 @@ class HttpSpec:
     access: Access = field(default_factory=Access, repr=False)
     credentials: tuple[str, ...] = field(default=(), repr=False)
     """As for a command; those in the headers, the URL and `access` are added to it."""
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         found = (*header_credentials(self.headers), *text_secrets(self.url, names=False), *self.access.credentials)
@@ -157,6 +160,7 @@ class OpenApiSpec:
     options: ServerOptions = field(default_factory=ServerOptions)
     secrets: tuple[str, ...] = field(default=(), repr=False)
     access: Access = field(default_factory=Access, repr=False)
+    notes: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

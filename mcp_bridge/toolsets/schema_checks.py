@@ -547,6 +547,8 @@ def result_check(tool: str, schema: str) -> Callable[[Any], str | None] | None:
             error = best_match(schema_errors(validator, structured))
         except SchemaTimeout as timeout:
             return f"Structured content returned by tool {tool} could not be checked in time: {timeout}"
+        except RecursionError:
+            return f"Structured content returned by tool {tool} could not be checked: it is nested too deeply"
         return None if error is None else f"Invalid structured content returned by tool {tool}: {error}"
 
     return problem

@@ -176,6 +176,7 @@ class Toolset:
         self._group = group
         self._told: set[LeftOut] = set()
         self._allowed_in_training: tuple[str, ...] | None = None
+        self._apart: set[str] = set()
         self._take(first)
         self._looking = anyio.Lock()
         self._default: CheckedWorld | None = None
@@ -208,6 +209,12 @@ class Toolset:
         return list(self._tools)
 
     @property
+    def max_result_chars(self) -> int:
+        """The most characters of a result, of whichever source."""
+        most = self._limits.max_result_chars
+        return max((min(most, part.options.max_result_chars or most) for part in self._parts), default=most)
+
+    @property
     def servers(self) -> list[ServerInfo]:
         """The MCP servers among the sources."""
         infos = [getattr(part.source, "info", None) for part in self._parts]
@@ -216,7 +223,12 @@ class Toolset:
     @property
     def worlds(self) -> list[WorldKind]:
         """What each rollout gets of each source."""
-        return [_world_kind(offer) for offer in self._offers]
+        return [_world_kind(offer, apart=offer.part.label in self._apart) for offer in self._offers]
+
+    def found_apart(self, name: str) -> None:
+        """It was tried: what was written in one world of the source of this name, others did not show. From now on its
+        worlds count as fresh, unless a process was seen to write to what all share."""
+        self._apart.add(name)
 
     @property
     def left_out(self) -> list[LeftOut]:
@@ -252,7 +264,9 @@ class Toolset:
             for offer in self._offers
             if not offer.part.is_simulated and not _is_own(offer.part.world_kind)
             for tool in offer.tools
-            if tool not in offer.simulated and not tool.annotations.read_only
+            if tool not in offer.simulated
+            and not tool.annotations.read_only
+            and (offer.part.label not in self._apart or tool.annotations.open_world)
         ]
 
     @property
@@ -381,7 +395,7 @@ class Toolset:
                         closing.start_soon(part.aclose)
 
 
-def _world_kind(offer: Offer) -> WorldKind:
+def _world_kind(offer: Offer, *, apart: bool) -> WorldKind:
     part = offer.part
     said = part.world_kind or WorldKind(
         source=part.label,
@@ -392,6 +406,9 @@ def _world_kind(offer: Offer) -> WorldKind:
     names = [tool.name for tool in offer.tools]
     return said.model_copy(
         update={
+            "name": part.label,
+            "is_fresh": True if apart and said.is_fresh is None else said.is_fresh,
+            "may_share": part.options.allow_shared_state,
             "can_setup": part.can_setup,
             "has_state": part.has_state,
             "tools": tuple(names),

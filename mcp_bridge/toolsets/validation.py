@@ -84,7 +84,7 @@ class ArgumentChecker:
         """
         try:
             found = schema_errors(self._checks[name], dict(arguments), most=1)
-        except SchemaTimeout:
+        except (SchemaTimeout, RecursionError):
             return ()
         way: list[str | int] = [*found[0].absolute_path] if found else []
         if found and found[0].validator == "required":

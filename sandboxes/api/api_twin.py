@@ -33,6 +33,7 @@ from .backend.requests import Problem, Refusals, Reply, Request
 from .backend.seeding import Seeds, beginning
 from .backend.store import Store
 from .inference.model import LINK, holds_link
+from .inference.open_answers import with_answers
 from .inference.paths import names_of
 from .inference.planner import infer
 from .maker import NOTHING
@@ -65,8 +66,9 @@ class Blueprint:
         self.document = document if isinstance(document, Document) else read_document(document, follow_urls=follow_urls)
         self.name = legal_name(name or self.document.title or "api")
         self._rows = rows
-        self.shapes = Shapes(self.document)
-        self.backend = infer(self.document, self.shapes)
+        answering = with_answers(self.document)
+        self.shapes = Shapes(answering)
+        self.backend = infer(answering, self.shapes)
         self.refusals = Refusals(self.document, self.shapes)
         # Keys of the API are the configuration's business, in a twin as on the live API.
         keys = {

@@ -20,6 +20,7 @@ NOTHING: Any = object()
 _DEEPEST = 7
 _MOST_WHOLE = 10_000
 _BRANCH_TRIES = 3
+_RULE_TRIES = 20
 
 
 class Maker:
@@ -40,6 +41,17 @@ class Maker:
 
     def make_shape(self, shape: Shape, name: str = "", owner: str = "", depth: int = 0) -> Any:
         """`make` for a shape."""
+        made = self._tried(shape, name, owner, depth)
+        rich = self._rich
+        for _ in range(_RULE_TRIES if shape.rules else 0):
+            if made is NOTHING or self._shapes.keeps_rules(shape, made):
+                break
+            self._rich = True  # what is made without chance is the same each time
+            made = self._tried(shape, name, owner, depth)
+        self._rich = rich
+        return made if made is NOTHING or self._shapes.keeps_rules(shape, made) else NOTHING
+
+    def _tried(self, shape: Shape, name: str, owner: str, depth: int) -> Any:
         if shape.impossible or depth > 3 * _DEEPEST:
             return NOTHING
         if shape.enum is not None:
@@ -99,7 +111,7 @@ class Maker:
         for key, schema in shape.properties.items():
             inner = self._shapes.of(schema)
             wanted = key in shape.required or (self._rich and depth < 2 and not inner.says.get("deprecated"))
-            if not wanted or inner.write_only:
+            if not wanted or (inner.write_only and key not in shape.required):
                 continue
             made = self.make_shape(inner, key, kind, depth + 1)
             if made is not NOTHING:
@@ -107,14 +119,32 @@ class Maker:
             elif key in shape.required:
                 return NOTHING
         for key in sorted(shape.required - set(shape.properties)):
-            value[key] = None if shape.open is True else self.make(shape.open, key, kind, depth + 1)
+            schema = self._shapes.schema_at(shape, key)
+            made = None if schema is True else self.make(schema, key, kind, depth + 1)
+            if made is NOTHING:
+                return NOTHING
+            value[key] = made
         least = shape.says.get("minProperties", 0)
-        is_map = not shape.properties and shape.open not in (False, True) and self._rich and depth < 3
-        for number in range(max(least, 2 if is_map else 0) - len(value)):
-            made = self.make(shape.open, f"{name}_{number + 1}", kind, depth + 1)
+        patterns = [one for rule in shape.rules for one in rule.get("patternProperties", ())]
+        is_open = shape.open not in (False, True) or patterns
+        is_map = not shape.properties and is_open and self._rich and depth < 3
+        for number in range(1, 1 + max(least, 2 if is_map else 0) - len(value)):
+            key = self._key(shape, patterns, number)
+            schema = self._shapes.schema_at(shape, key)
+            made = self.make(schema, f"{name}_{number}", kind, depth + 1)
             if made is not NOTHING:
-                value[f"key_{number + 1}"] = made
+                value[key] = made
         return value
+
+    def _key(self, shape: Shape, patterns: list[str], number: int) -> str:
+        """A name for a property of a map."""
+        names = [rule["propertyNames"] for rule in shape.rules if "propertyNames" in rule]
+        if names:
+            base = Shape(kinds=frozenset({"string"}), typed=True)
+            made = self.make_shape(self._shapes.with_branch(base, names[0]), f"key_{number}")
+        else:
+            made = matching(patterns[0], self._chance) if patterns else None
+        return made if isinstance(made, str) else f"key_{number}"
 
     def _array(self, shape: Shape, name: str, owner: str, depth: int) -> Any:
         low = int(shape.says.get("minItems", 0))
@@ -124,6 +154,13 @@ class Maker:
             wanted = min(max(low, self._chance.randint(1, 2)), high)
         fixed = [self.make(one, name, owner, depth + 1) for one in shape.says.get("prefixItems", ())]
         items = [one for one in fixed if one is not NOTHING]
+        for rule in shape.rules:
+            if "contains" in rule:
+                wanted_item = self._shapes.with_branch(self._shapes.of(shape.items), rule["contains"])
+                needed = (
+                    self.make_shape(wanted_item, name, owner, depth + 1) for _ in range(rule.get("minContains", 1))
+                )
+                items += [one for one in needed if one is not NOTHING]
         singular = name.removesuffix("s")
         for _ in range(10 * wanted):
             if len(items) >= wanted:

@@ -12,6 +12,7 @@ from random import Random
 
 _MOST_REPEATS = 8
 _TRIES = 30
+_MOST_LENGTH = 256
 _PLAIN = "abcdefghijklmnopqrstuvwxyz0123456789"
 _PRINTABLE = "".join(chr(code) for code in range(32, 127))
 _CATEGORIES = {
@@ -53,7 +54,20 @@ def matching(pattern: str, chance: Random, *, low: int = 0, high: int | None = N
         made = part(chance, max(_MOST_REPEATS, low))
         if len(made) >= low and (high is None or len(made) <= high) and compiled.search(made):
             return made
+    for most in range(min(low if high is None else high, _MOST_LENGTH) + 1):
+        made = part(_Longest(chance.random()), most)
+        if len(made) >= low and (high is None or len(made) <= high) and compiled.search(made):
+            return made
+        if high is not None and len(made) > high:
+            break
     return None
+
+
+class _Longest(Random):
+    """Repeats as often as may be: the more repeats are allowed, the longer is what is made."""
+
+    def randint(self, a: int, b: int) -> int:  # noqa: ARG002 - the least does not count
+        return b
 
 
 class _Reader:

@@ -12,9 +12,10 @@ from mcp_bridge.openapi.document import Parameter
 from mcp_bridge.records import ToolResult
 
 from .backend.store import Store
+from .backend.writes import CHANGED
 from .inference.model import IDENTIFIERS, LINK, Item, Plan, Role, Table
-from .inference.paths import Steps, names_of, steps_of
-from .maker import NOTHING, Maker
+from .inference.paths import Steps, are_alike, is_object, names_of, steps_of
+from .maker import NOTHING, Maker, kind_fits, scalar_fits
 from .realistic import words_of
 from .shapes import Shape, Shapes
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _TRIES = 4
 _MOST_FIELDS = 3
+_MOST_ROWS = 100
 _EFFECTLESS = frozenset(["event", "refused"])
 _NUMBERED = frozenset(["index", "number", "iid", "no", "version"])
 _TAILS = frozenset([*IDENTIFIERS, "number", "slug", "key", "code", "name"])
@@ -88,13 +90,18 @@ class _Api:
                 self.home[plan.table] = min(steps, self.home.get(plan.table, steps), key=len)
 
     def creates(self) -> Iterator[Plan]:
-        """What creates a row that can be read, and what should, because the path below names one."""
+        """What creates a row that can be read, and what should, because the path below names one.
+
+        What creates the row that its path names counts where nothing else creates such rows.
+        """
+        posted = {plan.table for plan in self.plans if plan.role == "create"}
         read = {plan.table for plan in self.plans if plan.role in {"read", "list"}}
         for steps, plans in self.at.items():
             names_rows = any(plan.role == "read" and plan.item is not None for plan in self.at.get((*steps, "{}"), ()))
             for plan in plans:
                 is_lost = plan.role in _EFFECTLESS and plan.operation.method == "post" and names_rows
-                if is_lost or (plan.role == "create" and plan.table in read):
+                makes = plan.role == "create" or (plan.makes and plan.table not in posted)
+                if is_lost or (makes and plan.table in read):
                     yield plan
 
 
@@ -107,11 +114,15 @@ class _Trip:
         self._tables = world.blueprint.backend.tables
         self.untried = ""
         steps = steps_of(create.operation.path)
-        self._own = api.at.get((*steps, "{}"), [])
-        if create.table is not None and not any(plan.role == "read" for plan in self._own):
-            self._own = [plan for plan in api.at.get(api.home.get(create.table, ()), ()) if plan.item is not None]
-        self._list = next((plan for plan in api.at[steps] if plan.role == "list"), None)
-        own = [create, *self._own, *([self._list] if self._list is not None else [])]
+        steps = steps if create.item is None else steps[: -len(create.item.lookups)]
+        self._own = api.at.get((*steps, "{}") if create.item is None else steps_of(create.operation.path), [])
+        if create.table in api.home and not any(plan.role == "read" for plan in self._own):
+            self._own = [plan for plan in api.at[api.home[create.table]] if plan.item is not None]
+        above = api.at.get(steps, [])
+        self._list = next((plan for plan in above if plan.role == "list"), None)
+        reads = (plan for plan in above if plan.role == "answer" and plan.operation.method == "get")
+        self._frozen = next((plan for plan in reads if self._shows_rows(plan)), None)
+        own = [create, *self._own, *(one for one in (self._list, self._frozen) if one is not None)]
         self.operations = frozenset(plan.operation.operation_id for plan in own)
 
     def run(self) -> None:
@@ -128,13 +139,22 @@ class _Trip:
             path = self._path(read, key, made)
             row = self._found(read, path)
             for name, value in sent.items():
-                if row.get(name) != value:
+                if not _reads_as(row.get(name), value):
                     raise _Broken(f"{read.operation.operation_id} gives {name} {row.get(name)!r}; {value!r} was sent")
         self._check_list(table, key, made)
         if read is not None:
             self._check_change(read, path, table)
             self._check_delete(read, key, made, path)
         self._refuse_events(self._own)
+
+    def _shows_rows(self, plan: Plan) -> bool:
+        """Whether a GET of the collection answers with objects, which should be its rows."""
+        shapes, envelope = self._blueprint.shapes, plan.envelope
+        if envelope is None or self._create.table is None:
+            return False
+        inner = (shapes.of(one) for one in shapes.of(envelope.item).properties.values())
+        lists = any(one.kind == "array" and is_object(shapes, one.items) for one in inner)
+        return lists or envelope.is_list or are_alike(shapes, envelope.item, self._tables[self._create.table].schema)
 
     def _refuse_events(self, plans: list[Plan]) -> None:
         for plan in plans:
@@ -154,21 +174,40 @@ class _Trip:
             more = list(fields.items())[:_MOST_FIELDS] if attempt < _TRIES - 2 else []
             maker = self._maker(create, attempt)
             given = {argument: maker.make(schema, name, table.singular, 1) for name, (argument, schema) in more}
+            full = self._maker(create, 1)
+            given |= {one: full.make(schema, one, table.singular, 1) for one, schema in self._listed_by(create).items()}
             arguments = self._arguments(create, values, attempt, given)
+            held = sum(1 for _ in self._store.items(table.name))
             result = self._call(create, arguments)
-            if not result.is_error:
+            is_empty = create.many and held == sum(1 for _ in self._store.items(table.name))  # an empty list was sent
+            if not result.is_error and not is_empty:
                 sent = {name: arguments[argument] for name, (argument, _) in fields.items() if argument in arguments}
-                return sent, self._row(create, result)
+                return {**self._scalars(create, table, arguments), **sent}, self._row(create, result)
         raise _Untried(f"no call of {create.operation.operation_id} was accepted: {result.text[:200]}")
+
+    def _listed_by(self, create: Plan) -> dict[str, Any]:
+        """Arguments of the creation, with their schemas, for the columns that the list must be called with."""
+        tool, lists = self._tools[create.operation.operation_id], self._list
+        if lists is None or tool.plan.body is None:
+            return {}
+        needed = {one.name for one in lists.operation.parameters if one.location == "query" and one.required}
+        listed = {one.column for one in lists.query.filters if one.parameter in needed}
+        properties = tool.tool.input_schema["properties"]
+        return {one: properties[one] for one, name in tool.plan.body.properties.items() if name in listed}
 
     def _found(self, read: Plan, path: list[Any]) -> Mapping[str, Any]:
         result = self._call(read, self._arguments(read, path, 0))
         if result.is_error:
             raise _Broken(f"{read.operation.operation_id} does not find it by {path[-1]!r}: {_short(result)}")
-        return self._row(read, result)
+        if not (row := self._row(read, result)):
+            raise _Untried(f"{read.operation.operation_id} shows nothing of it, by its schema")
+        return row
 
     def _check_list(self, table: Table, key: str, made: Mapping[str, Any]) -> None:
         plan = self._list
+        if plan is None and self._frozen is not None:
+            frozen = self._frozen.operation.operation_id
+            raise _Broken(f"{frozen} shows the same, whatever is made: {self._frozen.because}")
         if plan is None or plan.table != table.name:
             return
         row = self._store.get(table.name, key) or {}
@@ -178,12 +217,20 @@ class _Trip:
         tool = self._tools[plan.operation.operation_id]
         columns = {one.parameter: one.column for one in plan.query.filters}
         for argument, parameter in tool.plan.parameters.items():
-            if argument in arguments and parameter.location == "query" and parameter.name in columns:
+            schema = tool.tool.input_schema["properties"][argument]
+            if argument in arguments and parameter.location == "query" and parameter.name == plan.query.limit:
+                arguments[argument] = schema.get("maximum", _MOST_ROWS)
+            is_set = argument in arguments or "default" in schema
+            if is_set and parameter.location == "query" and parameter.name in columns:
                 value = self._store.value(row.get(columns[parameter.name]))
+                if isinstance(value, dict):
+                    value = next((value[one] for one in IDENTIFIERS if one in value), None)
+                if argument not in arguments and value not in schema.get("enum", [schema["default"]]):
+                    continue  # only a choice of which one is the default hides the others
                 if not isinstance(value, str | int | float):
                     self.untried = f"{plan.operation.operation_id} asks for {parameter.name}, which the row has not"
                     return
-                arguments[argument] = _as_wanted(tool.tool.input_schema["properties"][argument], value)
+                arguments[argument] = _as_wanted(schema, value)
         result = self._call(plan, arguments)
         if result.error_kind == "invalid_arguments":
             self.untried = _short(result)
@@ -191,9 +238,17 @@ class _Trip:
         if result.is_error:
             raise _Broken(f"{plan.operation.operation_id} refuses: {_short(result)}")
         shown = self._inside(plan, result)
+        if not isinstance(shown, list) and not made:
+            raise _Untried(
+                f"neither {self._create.operation.operation_id} nor {plan.operation.operation_id} shows a row"
+            )
         name = next((one for one in (*IDENTIFIERS, table.key.column) if made.get(one) is not None), None)
         items = [one for one in shown if isinstance(one, dict)] if isinstance(shown, list) else []
-        if name is not None and (not items or name in items[0]) and all(one.get(name) != made[name] for one in items):
+        if (
+            name is not None
+            and (not items or name in items[0])
+            and all(str(one.get(name)) != str(made[name]) for one in items)
+        ):
             raise _Broken(f"{plan.operation.operation_id} does not show it")
 
     def _check_change(self, read: Plan, path: list[Any], table: Table) -> None:
@@ -227,6 +282,7 @@ class _Trip:
             for other, value in before.items():
                 if (
                     words_of(other)[-1] not in given
+                    and "".join(words_of(other)) not in CHANGED
                     and after.get(other) != value
                     and not isinstance(value, dict | list)
                 ):
@@ -286,7 +342,7 @@ class _Trip:
                 continue
             made = maker.make(schema["properties"][name], name, singular, 1)
             if made is not NOTHING:
-                found[name] = made
+                found[name] = self._showable(plan, name, made)
         body = tool.plan.body
         if plan.table is not None and body is not None:
             inside = found
@@ -299,6 +355,21 @@ class _Trip:
             if parameter.location == "path" and parameter.name in known:
                 found[argument] = _as_wanted(schema["properties"][argument], known[parameter.name])
         return found
+
+    def _showable(self, plan: Plan, argument: str, made: Any) -> Any:
+        """A value for an argument that the row's schema takes, too, where what was made by the request's is none."""
+        body = self._tools[plan.operation.operation_id].plan.body
+        if body is None or plan.table is None or plan.body_path:
+            return made
+        shapes = self._blueprint.shapes
+        name = body.properties.get(argument, argument)
+        shown = shapes.of(shapes.of(self._tables[plan.table].schema).properties.get(name, True))
+        asked = self._tools[plan.operation.operation_id].tool.input_schema["properties"][argument]
+        is_other = isinstance(asked, dict) and "type" in asked and not kind_fits(shown, made)
+        if isinstance(made, dict | list) or is_other or scalar_fits(shown, made):
+            return made
+        other = Maker(shapes, Random(argument), self._world.now, rich=True).make_shape(shown, name)
+        return made if other is NOTHING else other
 
     def _refer(self, table: Table, values: dict[str, Any]) -> None:
         """Name rows that exist where a row must name others."""
@@ -337,6 +408,21 @@ class _Trip:
                 ):
                     found[name] = (argument, schema)
         return found
+
+    def _scalars(self, plan: Plan, table: Table, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Column -> what was sent of it, of the columns that are read as one value and name no other row."""
+        tool, read, shapes = self._tools[plan.operation.operation_id], self._of("read"), self._blueprint.shapes
+        if read is None or read.envelope is None or tool.plan.body is None:
+            return {}
+        row, shown = shapes.of(table.schema).properties, shapes.of(read.envelope.item).properties
+        kept = {*table.links, *(part.column for part in table.parts)}
+        sent = {name: arguments[one] for one, name in tool.plan.body.properties.items() if one in arguments}
+        return {
+            name: value
+            for name, value in sent.items()
+            if isinstance(value, str | int | float) and name in row and name in shown and name not in kept
+            if shapes.of(shown[name]).kinds & {"string", "integer", "number", "boolean"}
+        }
 
     # -- what a row is called -----------------------------------------------------------------------------------------
 
@@ -386,6 +472,14 @@ def _said(row: Mapping[str, Any], parameter: Parameter, singular: str) -> Any:
                 if words_of(name) == candidate and fits and not isinstance(value, bool):
                     return value
     return None
+
+
+def _reads_as(shown: Any, sent: Any) -> bool:
+    """Whether one value is the other in the form of an answer: `EUR` as `eur`, `"7"` as `7`, `7` as `{"id": 7}`."""
+    if isinstance(shown, dict | list):
+        inside = shown.values() if isinstance(shown, dict) else shown
+        return any(_reads_as(one, sent) for one in inside)
+    return shown == sent or words_of(str(shown)) == words_of(str(sent))
 
 
 def _types(schema: Any) -> set[Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_bridge.openapi.document import Document
+from mcp_bridge.toolsets.schema_checks import pattern_found
 
 from .validity import Validity
 
@@ -17,9 +18,18 @@ _MOST_REFERENCES = 50
 _TIGHTEST_LOW = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _TIGHTEST_HIGH = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _STRUCTURE = frozenset({"$ref", "allOf", "anyOf", "oneOf", "properties", "required", "type", "enum"})
+_RULES = frozenset({"not", "contains", "propertyNames", "patternProperties"})
 _IMPLIED = {
-    "object": ("properties", "additionalProperties", "required", "minProperties", "maxProperties"),
-    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
+    "object": (
+        "properties",
+        "additionalProperties",
+        "required",
+        "minProperties",
+        "maxProperties",
+        "propertyNames",
+        "patternProperties",
+    ),
+    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"),
     "string": ("minLength", "maxLength", "pattern", "format"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
@@ -31,7 +41,7 @@ class Shape:
     """A schema, flat. `kinds`: the JSON types it allows. `choices`: groups of which one branch each must hold.
 
     `name`: of the definition that the schema is, also where it is one beside null or in an `allOf` of one. `says`: the
-    remaining keywords.
+    remaining keywords. `rules`: the schemas that have one of `_RULES`, which all must hold.
     """
 
     name: str | None = None
@@ -42,6 +52,7 @@ class Shape:
     enum: tuple[Any, ...] | None = None
     choices: list[list[Any]] = field(default_factory=list)
     says: dict[str, Any] = field(default_factory=dict)
+    rules: tuple[Mapping[str, Any], ...] = ()
     impossible: bool = False
 
     @property
@@ -88,6 +99,7 @@ class Shapes:
     def __init__(self, document: Document) -> None:
         self._definitions: Mapping[str, Any] = document.schemas
         self._shapes: dict[int, tuple[Any, Shape]] = {}
+        self._together: dict[tuple[int, ...], Schema] = {}
         self.validity = Validity(document)
 
     def of(self, schema: Any) -> Shape:
@@ -100,6 +112,38 @@ class Shapes:
     def with_branch(self, shape: Shape, branch: Any, depth: int = 0) -> Shape:
         """`shape`, in which `branch` must hold as well."""
         return _merged(shape, self._flat(branch, depth + 1))
+
+    def keeps_rules(self, shape: Shape, value: Any) -> bool:
+        """Whether what the shape's `rules` say of a value as a whole holds: `not`, `contains`, `propertyNames`."""
+        holds = self.validity.holds
+        for rule in shape.rules:
+            if "not" in rule and holds(rule["not"], value):
+                return False
+            if isinstance(value, list) and "contains" in rule:
+                count = sum(holds(rule["contains"], one) for one in value)
+                if not rule.get("minContains", 1) <= count <= rule.get("maxContains", count):
+                    return False
+            if isinstance(value, dict) and not all(self.takes_name(shape, one) for one in value):
+                return False
+        return True
+
+    def takes_name(self, shape: Shape, name: str) -> bool:
+        """Whether an object of the shape may have a property of that name, as far as `propertyNames` say."""
+        return all(self.validity.holds(rule["propertyNames"], name) for rule in shape.rules if "propertyNames" in rule)
+
+    def schema_at(self, shape: Shape, name: str) -> Any:
+        """The schema of a property of that name: `False` where there may be none."""
+        if name in shape.properties:
+            return shape.properties[name]
+        found = self.patterned(shape, name)
+        if len(found) < 2:
+            return found[0] if found else shape.open
+        return self._together.setdefault(tuple(map(id, found)), {"allOf": found})
+
+    def patterned(self, shape: Shape, name: str) -> list[Any]:
+        """The schemas that `patternProperties` have for a property of that name."""
+        patterns = [one for rule in shape.rules for one in rule.get("patternProperties", {}).items()]
+        return [schema for pattern, schema in patterns if pattern_found(pattern, name)]
 
     def _flat(self, schema: Any, depth: int) -> Shape:
         if schema is False:
@@ -159,6 +203,7 @@ def _own(schema: Mapping[str, Any]) -> Shape:
     elif isinstance(schema.get("enum"), list):
         shape.enum = tuple(schema["enum"])
     shape.says = {key: value for key, value in schema.items() if key not in _STRUCTURE}
+    shape.rules = (schema,) if _RULES & schema.keys() else ()
     return shape
 
 
@@ -190,5 +235,6 @@ def _merged(one: Shape, other: Shape) -> Shape:
         enum=enum,
         choices=[*one.choices, *other.choices],
         says=says,
+        rules=(*one.rules, *other.rules),
         impossible=one.impossible or other.impossible or not kinds,
     )

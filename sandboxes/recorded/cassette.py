@@ -272,7 +272,7 @@ def only_adds(before: Sequence[Tool], after: Sequence[Tool]) -> bool:
     """Whether all tools of `before` are among those of `after`, as they were."""
     # Cassettes of earlier versions have neither.
     later, earlier = (
-        {tool.name: canonical(tool.model_dump(exclude={"title", "meta"})) for tool in tools}
+        {tool.name: canonical(tool.model_dump(exclude={"title", "meta", "icons"})) for tool in tools}
         for tools in (after, before)
     )
     return all(later.get(name) == tool for name, tool in earlier.items())

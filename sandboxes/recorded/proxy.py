@@ -125,6 +125,8 @@ class Upstreams:
         self._group = group
         self._lock = anyio.Lock()
         self._open: dict[str, Upstream] = {}
+        self.epitaph = ""
+        """How a session ended that the server left; empty while none did."""
 
     async def get(self, key: str, answered: frozenset[str] | None = None, protocol: str | None = None) -> Upstream:
         """The session of a key, opened when it is first asked for. Raises `SourceError` where that fails.
@@ -177,6 +179,7 @@ class Upstreams:
         """End the session of a key, if there is one."""
         found = self._open.pop(key, None)
         if found is not None:
+            self.epitaph = found.session.epitaph if found.lost else self.epitaph
             await found.session.close()
 
     async def aclose(self) -> None:
@@ -213,7 +216,8 @@ async def serve_recorder(
 
     `source`: one MCP server, as `mcp_bridge.connect` takes it: an `mcp.json` (`server`: which of its servers, where
     it has several), a URL, a command as a list, a server object. `path`, `secrets` and `scrub`: see `record`. `say`:
-    hears what was done. Raises `SourceError` where the server cannot be used or the cassette cannot be written.
+    hears what was done. Raises `SourceError` where the server cannot be used or the cassette cannot be written, and at
+    the end where the server went away meanwhile: its client was told of it, and the cassette has what was recorded.
     """
     spec = only_server(source, server)
     scrubber = Scrubber((*secrets, *spec.secrets), scrub)
@@ -239,6 +243,8 @@ async def serve_recorder(
                 say(f"recorded {writer.calls} calls; secrets were replaced in {writer.scrubber.count} places")
                 with anyio.CancelScope(shield=True):
                     await upstreams.aclose()
+            if upstreams.epitaph:
+                raise SourceError(f"{upstreams.epitaph} {writer.path} has what was recorded until then.")
 
 
 _FIRST = ""
@@ -332,8 +338,7 @@ class _Recorder:
         return server
 
     async def _list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
-        client = (await self._upstream(ctx)).session.client
-        page = await client.list_tools(cursor=params.cursor if params is not None else None, cache_mode="refresh")
+        page = await (await self._upstream(ctx)).list_tools(ctx, params.cursor if params is not None else None)
         # A session of a cassette has its calls from the beginning, so that no world may begin in the middle of another.
         hidden = {name for name, verb in self._verbs.items() if verb == FORK_WORLD or not self._offers_control}
         shown = [tool.model_copy(update={"execution": None}) for tool in page.tools if tool.name not in hidden]

@@ -18,7 +18,9 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY, event_to_notifica
 from pydantic import TypeAdapter
 
 from mcp_bridge.control_tools import FAILURE_META
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.publishing.translation import progress_of
+from mcp_bridge.sessions.messages import is_closed
 from mcp_bridge.sessions.protocol_version import is_handshake
 from mcp_bridge.sessions.session import Session
 from mcp_bridge.sessions.tasks import TaskCalls, TaskInterrupted, wants_task
@@ -49,6 +51,8 @@ class Upstream:
         self.session = session
         self.answered = answered
         """What its client answers of what the server asks; None before a client has said so."""
+        self.lost = False
+        """Whether a request found that the server has gone."""
         self.learned: Sequence[types.Tool] | None = None
         """The tools, as they were when the cassette heard of them."""
         self._calls: list[Any] = []
@@ -57,6 +61,11 @@ class Upstream:
         self._telling = anyio.Lock()
         session.client.session.dispatch_input_request = self._answer  # type: ignore[method-assign,assignment]
         session.notes.listener = self._pass_back
+
+    async def list_tools(self, ctx: Any, cursor: str | None) -> types.ListToolsResult:
+        """A page of the server's tools, as they are now. Raises `MCPError`."""
+        async with self._during(ctx):
+            return await self.session.client.list_tools(cursor=cursor, cache_mode="refresh")
 
     async def forward(self, ctx: Any, request: Any, result: Any) -> Any:
         """What the server answers to a request, which is of the type `result`. Raises `MCPError`."""
@@ -96,13 +105,13 @@ class Upstream:
     async def listen(self, ctx: Any, params: types.SubscriptionsListenRequestParams) -> types.SubscriptionsListenResult:
         """Tell the client of the changes that it subscribes to, until the server or the client ends it."""
         wanted, meta = params.notifications, {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
-        events = self.session.client.listen(
-            tools_list_changed=bool(wanted.tools_list_changed),
-            prompts_list_changed=bool(wanted.prompts_list_changed),
-            resources_list_changed=bool(wanted.resources_list_changed),
-            resource_subscriptions=wanted.resource_subscriptions or (),
-        )
         try:
+            events = self.session.client.listen(
+                tools_list_changed=bool(wanted.tools_list_changed),
+                prompts_list_changed=bool(wanted.prompts_list_changed),
+                resources_list_changed=bool(wanted.resources_list_changed),
+                resource_subscriptions=wanted.resource_subscriptions or (),
+            )
             async with events as heard:
                 begun = types.SubscriptionsAcknowledgedNotificationParams(notifications=heard.honored, _meta=meta)
                 told: types.ServerNotification = types.SubscriptionsAcknowledgedNotification(params=begun)
@@ -110,7 +119,7 @@ class Upstream:
                 async for event in heard:
                     told = event_to_notification(event, meta)
                     await ctx.session.send_notification(told, related_request_id=ctx.request_id)
-        except SubscriptionLost as error:
+        except (SubscriptionLost, BridgeError) as error:
             raise MCPError(types.INTERNAL_ERROR, str(error), {FAILURE_META: True}) from error
         return types.SubscriptionsListenResult(_meta=meta)
 
@@ -123,6 +132,12 @@ class Upstream:
             yield
             async with self._telling:  # the answer would overtake what is still being sent
                 pass
+        except BridgeError as error:
+            self.lost = True
+            raise MCPError(types.INTERNAL_ERROR, str(error), {FAILURE_META: True}) from error
+        except MCPError as error:
+            self.lost = self.lost or is_closed(error)
+            raise
         finally:
             self._calls.remove(ctx)
 

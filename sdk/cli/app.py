@@ -8,10 +8,13 @@ from typing import Annotated
 
 import typer
 
+from .commands.certify import certify
+from .commands.distill import distill
 from .commands.doctor import doctor
 from .commands.evaluate import evaluate, report
+from .commands.export import export
 from .commands.init import init
-from .commands.judge import check
+from .commands.judge import check, label
 from .commands.login import login
 from .commands.quickstart import quickstart
 from .commands.recording import divergence, record, replay
@@ -50,11 +53,12 @@ def toolbake(
     Start with `toolbake quickstart`: it trains a small model on a simulated helpdesk, with nothing to download. Then
     begin a project around your own tools (`init`), check that all is ready (`doctor`), log in with servers that ask
     for it (`login`), look at the tools (`tools`), watch a model use them once (`rollout`), measure it on your tasks
-    (`evaluate`), train it (`train`), read what it did (`view`) and put it to use (`serve`). Where there are no
-    tasks yet, make some (`synthesize`), or write requests with the calls that solve them (`solve`). Where the real
-    tools may not be called so often, make a twin of them from a recording (`record`), serve it (`replay`) and see
-    how near it is (`divergence`). `serve-tools` gives tools to other MCP clients; `verify` recomputes what a run's
-    rewards rest on.
+    (`evaluate`), train it (`train`), read what it did (`view`) and put it to use (`serve`, `export`). Where there are
+    no tasks yet, make some (`synthesize`), or write requests with the calls that solve them (`solve`). Look for holes
+    in the verifier (`certify`), and make a supervised data set of what it passed (`distill`). Where the real
+    tools may not be called so often, make a twin of them from a recording (`record`), serve it (`replay`) and see how
+    near it is (`divergence`). `serve-tools` gives tools to other MCP clients; `verify` recomputes what a run's rewards
+    rest on.
     Each command explains itself with -h.
 
     Results go to stdout and progress to stderr. Exit codes: 0 done, 1 an error, 2 a mistyped command, 130 Ctrl-C.
@@ -80,10 +84,13 @@ for _command in (
     rollout,
     view,
     serve,
+    export,
     serve_tools,
     tools,
     solve,
     synthesize,
+    certify,
+    distill,
     record,
     replay,
     divergence,
@@ -91,6 +98,7 @@ for _command in (
 ):
     app.command(help=_help(_command.__doc__))(_command)
 
-_judge = typer.Typer(no_args_is_help=True, help="Measure a judge before it earns anybody anything.")
+_judge = typer.Typer(no_args_is_help=True, help="Measure a judge, or ask a model about each row of a file.")
 _judge.command("check", help=_help(check.__doc__))(check)
+_judge.command("label", help=_help(label.__doc__))(label)
 app.add_typer(_judge, name="judge")

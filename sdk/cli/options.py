@@ -79,6 +79,38 @@ HandlersName = Annotated[
         "Also package.module:name.",
     ),
 ]
+AgentName = Annotated[
+    str | None,
+    typer.Option(
+        "--agent",
+        metavar="FILE.py:NAME|'PROGRAM ARGS'",
+        show_default="none: the model is asked and its calls are made here",
+        rich_help_panel=MODEL_PANEL,
+        help="An agent of your own that plays each rollout: a function of (task, endpoint), or a "
+        "program, which finds the URLs of its model and of its tools in its environment. Also package.module:name.",
+    ),
+]
+UserModel = Annotated[
+    str | None,
+    typer.Option(
+        "--user-model",
+        metavar="MODEL",
+        show_default="none: rules from each user's facts, or the model that it names",
+        rich_help_panel=MODEL_PANEL,
+        help="Plays the users of all tasks: a folder, a name on the hub, 'embedded', or an endpoint with its model "
+        "(https://host/v1#large-1).",
+    ),
+]
+UserKey = Annotated[
+    str | None,
+    typer.Option(
+        "--user-key",
+        metavar="VARIABLE",
+        show_default="none",
+        rich_help_panel=MODEL_PANEL,
+        help="The environment variable that holds the key of the endpoint of --user-model.",
+    ),
+]
 ConnectTimeout = Annotated[
     float,
     typer.Option(
@@ -137,9 +169,10 @@ LimitSettings = Annotated[
         "--limit",
         metavar="NAME=VALUE",
         show_default="max_turns=8, max_turn_tokens=256, max_tokens=2048, max_calls=16, max_seconds=1800, "
-        "reply_timeout_s=null, call_timeout_s=30",
+        "reply_timeout_s=null, call_timeout_s=30, final_tools={}",
         rich_help_panel=SAMPLING_PANEL,
-        help="What one conversation may use up. May be given several times.",
+        help="What ends a conversation: what it may use up, or a tool that gives its final answer. May be given "
+        "several times.",
     ),
 ]
 Temperature = Annotated[
@@ -174,6 +207,15 @@ ClientsKey = Annotated[
         metavar="VARIABLE",
         show_default="none: no key is asked for",
         help="The environment variable that holds the key which clients must send as 'Authorization: Bearer KEY'.",
+    ),
+]
+CallParser = Annotated[
+    str | None,
+    typer.Option(
+        "--tool-call-parser",
+        metavar="NAME",
+        show_default="by the model's family",
+        help="vLLM's parser of the model's calls.",
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")]

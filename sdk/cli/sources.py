@@ -134,6 +134,18 @@ def load_handlers(name: str | None) -> Any:
     return handlers
 
 
+def agent_source(agent: str | None) -> Any:
+    """What `sdk.evaluate` takes as its agent: a named function, or a command as it is written. Raises `ConfigError`."""
+    if agent is None:
+        return None
+    if agent.endswith(".py") and Path(agent).is_file():
+        raise ConfigError(
+            f"--agent is {agent!r}, a Python file; name the function in it ({agent}:name), or if it is a program, "
+            f"start it: --agent 'python {agent}'"
+        )
+    return load_named(agent, "--agent") if is_named_object(agent) else agent
+
+
 def model_source(
     model: str | None, endpoint: str | None, api_key_env: str | None, *, say: Callable[[str], None]
 ) -> Any:
@@ -155,16 +167,21 @@ def model_source(
 
 def policy_source(value: str, option: str) -> Any:
     """One policy as `sdk.evaluate` takes it. Raises `ConfigError`, which names `option`."""
-    if value.startswith(("http://", "https://")):
-        url, _, model = value.partition("#")
-        if not model:
-            raise ConfigError(
-                f"{option}: the endpoint {url.partition('?')[0]} has no model; give https://host/v1#large-1"
-            )
-        return {"base_url": url, "model": model}
-    if is_named_object(value):
+    from ..policies.model_source import named_source  # heavy
+
+    if not value.startswith(("http://", "https://")) and is_named_object(value):
         return load_named(value, option)
-    return None if value == "embedded" else value
+    return named_source(value, option)
+
+
+def user_source(model: str | None, key_env: str | None) -> Any:
+    """What `sdk.evaluate` takes as `user_model`. Raises `ConfigError` for a key without an endpoint."""
+    source = None if model is None else "embedded" if model == "embedded" else policy_source(model, "--user-model")
+    if key_env is not None:
+        if not isinstance(source, dict):
+            raise ConfigError("--user-key does nothing without --user-model https://host/v1#name; leave it out")
+        source["api_key"] = key_from(key_env, "--user-key")
+    return source
 
 
 def key_from(variable: str, option: str = "--api-key-env") -> str | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio.to_thread
 
 from mcp_bridge import Handlers, Toolset
 from mcp_bridge.guard.permissions import warn_of
 
+from ..agents import agent_facts, agent_identity, host_of, program_of
 from ..connecting import connect
 from ..errors import ConfigError
 from ..policies.model_source import ModelSource, open_agent, require_shown
@@ -26,6 +27,8 @@ from ..rollouts.run_context import RunContext
 from ..tasks import load_tasks
 from ..traces.identity import digest, handlers_identity, tasks_identity, tools_identity
 from ..traces.run_folder import RunFolder
+from ..users.fidelity import UserJudge
+from ..users.played_users import open_users, users_identity
 from ..verifiers import VerifierLike, check_verifier, verifier_identity
 from .conditions import FAMILY, Price, read_prices, require_cluster, require_threshold
 from .evaluation_plan import Plan, make_plan, tasks_of_split
@@ -34,6 +37,9 @@ from .faults import Embedder, FaultJudge, judged_faults
 from .measurement import measure
 from .outside_verdicts import OutsideVerdicts, outside_faults, outside_rollouts, read_verdicts
 from .report import Report, build_report, call_facts, guard_facts, note_conditions, run_facts
+
+if TYPE_CHECKING:
+    from ..agents.agent_programs import AgentProgram, AgentSource
 
 
 async def evaluate_async(
@@ -54,6 +60,9 @@ async def evaluate_async(
     embed: Embedder | None = None,
     output_dir: str | Path | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
+    agent: AgentSource | None = None,
+    user_model: ModelSource = None,
+    user_judge: UserJudge | None = None,
     handlers: Handlers | None = None,
     connect_timeout_s: float = 120.0,
     concurrency: int = 64,
@@ -69,15 +78,18 @@ async def evaluate_async(
     baseline where no other is named. `tool_prompts`: how much of the tools the prompt shows, each a condition of its
     own; None: what each model was trained with. `samples`: rollouts for each task, for pass@k and pass^k. `split`: only
     tasks with that `split` tag. `prices`: by name, per million tokens in and out. `cluster_by`: `family` or a tag,
-    whose tasks count as one for intervals. `fault_judge` and `embed`: see `sdk.evaluation.faults`. `handlers`: who
-    answers what servers ask during calls. `connect_timeout_s`: how long a server may take to start. All of them, with
-    their defaults, are in `docs/evaluation.md`.
+    whose tasks count as one for intervals. `fault_judge` and `embed`: see `sdk.evaluation.faults`. `agent`: an agent of
+    your own that plays the rollouts, see `docs/agents.md`. `user_model`: plays the users of all tasks, and `user_judge`
+    looks at them, see `docs/users.md`. `handlers`: who answers what servers ask during calls.
+    `connect_timeout_s`: how long a server may take to start. All of them, with their defaults, are in
+    `docs/evaluation.md`.
 
     With `output_dir`, every rollout and the report are kept, and a run that was cut off goes on. Raises what
     `sdk.train` raises, before work is lost. Live destructive tools are not refused, as in training, but named in a
     warning: the tasks are yours.
     """
     check_verifier(verifier)
+    program = program_of(agent)
     plan = make_plan(model, models, None if baseline in (verdicts or {}) else baseline, tool_prompts)
     elsewhere = read_verdicts(verdicts, plan.policies)
     progress = progress or Silent()
@@ -95,9 +107,15 @@ async def evaluate_async(
             shown = PROMPT_NAMES[condition.tool_prompt]
             progress.say(f"{condition.policy}: its prompts show {shown} of the tools, as in its training")
     bounds = Limits.of(limits)
-    async with connect(
+    connecting = connect(
         tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
-    ) as source:
+    )
+    async with (
+        connecting as source,
+        host_of(program) as host,
+        open_users(tasks, source.tools, user_model=user_model, judge=user_judge, rows=concurrency) as users,
+    ):
+        bounds.check(source.tools)
         warn_of(source.live_destructive)
         # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
         identity = {
@@ -107,6 +125,8 @@ async def evaluate_async(
             "verifier": verifier_identity(verifier),
             "limits": bounds.model_dump(),
             **handlers_identity(handlers),
+            **agent_identity(program),
+            **users_identity(user_model, user_judge),
             **({"samples": samples} if samples > 1 else {}),
             **({"verdicts": digest(_plain_verdicts(elsewhere))} if elsewhere else {}),
             "temperature": temperature,
@@ -122,6 +142,8 @@ async def evaluate_async(
                 progress=progress,
                 success_threshold=success_threshold,
                 seed=seed,
+                host=host,
+                users=users,
             )
             measured = await _measured(plan, tasks, context, samples=samples, temperature=temperature)
             rollouts = {**outside, **measured}
@@ -133,7 +155,7 @@ async def evaluate_async(
             policies = dict(zip(measured, (c.policy for c in plan.conditions), strict=True))
             report = build_report(
                 rollouts,
-                run=_facts(folder, identity, source, plan, measured),
+                run=_facts(folder, identity, source, plan, measured, program),
                 success_threshold=success_threshold,
                 cluster_by=cluster_by,
                 pairs=pairs,
@@ -224,6 +246,7 @@ def _facts(
     source: Toolset,
     plan: Plan,
     rollouts: Mapping[str, Sequence[Rollout]],
+    program: AgentProgram | None,
 ) -> dict[str, Any]:
     name = ", ".join(plan.policies) if plan.pairs is not None else next(iter(rollouts))
     # As recorded in the rollouts with a reply: behind an endpoint a model may be shown less than was sent.
@@ -233,7 +256,7 @@ def _facts(
     }
     facts = run_facts(folder.info if folder is not None else None, identity) | guard_facts(source)
     every = [rollout for of_condition in rollouts.values() for rollout in of_condition]
-    return {"model": name, "tool_prompt": shown, **facts, **call_facts(every)}
+    return {"model": name, "tool_prompt": shown, **facts, **call_facts(every), **agent_facts(program, every)}
 
 
 @contextmanager
@@ -254,6 +277,8 @@ async def rollout_async(
     model: ModelSource = None,
     verifier: VerifierLike | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
+    agent: AgentSource | None = None,
+    user_model: ModelSource = None,
     handlers: Handlers | None = None,
     connect_timeout_s: float = 120.0,
     temperature: float = 0.0,
@@ -261,18 +286,28 @@ async def rollout_async(
 ) -> Rollout:
     """One conversation, to look at. `prompt`: a string, a mapping or a `Task`. Scored if a verifier is given.
 
-    `handlers`: who answers what servers ask during calls. `connect_timeout_s`: how long a server may take to start.
+    `agent`: an agent of your own that has the conversation, see `docs/agents.md`. `user_model`: plays the task's user,
+    see `docs/users.md`. `handlers`: who answers what servers ask during calls. `connect_timeout_s`: how long a server
+    may take to start.
     """
     if verifier is not None:
         check_verifier(verifier)
+    program = program_of(agent)
     tasks = load_tasks([prompt])
     bounds = Limits.of(limits)
     async with connect(
         tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
     ) as source:
+        bounds.check(source.tools)
         warn_of(source.live_destructive)
-        async with open_agent(model, rows=1) as agent:
-            engine = RolloutEngine(agent=agent, source=source, verifier=verifier, limits=bounds)
+        async with (
+            open_users(tasks, source.tools, user_model=user_model, rows=1) as users,
+            open_agent(model, rows=1) as policy,
+            host_of(program) as host,
+        ):
+            engine = RolloutEngine(
+                agent=policy, source=source, verifier=verifier, limits=bounds, host=host, users=users
+            )
             sampling = Sampling(temperature=temperature, max_tokens=bounds.max_turn_tokens)
             job = Job(id=f"rollout/{tasks[0].id}", task=tasks[0], seed=seed)
             return (await engine.run([job], sampling=sampling))[0]

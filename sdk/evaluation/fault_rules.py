@@ -201,6 +201,8 @@ def _of_failure(rollout: Rollout) -> Fault:
         "tools": "broken_tool",
         "world": "broken_tool",
         "policy": "broken_policy",
+        "agent": "broken_policy",
+        "user": "broken_user",
         "verifier": "verifier_doubt",
     }
     detail = cut(f"{failure.kind}: {failure.message}", 300)

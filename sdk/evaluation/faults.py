@@ -17,6 +17,7 @@ from .conditions import is_success
 FaultKind = Literal[
     "broken_tool",
     "broken_policy",
+    "broken_user",
     "unreadable_call",
     "wrong_tool",
     "ungrounded_argument",
@@ -32,7 +33,8 @@ FaultKind = Literal[
 
 FAULTS: dict[FaultKind, str] = {
     "broken_tool": "a tool, its server or the world failed, or a fault was put into its answer",
-    "broken_policy": "the model's engine or endpoint failed, or time ran out; the rollout is unscored",
+    "broken_policy": "the model's engine, its endpoint or its agent failed, or time ran out; the rollout is unscored",
+    "broken_user": "the model that plays the task's user did not keep to its part, or failed; the rollout is unscored",
     "unreadable_call": "a call that no parser can read",
     "wrong_tool": "a tool that does not exist, or one that the task did not need",
     "ungrounded_argument": "an argument that stands neither in the prompt nor in an earlier result",

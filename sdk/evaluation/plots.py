@@ -184,6 +184,7 @@ _COLOURS = ("#0969da", "#bf8700", "#1a7f37", "#8250df", "#cf222e", "#0a7ea4", "#
 _FAULT_COLOURS: dict[FaultKind, str] = {
     "broken_tool": "#57606a",
     "broken_policy": "#8c959f",
+    "broken_user": "#afb8c1",
     "unreadable_call": "#54319e",
     "wrong_tool": "#cf222e",
     "ungrounded_argument": "#bf8700",

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from mcp_bridge.extras import missing_modules
 from mcp_bridge.records import Tool
+from mcp_bridge.sources.specs import HttpSpec, OpenApiSpec, StdioSpec
 
 from ..errors import ConfigError, RunFolderError
 from ..records import Rollout
@@ -37,6 +38,7 @@ from .examples import Example, choose_examples
 from .fault_rules import find_faults
 from .faults import ConditionErrors, Embedder, Fault, group_errors
 from .outside_verdicts import OutsideVerdict, outside_faults, outside_rollouts
+from .served_model import SERVED, ServedSummary, summarise_served
 
 if TYPE_CHECKING:
     from mcp_bridge import Toolset
@@ -160,6 +162,8 @@ class Report(BaseModel):
     """What went wrong first, by condition."""
     examples: list[Example] = Field(default_factory=list)
     training: TrainingSummary | None = None
+    served: ServedSummary | None = None
+    """Of a training: the saved model, asked through the endpoint with a client's defaults."""
     next_steps: list[str] = Field(default_factory=list)
     """What to do after a training, the gravest first, where its figures give a reason."""
 
@@ -381,7 +385,11 @@ def report_of(
         prices=known | {name: priced[policy] for name, policy in policies.items() if policy in priced},
         faults=faults,
     )
-    return report.model_copy(update={"run": earlier.run, "training": earlier.training})
+    served = earlier.served
+    if served is not None and served.condition is not None:
+        asked = folder.read_rollouts(SERVED)
+        served = summarise_served(asked, served.like, measured[served.like], threshold=threshold, cluster_by=families)
+    return report.model_copy(update={"run": earlier.run, "training": earlier.training, "served": served})
 
 
 def _pairs(
@@ -427,12 +435,16 @@ def call_facts(calls: Iterable[LedgerLine | Rollout]) -> dict[str, Any]:
 
 
 def guard_facts(toolset: Toolset) -> dict[str, Any]:
-    """What the policy was not shown, what it knew by another name, and what it could destroy for real."""
+    """What the policy was not shown, what it knew by another name, what it could destroy for real; what its servers'
+    entries have that does nothing, and the faults that were put into their answers."""
+    servers = [one for one in toolset.specs if isinstance(one, StdioSpec | HttpSpec | OpenApiSpec)]
     renamed = {tool.name: f"{tool.name_at_source} of {tool.source}" for tool in toolset.tools if tool.name_at_source}
     facts = {
         "tools_left_out": [f"{one.tool} of {one.source}: {one.reason}" for one in toolset.left_out],
         "tools_renamed": renamed,
         "live_destructive_tools": [tool.name for tool in toolset.live_destructive],
+        "configuration": [note for one in servers for note in one.notes],
+        "injected_faults": {one.label: dict(one.options.faults) for one in servers if one.options.faults},
     }
     return {name: value for name, value in facts.items() if value}
 

@@ -48,7 +48,7 @@ def render_short_markdown(report: Report) -> str:
 
 def _short_rows(report: Report) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for name, c in report.conditions.items():
+    for name, c in _with_served(report):
         score = decimal(c.score.estimate if c.score else None)
         turns = decimal(c.turns.mean if c.turns else None, 1)
         calls = decimal(c.calls.mean if c.calls else None, 1)
@@ -56,8 +56,35 @@ def _short_rows(report: Report) -> list[tuple[str, ...]]:
     return rows
 
 
+def _with_served(report: Report) -> list[tuple[str, ConditionSummary]]:
+    """The conditions by name, and what the saved model did through the endpoint."""
+    served = report.served.condition if report.served is not None else None
+    asked = [] if served is None else [(f"through the endpoint ({tasks_of_families(served.rollouts, None)})", served)]
+    return [*report.conditions.items(), *asked]
+
+
+def served_note(report: Report) -> list[str]:
+    """A sentence of a training's report: whether the endpoint does what was measured."""
+    served = report.served
+    if served is None:
+        return []
+    if served.condition is None:
+        return [f"The saved model was not asked through the endpoint: {one_line(served.problem or 'no reason known')}"]
+    scored, like = tasks_of_families(served.condition.scored, None), one_line(served.like)
+    said = f"Through the endpoint with a client's defaults, {scored} came out as in the measurement {like!r}"
+    if not served.differ:
+        return [f"{said}."]
+    named = ", ".join(map(one_line, served.differ))
+    return [f"{said}, but for {len(served.differ)}: {named}."]
+
+
 def _notes(report: Report) -> list[str]:
-    return [*prompt_note(report), *weights_note(report), *(f"Next: {one_line(step)}" for step in report.next_steps)]
+    return [
+        *prompt_note(report),
+        *served_note(report),
+        *weights_note(report),
+        *(f"Next: {one_line(step)}" for step in report.next_steps),
+    ]
 
 
 def unscored_notes(report: Report) -> list[str]:
@@ -163,7 +190,7 @@ def _success(report: Report) -> str:
     measured = ["success", "95 % interval", "worst case", "mean score", "95 % interval"]
     head = ["condition", *measured, "tasks", "families", "scored", "unscored"]
     rows = []
-    for name, c in report.conditions.items():
+    for name, c in _with_served(report):
         rates, scores, tasks, families = [NONE] * 3, [NONE] * 2, 0, None
         if c.success:
             rate, tasks, families = c.success.interval, c.success.tasks, c.success.families
@@ -175,7 +202,8 @@ def _success(report: Report) -> str:
         f"A rollout succeeds with a score of {report.success_threshold:g} or more. Unscored rollouts take part in no "
         "figure but the worst case, which counts them as failed."
     )
-    threshold = " ".join([threshold, *map(inline, prompt_note(report))])
+    served = (inline(note, limit=600) for note in served_note(report))
+    threshold = " ".join([threshold, *map(inline, prompt_note(report)), *served])
     return f"## Success on held-out tasks\n\n{table(head, rows)}\n\n{threshold}"
 
 

@@ -201,11 +201,18 @@ class Expected:
     """The line of the last entry that a signature or a noted root covers; 0 where there is none."""
     covered_run_sha256: str = ""
     """That of `run.json` at the anchor."""
+    covered_closed: bool = False
+    """Whether the run was closed at the anchor."""
     overruling: list[tuple[int, str]] = field(default_factory=list)
     """Entries after the anchor that would change what it covers, which they do not: line, and what they would change.
     """
     later: list[Entry] = field(default_factory=list)
     """Entries after the anchor that add something."""
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is being saved: the run is closed, or it was at the anchor and was only opened again since."""
+        return self.closed or (self.covered_closed and not self.later)
 
 
 def replay(entries: Sequence[Entry], *, anchor: int = 0) -> Expected:
@@ -222,7 +229,9 @@ def replay(entries: Sequence[Entry], *, anchor: int = 0) -> Expected:
 
 class _Replay:
     def __init__(self, anchor: int, covered: Expected | None) -> None:
-        self.expected = Expected(anchor=anchor, covered_run_sha256=covered.run_sha256 if covered is not None else "")
+        self.expected = Expected(anchor=anchor)
+        if covered is not None:
+            self.expected.covered_run_sha256, self.expected.covered_closed = covered.run_sha256, covered.closed
         self._covered = covered
         here = covered.rollouts if covered is not None else {}
         self._covered_ids = {stage: {one.id for one in announced} for stage, announced in here.items()}
@@ -257,6 +266,7 @@ class _Replay:
             before = covered.weights.get(folder)
             if before is not None and not (
                 now.version == before.version
+                and (now.whole or not before.whole)
                 and (now.files == before.files or (not before.whole and now.files.items() >= before.files.items()))
             ):
                 return f"the files of {folder}"

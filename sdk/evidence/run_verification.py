@@ -375,7 +375,8 @@ class _Check:
             if public_key is not None:
                 self.found.notes.append("signed with the key that was given")
                 return max(anchor, line)
-            upto = f" up to line {line}" if line < self._entries[-1].line else ""
+            last = self._entries[-1].line if self._entries else 0
+            upto = f" up to line {line}" if line < last else ""
             self.found.notes.append(
                 f"signed{upto} with the key {content['public_key']}: compare it with one that you know is the "
                 "signer's, or pass that with --public-key, which checks what was written later, too"
@@ -448,12 +449,16 @@ def signature_of(root: str, entries: int, key_file: Path) -> bytes:
     Ed25519 private key in PEM without a passphrase.
     """
     key = _private_key(key_file)
+    return _signature_file(root, entries, key.public_key().public_bytes_raw(), key.sign(_message(root, entries)))
+
+
+def _signature_file(root: str, entries: int, public_key: bytes, signature: bytes) -> bytes:
     content = {
         "algorithm": "Ed25519",
         "entries": entries,
-        "public_key": key.public_key().public_bytes_raw().hex(),
+        "public_key": public_key.hex(),
         "root": root,
-        "signature": key.sign(_message(root, entries)).hex(),
+        "signature": signature.hex(),
     }
     return canonical(content) + b"\n"
 
@@ -472,9 +477,9 @@ def check_signature(raw: bytes, public_key_file: Path | None) -> tuple[dict[str,
         root, entries = content["root"], content["entries"]
         if not isinstance(root, str) or not isinstance(entries, int):
             raise ValueError("root is not text, or entries is not a number")
-        given = bytes.fromhex(content["public_key"])
-        Ed25519PublicKey.from_public_bytes(given).verify(bytes.fromhex(content["signature"]), _message(root, entries))
-        if canonical(content) + b"\n" != raw or content.get("algorithm") != "Ed25519":
+        given, signature = bytes.fromhex(content["public_key"]), bytes.fromhex(content["signature"])
+        Ed25519PublicKey.from_public_bytes(given).verify(signature, _message(root, entries))
+        if _signature_file(root, entries, given, signature) != raw:
             return {}, "its bytes are not those of a signature that toolbake wrote"
     except InvalidSignature:
         return {}, "the signature is not one of this root by this key"

@@ -147,7 +147,7 @@ def compare_folders(path: Path, expected: Expected) -> tuple[list[Finding], list
     """
     findings: list[Finding] = []
     notes: list[str] = []
-    known = {*expected.weights, *(() if expected.closed and "report" in expected.finished else _TRAINERS)}
+    known = {*expected.weights, *(() if expected.settled and "report" in expected.finished else _TRAINERS)}
     for one in sorted((*path.iterdir(), *(path / "checkpoints").glob("*"))):
         name = one.relative_to(path).as_posix()
         is_saved = one.parent != path or one.is_dir() or one.is_symlink()
@@ -155,7 +155,7 @@ def compare_folders(path: Path, expected: Expected) -> tuple[list[Finding], list
             continue
         if not is_saved:
             notes += [] if _FILES.fullmatch(name) else [f"{name} is no file of a run, and is not covered"]
-        elif expected.closed:
+        elif expected.settled:
             text = f"no entry of {EVIDENCE} announced it; if the run was stopped as it saved it, let the run go on"
             findings.append(Finding("added", name, None, text))
         else:

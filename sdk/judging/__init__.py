@@ -4,13 +4,17 @@ from .agreement import Agreement, RankingAgreement, labelled_examples, measure_a
 from .audit_examples import audit_call, audit_tasks
 from .judge_model import Budget
 from .ranking import Ranked, Ranker, Ranking, ranked
+from .row_labels import LabelledRows, label_rows
+from .user_judging import ModelUserJudge, user_judge
 from .verdicts import Judge, ModelFaultJudge, fault_judge, judge
 
 __all__ = [
     "Agreement",
     "Budget",
     "Judge",
+    "LabelledRows",
     "ModelFaultJudge",
+    "ModelUserJudge",
     "Ranked",
     "Ranker",
     "Ranking",
@@ -19,8 +23,10 @@ __all__ = [
     "audit_tasks",
     "fault_judge",
     "judge",
+    "label_rows",
     "labelled_examples",
     "measure_agreement",
     "measure_ranking",
     "ranked",
+    "user_judge",
 ]

@@ -160,7 +160,7 @@ async def measure_agreement(
     await _each(range(len(examples)), judge_one, concurrency)
     found = _count(judged, examples)
     if isinstance(verifier, Judge) and verifier.cache is not None:
-        verifier.cache.put("agreement", verifier.identity, {"kappa": found.kappa, "examples": found.examples})
+        verifier.cache.put("agreement", {verifier.identity: {"kappa": found.kappa, "examples": found.examples}})
     return found
 
 

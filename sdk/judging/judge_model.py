@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from ..errors import ConfigError, PolicyFailure, VerifierError
@@ -48,9 +49,11 @@ class JudgeCache:
             row = connection.execute("SELECT value FROM kept WHERE kind = ? AND key = ?", (kind, key)).fetchone()
         return None if row is None else json.loads(row[0])
 
-    def put(self, kind: str, key: str, value: Any) -> None:
+    def put(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Keep the values of some keys, all of them in one commit, which a disk may take 30 ms for."""
+        rows = [(kind, key, json.dumps(value)) for key, value in values.items()]
         with self._open() as connection:
-            connection.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (kind, key, json.dumps(value)))
+            connection.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", rows)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -123,6 +126,8 @@ class Asker:
         self._is_uncounted = False
         # Of each event loop its own: `sdk.evaluate` and its kind begin a new one every time.
         self._opening: RunVar[anyio.Lock] = RunVar("judge_opening")
+        self._keeping: RunVar[anyio.Lock] = RunVar("judge_keeping")
+        self._unkept: dict[str, str] = {}
         self._asking: RunVar[dict[str, _Question]] = RunVar("judge_asking")
         self._stack = AsyncExitStack()
 
@@ -182,9 +187,22 @@ class Asker:
                 problem = f"{error}; it said {shortened(reply, 200)}"
                 continue
             if self.cache is not None and key is not None:
-                self.cache.put("reply", key, reply)
+                await self._keep(self.cache, key, reply)
             return found, f" (try {number + 1})" if number else ""
         raise VerifierError(f"the judge {self.label} gave no verdict in {self._tries} tries: {problem}")
+
+    async def _keep(self, cache: JudgeCache, key: str, reply: str) -> None:
+        """Keep an answer, together with those that came while others were written; also where it is cancelled."""
+        self._unkept[key] = reply
+        with anyio.CancelScope(shield=True):
+            async with _of_this_loop(self._keeping):
+                if key in self._unkept:
+                    together, self._unkept = self._unkept, {}
+                    await anyio.to_thread.run_sync(cache.put, "reply", together)
+
+    async def open(self) -> None:
+        """Begin to ask in this event loop alone, until `close`: questions to an endpoint then share its connections."""
+        self._agent = await self._stack.enter_async_context(open_agent(self._model))
 
     async def close(self) -> None:
         """Stop a local model; an agent that was handed in stays open."""
@@ -205,7 +223,7 @@ class Asker:
         used = reply.prompt_tokens + reply.sampled_tokens
         self.spent.tokens += used
         if reply.stop_reason == "context":  # nothing was read, and nothing need be counted
-            raise VerifierError(f"the judge {self.label}: the rollout does not fit into its context")
+            raise VerifierError(f"the judge {self.label}: what it is asked about does not fit into its context")
         if self._budget.tokens is not None and not used:
             self._is_uncounted = not self.spent.tokens
             raise self._uncounted()
@@ -228,12 +246,7 @@ class Asker:
                 )
 
     async def _opened(self) -> Agent:
-        try:
-            lock = self._opening.get()
-        except LookupError:
-            lock = anyio.Lock()
-            self._opening.set(lock)
-        async with lock:
+        async with _of_this_loop(self._opening):
             if self._agent is None:
                 if isinstance(self._model, tuple):
                     # Opened for good, an endpoint would hold connections of a loop that may end before the judge.
@@ -243,6 +256,14 @@ class Asker:
                 else:
                     self._agent = await self._stack.enter_async_context(open_agent(self._model))
             return self._agent
+
+
+def _of_this_loop(variable: RunVar[anyio.Lock]) -> anyio.Lock:
+    try:
+        return variable.get()
+    except LookupError:
+        variable.set(anyio.Lock())
+        return variable.get()
 
 
 class AsksModel:
@@ -294,6 +315,7 @@ _TO_THE_JUDGE = tuple(
         r"\bfull (?:marks|points|score|credit)\b|\b(?:highest|maximum|perfect) (?:score|mark|rating)\b",
         r"\b(?:mark|grade|rate|score|judge|count) (?:this|it|me|(?:the|my) answer)\b.{0,20}\b(?:correct|right|pass)",
         r"\bthe (?:answer|response) (?:above|below)\b.{0,30}\b(?:is|as) (?:correct|right)",
+        r"\bverdicts?\b.{0,30}\b(?:must|should|has to)\b",
     )
 )
 
@@ -317,14 +339,14 @@ def speaks_to_the_judge(rollout: Rollout) -> str | None:
     A phrase that the prompt or the gold answer has itself does not count. The name of an argument and its value are
     read apart: a tool may ask for a `rating`. Lexical: it stops what is known, and the escaping stays for the rest.
     """
-    own = json.dumps([m.content for m in rollout.task.opening()] + rollout.task.later_turns, ensure_ascii=False)
+    own = json.dumps([m.content for m in rollout.task.opening()] + rollout.user_texts, ensure_ascii=False)
     own += json.dumps(rollout.task.expected, ensure_ascii=False, default=str)
     texts = [rollout.answer, *(text for record in rollout.calls for text in _written(record))]
-    own, written = _plain(own).casefold(), [_plain(text) for text in texts]
+    own, written = _plain(own), [_plain(text) for text in texts]
     for pattern in _TO_THE_JUDGE:
         for text in written:
             for found in pattern.finditer(text):
-                if found[0].casefold() not in own:
+                if found[0] not in own:
                     return found[0]
     return None
 
@@ -332,7 +354,7 @@ def speaks_to_the_judge(rollout: Rollout) -> str | None:
 def evidence(rollout: Rollout) -> dict[str, Any]:
     """What happened, as the judge sees it. Results and arguments beyond 2 000 characters are cut, visibly."""
     return {
-        "asked": [m.content for m in rollout.task.opening() if m.role == "user"] + rollout.task.later_turns,
+        "asked": rollout.user_texts,
         "calls": [
             {
                 "tool": record.call.name[:_MOST_CALL_CHARS],
@@ -346,10 +368,16 @@ def evidence(rollout: Rollout) -> dict[str, Any]:
     }
 
 
+_ALIKE = str.maketrans("аеорсухіјѕһԁӏոοαειικνρτυχ", "aeopcyxijshdlnoaeiikvptux")
+"""Cyrillic, Armenian and Greek letters that look like Latin ones."""
+
+
 def _plain(text: str) -> str:
-    """Without what only looks different: full-width letters, signs that are not shown."""
-    shown = (sign for sign in unicodedata.normalize("NFKC", text) if unicodedata.category(sign) != "Cf")
-    return "".join(shown)
+    """Without what only looks different: letters of other widths and scripts, accents, signs that are not shown, and
+    spaces of any kind and number."""
+    signs = unicodedata.normalize("NFKD", text.casefold())
+    shown = "".join(sign for sign in signs if unicodedata.category(sign) not in ("Cf", "Mn"))
+    return " ".join(shown.translate(_ALIKE).split())
 
 
 def _written(record: CallRecord) -> Iterator[str]:

@@ -177,7 +177,7 @@ Answer with one JSON object and nothing else:
 {{"check": "{check}", "kind": "one of the kinds", "turn": 1, "tool": "its name, or empty", "argument": "its name, or
 empty", "detail": "one sentence"}}"""
 
-_KINDS = tuple(kind for kind in FAULTS if kind != "broken_policy")
+_KINDS = tuple(kind for kind in FAULTS if kind not in ("broken_policy", "broken_user"))
 """What a rollout that was played to its end can have."""
 
 

@@ -5,8 +5,10 @@ Each part of a reply is checked before it is used.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, Self, get_args
@@ -19,7 +21,7 @@ from mcp_bridge.records import Tool
 
 from ..errors import ConfigError, PolicyFailure
 from ..records import Message, TokenRow, ToolCall, ToolPrompt
-from .protocol import Reply, Sampling
+from .protocol import Hearing, Reply, Sampling
 from .rendering.call_parsing import read_arguments
 from .token_agent import turn_seed, with_call_ids
 
@@ -185,7 +187,15 @@ class EndpointAgent:
 
     def _new_client(self) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-        return httpx.AsyncClient(headers=self._headers.value, timeout=self._limits[0], limits=limits)
+        return httpx.AsyncClient(
+            headers=self._headers.value, timeout=self._limits[0], limits=limits, verify=_certificates()
+        )
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: a client reads them for 20 ms otherwise, during which nothing else runs, also for an http address."""
+    return httpx.create_ssl_context()
 
 
 class EndpointConversation:
@@ -203,13 +213,21 @@ class EndpointConversation:
         """Empty: an endpoint that only knows text has no tokens to train."""
         return []
 
-    async def reply(self, new_messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        """See `Conversation.reply`. `Reply.extra` holds `retries`, why (`retried`), and what the endpoint says of
-        the answer: `id`, `model`, `finish_reason`."""
+    async def reply(
+        self,
+        new_messages: Sequence[Message],
+        *,
+        max_tokens: int | None = None,
+        stops: Sequence[str] = (),
+        hearing: Hearing | None = None,  # noqa: ARG002 - an endpoint tells texts, and is asked for the whole one
+    ) -> Reply:
+        """See `Conversation.reply`; the endpoint leaves the text of `stops` out. `Reply.extra` holds `retries`, why
+        (`retried`), and what the endpoint says of the answer: `id`, `model`, `finish_reason`."""
         messages = [*self._messages, *new_messages]
         limit = self._sampling.max_tokens if max_tokens is None else min(max_tokens, self._sampling.max_tokens)
         seed = turn_seed(self._seed, self._turn)
         body = self._agent.request_body(messages, self._tools, self._sampling, limit, seed)
+        body |= {"stop": list(stops)} if stops else {}
         status, text, retried = await self._agent.post(body)
         counted = {"retries": len(retried), "retried": retried}
         if context_exceeded(status, text):

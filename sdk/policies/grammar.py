@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import ModelError
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     import torch
 
 _MOST_COMPILED = 64
+_STACK_BYTES = 128 << 20
+"""Of the thread that compiles: llguidance follows a schema's definitions by recursion, up to 14 kB for each level, and
+where the stack ends, the whole process does. Memory that is not used is not taken."""
 SPECIAL = b"\xff"
 """Stands around the id of a special token where `GrammarTokenizer.spell` writes tokens as bytes. No text has it."""
 
@@ -62,13 +66,30 @@ class GrammarTokenizer:
                 spelt += SPECIAL + str(token).encode() + SPECIAL
         return spelt
 
+    def token_bytes(self, token: int) -> bytes:
+        """A token as UTF-8 bytes, which may be part of a character; a special token by its name."""
+        if self._tokenizer.is_special_token(token):
+            return str(self._tokenizer.decode_str([token])).encode()
+        return bytes(self._tokenizer.decode_bytes([token]))
+
     def _compile(self, text: str) -> Grammar:
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokenizer, text, log_level=0)
+        matcher = _compiling_thread().submit(LLMatcher, self._tokenizer, text, log_level=0).result()
         if matcher.is_error():
             raise ValueError(_first_line(matcher.get_error()))
         return Grammar(matcher, self._tokenizer.vocab_size)
+
+
+@cache
+def _compiling_thread() -> ThreadPoolExecutor:
+    thread = ThreadPoolExecutor(1, "toolbake-grammars")
+    usual = threading.stack_size(_STACK_BYTES)  # of threads that are started from now on
+    try:
+        thread.submit(int).result()
+    finally:
+        threading.stack_size(usual)
+    return thread
 
 
 class Grammar:

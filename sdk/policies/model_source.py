@@ -67,6 +67,17 @@ def _token_agent(policy: Policy, spoken: LoadedModel | LoadedTokenizer) -> Token
     return TokenAgent(policy, renderer, spoken.name, tool_prompt=shown_by_default(spoken.tool_prompt))
 
 
+def named_source(text: str, where: str) -> ModelSource:
+    """The source that a text names: "embedded", a folder or hub name, or an endpoint as `https://host/v1#name`. Raises
+    `ConfigError`, which names `where`, for an endpoint without a model."""
+    if text.startswith(("http://", "https://")):
+        url, _, model = text.partition("#")
+        if not model:
+            raise ConfigError(f"{where}: the endpoint {public_url(url)} has no model; give https://host/v1#large-1")
+        return {"base_url": url, "model": model}
+    return None if text == "embedded" else text
+
+
 def check_model_source(model: Any) -> None:
     """Raises `ConfigError` for what names no model, `ModelError` for a path that leads nowhere. It shows no more:
     there may be a key among them."""

@@ -16,6 +16,7 @@ from mcp_bridge.records import Tool
 
 from ..records import Message, TokenRow, ToolPrompt
 from .grammar import Grammar
+from .rendering import ChatRenderer, ParsedReply
 
 LOWEST_TEMPERATURE = 1e-5
 """Logits divided by much less are infinite. vLLM takes the most likely token below it."""
@@ -41,6 +42,38 @@ class Sampling:
             raise ValueError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdjustedSampling(Sampling):
+    """Sampling as OpenAI's clients may ask for it, of a `StreamingPolicy`. No training samples so.
+
+    Before temperature and `top_p`, the logit of token v becomes `logit + logit_bias[v] - presence_penalty * (n > 0)
+    - frequency_penalty * n`, where v has come n times in the answer so far (OpenAI's API reference).
+    """
+
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Token ids, each at most once, and what is added to their logits."""
+    top_logprobs: int | None = None
+    """For so many of the most likely tokens, `Completion.alternatives` tells the log-probability; None: not at all."""
+
+    @property
+    def adjustments(self) -> tuple[float, float, tuple[tuple[int, float], ...]] | None:
+        """What changes the logits; None where nothing does."""
+        found = (self.presence_penalty, self.frequency_penalty, self.logit_bias)
+        return found if any(found) else None
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """What the model itself gave a place of a completion: before grammar, temperature, bias and penalties, in nats."""
+
+    logprob: float
+    """Of the token that was sampled."""
+    top: list[tuple[int, float]]
+    """The most likely tokens, the likeliest first."""
+
+
 @dataclass(frozen=True)
 class Completion:
     """Tokens as sampled. `logprobs` [T] are of the distribution sampled from (after the temperature)."""
@@ -51,6 +84,10 @@ class Completion:
     version: int = 0
     versions: list[int] | None = None
     """[T] the version of the weights that chose each token, where new weights came in between; None: all `version`."""
+    cached_tokens: int = field(default=0, compare=False)
+    """Tokens of the prompt that were not computed for it, where the engine tells."""
+    alternatives: list[Alternatives] | None = None
+    """[T] where `AdjustedSampling.top_logprobs` asks for them."""
 
 
 class Policy(Protocol):
@@ -72,8 +109,14 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
 class StreamingPolicy(Policy, Protocol):
-    """A policy that tells of each token as soon as it is sampled."""
+    """A policy that tells of each token as soon as it is sampled. It takes an `AdjustedSampling`, too."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids there are."""
+        ...
 
     async def sample(
         self,
@@ -105,15 +148,31 @@ class Reply:
     tool_prompt: ToolPrompt | None = None
     """How much of the tools that it was sent the prompt showed, where whoever answers says so, as `sdk.serve` does."""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    parsed: ParsedReply | None = None
+    """The message as it was read from the tokens, with what could not be read as calls; None where nobody says."""
+
+
+Hearing = Callable[[ChatRenderer, Sequence[int]], Callable[[int], bool | None]]
+"""Called as a reply begins, with what reads its tokens and those of its prompt. What it returns is called with each of
+them, see `StreamingPolicy.sample`."""
 
 
 class Conversation(Protocol):
     """One conversation in progress."""
 
-    async def reply(self, new_messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+    async def reply(
+        self,
+        new_messages: Sequence[Message],
+        *,
+        max_tokens: int | None = None,
+        stops: Sequence[str] = (),
+        hearing: Hearing | None = None,
+    ) -> Reply:
         """Hear `new_messages` (the opening, tool results or a later user turn) and answer.
 
-        `max_tokens` lowers the sampling's own limit for this turn.
+        `max_tokens` lowers the sampling's own limit for this turn. `stops`: the reply ends with the first token after
+        which its content has one of these texts, which it keeps. `hearing`: hears the tokens as they are sampled, of
+        a policy that tells them. Only who is asked for the last two must take them.
         """
         ...
 

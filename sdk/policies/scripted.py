@@ -13,10 +13,10 @@ from mcp_bridge.records import Tool
 
 from ..errors import ConfigError, PolicyFailure
 from ..records import Message, Task, TokenRow, ToolCall
-from .protocol import Completion, Reply, Sampling
-from .rendering import ParsedReply
+from .protocol import Completion, Hearing, Reply, Sampling
+from .rendering import ChatRenderer, ParsedReply
 from .rendering.call_parsing import format_calls, parse_tagged_reply
-from .token_agent import TokenHistory, with_call_ids
+from .token_agent import TokenHistory, cut_at_stops, with_call_ids
 
 Line = str | Message | ToolCall | Sequence[ToolCall]
 """One reply of a script: a text, an assistant message, or calls. Calls without an id are given one."""
@@ -59,8 +59,11 @@ class ByteRenderer:
         *,
         prompt_ids: Sequence[int] = (),  # noqa: ARG002 - no prompt opens the reasoning
     ) -> ParsedReply:
+        return parse_tagged_reply(self.tagged_text(completion_ids))
+
+    def tagged_text(self, completion_ids: Sequence[int]) -> str:
         ids = list(completion_ids)
-        return parse_tagged_reply(self.decode(ids[:-1] if ids[-1:] == [END_TOKEN] else ids))
+        return self.decode(ids[:-1] if ids[-1:] == [END_TOKEN] else ids)
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:  # noqa: ARG002
         reasoning = f"<think>{message.reasoning}</think>" if message.reasoning is not None else ""
@@ -95,49 +98,75 @@ class ScriptedAgent:
     and the version is 0. A list that has run out raises `PolicyFailure`; what a function raises is passed on.
     """
 
-    def __init__(self, script: Script, name: str = "scripted", *, limit_tokens: bool = False) -> None:
+    def __init__(
+        self,
+        script: Script,
+        name: str = "scripted",
+        *,
+        limit_tokens: bool = False,
+        renderer: ChatRenderer | None = None,
+    ) -> None:
+        """`renderer`: writes the rows in a model's tokens; None: in bytes."""
         self._script = script if callable(script) else list(script)
         self.name = name
         self._limit_tokens = limit_tokens
+        self._renderer = renderer or ByteRenderer()
 
     def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> ScriptedConversation:
         limit = sampling.max_tokens if self._limit_tokens else None
-        return ScriptedConversation(self._script, tools, limit=limit, seed=seed)
+        return ScriptedConversation(self._script, tools, limit=limit, seed=seed, renderer=self._renderer)
 
 
 class ScriptedConversation:
     """One conversation that follows a script."""
 
-    def __init__(self, script: Script, tools: Sequence[Tool], *, limit: int | None, seed: int) -> None:
+    def __init__(
+        self, script: Script, tools: Sequence[Tool], *, limit: int | None, seed: int, renderer: ChatRenderer
+    ) -> None:
         self._script = script
         self._tools = list(tools)
         self._limit = limit
         self._seed = seed
         self._turn = 0
-        self._renderer = ByteRenderer()
+        self._renderer = renderer
         self._history = TokenHistory(self._renderer, tools)
 
     def rows(self) -> list[TokenRow]:
         return self._history.rows
 
-    async def reply(self, new_messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+    async def reply(
+        self,
+        new_messages: Sequence[Message],
+        *,
+        max_tokens: int | None = None,
+        stops: Sequence[str] = (),
+        hearing: Hearing | None = None,
+    ) -> Reply:
         heard = list(new_messages)
         earlier = [*self._history.messages, *heard]
         message = _as_message(await self._line(earlier))
         tokens = self._renderer.encode_reply(message, self._tools)
         limit = None if self._limit is None else min(self._limit, max_tokens or self._limit)
         cut = limit is not None and len(tokens) > limit
-        if cut:
-            tokens = tokens[:limit]
-            parsed = self._renderer.parse(tokens, self._tools)
+        kept = cut_at_stops(tokens[:limit], stops, self._parse)
+        if len(kept) < len(tokens):
+            cut, tokens = cut and len(kept) == limit, kept
+            parsed = self._parse(tokens)
             message = Message(
                 role="assistant", content=parsed.content, reasoning=parsed.reasoning, tool_calls=parsed.tool_calls
             )
         message = message.model_copy(update={"tool_calls": with_call_ids(message.tool_calls, earlier)})
         prompt, extends = self._history.next_prompt(heard)
+        if hearing is not None:
+            hear = hearing(self._renderer, prompt)
+            for token in tokens:
+                hear(token)
         self._history.record(heard, message, prompt, tokens, [0.0] * len(tokens), version=0, extends=extends)
         self._turn += 1
         return Reply(message, "length" if cut else "stop", sampled_tokens=len(tokens), prompt_tokens=len(prompt))
+
+    def _parse(self, ids: Sequence[int]) -> ParsedReply:
+        return self._renderer.parse(ids, self._tools)
 
     async def _line(self, messages: list[Message]) -> Line:
         if callable(self._script):

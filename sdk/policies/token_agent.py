@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import copy
 import hashlib
 from collections.abc import Callable, Sequence
@@ -11,8 +12,8 @@ from mcp_bridge.records import Tool
 
 from ..errors import ConfigError, ModelError, PolicyFailure
 from ..records import Message, TokenRow, ToolCall, ToolPrompt
-from .protocol import Completion, Policy, Reply, Sampling
-from .rendering import ChatRenderer, append_tokens
+from .protocol import Completion, Hearing, Policy, Reply, Sampling, StreamingPolicy
+from .rendering import ChatRenderer, ParsedReply, append_tokens
 
 
 class TokenHistory:
@@ -137,6 +138,11 @@ class TokenAgent:
         """The same policy, speaking through `change(renderer)`."""
         return TokenAgent(self._policy, change(self._renderer), name=self.name)
 
+    @property
+    def context_tokens(self) -> int:
+        """The most tokens of a prompt and its reply together."""
+        return self._policy.context_tokens
+
     def pressure(self) -> float:
         """How full the policy's cache is, 0 to 1 and above where requests wait; 0 where it does not tell."""
         tell = getattr(self._policy, "pressure", None)
@@ -173,7 +179,14 @@ class TokenConversation:
         twin._history = self._history.fork()
         return twin
 
-    async def reply(self, new_messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+    async def reply(
+        self,
+        new_messages: Sequence[Message],
+        *,
+        max_tokens: int | None = None,
+        stops: Sequence[str] = (),
+        hearing: Hearing | None = None,
+    ) -> Reply:
         """See `Conversation.reply`. Raises `PolicyFailure` when the engine broke, `ModelError` when the messages
         do not fit the template, `RuntimeError` when a reply is already in progress."""
         if self._speaking:
@@ -185,13 +198,21 @@ class TokenConversation:
             sampling = self._turn_sampling(len(prompt), max_tokens)
             if sampling is None:
                 return Reply(Message(role="assistant"), "context", prompt_tokens=len(prompt))
+
+            def parse(ids: Sequence[int]) -> ParsedReply:
+                return self._renderer.parse(ids, self._tools, prompt_ids=prompt)
+
+            streams = hearing is not None and isinstance(self._policy, StreamingPolicy)
             completion = await self._policy.sample(
                 list(prompt),
                 sampling=sampling,
                 seed=turn_seed(self._seed, self._turn),
                 stop_token_ids=list(self._renderer.stop_token_ids),
+                **({"on_token": hearing(self._renderer, prompt)} if hearing is not None and streams else {}),
             )
             _check(completion, sampling.max_tokens)
+            if stops and len(kept := cut_at_stops(completion.token_ids, stops, parse)) < len(completion.token_ids):
+                completion = _up_to(completion, len(kept))
             return self._said(completion, heard, prompt, extends=extends)
         finally:
             self._speaking = False
@@ -227,7 +248,11 @@ class TokenConversation:
         )
         self._turn += 1
         return Reply(
-            message, completion.stop_reason, sampled_tokens=len(completion.token_ids), prompt_tokens=len(prompt)
+            message,
+            completion.stop_reason,
+            sampled_tokens=len(completion.token_ids),
+            prompt_tokens=len(prompt),
+            parsed=parsed,
         )
 
 
@@ -235,6 +260,32 @@ def turn_seed(seed: int, turn: int) -> int:
     """The seed of one turn, in [0, 2**31): the same for the same conversation seed and turn, on every machine."""
     digest = hashlib.sha256(f"{seed}:{turn}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
+
+
+def cut_at_stops(ids: list[int], stops: Sequence[str], parse: Callable[[Sequence[int]], ParsedReply]) -> list[int]:
+    """The tokens up to the first after which the content has one of `stops`.
+
+    They are distributed as those of a sampling that ends there, whatever was sampled after them.
+    """
+
+    def has_stop(count: int) -> bool:
+        content = parse(ids[:count]).content
+        return any(stop in content for stop in stops)
+
+    if not stops or not has_stop(len(ids)):
+        return ids
+    return ids[: bisect.bisect_left(range(len(ids)), True, lo=1, key=has_stop)]
+
+
+def _up_to(completion: Completion, count: int) -> Completion:
+    """The first `count` tokens of a completion, ended there."""
+    return replace(
+        completion,
+        token_ids=completion.token_ids[:count],
+        logprobs=completion.logprobs[:count],
+        versions=None if completion.versions is None else completion.versions[:count],
+        stop_reason="stop",
+    )
 
 
 def _check(completion: Completion, max_tokens: int) -> None:

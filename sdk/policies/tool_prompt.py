@@ -194,6 +194,9 @@ class _ShorterRenderer:
     ) -> ParsedReply:
         return self._renderer.parse(completion_ids, tools, prompt_ids=prompt_ids)
 
+    def tagged_text(self, completion_ids: Sequence[int]) -> str | None:
+        return self._renderer.tagged_text(completion_ids)
+
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
         # With all tools: some templates write no calls where no tools are given, and the reply would lose them.
         return self._renderer.encode_reply(message, tools)

@@ -16,12 +16,14 @@ from ..errors import VerifierError, plain_errors
 from ..policies.protocol import Agent, Sampling
 from ..policies.tool_prompt import with_tool_prompt
 from ..records import Failure, Rollout, ToolPrompt
+from ..users.played_users import Users
 from ..verifiers import VerifierLike, run_verifier
 from .branching import Branching
-from .episode import Job, run_episode
+from .episode import AgentHost, Job, run_episode
 from .forks import TurnStart, live_tools, may_call_again, require_forkable
 from .limits import Limits
 from .stream import OnRollout, RolloutCounts, RolloutStream
+from .tool_loop import ToolLoop
 
 
 class RolloutEngine:
@@ -42,17 +44,24 @@ class RolloutEngine:
         concurrency: int = 64,
         verifier_timeout_s: float = 60.0,
         on_call: Listener | None = None,
+        host: AgentHost | None = None,
+        users: Users | None = None,
     ) -> None:
-        """`on_call` is called before each tool call is sent and after it ended; see `run_episode`."""
+        """`on_call` is called before each tool call is sent and after it ended, see `run_episode`. `host` plays; None:
+        `ToolLoop` does. `users` take the turns of tasks' users. Raises `ConfigError` where the limits name a final
+        tool that `source` has not."""
         if concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}; it must be 1 or more")
         self.agent = agent
         self.source = source
         self.verifier = verifier
         self.limits = limits or Limits()
+        self.limits.check(source.tools)
         self.concurrency = concurrency
         self.verifier_timeout_s = verifier_timeout_s
         self.on_call = on_call
+        self.host = host
+        self.users = users or Users()
         self._agents: dict[ToolPrompt, Agent] = {}
         self.counts = RolloutCounts()
         """Of the stream that was opened last."""
@@ -135,7 +144,8 @@ class RolloutEngine:
                 sampling=sampling,
                 on_call=self.on_call,
                 world_id=f"{job.id}!{number}" if number else None,
-                keep_starts=starts,
+                host=self.host or ToolLoop(starts),
+                users=self.users,
             )
             if rollout.failure is None:
                 break
@@ -158,10 +168,13 @@ class RolloutEngine:
         return job if job.tool_prompt == length else replace(job, tool_prompt=length), self._agents[length]
 
     async def judge(self, rollout: Rollout) -> None:
-        """The verdict, noted in the rollout. What broke has none, nor has what a verifier fails on: see its failure."""
-        if self.verifier is None or rollout.failure is not None:
+        """The verdict, noted in the rollout. What broke has none, nor has what a verifier fails on, nor one whose user
+        did not keep to its part: see its failure."""
+        if rollout.failure is not None:
             return
         try:
-            rollout.verdict = await run_verifier(self.verifier, rollout, self.verifier_timeout_s)
+            rollout.failure = await self.users.judged(rollout)
+            if self.verifier is not None and rollout.failure is None:
+                rollout.verdict = await run_verifier(self.verifier, rollout, self.verifier_timeout_s)
         except VerifierError as error:
             rollout.failure = Failure(boundary="verifier", kind="VerifierError", message=str(error))

@@ -37,13 +37,17 @@ class ReplayedCopy:
     rollout: Rollout
     calls: int
     """How many of the rollout's calls had been made."""
+    user_turns: int
+    """How many turns its user had had."""
     call_timeout_s: float
 
     @asynccontextmanager
     async def open(self, world_id: str) -> AsyncIterator[World]:
         """See `WorldCopy.open`. The calls made again have ids of their own and are in no rollout's ledger."""
         async with self.source.open_world(world_id, self.rollout.task.setup) as world:
-            for number, record in enumerate(self.rollout.calls[: self.calls]):
+            by_user = [record for turn in self.rollout.user_turns[: self.user_turns] for record in turn.calls]
+            made = sorted([*self.rollout.calls[: self.calls], *by_user], key=lambda record: record.turn)
+            for number, record in enumerate(made):
                 if record.call.error is not None:
                     continue  # it never reached the world
                 result = await world.call(
@@ -109,7 +113,8 @@ class TurnStart:
     """Assistant messages before this one."""
     incoming: list[Message]
     """The next messages for the policy; the rollout's messages have them already."""
-    later_turns: list[str]
+    user_turns: int
+    """How many turns the task's user had had."""
     conversation: Conversation
     world: WorldCopy
     messages: int
@@ -133,6 +138,7 @@ class TurnStart:
         before = self.rollout
         rollout.messages = list(before.messages[: self.messages])
         rollout.calls = list(before.calls[: self.calls])
+        rollout.user_turns = list(before.user_turns[: self.user_turns])
         rollout.shown_tools = before.shown_tools
         rollout.initial_state = before.initial_state
         rollout.turns = self.turn
@@ -147,7 +153,6 @@ async def turn_start(
     source: WorldSource,
     *,
     incoming: Sequence[Message],
-    later_turns: Sequence[str],
     call_timeout_s: float,
 ) -> TurnStart:
     """The present moment of a rollout. Its world is forked where `source` declares that it can be, else branches
@@ -161,15 +166,16 @@ async def turn_start(
             "sdk.policies.token_agent.TokenAgent, or set branches to 0"
         )
     talk = conversation.fork(seed=rollout.seed)
+    replayed = ReplayedCopy(source, rollout, len(rollout.calls), len(rollout.user_turns), call_timeout_s)
     fork = await _forked(world, rollout) if getattr(source, "can_fork", False) else None
     ledger = getattr(world, "ledger", None)
     return TurnStart(
         rollout=rollout,
         turn=rollout.turns,
         incoming=list(incoming),
-        later_turns=list(later_turns),
+        user_turns=len(rollout.user_turns),
         conversation=talk,
-        world=ReplayedCopy(source, rollout, len(rollout.calls), call_timeout_s) if fork is None else fork,
+        world=replayed if fork is None else fork,
         messages=len(rollout.messages),
         calls=len(rollout.calls),
         sampled_tokens=rollout.sampled_tokens,

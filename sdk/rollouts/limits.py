@@ -1,17 +1,19 @@
-"""What one rollout may use up. Every limit that ends a rollout is named in its stop reason."""
+"""What ends a rollout: what it may use up, named in its stop reason, and tools that give its final answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mcp_bridge.records import Tool
 
 from ..errors import ConfigError
 
 
 class Limits(BaseModel):
-    """Budgets of one rollout. Example: `Limits(max_turns=4, max_turn_tokens=128)`"""
+    """What ends one rollout. Example: `Limits(max_turns=4, max_turn_tokens=128, final_tools={"finish": "answer"})`"""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,6 +33,10 @@ class Limits(BaseModel):
     `max_seconds` bounds it."""
     call_timeout_s: float = Field(default=30.0, gt=0)
     """One tool call. Running out of it is a failure of the tool and leaves the rollout unscored."""
+    final_tools: dict[str, str | None] = Field(default_factory=dict)
+    """Tools that end the rollout, by name: once one has answered a call without an error, the policy is not asked
+    again. The value names the argument that is the final answer (text as it is, anything else as JSON); null takes what
+    the tool returned. Other calls of the same turn are made, too."""
 
     @classmethod
     def of(cls, given: Limits | Mapping[str, Any] | None) -> Limits:
@@ -48,3 +54,16 @@ class Limits(BaseModel):
                 known = ", ".join(cls.model_fields)
                 raise ConfigError(f"there is no limit {name!r}; the limits are {known}") from None
             raise ConfigError(f"limit {name} is {problem['input']!r}: {problem['msg']}") from None
+
+    def check(self, tools: Sequence[Tool]) -> None:
+        """Raise `ConfigError` where a final tool is none of `tools`, or has no such argument."""
+        by_name = {tool.name: tool for tool in tools}
+        for name, argument in self.final_tools.items():
+            if name not in by_name:
+                raise ConfigError(f"limits.final_tools names {name!r}; the tools are {', '.join(by_name) or 'none'}")
+            arguments = by_name[name].input_schema.get("properties", {})
+            if argument is not None and argument not in arguments:
+                raise ConfigError(
+                    f"limits.final_tools names the argument {argument!r} of {name}; it has "
+                    f"{', '.join(arguments) or 'none'}. null takes what the tool returns"
+                )

@@ -16,9 +16,10 @@ from ..policies.protocol import Agent, Sampling
 from ..progress import Progress, Silent, Step
 from ..records import Rollout
 from ..traces.run_folder import RunFolder
+from ..users.played_users import Users
 from ..verifiers import VerifierLike
 from .engine import RolloutEngine
-from .episode import Job
+from .episode import AgentHost, Job
 from .limits import Limits
 
 
@@ -37,6 +38,11 @@ class RunContext:
     success_threshold: float = 1.0
     """A rollout whose score reaches this counts as a success."""
     seed: int = 0
+    host: AgentHost | None = None
+    """Plays the rollouts with an agent of the user's; None: the loop that comes with the library does. Scripts are
+    played by that where `play_scripts` is given no other."""
+    users: Users = field(default_factory=Users)
+    """Who takes the turns of tasks' users."""
 
     @property
     def run_folder(self) -> RunFolder:
@@ -58,20 +64,24 @@ class RunContext:
             limits=self.limits,
             concurrency=self.concurrency,
             on_call=self.on_call,
+            host=self.host,
+            users=self.users,
         )
 
 
 _UNLIMITED = 10**9
 
 
-async def play_scripts(plays: Sequence[tuple[Job, Agent]], context: RunContext, step: Step) -> list[Rollout]:
+async def play_scripts(
+    plays: Sequence[tuple[Job, Agent]], context: RunContext, step: Step, *, host: AgentHost | None = None
+) -> list[Rollout]:
     """Play scripts (gold solutions, degenerate policies), each with an agent of its own; `step` advances with each.
-    Returns the rollouts in the order of `plays`.
+    Returns the rollouts in the order of `plays`. `host`: see `RunContext.host`.
 
     No token limit holds: a script is counted in bytes, not in a policy's tokens.
     """
     generous = context.limits.model_copy(update={"max_turn_tokens": _UNLIMITED, "max_tokens": _UNLIMITED})
-    alone = replace(context, limits=generous, concurrency=1)
+    alone = replace(context, limits=generous, concurrency=1, host=host)
     greedy = Sampling(temperature=0.0, max_tokens=_UNLIMITED)
     rollouts: dict[int, Rollout] = {}
     limiter = anyio.CapacityLimiter(context.concurrency)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
+
+from .request_record import current_record
 
 log = logging.getLogger(__name__)
 
@@ -22,11 +25,15 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         kind: str = "invalid_request_error",
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         message = shown(message, _MOST_CHARS)
         param = None if param is None else shown(param)
         super().__init__(message)
         self.status = status
+        self.kind = code or kind
+        """In a word."""
+        self.headers = headers
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -40,7 +47,9 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     log.error("the endpoint failed", exc_info=error)
-    return ApiError(500, f"the server failed: {type(error).__name__}; its log says more", kind="server_error")
+    record = current_record()
+    by_id = "" if record is None else f" about {record.id}"
+    return ApiError(500, f"the server failed: {type(error).__name__}; its log says more{by_id}", kind="server_error")
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:

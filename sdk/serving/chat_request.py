@@ -1,14 +1,18 @@
-"""The body of `/v1/chat/completions` and its messages, read strictly: what would have no effect is refused."""
+"""The body of `/v1/chat/completions` and its messages, read strictly: what would have no effect is refused.
+
+Requests in other forms become a `ChatRequest`, too, from which everything is answered.
+"""
 
 from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections import Counter
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mcp_bridge.records import Tool
 
@@ -20,70 +24,80 @@ MOST_MESSAGES = 10_000
 MOST_TOOLS = 1024
 MOST_TOOL_CHARACTERS = 1_000_000
 """Of the descriptions and schemas of all tools together, written as JSON."""
+MOST_VALUES = 500_000
+"""Commas and brackets: more than a long context has. The parser takes a microsecond for each, in which no other thread
+runs."""
+MOST_IDS = 1024
+"""Of tokens, in one parameter."""
 _MOST_LEVELS = 100
 
-_HARMLESS: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
+Harmless: TypeAlias = Mapping[str, tuple[Any, ...]]
+"""Parameters that are not supported, with the values that ask for nothing. null is always one."""
+_HARMLESS: Harmless = {
     "modalities": (["text"],),
     "service_tier": ("auto", "default"),
     "store": (False,),
 }
-"""Parameters that are not supported, with the values that ask for nothing."""
 
 _LABELS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
 """Parameters that label a request and do not change the answer."""
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Function(_Strict):
+class _Function(Strict):
     name: str = Field(min_length=1, max_length=128)
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_is_off(cls, given: Any) -> Any:
+        """Frameworks send marks of their own with a function. Those that are null or false ask for nothing."""
+        if not isinstance(given, dict):
+            return given
+        off = [key for key, value in given.items() if value is None or value is False]
+        return {key: value for key, value in given.items() if key in cls.model_fields or key not in off}
 
     @property
     def schema_of_arguments(self) -> dict[str, Any]:
         return self.parameters or {"type": "object", "properties": {}}
 
 
-class _ToolSpec(_Strict):
+class _ToolSpec(Strict):
     type: Literal["function"]
     function: _Function
 
 
-class _FunctionName(_Strict):
+class _FunctionName(Strict):
     name: str
 
 
-class _NamedChoice(_Strict):
+class _NamedChoice(Strict):
     type: Literal["function"]
     function: _FunctionName
 
 
-class _StreamOptions(_Strict):
+class _StreamOptions(Strict):
     include_usage: bool | None = None
 
 
-class _JsonSchema(_Strict):
+class _JsonSchema(Strict):
     name: str = Field(min_length=1, max_length=128)
     description: str | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
-class _ResponseFormat(_Strict):
+class _ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _JsonSchema | None = None
 
 
-class ChatRequest(_Strict):
+class ChatRequest(Strict):
     """A checked request. Defaults are OpenAI's."""
 
     model: str
@@ -101,6 +115,43 @@ class ChatRequest(_Strict):
     max_completion_tokens: int | None = Field(None, ge=1)
     n: int | None = Field(None, ge=1, le=16)
     seed: int | None = None
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MOST_IDS)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    stop_token_ids: Annotated[list[int], Field(max_length=MOST_IDS)] | None = None
+
+    _places: list[str] | None = None
+    """Where each message stands in the client's request, where that has another form."""
+    _names: Mapping[str, str] = {}
+    """What the client calls these parameters, where it calls them otherwise."""
+
+    def came_as(self, places: list[str], names: Mapping[str, str]) -> Self:
+        """Note the form that the client's request had, for errors to name places and parameters of it."""
+        self._places, self._names = places, names
+        return self
+
+    def called(self, parameter: str) -> str:
+        """What the client calls a parameter."""
+        return self._names.get(parameter, parameter)
+
+    def read_bias(self, vocabulary: int) -> tuple[tuple[int, float], ...]:
+        """What is added to the logits of tokens. Raises `ApiError` for what is no id of one."""
+        bias: dict[int, float] = {}
+        for key, amount in (self.logit_bias or {}).items():
+            token = int(key) if re.fullmatch("[0-9]{1,9}", key) else vocabulary
+            _check_id(token, vocabulary, f"logit_bias has the key {shown(repr(key))}", "logit_bias")
+            if token in bias:
+                raise bad_request(f"logit_bias has token {token} twice", "logit_bias")
+            bias[token] = amount
+        return tuple(bias.items())
+
+    def read_stop_ids(self, vocabulary: int) -> list[int]:
+        """The tokens that end an answer. Raises `ApiError` for what is no id of one."""
+        for token in self.stop_token_ids or []:
+            _check_id(token, vocabulary, f"stop_token_ids has {shown(str(token))}", "stop_token_ids")
+        return list(self.stop_token_ids or [])
 
     @property
     def limit(self) -> int | None:
@@ -138,7 +189,8 @@ class ChatRequest(_Strict):
 
     def read_messages(self) -> list[Message]:
         """Raises `ApiError` that names the message's place."""
-        return [_message(message, f"messages.{index}") for index, message in enumerate(self.messages)]
+        places = self._places or [f"messages.{index}" for index in range(len(self.messages))]
+        return [read_message(message, at) for message, at in zip(self.messages, places, strict=True)]
 
     def read_tools(self) -> list[Tool]:
         """The tools that the model may call; none with `tool_choice="none"`."""
@@ -158,8 +210,23 @@ class ChatRequest(_Strict):
         return [tool.function for tool in self.tools or []]
 
 
+Model = TypeVar("Model", bound=BaseModel)
+
+
 def read_request(raw: bytes) -> ChatRequest:
     """The checked request in a body. Raises `ApiError` that names the parameter."""
+    request = read_body(raw, ChatRequest, _HARMLESS)
+    check_together(request)
+    return request
+
+
+def read_body(raw: bytes, model: type[Model], harmless: Harmless) -> Model:
+    """A body as a record. Raises `ApiError` that names the parameter."""
+    values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+    if values > MOST_VALUES:
+        raise ApiError(
+            413, f"the body has {values} commas and brackets, at most {MOST_VALUES} are read; send a shorter one"
+        )
     try:
         body = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -177,31 +244,28 @@ def read_request(raw: bytes) -> ChatRequest:
     if not isinstance(body, dict):
         raise bad_request(f"the body is a JSON {type(body).__name__}; send an object")
     try:
-        request = ChatRequest.model_validate(_without_harmless(body))
+        return model.model_validate(_without_harmless(body, list(model.model_fields), harmless))
     except ValidationError as error:
         raise _as_api_error(error) from error
-    _check_together(request)
-    return request
 
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _without_harmless(body: Mapping[str, Any]) -> dict[str, Any]:
+def _without_harmless(body: Mapping[str, Any], known: Sequence[str], harmless: Harmless) -> dict[str, Any]:
     """The body without what asks for nothing. Raises `ApiError` for parameters that ask for what is not there."""
     kept: dict[str, Any] = {}
     for name, value in body.items():
-        if name in ChatRequest.model_fields:
+        if name in known:
             kept[name] = value
-        elif name in _HARMLESS:
-            if value is not None and not any(_same(value, fine) for fine in _HARMLESS[name]):
-                allowed = " or ".join(json.dumps(fine) for fine in _HARMLESS[name])
+        elif name in harmless:
+            if value is not None and not any(_same(value, fine) for fine in harmless[name]):
+                allowed = " or ".join(map(json.dumps, harmless[name] or (None,)))
                 raise bad_request(
                     f"{name} is not supported here; leave it out (or send {allowed})", name, "unsupported_parameter"
                 )
         elif name not in _LABELS:
-            known = list(ChatRequest.model_fields)
             near = difflib.get_close_matches(shown(name), known, n=1)
             meant = f"did you mean {near[0]}? " if near else ""
             raise bad_request(
@@ -217,7 +281,12 @@ def _same(value: Any, fine: Any) -> bool:
     return bool(value == fine) and isinstance(value, bool) == isinstance(fine, bool)
 
 
-def _check_together(request: ChatRequest) -> None:
+def _check_id(token: int, vocabulary: int, what: str, param: str) -> None:
+    if not 0 <= token < vocabulary:
+        raise bad_request(f"{what}, which is no token id; those of this model are 0 to {vocabulary - 1}", param)
+
+
+def check_together(request: ChatRequest) -> None:
     """Parameters that are right alone and wrong together."""
     names = [tool.function.name for tool in request.tools or []]
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
@@ -251,6 +320,8 @@ def _check_together(request: ChatRequest) -> None:
             + '; send {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}',
             "response_format.json_schema",
         )
+    if request.top_logprobs and not request.logprobs:
+        raise bad_request("top_logprobs has an effect only with logprobs: true", "top_logprobs")
     if "" in request.stops:
         raise bad_request("stop holds an empty string; leave it out", "stop")
 
@@ -291,7 +362,8 @@ _IGNORED = frozenset(
 """
 
 
-def _message(message: Mapping[str, Any], at: str) -> Message:
+def read_message(message: Mapping[str, Any], at: str) -> Message:
+    """One message of a request. Raises `ApiError` that names its place, `at`."""
     named = message.get("role")
     role = _ROLES.get(named) if isinstance(named, str) else None
     if role is None:
@@ -300,7 +372,7 @@ def _message(message: Mapping[str, Any], at: str) -> Message:
         )
     given = {name: value for name, value in message.items() if value is not None}
     for name, value in given.items():
-        if name not in _FIELDS[role] | _IGNORED and not _adds_nothing(value, given):
+        if name not in _FIELDS[role] | _IGNORED and not adds_nothing(value, given):
             raise bad_request(f"{at}.{shown(name)} is not supported for the role {role}", f"{at}.{name}")
     calls = given.get("tool_calls", [])
     if "content" not in (message if role == "tool" else given) and role != "assistant":
@@ -328,13 +400,13 @@ def _message(message: Mapping[str, Any], at: str) -> Message:
     )
 
 
-def _adds_nothing(value: Any, message: Mapping[str, Any]) -> bool:
+def adds_nothing(value: Any, message: Mapping[str, Any]) -> bool:
     """Whether a field is empty, or an object of which every part is empty or stands in the message itself.
 
     Clients send back what they read of an answer, with fields of their own and of other servers.
     """
     if isinstance(value, Mapping):
-        return all(_adds_nothing(part, {}) or part == message.get(name) for name, part in value.items())
+        return all(adds_nothing(part, {}) or part == message.get(name) for name, part in value.items())
     return value is None or value is False or value in ("", [])
 
 

@@ -1,16 +1,14 @@
-"""From a checked request to finished choices: prompt, sampling, grammar, stop strings, and what of a growing reply
-counts for good."""
+"""From a checked request to finished choices: prompt, sampling, grammar and stop strings."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import secrets
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -19,7 +17,7 @@ from mcp_bridge.records import Tool
 
 from ..errors import ModelError, PolicyFailure
 from ..policies.grammar import Grammar
-from ..policies.protocol import LOWEST_TEMPERATURE, Completion, Sampling, StreamingPolicy
+from ..policies.protocol import LOWEST_TEMPERATURE, AdjustedSampling, Completion, Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer, ParsedReply
 from ..policies.rendering.reply_grammar import ReplyGrammars
 from ..records import Message
@@ -27,6 +25,9 @@ from ..rollouts.seeds import derive_seed
 from .api_errors import ApiError, bad_request, shown
 from .chat_request import ChatRequest
 from .client_schemas import ClientSchemas
+from .request_queue import RequestQueue
+from .request_record import RequestRecord, current_record
+from .settled_replies import SettledReply, reasoning_open, settled_reply
 from .tool_calls import WrittenCall, calls_as_text, written_calls
 
 _MOST_CHARACTERS_A_TOKEN = 256
@@ -42,6 +43,10 @@ class Choice:
     tool_calls: list[WrittenCall]
     finish_reason: str
     tokens: int
+    reasoning_tokens: int = 0
+    """Of `tokens`, those up to the end of the reasoning."""
+    logprobs: list[dict[str, Any]] | None = None
+    """Of each token in OpenAI's form, where they are asked for."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +55,25 @@ class Generated:
 
     choices: list[Choice]
     prompt_tokens: int
+    cached_tokens: int
+    """Tokens of the prompt that were not computed for this request."""
 
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         completion = sum(choice.tokens for choice in self.choices)
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": sum(choice.reasoning_tokens for choice in self.choices)},
         }
 
 
 class Listener(Protocol):
     """Hears of answers while they are sampled, on the event loop."""
 
-    def grow(self, index: int, reasoning: str, content: str) -> None:
-        """So far answer `index` says this for good."""
+    def grow(self, index: int, reasoning: str, content: str, calls: Sequence[WrittenCall] = ()) -> None:
+        """So far answer `index` says this for good; of a call its name, and its arguments as far as they are known."""
         ...
 
     def finish(self, index: int, choice: Choice) -> None:
@@ -72,12 +81,40 @@ class Listener(Protocol):
         ...
 
 
+class Answering(Protocol):
+    """Answers chat requests, as `Generator` does."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The most tokens of a prompt and its answer together, where that is known."""
+        ...
+
+    @property
+    def queue(self) -> RequestQueue:
+        """The requests under way, for whoever asks whether another would be taken."""
+        ...
+
+    async def generate(self, request: ChatRequest, listener: Listener | None = None) -> Generated:
+        """See `Generator.generate`."""
+        ...
+
+
 class Generator:
     """Answers requests with a policy."""
 
     def __init__(
-        self, policy: StreamingPolicy, renderer: ChatRenderer, grammars: ReplyGrammars | None, *, defaults: Sampling
+        self,
+        policy: StreamingPolicy,
+        renderer: ChatRenderer,
+        grammars: ReplyGrammars | None,
+        queue: RequestQueue,
+        *,
+        defaults: Sampling,
     ) -> None:
+        self.queue = queue
         self._policy = policy
         self._renderer = renderer
         self._grammars = grammars
@@ -89,16 +126,34 @@ class Generator:
         """False where the policy has ended and every request would fail."""
         return bool(getattr(self._policy, "alive", True))
 
+    @property
+    def context_tokens(self) -> int:
+        """The most tokens of prompt and answer together."""
+        return self._policy.context_tokens
+
     async def generate(self, request: ChatRequest, listener: Listener | None = None) -> Generated:
         """All answers, of which `listener` hears while they are sampled.
 
-        Raises `ApiError`: 400 for requests that do not fit, 422 for a call that was asked for and not made, 500 when
-        the engine broke.
+        Raises `ApiError`: 400 for requests that do not fit, 422 for a call that was asked for and not made, 429 where
+        too many wait, 500 when the engine broke, 503 when the server shuts down.
         """
+        record = current_record()
+        assert record is not None, "answers belong to requests"
+        with self.queue.place(record):
+            self.queue.expect(record, request.n or 1)
+            return await self._generate(request, listener, record)
+
+    async def _generate(self, request: ChatRequest, listener: Listener | None, record: RequestRecord) -> Generated:
         # One at a time, and beside the event loop: a long conversation takes seconds, in which others are answered.
         read = partial(self._read, request)
         tools, schemas, prompt_ids, grammar = await anyio.to_thread.run_sync(read, limiter=self._one_at_a_time)
         sampling = self._sampling(request, len(prompt_ids))
+        stop_ids = request.read_stop_ids(self._policy.vocabulary) if request.stop_token_ids else []
+        if request.logprobs and self._grammars is None:
+            raise bad_request(
+                "logprobs needs the text of tokens, which this model's tokenizer does not tell", "logprobs"
+            )
+        record.prompt_tokens = len(prompt_ids)
         seed = secrets.randbits(31) if request.seed is None else request.seed
         choices: dict[int, Choice] = {}
         failures: list[Exception] = []
@@ -106,18 +161,30 @@ class Generator:
         def parse(ids: Sequence[int]) -> ParsedReply:
             return self._renderer.parse(ids, tools, prompt_ids=prompt_ids)
 
+        def finished(completion: Completion, begun: Sequence[WrittenCall]) -> Choice:
+            ids = completion.token_ids
+            said = parse(ids[:-1] if ids and ids[-1] in stop_ids else ids)
+            made = _choice(request, said if tools else calls_as_text(said), schemas, completion, begun)
+            reasoned = _reasoning_tokens(parse, ids, said.reasoning)
+            return replace(made, reasoning_tokens=reasoned, logprobs=self._logprobs(completion))
+
         async def one(index: int) -> None:
+            settled = settled_reply(self._renderer, prompt_ids, request, tools)
             try:
                 completion = await self._policy.sample(
                     prompt_ids,
                     sampling=sampling,
                     seed=derive_seed("serving", seed, index),
-                    stop_token_ids=self._renderer.stop_token_ids,
-                    on_token=_teller(listener, index, SettledReply(parse, request.stops, with_tools=bool(tools))),
+                    stop_token_ids=[*self._renderer.stop_token_ids, *stop_ids],
+                    on_token=_teller(
+                        partial(record.take_token, index), listener, index, settled, request.stops, stop_ids
+                    ),
                     grammar=grammar,
                 )
-                said = parse(completion.token_ids)
-                choices[index] = _choice(request, said if tools else calls_as_text(said), schemas, completion)
+                record.cached_tokens = completion.cached_tokens if index == 0 else record.cached_tokens
+                # Beside the event loop: holding a long answer against a schema may take a second.
+                choices[index] = await anyio.to_thread.run_sync(finished, completion, settled.calls)
+                record.finish_reasons.append(choices[index].finish_reason)
                 if listener is not None:
                     listener.finish(index, choices[index])
             except PolicyFailure as error:
@@ -135,35 +202,34 @@ class Generator:
                 group.start_soon(one, index)
         if failures:
             raise failures[0]
-        return Generated([choices[index] for index in sorted(choices)], len(prompt_ids))
+        return Generated([choices[index] for index in sorted(choices)], len(prompt_ids), record.cached_tokens)
+
+    def _logprobs(self, completion: Completion) -> list[dict[str, Any]] | None:
+        if completion.alternatives is None or self._grammars is None:
+            return None
+        spell = self._grammars.token_bytes
+        return [
+            {
+                **_token_logprob(spell(token), one.logprob),
+                "top_logprobs": [_token_logprob(spell(other), logprob) for other, logprob in one.top],
+            }
+            for token, one in zip(completion.token_ids, completion.alternatives, strict=True)
+        ]
 
     def _read(self, request: ChatRequest) -> tuple[list[Tool], ClientSchemas, list[int], Grammar | None]:
         """The tools, the schemas that the answer is held against, the prompt, and what the answer may be."""
         messages, tools = request.read_messages(), request.read_tools()
-        self._check_characters(messages)
-        schemas = ClientSchemas(request.strict_schemas(), request.strict_content_schema())
-        prompt_ids = self._prompt(messages, tools)
-        return tools, schemas, prompt_ids, self._grammar(request, tools, prompt_ids)
-
-    def _check_characters(self, messages: Sequence[Message]) -> None:
-        """Raises `ApiError` for what cannot fit whatever its tokens are, before they are counted."""
-        characters = sum(len(message.content) + len(message.reasoning or "") for message in messages)
-        calls = (call for message in messages for call in message.tool_calls)
-        characters += sum(len(json.dumps(call.arguments, ensure_ascii=False)) for call in calls)
-        context = self._policy.context_tokens
-        if characters > context * _MOST_CHARACTERS_A_TOKEN:
-            raise bad_request(
-                f"the context holds {context} tokens; the messages have {characters} characters, which are more; "
-                "shorten them",
-                "messages",
-                "context_length_exceeded",
-            )
-
-    def _prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        check_characters(messages, self._policy.context_tokens, request.called("messages"))
+        schemas = ClientSchemas(
+            request.strict_schemas(), request.strict_content_schema(), request.called("response_format")
+        )
         try:
-            return self._renderer.start(messages, tools)
+            prompt_ids = self._renderer.start(messages, tools)
         except ModelError as error:
-            raise bad_request(f"the model's chat template does not take these messages: {error}", "messages") from error
+            raise bad_request(
+                f"the model's chat template does not take these messages: {error}", request.called("messages")
+            ) from error
+        return tools, schemas, prompt_ids, self._grammar(request, tools, prompt_ids)
 
     def _sampling(self, request: ChatRequest, prompt_tokens: int) -> Sampling:
         """The sampling of a request that fits into the context."""
@@ -174,16 +240,20 @@ class Generator:
             asked = f" and {wanted} new ones are asked for" if wanted is not None else ""
             raise bad_request(
                 f"the context holds {context} tokens; the messages and tools have {prompt_tokens}{asked}; shorten them"
-                + (" or lower max_tokens" if wanted is not None else ""),
-                "messages",
+                + (f" or lower {request.called('max_tokens')}" if wanted is not None else ""),
+                request.called("messages"),
                 "context_length_exceeded",
             )
         limit = min(room, self._defaults.max_tokens if wanted is None else wanted)
         temperature = self._defaults.temperature if request.temperature is None else request.temperature
-        return Sampling(
+        return AdjustedSampling(
             temperature=0 if temperature < LOWEST_TEMPERATURE else temperature,  # as vLLM does
             top_p=self._defaults.top_p if request.top_p is None else request.top_p,
             max_tokens=limit,
+            presence_penalty=request.presence_penalty or 0.0,
+            frequency_penalty=request.frequency_penalty or 0.0,
+            logit_bias=request.read_bias(self._policy.vocabulary) if request.logit_bias else (),
+            top_logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         )
 
     def _grammar(self, request: ChatRequest, tools: Sequence[Tool], prompt_ids: Sequence[int]) -> Grammar | None:
@@ -194,12 +264,11 @@ class Generator:
         if self._grammars is None:
             if schema is None and forced is None:
                 return None  # calls of strict tools are held against their schemas when they are complete
-            param = "tool_choice" if schema is None else "response_format"
+            param = "tool_choice" if schema is None else request.called("response_format")
             raise bad_request(f"{param} needs grammars, which this model has none of", param, "unsupported_value")
         how = {
             "parallel": request.parallel_tool_calls is not False and request.named_tool is None,
-            # Any token after a prompt that has opened the reasoning is reasoning.
-            "reasoning": self._renderer.parse(prompt_ids[:1], tools, prompt_ids=prompt_ids).reasoning is not None,
+            "reasoning": reasoning_open(self._renderer, prompt_ids),
         }
         try:
             if forced is not None:
@@ -215,29 +284,65 @@ class Generator:
             raise _too_complex(request, error) from error
 
 
+def check_characters(messages: Sequence[Message], context_tokens: int, param: str = "messages") -> None:
+    """Raises `ApiError` for what cannot fit whatever its tokens are, before they are counted."""
+    characters = sum(len(message.content) + len(message.reasoning or "") for message in messages)
+    calls = (call for message in messages for call in message.tool_calls)
+    characters += sum(len(json.dumps(call.arguments, ensure_ascii=False)) for call in calls)
+    if characters > context_tokens * _MOST_CHARACTERS_A_TOKEN:
+        raise bad_request(
+            f"the context holds {context_tokens} tokens; the messages have {characters} characters, which are more; "
+            "shorten them",
+            param,
+            "context_length_exceeded",
+        )
+
+
 def _too_complex(request: ChatRequest, error: ValueError) -> ApiError:
     """No grammar can be made of a schema, or followed."""
-    param = "tools" if request.content_schema is None else "response_format"
+    param = "tools" if request.content_schema is None else request.called("response_format")
     return bad_request(f"no answer can be sampled by the schema: {shown(str(error))}; send a simpler one", param)
 
 
-def _teller(listener: Listener | None, index: int, settled: SettledReply) -> Callable[[int], bool] | None:
-    """Tells the listener of what is settled, and the policy when to end: at a stop string."""
-    if listener is None and not settled.stops:
-        return None
+_LEAST_LOGPROB = -9999.0
+"""JSON has no infinity; vLLM writes this, too."""
+
+
+def _token_logprob(spelt: bytes, logprob: float) -> dict[str, Any]:
+    text = spelt.decode(errors="replace")
+    return {"token": text, "logprob": max(logprob, _LEAST_LOGPROB), "bytes": list(spelt)}
+
+
+def _teller(
+    count: Callable[[], None],
+    listener: Listener | None,
+    index: int,
+    settled: SettledReply,
+    stops: Sequence[str],
+    stop_ids: Sequence[int],
+) -> Callable[[int], bool]:
+    """Counts each token, and tells the listener of what is settled, and the policy when to end: at a stop string."""
+    is_read = listener is not None or bool(stops)
 
     def tell(token: int) -> bool:
-        if settled.hear(token) and listener is not None:
-            listener.grow(index, settled.reasoning, settled.content)
+        count()
+        if is_read and token not in stop_ids and settled.hear(token) and listener is not None:
+            listener.grow(index, settled.reasoning, settled.content, settled.calls)
         return settled.stopped
 
     return tell
 
 
-def _choice(request: ChatRequest, parsed: ParsedReply, schemas: ClientSchemas, completion: Completion) -> Choice:
-    """The answer that a complete reply is."""
-    content, calls = written_calls(parsed, schemas)
-    content, stopped = _cut_at_stop(content, request.stops)
+def _choice(
+    request: ChatRequest,
+    parsed: ParsedReply,
+    schemas: ClientSchemas,
+    completion: Completion,
+    begun: Sequence[WrittenCall],
+) -> Choice:
+    """The answer that a complete reply is; `begun`: what was said of its calls already."""
+    content, calls = written_calls(parsed, schemas, begun)
+    content, stopped = cut_at_stop(content, request.stops)
     calls = [] if stopped else calls
     if request.parallel_tool_calls is False:
         calls = calls[:1]
@@ -254,7 +359,14 @@ def _choice(request: ChatRequest, parsed: ParsedReply, schemas: ClientSchemas, c
     return Choice(content, parsed.reasoning, calls, reason, len(completion.token_ids))
 
 
-def _cut_at_stop(content: str, stops: Sequence[str]) -> tuple[str, bool]:
+def _reasoning_tokens(parse: Callable[[Sequence[int]], ParsedReply], ids: Sequence[int], reasoning: str | None) -> int:
+    """How many tokens it takes to read all of the reasoning."""
+    if not reasoning:
+        return 0
+    return bisect_left(range(len(ids)), len(reasoning), key=lambda count: len(parse(ids[:count]).reasoning or ""))
+
+
+def cut_at_stop(content: str, stops: Sequence[str]) -> tuple[str, bool]:
     """The content up to the first stop string, and whether there was one."""
     places = [content.find(stop) for stop in stops]
     found = [place for place in places if place >= 0]
@@ -282,91 +394,3 @@ def _check_forced(
         code="tool_choice_not_met",
         kind="model_error",
     )
-
-
-_READS = 64
-"""How often a reply is read while it doubles: each token would make long replies cost the square of their length."""
-_LOOK_BACK = 12
-"""Tokens. A mark that changes what text before it means (`<tool_call>`, `<think>`) is read only when it is whole; the
-longest has 11 characters, and no token has less than one."""
-
-
-class SettledReply:
-    """The reasoning and the content so far, up to where later tokens could still change them.
-
-    Text counts once it stands in two readings of the reply, `_LOOK_BACK` tokens apart: half a mark stands in the first
-    only, and so does half a character. White space at the end may yet be cut off, and the beginning of a stop string
-    may become one.
-    """
-
-    def __init__(
-        self,
-        parse: Callable[[Sequence[int]], ParsedReply],
-        stops: Sequence[str],
-        *,
-        with_tools: bool = False,
-    ) -> None:
-        """`parse` reads the reply's tokens; `stops` end the content before them.
-
-        `with_tools`: content that begins as JSON does waits for its end, since some families write calls without marks.
-        """
-        self._with_tools = with_tools
-        self._parse = parse
-        self._ids: list[int] = []
-        self.stops = stops
-        self.stopped = False
-        """Whether a stop string has come."""
-        self._readings: deque[tuple[int, ParsedReply]] = deque()
-        """With how many tokens each was read; the first is the latest that lies far enough back, if any does."""
-        self._next_reading = 0
-        self.reasoning = ""
-        self.content = ""
-
-    def hear(self, token: int) -> bool:
-        """Take one more token; True when there is more to say."""
-        self._ids.append(token)
-        count = len(self._ids)
-        if count < self._next_reading:
-            return False
-        self._next_reading = count + max(1, count // _READS)
-        new = self._parse(self._ids)
-        self._readings.append((count, new))
-        while len(self._readings) > 1 and self._readings[1][0] <= count - _LOOK_BACK:
-            self._readings.popleft()
-        read_with, old = self._readings[0]
-        if read_with > count - _LOOK_BACK:
-            return False
-        before = self.reasoning, self.content
-        self.reasoning = _grown(self.reasoning, _common(old.reasoning or "", new.reasoning or "", self.reasoning))
-        common = _common(old.content, new.content, self.content)
-        settled = before_stops(common, self.stops)
-        if not (self._with_tools and settled.lstrip().startswith(("{", "["))):
-            self.content = _grown(self.content, settled)
-            self.stopped = any(stop in common for stop in self.stops)
-        return (self.reasoning, self.content) != before
-
-
-def before_stops(content: str, stops: Sequence[str]) -> str:
-    """The content up to the first stop string, or up to what may be the beginning of one."""
-    places = [content.find(stop) for stop in stops]
-    ends = [place for place in places if place >= 0]
-    ends += [
-        len(content) - size
-        for stop in stops
-        for size in range(1, min(len(stop), len(content) + 1))
-        if content.endswith(stop[:size])
-    ]
-    return content[: min(ends, default=len(content))]
-
-
-def _common(old: str, new: str, said: str) -> str:
-    """The beginning that both have, without white space at its end; from what was `said` on where both have that."""
-    start = len(said) if old.startswith(said) and new.startswith(said) else 0
-    pairs = zip(old[start:], new[start:], strict=False)
-    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return new[: start + same].rstrip()
-
-
-def _grown(said: str, now: str) -> str:
-    """What was said is not taken back; whether the reply keeps to it shows when it is complete."""
-    return now if now.startswith(said) else said

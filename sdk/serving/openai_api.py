@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import hmac
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
+from typing import Any, TypeVar
 
 import anyio.to_thread
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from ..policies.models import DEFAULT_SAMPLING
 from ..policies.protocol import Sampling, StreamingPolicy
@@ -19,13 +25,34 @@ from ..policies.rendering import ChatRenderer
 from ..policies.rendering.reply_grammar import ReplyGrammars
 from ..records import ToolPrompt
 from .api_errors import ApiError, as_api_error, shown
-from .chat_request import read_request
-from .generation import Generator
-from .hosts import names_this_machine
-from .replies import StreamedReply, unless_disconnected, whole_reply
+from .backend import Backend
+from .chat_request import ChatRequest, read_request
+from .generation import Answering, Generated, Generator
+from .hosts import names_this_machine, sends_key
+from .metrics import ServingMetrics
+from .replies import (
+    CLIENT_CLOSED,
+    KEEP_ALIVE_S,
+    ReplyEvents,
+    ReplyStream,
+    StreamedReply,
+    note_client_left,
+    unless_disconnected,
+    whole_reply,
+)
+from .request_log import log_request
+from .request_queue import MOST_WAITING, RequestQueue
+from .request_record import REQUEST_ID, current_record, recorded
+from .response_stream import ResponseStream, whole_response
+from .responses_request import ResponsesRequest, read_responses_request
 
 _MOST_BYTES = 16 * 2**20
-_CLIENT_CLOSED = 499
+_LONG = 100_000
+"""Bytes."""
+Given = TypeVar("Given")
+Read = TypeVar("Read")
+_BACKEND = "toolbake.backend"
+"""Where a request's scope has its `Backend`."""
 
 
 def build_app(
@@ -37,86 +64,204 @@ def build_app(
     grammars: ReplyGrammars | None = None,
     defaults: Sampling = DEFAULT_SAMPLING,
     tool_prompt: ToolPrompt = "full",
-) -> Starlette:
-    """`/v1/chat/completions`, `/v1/models` and `/health` over a policy.
+    fingerprint: str | None = None,
+    max_waiting: int = MOST_WAITING,
+    keep_alive_s: float = KEEP_ALIVE_S,
+) -> Endpoint:
+    """The paths of `docs/serving.md` over a policy, as an ASGI application.
 
-    `api_key`: what clients must send (`Authorization: Bearer ...`) for everything but `/health`; None asks for
-    nothing. `grammars`: make answers that must be calls or JSON; without them such requests are refused. `defaults`:
-    the sampling where a request sets no temperature, top_p or limit; `/v1/models` shows it. `tool_prompt`: how much of
-    a request's tools `renderer` shows, for the answers and `/v1/models` to say.
+    `api_key`: what clients must send (`Authorization: Bearer ...`) for everything but `/health` and `/ready`; None asks
+    for nothing. `grammars`: make answers that must be calls or JSON; without them such requests are refused.
+    `defaults`: the sampling where a request sets no temperature, top_p or limit; `/v1/models` shows it. `tool_prompt`:
+    how much of a request's tools `renderer` shows, for the answers and `/v1/models` to say. `fingerprint`: of the
+    weights, which answers name. `max_waiting`: so many answers may be without a first token; more get 429.
+    `keep_alive_s`: how often a stream that has nothing to say sends a comment.
 
-    A stream says what of the answer will not change any more, some tokens behind the policy; calls when they are
-    complete.
+    A stream says what of the answer will not change any more.
     """
-    return _Endpoint(policy, renderer, model_name, api_key, grammars, defaults, tool_prompt).app()
+    generator = Generator(policy, renderer, grammars, RequestQueue(max_waiting), defaults=defaults)
+    return Endpoint(Backend(generator, defaults, tool_prompt, fingerprint), model_name, api_key, keep_alive_s)
 
 
-class _Endpoint:
+class Endpoint:
+    """The ASGI application; `build_app` makes it."""
+
     def __init__(
         self,
-        policy: StreamingPolicy,
-        renderer: ChatRenderer,
+        backend: Backend,
         model_name: str,
         api_key: str | None,
-        grammars: ReplyGrammars | None,
-        defaults: Sampling,
-        tool_prompt: ToolPrompt,
+        keep_alive_s: float,
     ) -> None:
-        self._generator = Generator(policy, renderer, grammars, defaults=defaults)
-        self._defaults = defaults
+        self._backends = [backend]
+        """The last one takes requests; the others have some under way."""
+        self._exchanging = threading.Lock()
+        self.queue = backend.generator.queue
+        self._metrics = ServingMetrics(model_name, self.queue)
         self._model_name = model_name
         self._api_key = api_key
-        self._tool_prompt = tool_prompt
+        self._keep_alive_s = keep_alive_s
         self._created = int(time.time())
-
-    def app(self) -> Starlette:
         routes = [
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/responses", self.responses, methods=["POST"]),
             Route("/v1/models", self.models),
             Route("/v1/models/{model:path}", self.one_model),
+            Route("/metrics", self.metrics),
             Route("/health", self.health),
+            Route("/ready", self.ready),
         ]
         handlers = {ApiError: _api_error, HTTPException: _http_error, Exception: _server_error}
-        return Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
+        self._app = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
+        self._paths: dict[Any, str] = {route.endpoint: route.path for route in routes}
+
+    def exchange(self, backend: Backend) -> None:
+        """Answer requests from now on with another model, which has the same queue. From any thread."""
+        with self._exchanging:
+            old = self._backends[-1]
+            self._backends.append(backend)
+        self._let_go(old)
+
+    def close(self) -> None:
+        """Close all that answer. Nothing may be under way."""
+        for backend in self._backends:
+            backend.close()
+
+    def _let_go(self, backend: Backend) -> None:
+        """Close one that has been exchanged, and whose last request is answered."""
+        with self._exchanging:
+            unused = backend is not self._backends[-1] and not backend.requests
+            if unused:
+                self._backends.remove(backend)
+        if unused:
+            backend.close()
+
+    @contextmanager
+    def _taking_part(self) -> Iterator[Backend]:
+        """The model of a request, which is not closed inside."""
+        with self._exchanging:
+            backend = self._backends[-1]
+            backend.requests += 1
+        try:
+            yield backend
+        finally:
+            with self._exchanging:
+                backend.requests -= 1
+            self._let_go(backend)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, and record it."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        with recorded(Headers(scope=scope).get(REQUEST_ID)) as record, self._taking_part() as backend:
+            scope[_BACKEND] = backend
+
+            async def send_with_id(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    record.status = record.status or message["status"]
+                    MutableHeaders(scope=message)[REQUEST_ID] = record.id
+                await send(message)
+
+            try:
+                await self._app(scope, receive, send_with_id)
+            finally:
+                record.status = record.status or CLIENT_CLOSED
+                path = self._paths.get(scope.get("endpoint"))
+                self._metrics.observe(record, path or "other")
+                probe = path in ("/health", "/ready", "/metrics") and record.status == 200
+                log_request(record, scope["method"], scope["path"], probe=probe)
+
+    async def metrics(self, request: Request) -> Response:
+        self._authorize(request)
+        return Response(self._metrics.text(), media_type=self._metrics.media_type)
+
+    async def ready(self, request: Request) -> Response:
+        """Whether another request would be taken. That there are weights is sure: without them nothing listens."""
+        self._check_host(request)
+        backend: Backend = request.scope[_BACKEND]
+        problem = (
+            "the engine failed"
+            if not backend.generator.alive
+            else "shutting down"
+            if self.queue.draining
+            else "the queue is full"
+            if self.queue.full
+            else None
+        )
+        said = {"status": problem or "ready", "model": self._model_name, "waiting": self.queue.waiting}
+        return JSONResponse(said, status_code=200 if problem is None else 503)
 
     async def health(self, request: Request) -> Response:
         self._check_host(request)
-        if not self._generator.alive:
+        if not request.scope[_BACKEND].generator.alive:
             return JSONResponse({"status": "the engine failed", "model": self._model_name}, status_code=503)
         return JSONResponse({"status": "ok", "model": self._model_name})
 
     async def models(self, request: Request) -> Response:
         self._authorize(request)
-        return JSONResponse({"object": "list", "data": [self._model()]})
+        return JSONResponse({"object": "list", "data": [self._model(request.scope[_BACKEND])]})
 
     async def one_model(self, request: Request) -> Response:
         self._authorize(request)
         self._check_model(request.path_params["model"])
-        return JSONResponse(self._model())
+        return JSONResponse(self._model(request.scope[_BACKEND]))
 
     async def chat(self, request: Request) -> Response:
         self._authorize(request)
         body = await _body(request)
-        chat = await anyio.to_thread.run_sync(read_request, body)  # megabytes take seconds
+        chat = await _beside(read_request, body, len(body))
         self._check_model(chat.model)
+        backend: Backend = request.scope[_BACKEND]
+        usage = bool(chat.stream_options and chat.stream_options.include_usage)
+        return await self._reply(
+            request,
+            chat,
+            lambda generated: whole_reply(generated, self._model_name, backend.fingerprint, backend.tool_prompt),
+            lambda send: ReplyStream(self._model_name, backend.fingerprint, include_usage=usage, send=send),
+        )
+
+    async def responses(self, request: Request) -> Response:
+        self._authorize(request)
+        body = await _body(request)
+        asked = await _beside(read_responses_request, body, len(body))
+        self._check_model(asked.model)
+        chat = await _beside(ResponsesRequest.as_chat, asked, len(body))
+        backend: Backend = request.scope[_BACKEND]
+        return await self._reply(
+            request,
+            chat,
+            lambda generated: whole_response(asked, generated, backend.fingerprint, backend.tool_prompt),
+            lambda send: ResponseStream(asked, backend.fingerprint, backend.tool_prompt, send),
+        )
+
+    async def _reply(
+        self,
+        request: Request,
+        chat: ChatRequest,
+        whole: Callable[[Generated], dict[str, Any]],
+        events: Callable[[Callable[[bytes], None]], ReplyEvents],
+    ) -> Response:
+        """The answer in the form that was asked for: as `whole`, or as a stream of `events`."""
+        generator: Answering = request.scope[_BACKEND].generator
         if chat.stream:
-            return StreamedReply(self._generator, chat, self._model_name)
-        generated = await unless_disconnected(request.receive, lambda: self._generator.generate(chat))
+            return StreamedReply(partial(generator.generate, chat), events, self._keep_alive_s)
+        generated = await unless_disconnected(request.receive, lambda: generator.generate(chat))
         if generated is None:
-            return Response(status_code=_CLIENT_CLOSED)
-        return JSONResponse(whole_reply(generated, self._model_name, self._tool_prompt))
+            note_client_left()
+            return Response(status_code=CLIENT_CLOSED)
+        return JSONResponse(whole(generated))
 
     def _authorize(self, request: Request) -> None:
         if self._api_key is None:
             self._check_host(request)
             return
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._api_key.encode()):
+        if not sends_key(request, self._api_key):
             raise ApiError(
                 401,
-                "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'",
+                "the API key is missing or wrong; send it once, as 'Authorization: Bearer KEY'",
                 code="invalid_api_key",
                 kind="authentication_error",
+                headers={"www-authenticate": "Bearer"},
             )
 
     def _check_host(self, request: Request) -> None:
@@ -137,9 +282,15 @@ class _Endpoint:
                 code="model_not_found",
             )
 
-    def _model(self) -> dict[str, object]:
+    def _model(self, backend: Backend) -> dict[str, object]:
         said = {"id": self._model_name, "object": "model", "created": self._created, "owned_by": "toolbake"}
-        return {**said, "tool_prompt": self._tool_prompt, "default_sampling": asdict(self._defaults)}
+        return {
+            **said,
+            "system_fingerprint": backend.fingerprint,
+            "max_model_len": backend.generator.context_tokens,
+            "tool_prompt": backend.tool_prompt,
+            "default_sampling": asdict(backend.defaults),
+        }
 
 
 async def _body(request: Request) -> bytes:
@@ -147,6 +298,10 @@ async def _body(request: Request) -> bytes:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise ApiError(415, f"the content type is {media_type or 'missing'}; send application/json")
+    if "content-length" in request.headers and "transfer-encoding" in request.headers:
+        # A proxy that goes by the other one sees another end, and the next request elsewhere (RFC 9112, 6.1).
+        problem = "content-length and transfer-encoding both tell where the body ends; send one of them"
+        raise ApiError(400, problem, headers={"connection": "close"})
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -155,19 +310,33 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
+async def _beside(read: Callable[[Given], Read], given: Given, size: int) -> Read:
+    """What `read` makes of it, beside the event loop where it is long: megabytes take seconds. For a few words the way
+    to a thread takes longer than they do."""
+    return await anyio.to_thread.run_sync(read, given) if size > _LONG else read(given)
+
+
 async def _api_error(_: Request, error: ApiError) -> Response:
-    headers = {"www-authenticate": "Bearer"} if error.status == 401 else None
-    return JSONResponse(error.body, status_code=error.status, headers=headers)
+    _note(error)
+    return JSONResponse(error.body, status_code=error.status, headers=error.headers)
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
     what = f"{request.method} {request.url.path}: {error.detail.lower()}"
-    there = "POST /v1/chat/completions, GET /v1/models and GET /health"
+    there = "POST /v1/chat/completions and /v1/responses, GET /v1/models, GET /metrics, GET /health and GET /ready"
     body = ApiError(error.status_code, f"{what}; there are {there}").body
     return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
 
 async def _server_error(_: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
-        return Response(status_code=_CLIENT_CLOSED)
-    return JSONResponse(as_api_error(error).body, status_code=500)
+        note_client_left()
+        return Response(status_code=CLIENT_CLOSED)
+    failed = as_api_error(error)
+    _note(failed)
+    return JSONResponse(failed.body, status_code=500)
+
+
+def _note(error: ApiError) -> None:
+    if (record := current_record()) is not None:
+        record.note(error.status, error.kind)

@@ -1,13 +1,15 @@
-"""Answers in OpenAI's form: one object, or chunks of a stream."""
+"""Answers in OpenAI's form for chat completions: one object, or chunks of a stream; and how any stream is sent."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 import anyio
 from starlette.responses import Response
@@ -15,23 +17,33 @@ from starlette.types import Receive, Scope, Send
 
 from ..records import ToolPrompt
 from .api_errors import ApiError, as_api_error
-from .chat_request import ChatRequest
-from .generation import Choice, Generated, Generator
-from .tool_calls import WrittenCall
+from .generation import Choice, Generated, Listener
+from .request_record import current_record
+from .tool_calls import WrittenCall, go_on_from
 
-_PIECE_CHARS = 32
 DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which clients skip. Proxies give a connection up on which nothing comes."""
+KEEP_ALIVE_S = 15.0
+CLIENT_CLOSED = 499
+"""nginx's status of a request whose client went away before its answer was complete."""
 
 
-def whole_reply(generated: Generated, model: str, tool_prompt: ToolPrompt = "full") -> dict[str, Any]:
+def whole_reply(
+    generated: Generated, model: str, fingerprint: str | None, tool_prompt: ToolPrompt = "full"
+) -> dict[str, Any]:
     """The body of an answer that is not streamed. `tool_prompt`, how much of the tools its prompt showed, is in it
     beside OpenAI's fields, under our name: who measures a model behind this endpoint can tell."""
-    invalid = [one for index, choice in enumerate(generated.choices) for one in _invalid_calls(index, choice)]
     return {
-        **_head("chat.completion", model),
-        "toolbake": {"tool_prompt": tool_prompt, **({"invalid_calls": invalid} if invalid else {})},
+        **_head("chat.completion", model, fingerprint),
+        "toolbake": own_fields(generated, tool_prompt),
         "choices": [
-            {"index": index, "message": _message(choice), "finish_reason": choice.finish_reason, "logprobs": None}
+            {
+                "index": index,
+                "message": chat_message(choice),
+                "finish_reason": choice.finish_reason,
+                "logprobs": _logprobs(choice),
+            }
             for index, choice in enumerate(generated.choices)
         ],
         "usage": generated.usage(),
@@ -41,74 +53,94 @@ def whole_reply(generated: Generated, model: str, tool_prompt: ToolPrompt = "ful
 class ReplyStream:
     """Server-sent events, as the answers grow. Joined, the deltas are exactly the message of `whole_reply`."""
 
-    def __init__(self, model: str, *, include_usage: bool, send: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, model: str, fingerprint: str | None, *, include_usage: bool, send: Callable[[bytes], None]
+    ) -> None:
         """`send` takes one event at a time."""
-        self._head = _head("chat.completion.chunk", model)
+        self._head = _head("chat.completion.chunk", model, fingerprint)
         self._include_usage = include_usage
         self._send = send
         self._said: dict[int, tuple[str, str]] = {}
         """Reasoning and content of each answer that has begun."""
+        self._calls: dict[int, list[WrittenCall]] = {}
+        """What was said of its calls."""
 
-    def grow(self, index: int, reasoning: str, content: str) -> None:
+    def grow(self, index: int, reasoning: str, content: str, calls: Sequence[WrittenCall] = ()) -> None:
         """See `Listener`."""
         if index not in self._said:
             self._said[index] = ("", "")
-            self._delta(index, {"role": "assistant", "content": ""})
+            self._delta(index, {"role": "assistant", "content": None if calls and not content else ""})
         said_reasoning, said_content = self._said[index]
         if rest := reasoning[len(said_reasoning) :]:
             self._delta(index, {"reasoning_content": rest})
         if rest := content[len(said_content) :]:
             self._delta(index, {"content": rest})
         self._said[index] = (reasoning, content)
+        said = self._calls.get(index, [])
+        for number, call in enumerate(calls):
+            if number >= len(said):
+                self._delta(index, {"tool_calls": [{"index": number, **_call(replace(call, arguments=""))}]})
+            if rest := call.arguments[len(said[number].arguments) if number < len(said) else 0 :]:
+                self._delta(index, {"tool_calls": [{"index": number, "function": {"arguments": rest}}]})
+        self._calls[index] = list(calls)
 
     def finish(self, index: int, choice: Choice) -> None:
         """See `Listener`."""
         reasoning, content = choice.reasoning or "", choice.content
-        if index in self._said:
-            said_reasoning, said_content = self._said[index]
-            if not (reasoning.startswith(said_reasoning) and content.startswith(said_content)):
-                # Only a format whose marks are longer than `SettledReply` looks back leads here.
-                raise ApiError(
-                    500,
-                    "the complete answer does not begin with what was streamed of it; ask without stream",
-                    kind="server_error",
-                    code="stream_broken",
-                )
-        elif choice.tool_calls and not content:
-            self._said[index] = ("", "")
-            self._delta(index, {"role": "assistant", "content": None})
-        self.grow(index, reasoning, content)
-        for number, call in enumerate(choice.tool_calls):
-            for delta in _call_deltas(number, call):
-                self._delta(index, delta)
+        said_reasoning, said_content = self._said.get(index, ("", ""))
+        if not (reasoning.startswith(said_reasoning) and content.startswith(said_content)):
+            raise stream_broken()
+        if not go_on_from(self._calls.get(index, []), choice.tool_calls):
+            raise stream_broken()
+        self.grow(index, reasoning, content, choice.tool_calls)
         invalid = _invalid_calls(index, choice)
         extra = {"toolbake": {"invalid_calls": invalid}} if invalid else {}
-        self._delta(index, {}, choice.finish_reason, extra)
+        self._delta(index, {}, choice.finish_reason, extra, _logprobs(choice))
 
-    def end(self, usage: dict[str, int]) -> None:
-        """After all answers."""
+    def end(self, generated: Generated) -> None:
+        """See `ReplyEvents`."""
         if self._include_usage:
-            self._send(_event({**self._head, "choices": [], "usage": usage}))
+            self._send(_event({**self._head, "choices": [], "usage": generated.usage()}))
         self._send(DONE)
 
+    def failed(self, error: ApiError) -> bytes:
+        """See `ReplyEvents`."""
+        return _event(error.body)
+
     def _delta(
-        self, index: int, delta: dict[str, Any], finish_reason: str | None = None, extra: Mapping[str, Any] = {}
+        self,
+        index: int,
+        delta: dict[str, Any],
+        finish_reason: str | None = None,
+        extra: Mapping[str, Any] = {},
+        logprobs: dict[str, Any] | None = None,
     ) -> None:
-        chunk = {"index": index, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+        chunk = {"index": index, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}
         usage = {"usage": None} if self._include_usage else {}
         self._send(_event({**self._head, "choices": [chunk], **usage, **extra}))
 
 
-def error_event(error: ApiError) -> bytes:
-    """What ends a stream that broke after it had begun."""
-    return _event(error.body)
+def stream_broken() -> ApiError:
+    """Only a format whose marks are longer than `ComparedReply` looks back leads here."""
+    return ApiError(
+        500,
+        "the complete answer does not begin with what was streamed of it; ask without stream",
+        kind="server_error",
+        code="stream_broken",
+    )
 
 
-def _head(kind: str, model: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{secrets.token_hex(12)}", "object": kind, "created": int(time.time()), "model": model}
+def _head(kind: str, model: str, fingerprint: str | None) -> dict[str, Any]:
+    made = {"id": f"chatcmpl-{secrets.token_hex(12)}", "object": kind, "created": int(time.time()), "model": model}
+    return {**made, "system_fingerprint": fingerprint}
 
 
-def _message(choice: Choice) -> dict[str, Any]:
+def _logprobs(choice: Choice) -> dict[str, Any] | None:
+    return None if choice.logprobs is None else {"content": choice.logprobs, "refusal": None}
+
+
+def chat_message(choice: Choice) -> dict[str, Any]:
+    """The assistant's message, as clients send it back in their next request."""
     message: dict[str, Any] = {"role": "assistant", "content": choice.content}
     if choice.reasoning is not None:
         message["reasoning_content"] = choice.reasoning
@@ -116,6 +148,12 @@ def _message(choice: Choice) -> dict[str, Any]:
         message["content"] = choice.content or None
         message["tool_calls"] = [_call(call) for call in choice.tool_calls]
     return message
+
+
+def own_fields(generated: Generated, tool_prompt: ToolPrompt) -> dict[str, Any]:
+    """What an answer has beside OpenAI's fields."""
+    invalid = [one for index, choice in enumerate(generated.choices) for one in _invalid_calls(index, choice)]
+    return {"tool_prompt": tool_prompt, **({"invalid_calls": invalid} if invalid else {})}
 
 
 def _invalid_calls(index: int, choice: Choice) -> list[dict[str, Any]]:
@@ -128,17 +166,20 @@ def _call(call: WrittenCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _call_deltas(number: int, call: WrittenCall) -> Iterator[dict[str, Any]]:
-    opened = _call(call)
-    arguments, opened["function"]["arguments"] = opened["function"]["arguments"], ""
-    yield {"tool_calls": [{"index": number, **opened}]}
-    for start in range(0, len(arguments), _PIECE_CHARS):
-        piece = arguments[start : start + _PIECE_CHARS]
-        yield {"tool_calls": [{"index": number, "function": {"arguments": piece}}]}
-
-
 def _event(data: dict[str, Any]) -> bytes:
     return f"data: {json.dumps(data)}\n\n".encode()
+
+
+class ReplyEvents(Listener, Protocol):
+    """Says what it hears as server-sent events."""
+
+    def end(self, generated: Generated) -> None:
+        """All answers are complete."""
+        ...
+
+    def failed(self, error: ApiError) -> bytes:
+        """What ends a stream that broke after it had begun."""
+        ...
 
 
 Found = TypeVar("Found")
@@ -148,46 +189,79 @@ class StreamedReply(Response):
     """Server-sent events while the answers are sampled.
 
     What goes wrong before the first event is an error like any other, with its status; what goes wrong later is the
-    stream's last event.
+    stream's last event. While there is nothing to say, comments keep the connection.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, generator: Generator, request: ChatRequest, model_name: str) -> None:
-        super().__init__(headers={"cache-control": "no-cache"})
+    def __init__(
+        self,
+        generate: Callable[[Listener], Awaitable[Generated]],
+        events: Callable[[Callable[[bytes], None]], ReplyEvents],
+        keep_alive_s: float = KEEP_ALIVE_S,
+    ) -> None:
+        """`generate` tells its listener of the answers; `events` makes that listener of what takes one event."""
+        # nginx would hold the events back otherwise.
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._generator, self._request, self._model_name = generator, request, model_name
+        self._generate, self._events, self._keep_alive_s = generate, events, keep_alive_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         """Raises `ApiError` where nothing has been sent yet."""
-        await unless_disconnected(receive, lambda: self._send_all(send))
+        if not await unless_disconnected(receive, lambda: self._send_all(send)):
+            note_client_left()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, send: Send) -> bool:
+        """True once all is sent."""
         events, to_send = anyio.create_memory_object_stream[bytes](math.inf)
-        include_usage = bool(self._request.stream_options and self._request.stream_options.include_usage)
-        stream = ReplyStream(self._model_name, include_usage=include_usage, send=events.send_nowait)
+        stream = self._events(events.send_nowait)
         failed: list[Exception] = []
 
         async def generate() -> None:
             with events:
                 try:
-                    generated = await self._generator.generate(self._request, stream)
-                    stream.end(generated.usage())
+                    stream.end(await self._generate(stream))
                 except Exception as error:  # carried out of the task group, which would wrap it
                     failed.append(error)
+
+        sent = 0
+
+        async def keep_alive() -> None:
+            while True:
+                before = sent
+                await anyio.sleep(self._keep_alive_s)
+                if sent == before:
+                    with contextlib.suppress(anyio.ClosedResourceError):  # the answer has just ended
+                        events.send_nowait(KEEP_ALIVE)
 
         begun = False
         async with anyio.create_task_group() as group:
             group.start_soon(generate)
+            group.start_soon(keep_alive)
             with to_send:
                 async for event in to_send:
+                    sent += 1
                     if not begun:
                         begun = True
                         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                     await send({"type": "http.response.body", "body": event, "more_body": True})
+            group.cancel_scope.cancel()
         if failed and not begun:
             raise failed[0]
-        await send({"type": "http.response.body", "body": error_event(as_api_error(failed[0])) if failed else b""})
+        last = b""
+        if failed:
+            error = as_api_error(failed[0])
+            if (record := current_record()) is not None:
+                record.note(error.status, error.kind)
+            last = stream.failed(error)
+        await send({"type": "http.response.body", "body": last})
+        return True
+
+
+def note_client_left() -> None:
+    """The client went away in the midst of its answer, whose sampling has ended with that."""
+    if (record := current_record()) is not None:
+        record.note(CLIENT_CLOSED, "client_left")
 
 
 async def unless_disconnected(receive: Receive, work: Callable[[], Awaitable[Found]]) -> Found | None:

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import logging
+import math
 import os
 import re
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from mcp_bridge.extras import require_extra
+from mcp_bridge.publishing.listener import KEPT_OPEN_S
 
-from ..errors import ConfigError, ModelError, ToolbakeError
+from ..errors import ConfigError, ToolbakeError
 from ..policies.models import DEFAULT_SAMPLING
-from ..policies.protocol import LOWEST_TEMPERATURE, Sampling
-from ..policies.tool_prompt import TOOL_PROMPTS, shown_by_default
-from ..records import PROMPT_NAMES, ToolPrompt
+from ..policies.protocol import Sampling
+from ..policies.tool_prompt import TOOL_PROMPTS
+from ..records import ToolPrompt
+from .connections import TimedConnection
+from .request_queue import MOST_WAITING, RequestQueue
+
+if TYPE_CHECKING:
+    from .backend import Backend
 
 log = logging.getLogger(__name__)
 
+DRAIN_S = 30.0
+"""How long requests in flight may take when the server closes; Kubernetes gives a pod as long."""
 _GRACE_S = 5
-"""How long requests in flight may take when the server closes; then they are cancelled."""
-
-_ENGINE_RESTARTS = 3
-"""How often in all the engine goes on after a failure; then `/health` says that it cannot answer."""
+"""How long their last words may take after that; then they are cancelled."""
 
 
 class Server:
@@ -46,32 +53,44 @@ class Server:
 
     def __init__(
         self,
-        app: Any,
+        app: ASGIApp,
         listener: socket.socket,
         *,
         model_name: str,
         tool_prompt: ToolPrompt = "full",
         defaults: Sampling = DEFAULT_SAMPLING,
+        queue: RequestQueue | None = None,
+        drain_seconds: float = DRAIN_S,
         on_close: Callable[[], None] | None = None,
+        load: Callable[[], Backend] | None = None,
     ) -> None:
-        """Serve `app` on a bound socket. `on_close` runs once after the last request."""
+        """Serve `app` on a bound socket. `queue`: of the app, where it has one, which is waited for when the server
+        closes. `drain_seconds`: see `close`. `on_close` runs once after the last request. `load`: of an `Endpoint`, see
+        `reload`."""
         self.model_name = model_name
         self.tool_prompt = tool_prompt
         """How much of a request's tools the prompt shows."""
         self.defaults = defaults
         """The sampling where a request sets no temperature, top_p or limit."""
+        self._app, self._load = app, load
+        self._reloading = threading.Lock()
         self._on_close = on_close
-        host, port = listener.getsockname()[:2]
-        if ipaddress.ip_address(host).is_unspecified:
-            host = "::1" if ":" in host else "127.0.0.1"
-        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self.url = address_of(listener)
         """Where the server is, for example `http://127.0.0.1:8000`. Clients of OpenAI's API want `{url}/v1`."""
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_GRACE_S
+            app,
+            http=TimedConnection,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=KEPT_OPEN_S,
+            timeout_graceful_shutdown=_GRACE_S,
         )
-        self._uvicorn = _Uvicorn(config)
+        self._uvicorn = _Uvicorn(config, queue or RequestQueue(), drain_seconds)
         self._listener = listener
         self._failure: BaseException | None = None
+        # Python before 3.13 takes a thread for ended once a signal has interrupted its join.
+        self._ended = threading.Event()
         self._closing = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="toolbake-serve", daemon=True)
@@ -93,8 +112,22 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Stop taking requests, let those in flight finish for some seconds, and let go of the port. Safe to repeat."""
+        """Stop taking requests, let those in flight finish for `drain_seconds`, and let go of the port. Safe to repeat.
+
+        Until then the port is open: `/ready` and new requests get 503. Those in flight that take longer end with that
+        error, too; so do all where Ctrl-C is pressed meanwhile.
+        """
         self._uvicorn.should_exit = True
+        try:
+            self._ended.wait()
+        except KeyboardInterrupt:
+            self._uvicorn.end_requests()
+            self._ended.wait()
+            self._let_go()
+            raise
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._thread.join()
         self._listener.close()
         with self._closing:
@@ -102,10 +135,38 @@ class Server:
         if first and self._on_close is not None:
             self._on_close()
 
+    def reload(self) -> None:
+        """Load the model again from where it came, and answer with it from the next request on; requests under way end
+        with the one that they began with. Until the last of these, both are in memory.
+
+        Its name for clients stays. `defaults`, `tool_prompt` and the fingerprint are those of the new one. Blocks.
+        Raises what loading it raises, `ModelError` where its folder is not whole, and then serves on as before.
+        """
+        from .openai_api import Endpoint
+
+        if self._load is None or not isinstance(self._app, Endpoint):
+            raise ToolbakeError(f"the server at {self.url} was not made by sdk.serve; it has no model to load again")
+        with self._reloading:
+            if self._closed:
+                raise self._was_closed()
+            backend = self._load()
+            with self._closing:
+                closed = self._closed
+                if not closed:
+                    self._app.exchange(backend)
+            if closed:
+                backend.close()
+                raise self._was_closed()
+            self.tool_prompt, self.defaults = backend.tool_prompt, backend.defaults
+        log.info("%s was loaded again: %s", self.model_name, backend.fingerprint or "its weights have no fingerprint")
+
+    def _was_closed(self) -> ToolbakeError:
+        return ToolbakeError(f"the server at {self.url} was closed; no model is loaded for it")
+
     def wait(self) -> None:
         """Block until the server stops or Ctrl-C is pressed, then close it. Raises what ended it, if anything did."""
         try:
-            self._thread.join()
+            self._ended.wait()
         except KeyboardInterrupt:
             return
         finally:
@@ -120,18 +181,32 @@ class Server:
             self._failure = error
         finally:
             self._uvicorn.settled.set()
+            self._ended.set()
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn's server that says when it has started."""
+    """uvicorn's server that says when it has started, and lets requests finish before it closes the port."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, queue: RequestQueue, drain_seconds: float) -> None:
         super().__init__(config)
         self.settled = threading.Event()
+        self._queue, self._drain_seconds = queue, drain_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets=sockets)
         self.settled.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # uvicorn's own period begins with closing the port: nobody could ask /ready any more.
+        await self._queue.drain(self._drain_seconds)
+        await super().shutdown(sockets=sockets)
+
+    def end_requests(self) -> None:
+        """From another thread: give those under way no more time."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._queue.end)
 
 
 def serve(
@@ -145,6 +220,8 @@ def serve(
     default_max_tokens: int | None = None,
     family: str | None = None,
     tool_prompt: ToolPrompt | None = None,
+    max_waiting: int = MOST_WAITING,
+    drain_seconds: float = DRAIN_S,
 ) -> Server:
     """Load a model and serve it behind an OpenAI-compatible endpoint in a thread of its own.
 
@@ -157,7 +234,8 @@ def serve(
     `family`: how messages become tokens, see `make_renderer`; a folder's own chat template where not given.
     `tool_prompt`: how much of a request's tools the prompt shows, `full`, `names` or `none`; where not given as much as
     the model was trained with, as its folder says, with a warning in the log where that is less. Calls are read in all
-    cases, where the request has tools.
+    cases, where the request has tools. `max_waiting`: so many answers may be without a first token; a request beyond
+    that gets 429. `drain_seconds`: how long requests in flight may take when the server closes.
 
     Raises `ConfigError` for an address that cannot be used, before the model is loaded, and `ModelError` for a
     model that cannot be.
@@ -167,64 +245,49 @@ def serve(
         raise ConfigError(f"default_max_tokens is {default_max_tokens}; it must be 1 or more")
     if temperature is not None and not 0 <= temperature <= 2:
         raise ConfigError(f"temperature is {temperature}; it must be from 0 (the most likely token) to 2")
+    if max_waiting < 1:
+        raise ConfigError(f"max_waiting is {max_waiting}; it must be 1 or more")
+    if not 0 <= drain_seconds < math.inf:
+        raise ConfigError(f"drain_seconds is {drain_seconds}; it must be 0 or more")
     if tool_prompt is not None and tool_prompt not in TOOL_PROMPTS:
         raise ConfigError(f"tool_prompt is {tool_prompt!r}; give one of {', '.join(TOOL_PROMPTS)}")
-    model_dir = _model_of(model_dir)
+    place = model_of(model_dir)
     listener = bind(host, port, api_key)
     with ExitStack() as on_failure:
         on_failure.callback(listener.close)
-        from ..policies.models import load_model
+        from .backend import load_backend
+        from .openai_api import Endpoint
+        from .replies import KEEP_ALIVE_S
 
-        loaded = load_model(model_dir)  # before torch is imported for the engine: a wrong folder is found at once
+        queue = RequestQueue(max_waiting)
 
-        from ..policies.embedded import EmbeddedEngine
-        from ..policies.grammar import GrammarTokenizer
-        from ..policies.rendering import make_renderer
-        from ..policies.rendering.reply_grammar import ReplyGrammars
-        from ..policies.tool_prompt import render_less
-        from .openai_api import build_app
-
-        shown = tool_prompt or shown_by_default(loaded.tool_prompt)
-        renderer = render_less(make_renderer(loaded.tokenizer, family=family or loaded.family), shown)
-        engine = on_failure.enter_context(EmbeddedEngine(loaded.model, max_restarts=_ENGINE_RESTARTS))
-        name = model_name or _served_name(model_dir, loaded.name)
-        defaults = _defaults(loaded.sampling, temperature, default_max_tokens)
-        try:
-            tokenizer = GrammarTokenizer.of(
-                loaded.tokenizer, vocabulary=engine.vocabulary, stop_token_ids=renderer.stop_token_ids
+        def load() -> Backend:
+            return load_backend(
+                model_of(model_dir),
+                queue,
+                family=family,
+                tool_prompt=tool_prompt,
+                temperature=temperature,
+                default_max_tokens=default_max_tokens,
+                named=lambda loaded: model_name or served_name(place, loaded),
             )
-            grammars = ReplyGrammars(renderer, tokenizer)
-        except ModelError as error:
-            grammars = None
-            log.warning("%s: response_format and tool_choice are refused: %s", name, error)
-        app = build_app(engine, renderer, name, api_key, grammars=grammars, defaults=defaults, tool_prompt=shown)
-        server = Server(app, listener, model_name=name, tool_prompt=shown, defaults=defaults, on_close=engine.close)
+
+        backend = load()
+        on_failure.callback(backend.close)
+        endpoint = Endpoint(backend, backend.name, api_key, KEEP_ALIVE_S)
+        server = Server(
+            endpoint,
+            listener,
+            model_name=backend.name,
+            tool_prompt=backend.tool_prompt,
+            defaults=backend.defaults,
+            queue=queue,
+            drain_seconds=drain_seconds,
+            on_close=endpoint.close,
+            load=load,
+        )
         on_failure.pop_all()
-        for setting in ("top_k", "min_p", "repetition_penalty"):
-            value = getattr(loaded.model.generation_config, setting, None)
-            if value not in (None, 0, 1.0):
-                log.warning(
-                    "%s: its generation_config.json asks for %s %s, which this endpoint does not do",
-                    name,
-                    setting,
-                    value,
-                )
-        if tool_prompt is None and shown != "full":
-            log.warning(
-                "%s: its prompts show %s of clients' tools, as in its training; tool_prompt says otherwise",
-                name,
-                PROMPT_NAMES[shown],
-            )
         return server
-
-
-def _defaults(of_model: Sampling, temperature: float | None, max_tokens: int | None) -> Sampling:
-    chosen = of_model.temperature if temperature is None else temperature
-    return replace(
-        of_model,
-        temperature=0 if chosen < LOWEST_TEMPERATURE else chosen,
-        max_tokens=of_model.max_tokens if max_tokens is None else max_tokens,
-    )
 
 
 def bind(host: str, port: int, api_key: str | None) -> socket.socket:
@@ -261,7 +324,16 @@ def bind(host: str, port: int, api_key: str | None) -> socket.socket:
     return listener
 
 
-def _served_name(model_dir: str | os.PathLike[str] | None, loaded_name: str) -> str:
+def address_of(listener: socket.socket) -> str:
+    """The URL at which this machine reaches a bound socket."""
+    host, port = listener.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:
+        host = "::1" if ":" in host else "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def served_name(model_dir: str | os.PathLike[str] | None, loaded_name: str) -> str:
+    """What clients ask for where nobody names the model."""
     if model_dir is None or not Path(model_dir).is_dir():
         return loaded_name
     folder = Path(model_dir).resolve()
@@ -269,7 +341,7 @@ def _served_name(model_dir: str | os.PathLike[str] | None, loaded_name: str) -> 
     return folder.parent.name if folder.name == "model" and (folder.parent / "run.json").is_file() else folder.name
 
 
-def _model_of(place: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
+def model_of(place: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
     """The model's folder where `place` is the folder of a finished run; anything else as it is."""
     if place is None:
         return None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..policies.rendering import ParsedReply
-from ..policies.rendering.call_parsing import format_calls, readable_part
+from ..policies.rendering.call_parsing import format_calls, read_arguments, readable_part
+from ..records import ToolCall
 from .client_schemas import ClientSchemas
 
 
@@ -22,17 +24,27 @@ class WrittenCall:
     """Why the model's call does not parse, or does not hold against the client's strict schema."""
 
 
-def written_calls(parsed: ParsedReply, schemas: ClientSchemas) -> tuple[str, list[WrittenCall]]:
-    """The content and the calls of a reply. A call that cannot be told apart from text is part of the content."""
+def new_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+def written_calls(
+    parsed: ParsedReply, schemas: ClientSchemas, begun: Sequence[WrittenCall] = ()
+) -> tuple[str, list[WrittenCall]]:
+    """The content and the calls of a reply. A call that cannot be told apart from text is part of the content.
+
+    `begun`: what was said of the first calls already, whose ids they keep.
+    """
     texts = [parsed.content]
     calls: list[WrittenCall] = []
     ids: set[str] = set()
     for place, call in enumerate(parsed.tool_calls):
-        call_id = call.id if call.id and call.id not in ids else f"call_{secrets.token_hex(12)}"
+        call_id = call.id if call.id and call.id not in ids else new_call_id()
+        if len(calls) < len(begun):
+            call_id = begun[len(calls)].id
         ids.add(call_id)
         if call.error is None:
-            arguments = json.dumps(call.arguments, ensure_ascii=False)
-            calls.append(WrittenCall(call_id, call.name, arguments, schemas.problem(call)))
+            calls.append(_as_written(call_id, call, parsed.written.get(place), schemas))
             continue
         written = parsed.unparsed.get(place) or call.error
         if (part := readable_part(written)) is not None:
@@ -40,6 +52,25 @@ def written_calls(parsed: ParsedReply, schemas: ClientSchemas) -> tuple[str, lis
         else:
             texts.append(written)
     return "\n".join(text for text in texts if text), calls
+
+
+def go_on_from(said: Sequence[WrittenCall], calls: Sequence[WrittenCall]) -> bool:
+    """Whether the calls begin with what was said of them."""
+    return len(said) <= len(calls) and all(
+        (call.id, call.name) == (one.id, one.name) and call.arguments.startswith(one.arguments)
+        for one, call in zip(said, calls, strict=False)
+    )
+
+
+def _as_written(call_id: str, call: ToolCall, block: str | None, schemas: ClientSchemas) -> WrittenCall:
+    """A call that parsed, with its arguments as they stand in its `block` of the reply."""
+    part = None if block is None else readable_part(block)
+    if part is None:
+        return WrittenCall(call_id, call.name, json.dumps(call.arguments, ensure_ascii=False), schemas.problem(call))
+    if part[0] != call.name or read_arguments(part[1])[0] != call.arguments:
+        # A stream has said the first already.
+        return WrittenCall(call_id, *part, "the call has its name or its arguments twice")
+    return WrittenCall(call_id, *part, schemas.problem(call))
 
 
 def calls_as_text(parsed: ParsedReply) -> ParsedReply:

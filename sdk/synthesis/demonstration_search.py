@@ -321,7 +321,7 @@ class _TaskSearch:
 
     async def through(self) -> Found | str:
         """What was found; otherwise why the verifier pays without a call, or an empty text where nothing was found."""
-        if self.task.later_turns:
+        if self.task.later_turns or self.task.user is not None:
             return ""
         if await self._paid_for_nothing():
             return "the verifier pays for an answer without a call"

@@ -60,9 +60,20 @@ def required(tool: Tool) -> list[str]:
 
 
 def properties(tool: Tool) -> dict[str, Mapping[str, Any]]:
+    """The arguments' schemas. One that may also be null, as FastAPI writes every optional field, is the other one."""
     return {
-        name: schema for name, schema in tool.input_schema.get("properties", {}).items() if isinstance(schema, dict)
+        name: _without_null(schema)
+        for name, schema in tool.input_schema.get("properties", {}).items()
+        if isinstance(schema, dict)
     }
+
+
+def _without_null(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    either = schema.get("anyOf", schema.get("oneOf"))
+    if not isinstance(either, list):
+        return schema
+    others = [one for one in either if isinstance(one, dict) and one.get("type") != "null"]
+    return others[0] if len(others) == 1 < len(either) else schema
 
 
 def fitted(value: Scalar, schema: Mapping[str, Any]) -> Scalar | None:

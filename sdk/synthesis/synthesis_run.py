@@ -27,6 +27,7 @@ from ..rollouts.limits import Limits
 from ..traces.identity import digest, tools_identity
 from .attempts import is_left_out, tried
 from .draft_task import Draft, calls_of, draft
+from .held_back import held_back
 from .lessons import Lessons, learn
 from .phrases import Phrases
 from .progress_file import ProgressFile
@@ -115,6 +116,7 @@ class _Plan:
     attempts: int
     difficulty: tuple[float, float] | None
     min_realism: float
+    hold_back: int
     limits: Limits
     concurrency: int
 
@@ -124,6 +126,8 @@ class _Plan:
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         if policy is not None:
             plain |= {"attempts": self.attempts, "limits": self.limits.model_dump()}
+        if self.hold_back:
+            plain["hold_back"] = self.hold_back
         if self.difficulty is not None:
             plain["difficulty"] = list(self.difficulty)
         return {**plain, "writer": _label(writer), "policy": _label(policy)}
@@ -142,6 +146,7 @@ async def synthesize_async(
     attempts: int = 4,
     difficulty: tuple[float, float] | None = None,
     min_realism: float = 0.6,
+    hold_back: int = 0,
     limits: Limits | Mapping[str, Any] | None = None,
     connect_timeout_s: float = 120.0,
     concurrency: int = 8,
@@ -163,6 +168,7 @@ async def synthesize_async(
     "embedded"; None: templates, and rules alone. `policy` plays each task `attempts` times: tasks that several attempts
     understand in one other way are left out, and `difficulty=(low, high)` leaves out those whose success lies outside,
     as `curriculum.difficulty_filter` of a training would. `min_realism`: see `sdk.synthesis.request_text`.
+    `hold_back`: so many values are missing in each request, and its user tells them when asked; see `docs/users.md`.
 
     Fewer than `n` tasks come back where the tools give no more; the result says so. Raises `ConfigError` for tools
     without worlds that can be reset and tell their state, and for a `to` that holds something else, more than `n`
@@ -171,7 +177,9 @@ async def synthesize_async(
     Example: `sdk.synthesize(Helpdesk(), 200, to="tasks.jsonl")`
     """
     bounds = Limits.of(limits)
-    plan = _checked(_Plan(n, seed, max_calls, attempts, difficulty, min_realism, bounds, concurrency), policy)
+    plan = _checked(
+        _Plan(n, seed, max_calls, attempts, difficulty, min_realism, hold_back, bounds, concurrency), policy
+    )
     shown = progress or Silent()
     async with connect(tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s) as source:
         worlds = await open_worlds(source, setups)
@@ -288,6 +296,13 @@ class _Maker:
             text, reason = await reworded(self._writer, drafted.asked, seed=self._plan.seed, attempt=attempt)
             wording = {"wording": "model"} if text else {"wording": "template", "not_reworded": reason}
             task = task.model_copy(update={"prompt": text or task.prompt, "tags": {**task.tags, **wording}})
+        if self._plan.hold_back:
+            found = held_back(task, self._plan.hold_back, seed=self._plan.seed)
+            if isinstance(found, str):
+                return "too few of its values can be held back"
+            if problem := self._seen_before(found):
+                return problem
+            task = found
         with Silent().track("", 1) as step:
             (gold,) = await played_again(self._worlds.source, [task], step)
         if problem := replay_problem(gold):
@@ -346,6 +361,8 @@ def _checked(plan: _Plan, policy: ModelSource) -> _Plan:
         value = getattr(plan, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+    if isinstance(plan.hold_back, bool) or not isinstance(plan.hold_back, int) or plan.hold_back < 0:
+        raise ConfigError(f"hold_back is {plan.hold_back!r}; it must be a whole number, 0 or more")
     if not 0 <= plan.min_realism <= 1:
         raise ConfigError(f"min_realism is {plan.min_realism!r}; it must lie between 0 and 1")
     if plan.difficulty is not None:

@@ -144,7 +144,8 @@ class Seen:
 
 
 def _keys(task: Task) -> tuple[str, str]:
-    said = " / ".join([*(normalised(message.content) for message in task.opening()), *task.later_turns])
+    facts = [f"{name}: {fact.value}" for name, fact in task.user.facts.items()] if task.user is not None else []
+    said = " / ".join([*(normalised(message.content) for message in task.opening()), *task.later_turns, *facts])
     calls = [[call.name, call.arguments] for message in task.demonstration for call in message.tool_calls]
     setup = _json(task.setup)
     return f"{setup} {said}", f"{setup} {_json(calls)} {_json(task.expected.get('answer'))} {_json(task.later_turns)}"

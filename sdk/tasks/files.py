@@ -43,7 +43,7 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _parse(text: str, where: str) -> Any:
+def strict_json(text: str, where: str) -> Any:
     """Strict JSON: no NaN, and no key twice (Python would keep the last one and say nothing)."""
 
     def refuse_constant(name: str) -> Any:
@@ -59,7 +59,8 @@ def _parse(text: str, where: str) -> Any:
     try:
         return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{where}: not JSON: {error.msg} at column {error.colno} (line {error.lineno})") from error
+        in_line = f" (line {error.lineno})" if "\n" in text else ""
+        raise ConfigError(f"{where}: not JSON: {error.msg} at column {error.colno}{in_line}") from error
     except RecursionError as error:
         raise ConfigError(f"{where}: nested too deeply to be read") from error
     except ValueError as error:  # a number of thousands of digits
@@ -72,11 +73,11 @@ def read_json_lines(path: Path) -> Iterator[tuple[Any, str]]:
     for number, line in enumerate(_text(path).split("\n"), start=1):
         if line.strip():
             where = f"{path}, line {number}"
-            yield _parse(line, where), where
+            yield strict_json(line, where), where
 
 
 def _json(path: Path) -> Iterator[tuple[Any, str]]:
-    items = _parse(_text(path), str(path))
+    items = strict_json(_text(path), str(path))
     if not isinstance(items, list):
         raise ConfigError(f"{path}: holds a JSON {type(items).__name__}; a .json task file holds a list of tasks")
     for index, item in enumerate(items):

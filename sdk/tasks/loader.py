@@ -22,6 +22,8 @@ def load_tasks(prompts: Any) -> list[Task]:
     - strings (each a prompt), dicts with the fields of `Task`, `Task` records;
     - a path (`str` or `Path`) to a .jsonl, .json, .csv or .parquet file;
     - a `datasets.Dataset` (one split of it);
+    - a file that `distill` wrote, or labelled rollouts that the viewer exported: tasks with what was done as their
+      demonstrations;
     - an iterable of any mix of strings, dicts, `Task` records and `Path` objects.
 
     In a CSV file, `prompt` is text, other cells are JSON or plain text, and a column may name one entry of
@@ -130,5 +132,5 @@ def _refuse_repeat(task: Task, origin: Origin, seen: Mapping[str, tuple[Task, Or
     differing = [name for name in Task.model_fields if getattr(other, name) != getattr(task, name)]
     raise ConfigError(
         f"{origin} and {other_origin} have the same id {task.id!r} but differ in {', '.join(differing)}; "
-        "give each task an id of its own (an id that is not given is derived from prompt, later_turns and setup)"
+        "give each task an id of its own (an id that is not given is derived from prompt, later_turns, user and setup)"
     )

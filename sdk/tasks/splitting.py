@@ -232,4 +232,5 @@ def _refuse_leaks(sides: Mapping[str, Sequence[Task]]) -> None:
 
 def _content(task: Task) -> str:
     opening = [message.model_dump() for message in task.opening()]
-    return json.dumps([opening, task.later_turns, task.setup], sort_keys=True, default=str)
+    user = [] if task.user is None else [task.user.model_dump(exclude_defaults=True)]
+    return json.dumps([opening, task.later_turns, task.setup, *user], sort_keys=True, default=str)

@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..errors import ConfigError
-from ..records import Message, Task, ToolCall
+from ..records import Message, Rollout, Task, ToolCall
 
-_MAPPINGS = ("setup", "expected", "tags")
+_MAPPINGS = ("setup", "expected", "tags", "user")
 _TEXTS = ("id", "family")
 _MESSAGE_LISTS = ("demonstration",)
 
@@ -22,7 +22,13 @@ def task_fields() -> list[str]:
 
 
 def task_from_mapping(row: Mapping[Any, Any], where: str) -> Task:
-    """A checked task. Raises `ConfigError` that names `where`, the field and the fix."""
+    """A checked task. Raises `ConfigError` that names `where`, the field and the fix.
+
+    A line that `distill` wrote, and a labelled rollout that the viewer exported, is its task; what it did becomes the
+    demonstration, unless its label is other than good.
+    """
+    if "prompt" not in row and ("rollout" in row or "messages" in row):
+        return _task_of_example(row, where)
     _refuse_unknown(row, task_fields(), where, hint="data of your own belongs under 'expected' or 'tags'")
     if "prompt" not in row:
         raise ConfigError(f"{where}: has no 'prompt'; its fields are {sorted(map(str, row)) or 'none'}")
@@ -34,6 +40,28 @@ def task_from_mapping(row: Mapping[Any, Any], where: str) -> Task:
         return Task.model_validate(fields)
     except ValidationError as error:
         raise ConfigError(f"{where}: {_first_problem(error)}") from error
+
+
+_GOOD = ("good", True)
+
+
+def _task_of_example(row: Mapping[Any, Any], where: str) -> Task:
+    try:
+        if "rollout" in row:
+            rollout = Rollout.model_validate(row["rollout"])
+            task, messages, is_good = rollout.task, rollout.messages, row.get("label") in _GOOD
+        else:
+            task = Task.model_validate_json(row["task"])
+            messages = [Message.model_validate(_message(one, where)) for one in row["messages"]]
+            is_good = True
+    except KeyError:
+        raise ConfigError(
+            f"{where}: has messages and no 'task', so what counts as right is not known; `toolbake distill` writes it"
+        ) from None
+    except (ValidationError, TypeError) as error:
+        raise ConfigError(f"{where}: is no example that can be a task: {error}") from error
+    said = [message for message in messages[len(task.opening()) :] if message.role == "assistant"]
+    return task.model_copy(update={"demonstration": said}) if is_good else task
 
 
 def from_csv_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:

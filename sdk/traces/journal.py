@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunFolderError
+from ..evidence.canonical import numbered_lines
 from .atomic_files import folder_error
 from .json_text import dump_json
 
@@ -77,15 +78,15 @@ class Journal:
             yield line
 
     def raw_lines(self) -> Iterator[bytes]:
-        """The lines as they stand in the file, line breaks included, not parsed; a torn last one is left out."""
-        if not self.path.exists():
-            return
-        with open(self.path, "rb") as file:
-            for number, raw in enumerate(file, start=1):
-                if not raw.endswith(b"\n"):
-                    log.warning("%s: line %d was not written to its end; it is left out", self.path, number)
-                    return
-                yield raw
+        """The lines as they stand in the file, line breaks included, not parsed; a torn last one is left out.
+
+        Raises `RunFolderError` for one of more than 256 MiB.
+        """
+        for number, raw in numbered_lines(self.path):
+            if not raw.endswith(b"\n"):
+                log.warning("%s: line %d was not written to its end; it is left out", self.path, number)
+                return
+            yield raw
 
     def _parsed_lines(self) -> Iterator[tuple[bytes, Line]]:
         for number, raw in enumerate(self.raw_lines(), start=1):

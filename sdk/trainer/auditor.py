@@ -2,8 +2,8 @@
 
 In each step some finished rollouts become audit tasks. Half of them are wrong, so that a policy that always gives the
 same verdict earns nothing on average. An audit is rewarded where it agrees with the outcome verifier, and compared with
-the other audits of the same rollout. One policy plays both roles, and no reward of one role reaches the tokens of the
-other.
+the other audits of the same rollout. One policy plays both roles. With `grpo.audit_cost`, a wrong rollout whose error
+is called out is worth less; otherwise no reward of one role reaches the tokens of the other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Audits:
     """Plays the audits of a step, and makes a batch of them."""
 
     def __init__(self, engine: RolloutEngine, config: TrainConfig, context: RunContext) -> None:
-        self._engine = replace(context, verifier=audit_call()).engine(engine.agent)
+        self._engine = replace(context, verifier=audit_call(), host=None).engine(engine.agent)
         self._config = config
         self._folder = context.run_folder
         self._stream: RolloutStream | None = None
@@ -82,6 +82,17 @@ class Audits:
         """The rows of audits. Audits are compared with each other alone."""
         return build_batch(groups, replace(BatchOptions.of(self._config), advantages="rollout", domain=None))
 
+    def charged(self, groups: Sequence[Sequence[Rollout]], rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """A step's rollouts as they are compared: each wrong one is worth `grpo.audit_cost` less, times the share of
+        its scored audits that called out the error."""
+        lost: dict[str, float] = {}
+        for group in groups:
+            calls = [r.verdict.components["right_call"] for r in group if r.scored and r.verdict is not None]
+            if calls and group[0].task.expected["audit_error"]:
+                share = sum(calls) / len(calls)
+                lost[group[0].task.id.removeprefix(f"{AUDIT}/")] = self._config.grpo.audit_cost * share
+        return [_cheaper(rollout, lost.get(rollout.id, 0.0)) for rollout in rollouts]
+
     def figures(self, groups: Sequence[Sequence[Rollout]], batch: Batch) -> dict[str, Any]:
         """For the metrics of the step; the calls are shares of the scored audits."""
         scored = [r.verdict.components for group in groups for r in group if r.scored and r.verdict is not None]
@@ -110,3 +121,10 @@ class Audits:
         """Begin no more audits. `play` then raises `StreamClosed`."""
         if self._stream is not None:
             self._stream.close()
+
+
+def _cheaper(rollout: Rollout, cost: float) -> Rollout:
+    if not cost or rollout.verdict is None:
+        return rollout
+    verdict = rollout.verdict.model_copy(update={"score": rollout.verdict.score - cost})
+    return rollout.model_copy(update={"verdict": verdict})

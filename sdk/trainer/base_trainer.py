@@ -50,6 +50,17 @@ def without_telemetry() -> Iterator[None]:
             constants.HF_HUB_DISABLE_TELEMETRY = before
 
 
+class OneGpu:
+    """Mixed into a trainer's arguments: a process trains on one GPU, the one of its rank. With several in sight
+    transformers would spread rows over all of them (DataParallel), which tears shared prefixes apart and takes the GPUs
+    that sample."""
+
+    @property
+    def n_gpu(self) -> int:
+        seen: int = super().n_gpu  # type: ignore[misc]
+        return min(1, seen)
+
+
 class BaseTrainer:
     """Mixed into a trainer of TRL. Each update asks the accelerator for the norm of the gradients of all processes
     (under DeepSpeed after it, but before anything is published or kept). A norm that is not finite ends the run.

@@ -9,13 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ..records import Rollout, TokenRow
+from ..records import CUT_OFF, Rollout, TokenRow
 from ..rollouts.tree import TurnSpan, grow_trees, sampled_turns
 from .advantages import Baseline, Scale, Segment, branch_advantages, normalised_by_domain, turn_segments
 from .config import TrainConfig
-
-CUT_OFF = ("token_limit", "context_limit")
-"""Stop reasons of rollouts that were not finished: what they would have earned is not known."""
 
 
 @dataclass(frozen=True)

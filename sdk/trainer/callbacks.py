@@ -23,6 +23,8 @@ from .rollout_worker import Collector
 from .run_identity import LATEST_KEPT, MOST_CANDIDATES
 
 _CHECKPOINT = f"{PREFIX_CHECKPOINT_DIR}-"
+PUBLISHING = "seconds/publish"
+"""The figure of how long the sampler took to get the weights of a step."""
 
 
 class StopOnRequest(TrainerCallback):  # type: ignore[misc]
@@ -84,7 +86,8 @@ class StepMetrics(TrainerCallback):  # type: ignore[misc]
         now = time.monotonic()
         stats, rollout_seconds = self._collector.stats, self._collector.rollout_seconds
         validation_seconds = self._collector.validating.seconds
-        update_seconds = now - self._step_ended - rollout_seconds - validation_seconds
+        publish_seconds = float(logs.get(PUBLISHING, 0.0))
+        update_seconds = now - self._step_ended - rollout_seconds - validation_seconds - publish_seconds
         self._step_ended = now
         line: dict[str, Any] = {
             "stage": STAGE,
@@ -104,6 +107,7 @@ class StepMetrics(TrainerCallback):  # type: ignore[misc]
             "trained_rows": stats.trained_rows,
             "seconds/rollout": rollout_seconds,
             "seconds/update": update_seconds,
+            PUBLISHING: publish_seconds,
             **self._collector.audit_figures,
             **({"seconds/validation": validation_seconds} if validation_seconds else {}),
         }

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ..errors import ConfigError
 from ..policies.protocol import LOWEST_TEMPERATURE
 from ..policies.tool_prompt import TrainedToolPrompt, as_trained
-from ..policies.vllm.vllm_options import VllmOptions
+from ..policies.vllm.vllm_options import Dtype, VllmOptions
 from ..rollouts.limits import Limits
 from .advantages import Baseline, Scale
 
@@ -49,6 +49,9 @@ class EvaluationOptions(_Options):
     """Held-out tasks: a share below 1, or a number of tasks. Ignored where tasks carry a `split` tag."""
     max_heldout: int | None = Field(default=None, ge=1)
     """Evaluate on at most this many held-out tasks, spread evenly over them; all where None."""
+    max_served: int = Field(default=8, ge=0)
+    """At the end, serve the saved model and ask it at most this many of the held-out tasks once more, through the
+    endpoint and with a client's defaults. The report has their row. 0: not."""
     validation: float | int | None = Field(default=None, ge=0)
     """Tasks kept aside, on which the weights are chosen that the run ends with: a share of the training families, or a
     number of tasks; they are not trained on. Where tasks carry a `split` tag, those tagged `validation`, whatever the
@@ -63,7 +66,8 @@ class EvaluationOptions(_Options):
 
 
 class ProbeOptions(_Options):
-    """Before training, degenerate policies try to earn the reward, and one that can stops the run. See `sdk.probe`."""
+    """Before training, degenerate policies try to earn the reward, and one that can stops the run. `sdk.certify` has
+    more of them."""
 
     tasks: int = Field(default=4, ge=0)
     """On so many training tasks; 0 leaves the probes out."""
@@ -137,6 +141,9 @@ class GrpoOptions(_Options):
     """Rollouts of one task in one step: the size of a group. They are compared with each other, so at least two."""
     temperature: float = Field(default=1.0, ge=LOWEST_TEMPERATURE)
     """Of the sampling of rollouts; measurements are greedy."""
+    num_iterations: int = Field(default=1, ge=1)
+    """Updates on the rollouts of one step (mu in arXiv 2402.03300, algorithm 1): the ratio is clipped from the second
+    on. A step stays one batch of rollouts, and `max_steps` counts batches (in TRL: updates)."""
     learning_rate: float = Field(default=1e-5, gt=0)
     """With three times as much, or without a warmup, the embedded model unlearns within four steps kinds of tasks that
     resemble others, on most seeds: Adam's first steps are its largest and noisiest."""
@@ -192,6 +199,9 @@ class GrpoOptions(_Options):
     """Rollouts of a step that the policy also audits, each in a group of `num_generations`, with advantages of their
     own: it learns to call out wrong answers in the same run. Half of them are wrong ones; fewer are taken where there
     are not enough. 0: none."""
+    audit_cost: float = Field(default=0.0, ge=0)
+    """What a wrong rollout is worth less where all of its audits call out the error; the share of it where some do. It
+    counts in the comparison within its group, not in the reward that is recorded. Right ones lose nothing."""
     save_steps: int = Field(default=10, ge=1)
     """Steps between checkpoints. A killed run repeats at most this many."""
 
@@ -204,6 +214,10 @@ class GrpoOptions(_Options):
     @model_validator(mode="after")
     def _nothing_idle(self) -> GrpoOptions:
         loss, level = self.loss_type, self.importance_sampling_level
+        if self.audit_cost and not self.audits_per_step:
+            raise ValueError("audit_cost does nothing while audits_per_step is 0; set that, such as 4")
+        if self.audit_cost and self.advantages == "turn":
+            raise ValueError('audit_cost lowers a rollout\'s score, and advantages "turn" does not look at it')
         if loss == "luspo" and level == "token":
             raise ValueError("loss_type luspo weighs whole rows; leave importance_sampling_level out")
         if loss == "vespo" and level == "sequence":
@@ -362,17 +376,21 @@ class CurriculumOptions(_Options):
         return shares
 
 
+Correction = Literal["none", "token_truncate", "token_mask"]
+
+
 class OffPolicyOptions(_Options):
     """How far the weights that sample may be from those that are trained, and what is done about it."""
 
     max_off_policy_steps: int = Field(default=0, ge=0)
     """How many versions old the weights may be that sampled a token. Above 0 the rollouts of so many later steps are
     begun while the trainer works; 0: sampling and training take turns."""
-    importance_sampling_mode: Literal["none", "token_truncate", "token_mask"] = "none"
+    importance_sampling_mode: Correction | None = None
     """For tokens to which trainer and sampler give different probabilities: weigh them by the ratio, at most
     `importance_sampling_clip_max` (`token_truncate`), or leave them out where the ratio is above that or below one over
     it (`token_mask`). The clip then sees the trainer's own probabilities. TRL's `vllm_importance_sampling_mode`, for
-    every sampler."""
+    every sampler. None: `token_truncate` where the sampler does not compute in float32 as the trainer does, or may not
+    (`sampler_dtype`, servers of `vllm.urls`), else `none`; and `none` in losses that weigh these ratios themselves."""
     importance_sampling_clip_max: float = Field(default=2.0, gt=1)
     """The largest weight of a token in that correction."""
     off_policy_mask_threshold: float | None = Field(default=None, ge=0)
@@ -415,7 +433,7 @@ class AlarmOptions(_Options):
 
     action: Literal["warn", "stop", "off"] = "warn"
     """Note it in the metrics and the log, end the run, or do not look. The reward of a canary task, when it is earned,
-    ends the run in the first two."""
+    ends the run in the first two; limits that cut off (`cut_off`) end none."""
     components: tuple[str, ...] = ()
     """Components of the verdict that should rise with the reward, such as an independent judge's in `watched`."""
 
@@ -519,8 +537,15 @@ class TrainConfig(_Options):
     allow_destructive: tuple[str, ...] = ()
     """Names or patterns of destructive tools that training may call for real. Without them, a live server whose tools
     declare that they may destroy something is refused; simulated ones are not asked."""
+    allow_shared_state: tuple[str, ...] = ()
+    """Names or patterns of sources that training may use although one rollout sees what another one wrote. Their worlds
+    are not tried. Of all others that are not simulated they are, and where worlds share state, training is refused."""
     engine: Literal["embedded", "vllm"] = "embedded"
     """What samples: the engine in this process, or vLLM, which is started or found by the options of `vllm`."""
+    sampler_dtype: Dtype = "auto"
+    """What it computes in, `float32` or `bfloat16`, which is faster; `off_policy.importance_sampling_mode` corrects for
+    the difference. vLLM is compiled then on a CPU, too. `auto`: float32, but for vLLM on GPUs bfloat16. Measurements
+    are sampled in it, too."""
     vllm: VllmOptions = VllmOptions()
     weights_digests: Literal["published", "kept"] = "published"
     """Which weights have a digest in the evidence: every version that is sampled from, so that a rollout is tied to its
@@ -543,7 +568,7 @@ class TrainConfig(_Options):
     @model_validator(mode="after")
     def _loss_reads_its_options(self) -> TrainConfig:
         loss = self.grpo.loss_type
-        if loss in WEIGH_THEMSELVES and self.off_policy.importance_sampling_mode != "none":
+        if loss in WEIGH_THEMSELVES and self.off_policy.importance_sampling_mode not in (None, "none"):
             raise ValueError(
                 f"off_policy.importance_sampling_mode would hide from grpo.loss_type {loss} the ratios that it weighs "
                 "itself; set it to none"
@@ -560,6 +585,14 @@ class TrainConfig(_Options):
         if self.evaluation.eval_steps is not None and (self.evaluation.validation == 0 or not self.grpo.max_steps):
             zero = "evaluation.validation is 0; set it, such as 0.1" if self.grpo.max_steps else "grpo.max_steps is 0"
             raise ValueError(f"evaluation.eval_steps does nothing while {zero}")
+        clips = self.off_policy.changed_from_default("importance_sampling_clip_max")
+        if clips and self.engine == "embedded" and self.correction(on_cpu=True) == "none":
+            raise ValueError(
+                "off_policy.importance_sampling_clip_max does nothing while nothing is corrected; set "
+                'off_policy.importance_sampling_mode to "token_truncate" or "token_mask"'
+            )
+        if self.engine == "vllm" and self.vllm.urls and self.sampler_dtype != "auto":
+            raise ValueError("sampler_dtype does nothing for servers that run already; take it or vllm.urls out")
         if self.engine != "vllm" and self.vllm != VllmOptions():
             raise ValueError('vllm does nothing while engine is "embedded"; set engine to "vllm"')
         if self.vllm.publish == "adapter" and not self.lora.r:
@@ -578,6 +611,19 @@ class TrainConfig(_Options):
                 "grpo.domain out"
             )
         return self
+
+    def sampled_in(self, *, on_cpu: bool) -> Dtype:
+        """What the sampler computes in; `on_cpu`: where vLLM does. `auto` for servers that run already."""
+        if self.sampler_dtype != "auto" or self.vllm.urls:
+            return self.sampler_dtype
+        return "float32" if self.engine == "embedded" or on_cpu else "bfloat16"
+
+    def correction(self, *, on_cpu: bool) -> Correction:
+        """`off_policy.importance_sampling_mode`, and what it is where it is None; `on_cpu` as in `sampled_in`."""
+        if self.off_policy.importance_sampling_mode is not None:
+            return self.off_policy.importance_sampling_mode
+        same = self.sampled_in(on_cpu=on_cpu) == "float32" or self.grpo.loss_type in WEIGH_THEMSELVES
+        return "none" if same else "token_truncate"
 
     @property
     def parts(self) -> int:

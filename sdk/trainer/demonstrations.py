@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 
 from mcp_bridge.records import Tool
 
-from ..errors import ConfigError
+from ..errors import ConfigError, PolicyFailure
 from ..evaluation.conditions import is_success
+from ..policies.protocol import Agent
 from ..policies.rendering import ChatRenderer
-from ..policies.scripted import replay_demonstration
+from ..policies.scripted import Script, ScriptedAgent, replay_demonstration
 from ..policies.token_agent import render_demonstration
 from ..policies.tool_prompt import render_less
-from ..records import Rollout, Task, TokenRow, ToolPrompt
-from ..rollouts.episode import Job
+from ..records import Message, Rollout, Task, TokenRow, ToolPrompt
+from ..rollouts.episode import AgentHost, Job
 from ..rollouts.run_context import RunContext, play_scripts
 
 _SHOWN = 5
@@ -82,6 +83,54 @@ def demonstration_rows(rollouts: Sequence[Rollout], renderer: ChatRenderer, tool
         shown, said = rollout.tools_of(tools), rollout.messages[len(opening) :]
         rows += render_demonstration(renderers[rollout.tool_prompt], opening, shown, said)
     return rows
+
+
+async def rows_by_agent(
+    rollouts: Sequence[Rollout], context: RunContext, host: AgentHost, renderer: ChatRenderer
+) -> list[TokenRow]:
+    """As `demonstration_rows`, with what the agent of the user's adds: it plays each task again, and the policy gives
+    it the demonstration's messages, one for each request.
+
+    Those that do not succeed so are left out, and the console says so. Raises `ConfigError` where none does.
+    """
+    plays: list[tuple[Job, Agent]] = [
+        (
+            Job(id=f"demonstration by the agent/{rollout.task.id}", task=rollout.task, seed=0),
+            ScriptedAgent(
+                _in_order(rollout.task), name="demonstration", renderer=render_less(renderer, rollout.tool_prompt)
+            ),
+        )
+        for rollout in rollouts
+    ]
+    with context.progress.track("demonstrations by the agent", len(plays)) as step:
+        played = await play_scripts(plays, context, step, host=host)
+    right = [rollout for rollout in played if _succeeds(rollout, context.success_threshold)]
+    if len(right) < len(played):
+        wrong = next(rollout for rollout in played if not _succeeds(rollout, context.success_threshold))
+        said = (
+            f"{len(played) - len(right)} of {len(played)} demonstrations do not pass the verifier when the agent plays "
+            f"them, which sends a request for each of their messages then; the first is task {wrong.task.id}: "
+            f"{_reason(wrong)}"
+        )
+        if not right:
+            raise ConfigError(f"{said}. Set warm_start.max_steps to 0, or write demonstrations that fit the agent")
+        context.progress.say(f"{said}. They are left out")
+    return [row for rollout in right for row in rollout.rows]
+
+
+def _in_order(task: Task) -> Script:
+    """The demonstration's messages one after the other, whatever conversation asks."""
+    left = list(task.demonstration)
+
+    def say(_: list[Message], __: int) -> Message:
+        if not left:
+            raise PolicyFailure(
+                f"the agent asked its model more than {len(task.demonstration)} times, which is how many messages the "
+                "demonstration has"
+            )
+        return left.pop(0)
+
+    return say
 
 
 def _reason(rollout: Rollout) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -25,10 +26,12 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
+from ..errors import ConfigError
 from ..evidence.saved_weights import REFERENCE_FILE
 from ..policies.protocol import WeightPublisher
-from .base_trainer import BaseTrainer
+from .base_trainer import BaseTrainer, OneGpu
 from .batch import Batch
+from .callbacks import PUBLISHING
 from .config import OffPolicyOptions, TrainConfig, rate_factor
 from .lora import plain_model
 from .micro_batches import Plan, collate_batch, over_budget
@@ -130,9 +133,11 @@ def correct(inputs: dict[str, torch.Tensor], trainer_BT: torch.Tensor, options: 
     What TRL masks by the sampler's probabilities (`off_policy_mask_threshold`) still sees those.
     """
     sampler_BT = inputs["sampling_per_token_logps"] = inputs["old_per_token_logps"]
-    if options.importance_sampling_mode == "none":
+    if options.importance_sampling_mode in (None, "none"):
         inputs["old_per_token_logps"] = torch.maximum(sampler_BT, trainer_BT - _FURTHEST)
         return
+    # Of the first update on these rollouts: later ones are clipped by how far they moved from there.
+    trainer_BT = inputs.get("first_per_token_logps", trainer_BT)
     weights_BT = importance_weights(trainer_BT, sampler_BT, options)
     inputs["advantages"] = inputs["advantages"].unsqueeze(1) * weights_BT
     inputs["old_per_token_logps"] = trainer_BT
@@ -160,6 +165,11 @@ def make_trainer(
 ) -> RolloutTrainer:
     """A trainer that takes its batches from `collect` and hands its weights to `publisher`; both are None in processes
     that follow the first one. `note_weights` is called for all weights that are published."""
+    if config.grpo.num_iterations > 1 and sharded():
+        raise ConfigError(
+            f"grpo.num_iterations is {config.grpo.num_iterations}, and sharded weights get one update a step; "
+            "set it to 1"
+        )
     # TRL's dataset only paces the loop, one row for each prompt of a step; `collect` knows which tasks they are.
     pace = [{"prompt": str(place)} for place in range(config.grpo.prompts_per_step * world_size())]
 
@@ -244,10 +254,25 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         model.train()
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()  # of those that need no schedule
+        inputs = self.next_inputs()
+        if self._parts_taken % self.args.steps_per_generation == 1 % self.args.steps_per_generation:
+            for _ in range(self._options.grpo.num_iterations - 1):
+                self._update(model)
         with self.compute_loss_context_manager():
-            loss = self.compute_loss(model, self.next_inputs())
+            loss = self.compute_loss(model, inputs)
         self.accelerator.backward(loss, **({"scale_wrt_gas": False} if by_deepspeed() else {}))
         return loss.detach()
+
+    def _update(self, model: Any) -> None:
+        """An update on the step's rollouts before the last one, which is transformers' own."""
+        for parts in self._micro_batches:
+            with self.compute_loss_context_manager():
+                loss = self.compute_loss(model, {"parts": parts})
+            self.accelerator.backward(loss)
+        self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
+        # The optimiser inside: accelerate's skips a step between the parts of a batch.
+        self.optimizer.optimizer.step()
+        model.zero_grad()
 
     def next_inputs(self) -> dict[str, Any]:
         """What `compute_loss` takes for the next accumulation step; rollouts are collected when a step begins."""
@@ -287,7 +312,9 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
             assert self._collect is not None
             assert self._publisher is not None
             try:
+                began = time.monotonic()
                 publish(self._publisher, model, version=step, note=self._note_weights)
+                self._note(PUBLISHING, time.monotonic() - began)
                 batch = self._collect(step)
             except BaseException as error:
                 if self.accelerator.num_processes > 1:
@@ -341,6 +368,8 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
             nonlocal logps_BT
             outputs = model(*args, **kwargs)
             logps_BT = outputs.log_probs[:, -width:].detach()
+            if self._options.grpo.num_iterations > 1:
+                inputs["first_per_token_logps"] = part.setdefault("first_per_token_logps", logps_BT)
             correct(inputs, logps_BT, self._options.off_policy)
             return outputs
 
@@ -352,7 +381,7 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         finally:
             self.entropy_coef, self.router_aux_loss_coef = coefficients
         mask_BT = part["completion_mask"].bool() & part["tool_mask"].bool()
-        if bool(mask_BT.any()):
+        if bool(mask_BT.any()) and part.get("first_per_token_logps", logps_BT) is logps_BT:
             gap = (logps_BT - part["old_per_token_logps"])[mask_BT].abs()
             self._note("sampler_gap/mean", gap.mean().item())
             self._note("sampler_gap/max", gap.max().item())
@@ -404,6 +433,10 @@ class Schedule(torch.optim.lr_scheduler.LambdaLR):  # type: ignore[misc]
             group["lr"] = rate
 
 
+class _Arguments(OneGpu, GRPOConfig):  # type: ignore[misc]
+    """TRL's, of one process on one GPU."""
+
+
 def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
     grpo = config.grpo
     options: dict[str, Any] = {
@@ -444,7 +477,7 @@ def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
     }
     if sharded():  # as `_without_exchange`, between the micro-batches
         options["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
-    return GRPOConfig(**options, **config.trl.model_dump())
+    return _Arguments(**options, **config.trl.model_dump())
 
 
 def _scored_elsewhere(**_: Any) -> list[float]:

@@ -32,6 +32,7 @@ from ..policies.protocol import Sampling
 from ..policies.rendering import ChatRenderer, make_renderer
 from ..policies.token_agent import TokenAgent
 from ..policies.tool_prompt import describe_trained
+from ..policies.vllm import VllmPolicy
 from ..records import Task, TokenRow
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.forks import how_worlds_are_copied
@@ -127,17 +128,22 @@ class TrainerThread:
 
 
 @asynccontextmanager
-async def open_learner(model: str | Path | None, config: TrainConfig, context: RunContext) -> AsyncIterator[Learner]:
-    """Load the model, start its engine, and stop it at the end."""
+async def open_learner(
+    model: str | Path | None, config: TrainConfig, context: RunContext, *, context_tokens: int | None = None
+) -> AsyncIterator[Learner]:
+    """Load the model, start its engine, and stop it at the end. `context_tokens`: the most that a rollout has."""
     folder, progress = context.run_folder, context.progress
-    # float32 also on a GPU: with bfloat16 weights and no master copy, small updates round to nothing.
-    device = holding_device() if config.engine != "embedded" else None
+    # float32 also on a GPU: with bfloat16 weights and no master copy, small updates round to nothing. Beside vLLM it
+    # stays in main memory until the first stage: vLLM measures what is free on its GPU while it starts.
+    device = "cpu" if config.engine != "embedded" else None
     load = partial(load_model, str(model) if model is not None else None, dtype="float32", device=device)
     loaded = await anyio.to_thread.run_sync(load)
     if config.batching.shared_prefix:
         check_fits(loaded.model)
+    digest = None
     if config.weights_digests == "published":
-        folder.record_published(0, await anyio.to_thread.run_sync(weights_digest, loaded.model))
+        digest = await anyio.to_thread.run_sync(weights_digest, loaded.model)
+        folder.record_published(0, digest)
     source = str(model) if model is not None else str(embedded_folder())
     place = folder.path / "vllm"
     if loaded.tool_prompt not in (None, config.tool_prompt):
@@ -145,7 +151,12 @@ async def open_learner(model: str | Path | None, config: TrainConfig, context: R
             f"the model's prompts showed {describe_trained(loaded.tool_prompt)} of its tools in its training so far; "
             f"in this run: {describe_trained(config.tool_prompt)} (tool_prompt)"
         )
-    async with open_sampler(loaded, source=source, config=config, folder=place, progress=progress) as engine:
+    positions = loaded.model.config.get_text_config(decoder=True).max_position_embeddings
+    bound = context_tokens if context_tokens is not None and context_tokens < positions else None
+    opening = open_sampler(loaded, source=source, config=config, folder=place, progress=progress, context_tokens=bound)
+    async with opening as engine:
+        if isinstance(engine, VllmPolicy) and digest is not None and not engine.takes_adapters:
+            engine.held = str(digest["sha256"])
         if holding_device() is not None:
             loaded.model.to(holding_device())  # the embedded engine has its own copy, on the GPU
         yield Learner(loaded, engine, config, context)

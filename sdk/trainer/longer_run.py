@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from ..evaluation.report import CONDITIONS
+from ..evaluation.served_model import SERVED
 from ..traces.run_folder import RunFolder
 from ..traces.run_info import LAST_CHECKPOINT
 from .groups import STAGE
@@ -13,9 +14,9 @@ from .validation import CHOICE, EARLIER_CHOICE, LAST_STAGE
 
 MAX_STEPS = "train.grpo.max_steps"
 """The option that may be larger when a run goes on, in the configuration of its folder."""
-_ENDED = ("after_grpo", "chosen", LAST_STAGE)
+_ENDED = ("after_grpo", "chosen", LAST_STAGE, SERVED)
 """Stages with rollouts of the last weights, or of the chosen ones: others will be measured."""
-_MARKED = ("report", CONDITIONS, "chosen", CHOICE, "after_grpo", STAGE)
+_MARKED = ("report", CONDITIONS, SERVED, "chosen", CHOICE, "after_grpo", STAGE)
 """Stages that a longer run finishes again; that of the steps is reopened last, so that a kill in between repeats it."""
 
 

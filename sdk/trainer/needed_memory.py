@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
+from ..policies.vllm.server_placement import TrainingMemory
 from .config import TrainConfig
+from .processes import sharded
 from .run_identity import weight_bytes
 
 _PROCESS_BYTES = 800_000_000
@@ -50,15 +52,29 @@ def needed_memory(model: str | Path | None, config: TrainConfig) -> NeededMemory
     return NeededMemory(max(sampling, update, step), max(sampling, update + times * weights, step))
 
 
+def memory_on_gpus(model: str | Path | None, config: TrainConfig, *, processes: int) -> TrainingMemory:
+    """Of a training whose processes have a GPU each, beside vLLM. Activations are as on a CPU."""
+    weights = weight_bytes(model)
+    trained = 0 if config.lora.r else weights
+    own = weights + 2 * trained + (weights if config.grpo.beta and not config.lora.r else 0)
+    times = _CHECKPOINTED if config.batching.gradient_checkpointing else _ACTIVATIONS
+    shards = processes if sharded() else 1
+    rest = own // shards
+    return TrainingMemory(
+        processes=processes,
+        at_rest=rest,
+        at_work=rest + trained // shards + times * weights // processes,
+        takes_turns=config.off_policy.max_off_policy_steps == 0,
+    )
+
+
 def check_memory(model: str | Path | None, config: TrainConfig, free: int) -> list[str]:
     """A warning where a step like the quickstart's does not fit into `free` bytes; nothing where it does.
 
     Raises `ConfigError` where no step does.
     """
     needed = needed_memory(model, config)
-    ways = "; ".join(
-        f"{name}={str(value).lower()} ({what})" for name, value, what in LESS_MEMORY if not _is_set(config, name)
-    )
+    ways = "; ".join(f"{name}={str(value).lower()} ({what})" for name, value, what in ways_left(config))
     lower = f"What lowers it: {ways}." if ways else "A smaller model takes less."
     name = model or "the embedded model"
     if free < needed.least:
@@ -72,6 +88,11 @@ def check_memory(model: str | Path | None, config: TrainConfig, free: int) -> li
             f"GB. {lower}"
         ]
     return []
+
+
+def ways_left(config: TrainConfig) -> list[tuple[str, object, str]]:
+    """Those of `LESS_MEMORY` that are not set."""
+    return [way for way in LESS_MEMORY if not _is_set(config, way[0])]
 
 
 def _is_set(config: TrainConfig, name: str) -> bool:

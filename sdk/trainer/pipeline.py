@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,29 +15,38 @@ from mcp_bridge import Handlers
 from mcp_bridge.extras import require_extra
 from mcp_bridge.safe_text import inline, table
 
+from ..agents import agent_facts, agent_identity, host_of, program_of, require_own_loop
 from ..connecting import connect
-from ..errors import ConfigError
+from ..errors import ConfigError, ToolbakeError
+from ..evaluation.conditions import FAMILY
 from ..evaluation.measurement import measure
 from ..evaluation.report import Report, build_report
 from ..evaluation.report_text import render_short_markdown
-from ..policies.model_source import require_shown
+from ..evaluation.served_model import SERVED, ServedSummary, measure_served, summarise_served
+from ..policies.model_source import ModelSource, require_shown
+from ..policies.rendering import ChatRenderer
 from ..policies.tool_prompt import describe_trained, lengths_of, shown_by_default
+from ..policies.vllm.server_placement import visible_gpus
 from ..probing import STAGE as PROBES
 from ..progress import Progress, Silent
-from ..records import Rollout
+from ..records import Rollout, TokenRow
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.forks import live_tools, require_forkable
 from ..rollouts.run_context import RunContext
 from ..synthesis.found_demonstrations import find_demonstrations, shared_state_line
 from ..tasks import ThreeWaySplit, spread
 from ..traces.run_folder import RunFolder
+from ..users.fidelity import UserJudge
+from ..users.played_users import open_users, users_identity
 from ..verifiers import VerifierLike, check_verifier
+from .compute_plan import context_of_rollouts, settle_sampler
 from .config import TrainConfig
 from .curriculum import interleaved
-from .demonstrations import demonstration_rows, replay_demonstrations
+from .demonstrations import demonstration_rows, replay_demonstrations, rows_by_agent
 from .first_success import needs_none
 from .groups import STAGE as GRPO
 from .groups import check_groups, drawn_tool_prompt
+from .isolation import ONLY_READ, refuse_shared_state, try_isolation
 from .longer_run import MAX_STEPS, reopen
 from .needed_memory import check_memory
 from .processes import check_processes, follows, join, tell, world_size
@@ -43,6 +54,7 @@ from .run_identity import bytes_still_needed, check_model_name, run_folder_path,
 from .task_splits import require_a_way_to_learn, settle, split_for_training
 
 if TYPE_CHECKING:
+    from ..agents.agent_programs import AgentProgram, AgentSource
     from ..evaluation.report import TrainingSummary
     from .learner import Learner
 
@@ -80,6 +92,9 @@ async def train_async(
     output_dir: str | Path | None = None,
     config: Any = None,
     *,
+    agent: AgentSource | None = None,
+    user_model: ModelSource = None,
+    user_judge: UserJudge | None = None,
     handlers: Handlers | None = None,
     connect_timeout_s: float = 120.0,
     progress: Progress | None = None,
@@ -90,8 +105,10 @@ async def train_async(
     function of the rollout or an object with `verify`. `model`: a local folder or hub name; the embedded
     SmolLM2-135M-Instruct where None. `output_dir`: a new or empty folder, or that of the same run to go on with it, or
     to train it longer with a larger `grpo.max_steps`; `runs/<fingerprint>` where None. `config`: a `TrainConfig`, a
-    mapping or a JSON file. `handlers`: who answers what servers ask during calls; other answers are another run.
-    `connect_timeout_s`: how long a server may take to start.
+    mapping or a JSON file. `agent`: an agent of your own that plays the rollouts, see `docs/agents.md`; another one is
+    another run. `user_model`: plays the users of all tasks, and `user_judge` looks at them, see `docs/users.md`.
+    `handlers`: who answers what servers ask during calls; other answers are another run. `connect_timeout_s`: how long
+    a server may take to start.
 
     Raises `ConfigError`, `ModelError`, `RunFolderError` or `mcp_bridge.SourceError` before work is lost; a run that
     was killed goes on from its folder when called again in the same way.
@@ -100,6 +117,7 @@ async def train_async(
     options = TrainConfig.of(config)
     progress = progress or Silent()
     check_verifier(verifier)
+    program = program_of(agent)
     check_model_name(model)
     check_processes(options)
     check_groups(verifier, options)
@@ -114,13 +132,23 @@ async def train_async(
         tasks = split_for_training(prompts, options)
         options, settled = settle(options, tasks)
         require_a_way_to_learn(tasks, options)
-        settled += await anyio.to_thread.run_sync(_memory_lines, model, options)
-        async with connect(
+        options, lines = await anyio.to_thread.run_sync(settle_sampler, model, options)
+        settled += [*lines, *await anyio.to_thread.run_sync(_check_memory, model, options)]
+        connecting = connect(
             tools, call_timeout_s=options.limits.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
-        ) as source:
+        )
+        every = [*tasks.train, *tasks.validation, *tasks.heldout]
+        async with connecting as source, host_of(program) as host, AsyncExitStack() as stack:
             source.for_training(options.allow_destructive)
+            options.limits.check(source.tools)
             if options.rollouts.branches:
+                require_own_loop(program)
                 require_forkable(live_tools(source))
+            tried = await try_isolation(
+                source, every, destructive=options.allow_destructive, allowed=options.allow_shared_state
+            )
+            refuse_shared_state(tried)
+            settled += [str(one) for one in tried if one.why != ONLY_READ]
             # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
             identity = train_identity(
                 options,
@@ -132,6 +160,11 @@ async def train_async(
                 validation=tasks.validation,
                 handlers=handlers,
             )
+            identity |= {**agent_identity(program), **users_identity(user_model, user_judge)}
+            playing = open_users(
+                every, source.tools, user_model=user_model, judge=user_judge, rows=options.rollouts.concurrency
+            )
+            users = await stack.enter_async_context(playing)
             path = run_folder_path(output_dir, identity)
             needed = bytes_still_needed(model, path, options)
             defaults = train_defaults(identity)
@@ -149,10 +182,12 @@ async def train_async(
                     progress=progress,
                     success_threshold=options.evaluation.success_threshold,
                     seed=options.seed,
+                    host=host,
+                    users=users,
                 )
                 for line in [*settled, *filter(None, [shared_state_line(context.tools)])]:
                     progress.say(line)
-                result = await _Run(options, context, tasks).through(model)
+                result = await _Run(options, context, tasks, program).through(model)
     except BaseException as error:
         tell("failed", str(error) or type(error).__name__)
         raise
@@ -160,13 +195,11 @@ async def train_async(
     return result
 
 
-def _memory_lines(model: str | Path | None, options: TrainConfig) -> list[str]:
-    """A warning where memory may run out; where a GPU or several processes hold the model, it is not looked at."""
-    import torch
-
+def _check_memory(model: str | Path | None, options: TrainConfig) -> list[str]:
+    """Lines about what the training takes. Raises `ConfigError` where that is not free."""
     from ..policies.embedded.scheduler import free_bytes
 
-    if torch.cuda.is_available() or world_size() > 1 or options.engine != "embedded":
+    if options.engine == "vllm" or visible_gpus() or world_size() > 1:  # their memory is not looked at
         return []
     return check_memory(model, options, free_bytes())
 
@@ -187,8 +220,11 @@ def _say_what_is_there(folder: RunFolder, finished: int | None, options: TrainCo
 class _Run:
     """The stages of one run. Each is skipped if the folder has it already."""
 
-    def __init__(self, config: TrainConfig, context: RunContext, tasks: ThreeWaySplit) -> None:
+    def __init__(
+        self, config: TrainConfig, context: RunContext, tasks: ThreeWaySplit, program: AgentProgram | None
+    ) -> None:
         self.config = config
+        self.program = program
         self.context = context
         self.tools, self.folder, self.progress = context.tools, context.run_folder, context.progress
         self.train, self.validation, self.heldout = tasks
@@ -207,11 +243,19 @@ class _Run:
         await anyio.to_thread.run_sync(require_shown, model, lengths_of(self.config.tool_prompt))
         demonstrations = await self._replayed_demonstrations()
         await self._probe()
+        facts = await self._learn(model, demonstrations)
+        report = self._write_report(facts, await self._ask_served())
+        return TrainResult(model_dir=self.folder.model_dir, run_dir=self.folder.path, report=report)
+
+    async def _learn(self, model: str | Path | None, demonstrations: list[Rollout]) -> dict[str, Any]:
+        """Train, measure and save. Returns facts of the model; nothing holds its memory any more."""
         from .learner import open_learner
         from .validation import keep_untrained
 
         self.progress.say(f"loading the model {model or '(embedded SmolLM2-135M-Instruct)'}")
-        async with open_learner(model, self.config, self.context) as learner:
+        tasks = [*self.train, *self.validation, *self.heldout]
+        context = context_of_rollouts(self.config.limits, self.tools, tasks) if self.program is None else None
+        async with open_learner(model, self.config, self.context, context_tokens=context) as learner:
             engine = self.context.engine(learner.agent)
             await self._measure(engine, UNTRAINED, "untrained")
             if self.validation:
@@ -220,7 +264,7 @@ class _Run:
                 demonstrations = await self._found_demonstrations(engine)
                 learner.use_options(self.config)
             if self.config.warm_start.max_steps:
-                rows = demonstration_rows(demonstrations, learner.renderer, self.tools.tools)
+                rows = await self._warm_start_rows(demonstrations, learner.renderer)
                 await learner.warm_start(rows, Counter(rollout.tool_prompt for rollout in demonstrations))
                 await self._measure(engine, WARM, "after warm start")
             if self.config.grpo.max_steps:
@@ -229,8 +273,7 @@ class _Run:
             if self.validation:
                 await self._choose(learner, engine)
             learner.save()
-        report = self._write_report(learner)
-        return TrainResult(model_dir=self.folder.model_dir, run_dir=self.folder.path, report=report)
+            return {"model": learner.name, **learner.facts()}
 
     async def _replayed_demonstrations(self, *, found: bool = False) -> list[Rollout]:
         shown = [task for task in self.train if task.demonstration]
@@ -243,6 +286,13 @@ class _Run:
             show=lambda task: drawn_tool_prompt(self.config, "demonstration", task.id),
             found=found,
         )
+
+    async def _warm_start_rows(self, demonstrations: Sequence[Rollout], renderer: ChatRenderer) -> list[TokenRow]:
+        if self.context.host is None:
+            return demonstration_rows(demonstrations, renderer, self.tools.tools)
+        if self.folder.stage("warm_start") is not None:  # they were learned from, and an agent takes its time
+            return []
+        return await rows_by_agent(demonstrations, self.context, self.context.host, renderer)
 
     async def _found_demonstrations(self, engine: RolloutEngine) -> list[Rollout]:
         """Where the model has no success to begin with: those that a search finds. Without any, no warm start."""
@@ -266,16 +316,20 @@ class _Run:
         """Before training: a verifier that rewards degenerate policies would train one."""
         if not self.config.probes.tasks or self.folder.stage(PROBES) is not None:
             return
-        from ..probing.probes import run_probes
+        from ..probing.certificate import judge_probes, play_probes
+        from ..probing.probes import PROBES as KNOWING_NOTHING
 
-        report = await run_probes(spread(self.train, self.config.probes.tasks), self.context)
+        played = await play_probes(KNOWING_NOTHING, spread(self.train, self.config.probes.tasks), self.context)
+        report = await judge_probes(played, self.context, allowed=self.config.probes.allow)
         self.folder.drop_after(PROBES, -2)
         for rollout in report.rollouts:
             self.folder.append_rollout(PROBES, rollout)
-        report.require_none(allowed=self.config.probes.allow)
-        if report.partly:
+        report.require()
+        if report.partial_credit:
             self.progress.say(f"probing the verifier: {report.partial_credit}")
-        self.folder.finish_stage(PROBES, {"rollouts": len(report.rollouts), "rewarded": len(report.findings)})
+        self.folder.finish_stage(
+            PROBES, {"rollouts": len(report.rollouts), "rewarded": sum(len(one.findings) for one in report.earned)}
+        )
 
     async def _measure(self, engine: RolloutEngine, stage: str, title: str) -> None:
         self.stages[title] = stage
@@ -301,7 +355,29 @@ class _Run:
         else:
             await self._measure(engine, "chosen", CHOSEN)
 
-    def _write_report(self, learner: Learner) -> Report:
+    async def _ask_served(self) -> ServedSummary | None:
+        """What was measured is what is served: the saved model, asked through the endpoint. A run does not fail by it,
+        since its model is there; the report says what was in the way."""
+        tasks = spread(self.heldout, self.config.evaluation.max_served)
+        if not tasks:
+            return None
+        like, measured = list(self.conditions.items())[-1]
+        if self.folder.stage(SERVED) is None:
+            self.progress.say(f"serving the saved model to ask it {len(tasks)} held-out tasks as its clients will")
+            try:
+                await measure_served(self.folder.model_dir, tasks, self.context)
+            except (ToolbakeError, RuntimeError, OSError) as error:
+                return ServedSummary(like=like, problem=str(error) or type(error).__name__)
+            self.folder.finish_stage(SERVED, {"rollouts": len(tasks)})
+        return summarise_served(
+            self.folder.read_rollouts(SERVED),
+            like,
+            measured,
+            threshold=self.config.evaluation.success_threshold,
+            cluster_by=FAMILY,
+        )
+
+    def _write_report(self, facts: dict[str, Any], served: ServedSummary | None) -> Report:
         from ..evaluation.plots import learning_curve
         from ..evaluation.report import TrainingSummary, call_facts, guard_facts, note_conditions, run_facts
 
@@ -310,19 +386,20 @@ class _Run:
         report = build_report(
             self.conditions,
             run={
-                "model": learner.name,
+                **facts,
                 "tool_prompt": describe_trained(self.config.tool_prompt),
                 "folder": str(self.folder.path),
-                **learner.facts(),
                 **self.choice,
                 **run_facts(self.folder.info, self.folder.config),
                 **guard_facts(self.tools),
                 **call_facts(self.folder.read_calls()),
+                **agent_facts(self.program, (one for found in self.conditions.values() for one in found)),
             },
             training=training,
             success_threshold=self.config.evaluation.success_threshold,
             tools=self.tools.tools,
         )
+        report.served = served
         if training is not None:
             report.next_steps = self._next_steps(report, training)
         note_conditions(self.folder, self.stages, self.tools.tools)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeVar
@@ -16,12 +17,15 @@ import anyio
 import anyio.abc
 import anyio.from_thread
 
+from mcp_bridge.records import Tool
+
+from ..agents import history_breaks
 from ..alarms import Alarm, AlarmSettings, Watch
 from ..errors import ToolbakeError
 from ..evaluation.measurement import require_scores
 from ..policies.protocol import Sampling
 from ..progress import Step
-from ..records import Rollout, Task, TokenRow
+from ..records import CUT_OFF, Rollout, Task, TokenRow
 from ..rollouts.branching import Branching
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
@@ -56,10 +60,33 @@ def staleness(rollouts: Iterable[Rollout], step: int) -> dict[str, Any]:
     return {"staleness/mean": sum(ages) / max(1, len(ages)), "staleness/max": max(ages, default=0)}
 
 
+def conversation_figures(rollouts: Iterable[Rollout], tools: Sequence[Tool]) -> dict[str, float]:
+    """For the metrics: turns and calls of a rollout, also by tool and of names that no tool has, the share of calls
+    that were answered with an error, and the share of rollouts that a token limit or the context ended. Rollouts that
+    broke are left out.
+    """
+    played = [rollout for rollout in rollouts if rollout.failure is None]
+    size = max(1, len(played))
+    calls = [record for rollout in played for record in rollout.calls]
+    called = Counter(record.call.name for record in calls)
+    by_tool = {f"calls/{tool.name}": called.pop(tool.name, 0) / size for tool in tools}
+    return {
+        "turns": sum(rollout.turns for rollout in played) / size,
+        "calls": len(calls) / size,
+        **by_tool,
+        "unknown_tools": called.total() / size,
+        "tool_errors": sum(record.result.is_error for record in calls) / max(1, len(calls)),
+        "cut_off": sum(rollout.stop_reason in CUT_OFF for rollout in played) / size,
+    }
+
+
 def recalled(rollouts: Iterable[Rollout]) -> list[Rollout]:
-    """Without what only training needs: tokens, messages and states would fill the memory."""
-    nothing: dict[str, Any] = {"messages": [], "calls": [], "ledger": [], "initial_state": None, "final_state": None}
-    return [rollout.model_copy(update={**nothing, "rows": [_a_token_a_turn(rollout)]}) for rollout in rollouts]
+    """Without what only training needs: tokens, messages, results and states would fill the memory."""
+    nothing: dict[str, Any] = {"messages": [], "ledger": [], "initial_state": None, "final_state": None}
+    return [
+        rollout.model_copy(update={**nothing, "calls": rollout.calls[:1], "rows": [_a_token_a_turn(rollout)]})
+        for rollout in rollouts
+    ]
 
 
 def _a_token_a_turn(rollout: Rollout) -> TokenRow:
@@ -207,6 +234,15 @@ class Collector:
         self.rollout_seconds += time.monotonic() - started
         own = audits.batch(groups)
         self.audit_figures = audits.figures(groups, own)
+        if self._config.grpo.audit_cost:
+            charged = audits.charged(groups, rollouts)
+            lost = [one.verdict.score - two.verdict.score for one, two in zip(rollouts, charged, strict=True)
+                    if one.verdict is not None and two.verdict is not None]  # fmt: skip
+            self.audit_figures |= {"audit/cost": sum(lost) / len(lost) if lost else 0.0}
+            # The rewards that are shown stay those of the verifier.
+            charged_batch = self._batch(charged)
+            charged_batch.stats.mean_score = batch.stats.mean_score
+            batch = charged_batch
         return with_audits(batch, own)
 
     def _collect(self, step: int, play: Play) -> tuple[Batch, list[Rollout]]:
@@ -289,7 +325,9 @@ class Collector:
     def _raise_alarms(self, alarms: Sequence[Alarm]) -> None:
         for alarm in alarms:
             log.warning("%s: %s", self._folder.path, alarm)
-        ending = [alarm for alarm in alarms if alarm.kind == "canary" or self._config.alarms.action == "stop"]
+        stops = self._config.alarms.action == "stop"
+        # Limits that cut off are no fault of the verifier, and the policy may learn to be brief.
+        ending = [alarm for alarm in alarms if alarm.kind == "canary" or (stops and alarm.kind != "cut_off")]
         if ending:
             raise ToolbakeError(
                 f"training was stopped by an alarm: {ending[0]}. The rollouts are in {self._folder.path}; read them, "
@@ -302,9 +340,11 @@ class Collector:
             "stage": FIGURES,
             "step": step,
             **staleness(rollouts, step),
+            **conversation_figures(rollouts, self._engine.source.tools),
             "branches": sum(parent_and_turn(rollout.id) is not None for rollout in rollouts),
             "branches_replayed": self._stream.counts.branches_replayed - self._replayed_before,
             "broken_attempts": self._broken - self._broken_before,
+            **({"history_breaks": history_breaks(rollouts)} if self._engine.host is not None else {}),
             "in_flight": self._stream.in_flight,
             "concurrency": self._stream.concurrency.limit,
             "concurrency_lowest": self._stream.concurrency.lowest,

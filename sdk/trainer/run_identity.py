@@ -156,7 +156,8 @@ def train_defaults(identity: Mapping[str, Any]) -> dict[str, Any]:
     something else than that version did; and in the precision that it is launched with now, since none was written
     down.
     """
-    return {"train": _stored(TrainConfig()), "mixed_precision": identity["mixed_precision"]}
+    settled = TrainConfig().changed({"off_policy.importance_sampling_mode": "none"})  # as in all earlier versions
+    return {"train": _stored(settled), "mixed_precision": identity["mixed_precision"]}
 
 
 def run_folder_path(output_dir: str | Path | None, identity: dict[str, Any]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import shutil
@@ -18,14 +19,17 @@ from peft import PeftModel, get_peft_model_state_dict
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
+from ..errors import ConfigError
 from ..evidence.saved_weights import Tensor, tensors_digest
 from ..policies.embedded import EmbeddedEngine
 from ..policies.models import LoadedModel
 from ..policies.protocol import Policy, WeightPublisher
 from ..policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from ..policies.vllm.published_weights import untied
-from ..policies.vllm.server_process import on_cpu, vllm_python
+from ..policies.vllm.server_process import find_vllm
+from ..policies.vllm.vllm_options import Dtype
 from ..progress import Progress
+from .compute_plan import plan_compute
 from .config import TrainConfig
 from .lora import merged_state
 
@@ -44,22 +48,41 @@ class Sampler(Policy, WeightPublisher, Protocol):
 
 @asynccontextmanager
 async def open_sampler(
-    loaded: LoadedModel, *, source: str, config: TrainConfig, folder: Path, progress: Progress
+    loaded: LoadedModel,
+    *,
+    source: str,
+    config: TrainConfig,
+    folder: Path,
+    progress: Progress,
+    context_tokens: int | None = None,
 ) -> AsyncIterator[Sampler]:
     """The engine that the config names, with the weights of `loaded`; `source` is the folder or name they came from.
 
-    `folder`: for weights on their way to servers, and for the logs of those. Raises what `open_vllm` raises.
+    `folder`: for weights on their way to servers, and for the logs of those. `context_tokens`: what vLLM's servers are
+    to hold of the model's context, None for all. Raises what `open_vllm` raises.
     """
     if config.engine == "embedded":
-        with EmbeddedEngine(loaded.model, max_rows=config.rollouts.concurrency, max_restarts=_RESTARTS) as engine:
+        model = _in_dtype(loaded.model, config.sampled_in(on_cpu=True))
+        with EmbeddedEngine(model, max_rows=config.rollouts.concurrency, max_restarts=_RESTARTS) as engine:
+            del model
             yield engine
         return
+    plan = await anyio.to_thread.run_sync(plan_compute, loaded.source, config)
+    if plan.problems:  # of a model whose size was not known before it was downloaded
+        raise ConfigError(plan.problems[0])
     adapters = config.vllm.takes_adapters(config.lora.r)
     if not adapters and not config.vllm.urls:
         source = await anyio.to_thread.run_sync(_for_new_weights, loaded, source, config.vllm, folder)
     try:
         async with open_vllm(
-            source, config.vllm, lora_rank=config.lora.r if adapters else 0, folder=folder, progress=progress
+            source,
+            config.vllm,
+            lora_rank=config.lora.r if adapters else 0,
+            context_tokens=context_tokens,
+            dtype=plan.dtype,
+            placement=plan.placement,
+            folder=folder,
+            progress=progress,
         ) as policy:
             if config.vllm.urls:
                 # Servers that run already may have the weights of another run.
@@ -69,9 +92,15 @@ async def open_sampler(
         shutil.rmtree(folder / _START, ignore_errors=True)
 
 
+def _in_dtype(model: Any, dtype: Dtype) -> Any:
+    """`model`, or a copy of it where it has another dtype than the sampler."""
+    wanted = getattr(torch, dtype)
+    return model if model.dtype == wanted else copy.deepcopy(model).to(wanted)
+
+
 def _for_new_weights(loaded: LoadedModel, source: str, options: VllmOptions, folder: Path) -> str:
     """The folder or name to start vLLM with, so that it can take all weights later."""
-    if loaded.model.config.tie_word_embeddings and on_cpu(vllm_python(options.python)):
+    if loaded.model.config.tie_word_embeddings and find_vllm(options.python).cpu:
         return str(untied(loaded.model, loaded.tokenizer, folder / _START))
     return source
 
@@ -83,19 +112,32 @@ NoteWeights = Callable[[int, dict[str, Any]], None]
 def publish(publisher: WeightPublisher, model: Any, *, version: int, note: NoteWeights | None = None) -> None:
     """Hand over the weights of a model in training: its adapter where the publisher takes adapters, else all of them.
 
-    Blocks. `note` is called with their digest before anything is sampled from them. Raises what the publisher raises.
+    Blocks. `note` is called with their digest before anything is sampled from them; vLLM, which has the weights of that
+    digest already, gets their new number alone. Raises what the publisher raises.
     """
+    digest = None
     if note is not None:
-        note(version, weights_digest(model))
-    if isinstance(publisher, VllmPolicy) and publisher.takes_adapters:
+        found = weights_digest(model)
+        note(version, found)
+        digest = str(found["sha256"])
+    if not isinstance(publisher, VllmPolicy):
+        publisher.publish(merged_state(model), version=version)
+        return
+    if digest is not None and digest == publisher.held:
+        publisher.renumber(version)
+        return
+    publisher.held = None
+    if publisher.takes_adapters:
         publisher.publish_adapter(model, version=version)
     else:
         publisher.publish(merged_state(model), version=version)
+    publisher.held = digest
 
 
 def rest(sampler: WeightPublisher) -> None:
-    """Nothing is sampled until weights are published: the embedded engine gives its memory to the trainer beside it."""
-    if isinstance(sampler, EmbeddedEngine):
+    """Nothing is sampled until weights are published: the embedded engine, and vLLM on the trainer's GPU, give
+    their memory to the trainer beside them."""
+    if isinstance(sampler, EmbeddedEngine | VllmPolicy):
         sampler.rest()
 
 

@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from ..records import TokenRow
-from .base_trainer import BaseTrainer
+from .base_trainer import BaseTrainer, OneGpu
 from .config import TrainConfig
 from .lora import plain_model
 from .offloading import sparing_memory
@@ -63,8 +63,12 @@ def supervised_example(row: TokenRow) -> dict[str, list[int]]:
     }
 
 
+class _Arguments(OneGpu, SFTConfig):  # type: ignore[misc]
+    """TRL's, of one process on one GPU."""
+
+
 def _sft_config(config: TrainConfig, output_dir: str) -> SFTConfig:
-    return SFTConfig(
+    return _Arguments(
         output_dir=output_dir,
         seed=config.seed,
         max_steps=config.warm_start.max_steps,

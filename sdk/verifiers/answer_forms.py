@@ -35,6 +35,7 @@ _DENIALS = "not never isn't aren't wasn't weren't don't doesn't didn't cannot ca
 DENIALS = frozenset(_DENIALS.split())
 """Words that reverse the meaning of the clause they are in."""
 _NONE = DENIALS | {"no", "none", "neither", "nor", "without", "except", "but"}
+_NONE |= {"exclude", "excluded", "excluding", "omit", "omitted", "ignore", "ignored", "skip", "skipped"}
 
 
 def words_asked(rollout: Rollout) -> set[Any]:
@@ -44,7 +45,7 @@ def words_asked(rollout: Rollout) -> set[Any]:
 
 def user_texts(rollout: Rollout) -> list[str]:
     """The user's messages, later turns included."""
-    return [one.content for one in rollout.task.opening() if one.role == "user"] + rollout.task.later_turns
+    return rollout.user_texts
 
 
 def judged_answer(rollout: Rollout, problem: Callable[[str], str | None]) -> Verdict:
@@ -85,16 +86,20 @@ class AnswerExact(ReadyMade):
 class AnswerSet(ReadyMade):
     """See `answer_set`."""
 
+    partial: bool = False
+
     def verify(self, rollout: Rollout) -> Verdict:
-        """1 if the answer lists the expected items, in any order, and no others."""
+        """1 if the answer lists the expected items, in any order, and no others; else 0, or F1 where `partial`."""
         form = "a list of texts and numbers"
         items = gold(rollout, "answer", form)
         if not isinstance(items, list) or not items or not all(tokenize(str(item)) for item in items):
             raise wrong_expected(rollout.task, "answer", f"is {shortened(items)}; it must be {form}")
         wanted = [tokenize(str(item)) for item in items]
         denials = _NONE - words_asked(rollout)
+        f1 = 0.0
 
         def problem(said: str) -> str | None:
+            nonlocal f1
             texts = [str(item) for item in items]
             if denial := next((word for word in tokenize(_lead(said, texts)) if word in denials), None):
                 return f"the list is denied: {denial!r}"
@@ -104,11 +109,18 @@ class AnswerSet(ReadyMade):
                 return str(error)
             missing = [item for item, words in zip(items, wanted, strict=True) if words not in found]
             others = [words for words in found if words not in wanted]
+            if denial := next((word for words in others for word in words if word in denials), None):
+                return f"the list is denied: {denial!r}"
+            # An item that is listed twice is found once: the second costs precision.
+            f1 = 2 * (len(wanted) - len(missing)) / (len(wanted) + len(found))
             reasons = [f"missing: {', '.join(map(str, missing))}"] * bool(missing)
             reasons += [f"not asked for: {', '.join(' '.join(map(str, words)) for words in others)}"] * bool(others)
             return "; ".join(reasons) or None
 
-        return judged_answer(rollout, problem)
+        verdict = judged_answer(rollout, problem)
+        if not self.partial or verdict.score == 1:
+            return verdict
+        return verdict.model_copy(update={"score": f1, "components": {"answer": 0.0, "f1": f1}})
 
 
 @dataclass(frozen=True, repr=False)
@@ -176,8 +188,10 @@ def answer_exact() -> AnswerExact:
     return AnswerExact()
 
 
-def answer_set() -> AnswerSet:
+def answer_set(*, partial: bool = False) -> AnswerSet:
     """A verifier: the answer lists all items of `task.expected["answer"]`, in any order, and no others.
+
+    `partial`: the score of a list that is not right is F1, the harmonic mean of precision and recall, and not 0.
 
     The answer is the list and nothing else. Commas, semicolons, "and" or line breaks separate the items; bullets and
     numbers are allowed, and so is a lead that ends in a colon ("The orders are: 1, 2 and 3") and denies nothing. A JSON
@@ -186,7 +200,7 @@ def answer_set() -> AnswerSet:
 
     Example: `answer_set()` with `expected={"answer": ["A-17", "A-19"]}`
     """
-    return AnswerSet()
+    return AnswerSet(partial)
 
 
 def answer_pattern(pattern: str | None = None, *, whole: bool = True, ignore_case: bool = False) -> AnswerPattern:

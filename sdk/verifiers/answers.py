@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
 from .answer_forms import DENIALS, gold, judged_answer, user_texts, words_asked
-from .repetition import repeated
+from .repetition import listed, repeated
 from .text_tokens import UNITS, Quantity, Token, is_number, positions, quantities, tokenize
 from .value_checks import missing_expected, shortened, wrong_expected
 from .verifier import ReadyMade
@@ -36,7 +36,7 @@ _BEFORE = re.compile(
 )
 """Words that must not precede the number: they deny it, only bound it, or make it part of another amount. "10 to"
 bounds it; "set to", "sent to" and "of order 17 to" do not."""
-_CLAUSE = re.compile(r"[.,;:!?](?=\s|$)|\n|\b(?:and|but)\b", re.IGNORECASE)
+_CLAUSE = re.compile(r"[.,;:!?](?=\s|$)|\n|\b(?:and|(?<!anything )but)\b", re.IGNORECASE)
 _SLACK = Decimal("1e-18")
 """Tolerance for factors such as 5/9, which have 28 digits here."""
 
@@ -62,11 +62,11 @@ class AnswerNumber(ReadyMade):
         """1 if the answer says the expected amount and no other."""
         wanted = _wanted(rollout)
         asked = {(one.amount, one.dimension) for text in user_texts(rollout) for one in quantities(text)}
-        denials = DENIALS - words_asked(rollout)
-        return judged_answer(rollout, lambda said: self._problem(said, wanted, asked, denials))
+        words = words_asked(rollout)
+        return judged_answer(rollout, lambda said: self._problem(said, wanted, asked, words))
 
     def _problem(
-        self, said: str, wanted: Quantity, asked: set[tuple[Decimal, str]], denials: frozenset[str]
+        self, said: str, wanted: Quantity, asked: set[tuple[Decimal, str]], words_asked: set[Any]
     ) -> str | None:
         words = tokenize(said)
         if len(words) > self.max_words:
@@ -81,9 +81,13 @@ class AnswerNumber(ReadyMade):
         if not right:
             unitless = bool(wanted.dimension) and any(not one.dimension for one in others)
             return f"the answer does not say {wanted.text}" + ", its number has no unit that is known" * unitless
-        if any(_BEFORE.search(said[: one.start]) or _denied(said, one, denials) for one in right):
-            return "the answer denies the number, only bounds it, or says a part or a multiple of it"
-        return f"the answer also says {others[0].text!r}" if others else None
+        denials = DENIALS - words_asked
+        denied = any(_BEFORE.search(said[: one.start]) or _denied(said, one, denials, words_asked) for one in right)
+        if denied or all(_asks(said, one) for one in right):
+            return "the answer asks about the number, denies or only bounds it, or says a part or a multiple of it"
+        if others:
+            return f"the answer also says {others[0].text!r}"
+        return listed(said, [tokenize(one.text) for one in right], other_values=1)
 
     def _same(self, one: Quantity, wanted: Quantity) -> bool:
         bare = not wanted.dimension
@@ -103,20 +107,30 @@ def answer_number(*, within: float = 0.0, relative: float = 0.0, max_words: int 
     exchanged; `sdk.verifiers.text_tokens.UNITS` lists them.
 
     `within` is the largest difference in the unit of the expected answer, `relative` as a share of its amount; the
-    larger counts. The answer is wrong where it has another number that the prompt does not have, hedges ("12 or 13"),
-    denies something in the clause with the number, only bounds the number ("at least 12"), makes another amount of it
-    ("twice 12"), or has more than `max_words` words.
+    larger counts. The answer is wrong where it has another number that the prompt does not have, hedges ("12 or
+    13"), lists other words ("rug, 12, open, Porto"), denies something in the clause with the number, only bounds
+    the number ("at least 12"), makes another amount of it ("twice 12"), or has more than `max_words` words.
 
     Example: `answer_number(relative=0.01)` with `expected={"answer": "1.5 kg"}`
     """
     return AnswerNumber(within=within, relative=relative, max_words=max_words)
 
 
-def _denied(said: str, one: Quantity, denials: frozenset[str]) -> bool:
-    """Whether the clause with the number denies something that the prompt does not deny."""
-    start = max([0, *(found.end() for found in _CLAUSE.finditer(said, 0, one.start))])
-    after = _CLAUSE.search(said, one.start + len(one.text))
-    return any(word in denials for word in tokenize(said[start : after.start() if after else len(said)]))
+def _denied(said: str, one: Quantity, denials: frozenset[str], asked: set[Any]) -> bool:
+    """Whether the clause with the number denies or doubts what the prompt, with its words `asked`, does not."""
+    start, stop = max([0, *(found.end() for found in _CLAUSE.finditer(said, 0, one.start))]), one.start + len(one.text)
+    end = found.start() if (found := _CLAUSE.search(said, stop)) else len(said)
+    if any(word in denials for word in tokenize(said[start:end])):
+        return True
+    before, after = (" ".join(map(str, tokenize(part))) for part in (said[start : one.start], said[stop:end]))
+    denial = _denies(before, after)
+    return denial is not None and not asked.issuperset(tokenize(denial))
+
+
+def _asks(said: str, one: Quantity) -> bool:
+    """Whether the clause with the number ends as a question."""
+    found = _CLAUSE.search(said, one.start + len(one.text))
+    return found is not None and found[0] == "?"
 
 
 def _wanted(rollout: Rollout) -> Quantity:
@@ -150,6 +164,9 @@ _NEGATIONS = frozenset(
 _CONTRACTED = frozenset({"don't", "doesn't", "didn't", "haven't", "hadn't", "won't", "wouldn't", "can't", "couldn't"})
 _UNFULFILLED = frozenset({"fails", "failed", "might", "could"})
 """Words after which an action did not happen or may not have: "failed to get shipped", "might have been shipped"."""
+_NOT_YET = frozenset({"will", "should", "would", "almost", "nearly", "hardly", "barely", "nothing", "nobody"})
+"""Words after which a status is not reached: "will be shipped". A name or a day may follow them: "will be Monday"."""
+_STATUS_WORDS = [tokenize(status) for status in STATUSES]
 _LIGHT = frozenset({"yet", "already", "still", "ever", "actually", "really", "currently", "even", "fully", "quite"})
 _LIGHT |= {"be", "been", "being", "get", "got", "gotten", "have", "has", "had", "to"}
 """Words that may be between a negation and what it negates: "not yet been shipped", "didn't get shipped"."""
@@ -157,13 +174,24 @@ _CLAUSE_END = re.compile(
     r"(?<=[.!?;])\s+|,\s+|\n+|(?<!anything )\bbut\b|:\s+(?!(?:false|untrue|wrong|incorrect)\b)", re.IGNORECASE
 )
 _DENIED_BEFORE = re.compile(
-    r"\b(?:whether|doubt|unlikely|untrue|neither|maybe|perhaps|possibly|no way|no idea|anything but|far from"
-    r"|(?:false|wrong|incorrect) that)\b"
+    r"\b(?:whether|either|doubt|unlikely|untrue|neither|maybe|perhaps|possibly|no way|no idea|anything but|far from"
+    r"|(?:false|wrong|incorrect|not true|un(?:clear|sure|certain)|not (?:sure|clear|certain)) (?:that|if)"
+    r"|(?:cannot|can't|could not|couldn't|unable to|not) (?:confirm|verify|say|tell)|assum(?:e|es|ing)|suppose"
+    r"|(?:i|my) guess|supposed to|refused to|(?:less|more|fewer) than(?: \w+){0,2}$)\b"
 )
 _DENIED_AFTER = re.compile(
-    r"(?:(?:is|was|are|were|a|an|simply|just|clearly) )*(?:false|wrong|incorrect|untrue|lie|mistaken)\b"
+    r"(?:(?:is|was|are|were|be|would|a|an|simply|just|clearly) )*"
+    r"(?:(?:false|wrong|incorrect|untrue|lie|mistaken)\b|no$)"
 )
 """Words before a value, and right after it, that deny or doubt it."""
+
+
+def _denies(before: str, after: str) -> str | None:
+    """The words of a clause that deny or doubt the value between both parts, which are its words joined by blanks."""
+    found = _DENIED_BEFORE.search(before) or _DENIED_AFTER.match(after)
+    return found[0] if found else None
+
+
 _OTHER_WORD = {
     word: re.compile(rf"\b{word}\b(?![.:]*\s*#?(?:\w+[-/])*\w*\d)(?=\s*(?:[.,;:!?]|$))", re.IGNORECASE)
     for word in ("yes", "no")
@@ -245,7 +273,7 @@ class AnswerMatch(ReadyMade):
                 for choice in choices
                 for form in choice
                 for at in positions(form, answer)
-                if _stands(form, at, answer)
+                if _stands(form, at, answer, _NOT_YET if form in _STATUS_WORDS else frozenset())
             ]
             if not found:
                 return "the answer does not say it"
@@ -263,7 +291,9 @@ class AnswerMatch(ReadyMade):
             if stray is not None:
                 return f"the answer also says {stray:f}, a number that was not asked about"
         right = [form for choices in golds for choice in choices for form in choice]
-        return repeated(rollout, answer, rest, [known, *right], self.other_values)
+        return repeated(rollout, answer, rest, [known, *right], self.other_values) or listed(
+            rollout.answer, right, self.other_values
+        )
 
     def _other_option(self, rest: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout) -> str | None:
         """Another of the options that the answer names besides the right one."""
@@ -300,6 +330,8 @@ def answer_match(
     - the expected answer is one of `options` (or of `task.expected["options"]`, which takes precedence), and the answer
       names another option, too;
     - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
+    - it lists the expected one among more than `other_values` + 1 others ("kettle, lamp, rug, mirror"), or with another
+      one after "or";
     - it repeats more than `other_values` other values that tools returned, in whatever form, or at least half of the
       other content of a result (and more than `other_values` + 1 pieces of it), or very many words in a row: an answer
       that repeats all results is right by chance. It may quote one sentence of a longer result;
@@ -377,8 +409,8 @@ def _sentences(text: str) -> list[str]:
     return [" ".join(sentence.casefold().split()) for sentence in re.split(r"(?<=[.!?])\s+|\n+", text)]
 
 
-def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
-    """Whether the answer asserts the words that it has at `at`."""
+def _stands(form: list[Token], at: int, answer: list[Token], not_yet: frozenset[str]) -> bool:
+    """Whether the answer asserts the words that it has at `at`. `not_yet`: further words that deny what follows."""
     if form[0] in (*_YES, *_NO) and len(form) == 1:
         return at == 0
     negations = _NEGATIONS - {"no"} if is_number(form) else _NEGATIONS  # "order no 4417"
@@ -386,7 +418,7 @@ def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
         return False
     while at and answer[at - 1] in _LIGHT:
         at -= 1
-    return not at or answer[at - 1] not in negations | _CONTRACTED | _UNFULFILLED
+    return not at or answer[at - 1] not in negations | _CONTRACTED | _UNFULFILLED | not_yet
 
 
 def _not_asserted(answer: str, golds: list[list[list[list[Token]]]], known: list[Token]) -> str | None:
@@ -403,9 +435,9 @@ def _not_asserted(answer: str, golds: list[list[list[list[Token]]]], known: list
                     if is_reply and (number or at):
                         continue
                     before, after = (" ".join(map(str, part)) for part in (words[:at], words[at + len(form) :]))
-                    found = _DENIED_BEFORE.search(before) or _DENIED_AFTER.match(after)
-                    denied = found is not None and not positions(tokenize(found[0]), known)
-                    reasons.append("asks" if clause.endswith("?") else found[0] if denied and found else None)
+                    found = _denies(before, after)
+                    denied = found is not None and not positions(tokenize(found), known)
+                    reasons.append("asks" if clause.endswith("?") else found if denied else None)
         if reasons and None not in reasons:
             return f"the answer does not assert it: {reasons[0]!r}"
     return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 import threading
@@ -11,10 +13,12 @@ from fnmatch import fnmatchcase
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Literal, Protocol
 
-from ..errors import ConfigError, VerifierError
+import anyio
+
+from ..errors import ConfigError, VerifierError, plain_errors
 from ..records import CallRecord, Rollout, Verdict
 from .combining import checked_parts
-from .text_tokens import Token, content_words, numbers_and_names, positions, sentences, tokenize
+from .text_tokens import Token, content_words, numbers_and_names, positions, quantities, sentences, tokenize
 from .value_checks import shortened
 from .verifier import ReadyMade, VerifierLike, call_in_thread, run_verifier, verifier_name
 
@@ -36,6 +40,15 @@ _BARE_VALUE = re.compile(r"\W*([A-Z][\w'-]*)(?:\W+[A-Z\d][\w'.-]*)*\W*")
 """The capital of a first word belongs to a name before a verb, and in an answer of capitalised words alone."""
 _CITATION = re.compile(r"\[([^\[\]\s]{1,80})\]")
 _SHOWN = 4
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]{{0,6}}"
+_DATE = re.compile(
+    r"\b(?P<y>\d{4})-(?P<m>0[1-9]|1[0-2])-(?P<d>\d\d)(?!\d)"
+    rf"|\b(?P<d2>\d{{1,2}})(?:st|nd|rd|th|\.)? (?:of )?(?P<name>{_MONTH})\.?,? (?P<y2>\d{{4}})\b"
+    rf"|\b(?P<name2>{_MONTH})\.? (?P<d3>\d{{1,2}})(?:st|nd|rd|th)?,? (?P<y3>\d{{4}})\b",
+    re.IGNORECASE,
+)
+"""2026-01-05, 5 January 2026, January 5th, 2026."""
 
 
 class Checker(Protocol):
@@ -60,24 +73,70 @@ def lexical_support(document: str, claim: str) -> float:
 
 def exact_support(document: str, claim: str) -> float:
     """1 where the document has all of the claim's numbers, names and identifiers, otherwise 0: every paraphrase keeps
-    them."""
-    return float(set(tokenize(document)).issuperset(numbers_and_names(claim)))
+    them. An amount may be in another unit (12,500 g for 12.5 kg), and a date in another form (5 January 2026 for
+    2026-01-05)."""
+    have = set(tokenize(document))
+    if have.issuperset(numbers_and_names(claim)):
+        return 1.0
+    known = {(one.amount, one.dimension) for one in quantities(document)}
+    same = [one.text for one in quantities(claim) if one.dimension and (one.amount, one.dimension) in known]
+    days = set(_dates(document).values())
+    same += [text for text, day in _dates(claim).items() if day in days]
+    for text in same:
+        claim = claim.replace(text, " ", 1)
+    return float(have.issuperset(numbers_and_names(claim)))
+
+
+def _dates(text: str) -> dict[str, tuple[int, int, int]]:
+    """The dates of a text as they are written, with year, month and day."""
+    found = {}
+    for match in _DATE.finditer(text):
+        month = match["m"] or match["name"] or match["name2"]
+        number = int(month) if month.isdecimal() else _MONTHS.index(month[:3].lower()) + 1
+        year, day = match["y"] or match["y2"] or match["y3"], match["d"] or match["d2"] or match["d3"]
+        found[match[0]] = (int(year), number, int(day))
+    return found
 
 
 def minicheck(scorer: Any, *, batch_column: int = 1) -> Checker:
     """A `Checker` from a `minicheck.minicheck.MiniCheck` object, or from any object with its method `score(docs=[...],
     claims=[...])`, which returns lists: `batch_column` is the index of the list of probabilities. One thread calls it
-    at a time."""
+    at a time, with all the claims that came up meanwhile, of all rollouts. Where such a call fails, each claim is asked
+    for alone. A claim on the same document is asked for once: the last 100,000 probabilities are kept."""
     if not callable(getattr(scorer, "score", None)):
         raise ConfigError(f"minicheck: {shortened(scorer)} has no method score(docs=[...], claims=[...])")
 
+    waiting: dict[bytes, tuple[str, str]] = {}
+    known: dict[bytes, float] = {}  # by content: rollouts of a group often claim the same
     alone = threading.Lock()
 
     def check(document: str, claim: str) -> float:
+        key = hashlib.sha256(json.dumps([document, claim]).encode()).digest()
+        waiting[key] = (document, claim)
         with alone:
-            return float(scorer.score(docs=[document], claims=[claim])[batch_column][0])
+            if key not in known:  # nobody has asked for it meanwhile
+                together = {key: (document, claim), **waiting}
+                for one in together:
+                    waiting.pop(one, None)
+                try:
+                    _ask({one: pair for one, pair in together.items() if one not in known})
+                except Exception:
+                    if len(together) == 1:
+                        raise
+                    _ask({key: (document, claim)})  # the others find theirs unknown, and ask for it
+            waiting.pop(key, None)
+            return known[key]
+
+    def _ask(claims: Mapping[bytes, tuple[str, str]]) -> None:
+        found = scorer.score(docs=[one for one, _ in claims.values()], claims=[one for _, one in claims.values()])
+        while len(known) > _MOST_KNOWN:
+            del known[next(iter(known))]  # the oldest
+        known.update(zip(claims, map(float, found[batch_column]), strict=True))
 
     return check
+
+
+_MOST_KNOWN = 100_000
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,24 +190,32 @@ class Grounded(ReadyMade):
         # Where nothing was looked up, or nothing is known, every word must be the prompt's or a result's.
         check = self.checker or (exact_support if worked and not abstained else lexical_support)
         computed = str(rollout.task.expected.get("answer", "")) if self.checker is None and worked and right else ""
-        problems = []
-        for sentence in sentences(answer):
-            cited, wrong = _cited(sentence, rollout.calls)
-            claim = _CITATION.sub(" ", sentence).strip()
-            if wrong:
-                problems.append(f"cites what is no call that worked: {', '.join(wrong)}")
-            elif not tokenize(claim):
-                continue
-            elif self.citations == "required" and not cited and not abstained:
-                problems.append(f"cites nothing: {shortened(claim, 100)}")
-            else:
-                # What is cited must support the claim by itself; the prompt's own words need no source.
-                document = "\n".join([prompt, computed, *map(_result_text, cited or worked)])
-                invented = not right and check is exact_support and not _has_first_name(document, claim, answer)
-                probability = 0.0 if invented else await _probability(check, document, claim)
-                if probability < self.least:
-                    problems.append(f"not supported ({probability:.2f} of {self.least:g}): {shortened(claim, 100)}")
-        return problems
+        problems: dict[int, str] = {}
+
+        async def check_claim(place: int, document: str, claim: str) -> None:
+            probability = await _probability(check, document, claim)
+            if probability < self.least:
+                problems[place] = f"not supported ({probability:.2f} of {self.least:g}): {shortened(claim, 100)}"
+
+        with plain_errors():
+            async with anyio.create_task_group() as group:  # a checker may be slow, and take several claims at once
+                for place, sentence in enumerate(sentences(answer)):
+                    cited, wrong = _cited(sentence, rollout.calls)
+                    claim = _CITATION.sub(" ", sentence).strip()
+                    if wrong:
+                        problems[place] = f"cites what is no call that worked: {', '.join(wrong)}"
+                    elif not tokenize(claim):
+                        continue
+                    elif self.citations == "required" and not cited and not abstained:
+                        problems[place] = f"cites nothing: {shortened(claim, 100)}"
+                    else:
+                        # What is cited must support the claim by itself; the prompt's own words need no source.
+                        document = "\n".join([prompt, computed, *map(_result_text, cited or worked)])
+                        if not right and check is exact_support and not _has_first_name(document, claim, answer):
+                            problems[place] = f"not supported (0.00 of {self.least:g}): {shortened(claim, 100)}"
+                        else:
+                            group.start_soon(check_claim, place, document, claim)
+        return [problems[place] for place in sorted(problems)]
 
 
 async def _probability(check: Checker, document: str, claim: str) -> float:
@@ -290,8 +357,8 @@ def _worked(record: CallRecord) -> bool:
 
 
 def _prompt_text(rollout: Rollout) -> str:
-    task = rollout.task
-    return "\n".join([m.content for m in task.opening() if m.role in ("user", "system")] + task.later_turns)
+    system = [message.content for message in rollout.task.opening() if message.role == "system"]
+    return "\n".join([*system, *rollout.user_texts])
 
 
 def _result_text(record: CallRecord) -> str:

@@ -16,6 +16,7 @@ _SPACES = re.compile(r"\s*")
 _SHORT = 8
 """A text of at most so many words on one line is one value, even with several names in it."""
 _JOINING = frozenset({"and", "or"})
+_ARTICLES = frozenset({"a", "an", "the"})
 """Words without content that lists have, as well as sentences."""
 _QUOTED = 30
 """An answer may quote one sentence of a result; sentences have about so many words at most."""
@@ -93,6 +94,51 @@ def repeated(
         if len(told) > other_values + _MORE_PIECES and 2 * len(told) >= len(pieces):
             shown = "; ".join(" ".join(map(str, piece)) for piece in told[:5])
             return f"the answer repeats most of what a tool returned: {shown}"
+    return None
+
+
+_NO_ITEM = NO_CONTENT - {"done"}
+"""In a list of candidates `done` is one: the answer of tasks that only change something."""
+_SEPARATOR = re.compile(r"\s*(?:[,;/|\n]|\b(?:and|or)\b)\s*", re.IGNORECASE)
+_OR = re.compile(r"\bor\b", re.IGNORECASE)
+_ITEM = 3
+"""The most words of an item of a list."""
+_MORE_ITEMS = 1
+"""How many more than `other_values` items may stand in a list with the right one: "Graz, Austria, Europe"."""
+
+
+def listed(said: str, right: Sequence[Sequence[Token]], other_values: int) -> str | None:
+    """The reason why an answer only lists what is right among other values, or None: the right value is an item of its
+    own, and more than `other_values` + 1 other items are in the list, or one is after "or".
+
+    An item is a run of at most three words, all with content, between separators.
+    """
+    wanted = [[word for word in form if word not in _NO_ITEM] for form in right]
+
+    def items(text: str) -> list[tuple[list[Token], bool]]:
+        """Of each piece its words with content, and whether it has no others but articles."""
+        pieces = [tokenize(piece) for piece in _SEPARATOR.split(text)]
+        return [
+            ([word for word in words if word not in _NO_ITEM], not set(words) & _NO_ITEM - _ARTICLES)
+            for words in pieces
+            if words
+        ]
+
+    def is_other(item: tuple[list[Token], bool]) -> bool:
+        return item[1] and 0 < len(item[0]) <= _ITEM and item[0] not in wanted
+
+    pieces = items(said)
+    if not any(words in wanted for words, _ in pieces):
+        return None
+    others = [" ".join(map(str, one[0])) for one in pieces if is_other(one)]
+    if len(others) > other_values + _MORE_ITEMS:
+        return f"the answer lists other values, too: {', '.join(others[:5])}"
+    for found in _OR.finditer(said):
+        before, after = items(said[: found.start()])[-1:], items(said[found.end() :])[:1]
+        if before and after and {before[0][0] in wanted, after[0][0] in wanted} == {True, False}:
+            other = after[0] if before[0][0] in wanted else before[0]
+            if is_other(other):
+                return f"the answer hedges: it also says {' '.join(map(str, other[0]))!r}"
     return None
 
 

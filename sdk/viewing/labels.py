@@ -106,12 +106,22 @@ def export_labels(paths: Sequence[Path], target: Path) -> int:
 
 
 @contextmanager
-def exported_file(target: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `target` at the end. Raises `ToolbakeError` where it cannot be written."""
+def exported_file(target: Path, like: Path | None = None) -> Iterator[BinaryIO]:
+    """A file that takes the place of `target` at the end, with the access rights of `like` (`target` where None).
+
+    Raises `ToolbakeError` where it cannot be written.
+    """
+    like = like or target
     temporary = target.with_name(f".{target.name}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        mode = like.stat().st_mode & 0o777 if like.exists() else None
+        temporary.unlink(missing_ok=True)
+        with open(
+            temporary, "wb", opener=lambda path, flags: os.open(path, flags, 0o666 if mode is None else mode)
+        ) as file:
             yield file
+        if mode is not None:
+            temporary.chmod(mode)  # also where the umask takes rights away
         os.replace(temporary, target)
     except OSError as error:
         temporary.unlink(missing_ok=True)

@@ -101,7 +101,7 @@ def detail(line: Mapping[str, Any], place: Place, evidence: Any) -> dict[str, An
     shown["has_tokens"] = any(isinstance(row, Mapping) and row.get("completion_ids") for row in line.get("rows") or ())
     shown["seed"] = str(line.get("seed", ""))
     shown["calls"] = [_without_repetition(call) for call in line.get("calls") or () if isinstance(call, Mapping)]
-    return {"run": place.run, "stage": place.stage, "evidence": evidence, **_with_json_text(shown)}
+    return {"run": place.run, "stage": place.stage, "evidence": evidence, **with_json_text(shown)}
 
 
 def _without_repetition(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,15 +133,16 @@ def _change(found: Difference) -> dict[str, Any]:
     return change
 
 
-def _with_json_text(value: Any) -> Any:
+def with_json_text(value: Any) -> Any:
+    """The same with the values of `_AS_JSON` as the text of their JSON."""
     if isinstance(value, Mapping):
         return {
             key: json.dumps(item, ensure_ascii=False, separators=(",", ":"))
             if key in _AS_JSON and item is not None
-            else _with_json_text(item)
+            else with_json_text(item)
             for key, item in value.items()
         }
-    return [_with_json_text(item) for item in value] if isinstance(value, list) else value
+    return [with_json_text(item) for item in value] if isinstance(value, list) else value
 
 
 def cut_texts(shown: dict[str, Any], most: int = SHOWN_CHARS) -> dict[str, Any]:

@@ -9,11 +9,11 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import anyio.to_thread
-from pydantic import ValidationError
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -22,14 +22,15 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..errors import RunFolderError
-from ..serving.hosts import names_this_machine
+from ..errors import ConfigError, ToolbakeError
+from ..serving.hosts import names_this_machine, sends_key
 from ..serving.server import Server, bind
 from ..traces.json_text import dump_json
 from .index import Place, RunIndex, find_runs
 from .labels import Label, Labels, labels_of
 from .page_files import TYPES, page_file
 from .rollout_view import FIELDS, SHOWN_CHARS, cut_texts, detail, text_at, token_rows
+from .row_file import RowChange, RowFile, RowFileChanged, is_row_file
 from .run_summary import Announced, facts_version, metrics_of, run_facts
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,9 @@ _KEY_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>toolb
 <main class="ask-key"><h1>toolbake</h1><form method="post" action="/key"><label>Key
 <input type="password" name="key" autofocus autocomplete="current-password"></label><button>Open</button></form>
 """
-_MOST_BYTES = 64 * 1024
+_KEY_OR_LABEL_BYTES = 64 * 1024
+_CHANGE_BYTES = 4 * 1024 * 1024
+"""A line has at most 1 MiB, and JSON within JSON is longer."""
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none'; "
@@ -93,15 +96,14 @@ class Access:
 
     def _is_known(self, request: Request) -> bool:
         assert self._api_key is not None
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and _equal(given.strip(), self._api_key):
-            return True
-        return _equal(request.cookies.get(_COOKIE, ""), self._session)
+        return sends_key(request, self._api_key) or _equal(request.cookies.get(_COOKIE, ""), self._session)
 
     async def _ask_for_key(self, request: Request) -> Response:
         assert self._api_key is not None
         if (request.method, request.url.path) == ("POST", "/key"):
-            given = parse_qs((await small_body(request)).decode(errors="replace")).get("key", [""])[0]
+            given = parse_qs((await small_body(request, _KEY_OR_LABEL_BYTES)).decode(errors="replace")).get(
+                "key", [""]
+            )[0]
             if _equal(given, self._api_key):
                 welcome = RedirectResponse("/", status_code=303)
                 welcome.set_cookie(_COOKIE, self._session, httponly=True, samesite="strict")
@@ -121,13 +123,13 @@ def same_origin(connection: HTTPConnection) -> bool:
     return origin is None or urlsplit(origin).netloc == connection.headers.get("host")
 
 
-async def small_body(request: Request) -> bytes:
-    """The body of a request. Raises `ValueError` where it is larger than any label."""
+async def small_body(request: Request, most_bytes: int) -> bytes:
+    """The body of a request. Raises `ValueError` where it is larger."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _MOST_BYTES:
-            raise ValueError(f"the body has more than {_MOST_BYTES} bytes")
+        if len(body) > most_bytes:
+            raise ValueError(f"the body has more than {most_bytes} bytes")
     return bytes(body)
 
 
@@ -142,8 +144,9 @@ _FIRST_ROWS, _MOST_ROWS = 300, 20_000
 class _Page:
     """The page over runs that are being indexed."""
 
-    def __init__(self, index: RunIndex) -> None:
+    def __init__(self, index: RunIndex, files: Sequence[RowFile]) -> None:
         self._index = index
+        self._files = files
         self._labels = [Labels(run) for run in index.runs]
         self._evidence = [Announced(run.path) for run in index.runs]
 
@@ -162,8 +165,12 @@ class _Page:
             Route("/api/labels", self.labels),
             Route("/api/labels", self.label, methods=["POST"]),
             Route("/api/labels.jsonl", self.examples),
+            Route("/api/lines", self.lines),
+            Route("/api/line", self.line),
+            Route("/api/line", self.change, methods=["POST"]),
         ]
-        handlers: dict[Any, Any] = {LookupError: _gone, KeyError: _gone, RunFolderError: _damaged, Exception: _failed}
+        handlers: dict[Any, Any] = {LookupError: _gone, KeyError: _gone, ToolbakeError: _damaged, Exception: _failed}
+        handlers |= {ConfigError: _refused, RowFileChanged: _conflicting}
         return Starlette(routes=routes, exception_handlers=handlers, middleware=[Middleware(Access, api_key=api_key)])
 
     async def page(self, _: Request) -> Response:
@@ -190,6 +197,7 @@ class _Page:
             "fields": FIELDS,
             "start": start,
             "whole": whole and end == len(content.rows),
+            "files": [file.path.name for file in self._files],
             "facts": await anyio.to_thread.run_sync(facts_version, self._index.runs),
             "unread": content.unread,
             "problems": content.problems,
@@ -224,12 +232,7 @@ class _Page:
         return await _json(lambda: labels_of(self._labels))
 
     async def label(self, request: Request) -> Response:
-        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-            raise HTTPException(415, "send application/json")
-        try:
-            label = Label.model_validate_json(await small_body(request))
-        except (ValidationError, ValueError) as error:
-            raise HTTPException(400, f"that is not a label: {error}") from error
+        label = await _sent(request, Label, _KEY_OR_LABEL_BYTES)
         place, line, _ = await anyio.to_thread.run_sync(self._line, request)
         if (place.stage, line["id"]) != (label.stage, label.rollout):
             raise HTTPException(409, f"rollout {label.rollout!r} is not number {request.query_params.get('n')}")
@@ -242,6 +245,22 @@ class _Page:
         )
         headers = {"content-disposition": 'attachment; filename="labels.jsonl"'}
         return Response(lines, media_type="application/jsonl", headers=headers)
+
+    async def lines(self, request: Request) -> Response:
+        return await _json(lambda: self._file(request).lines())
+
+    async def line(self, request: Request) -> Response:
+        return await _json(lambda: self._file(request).line(_number(request, "line")))
+
+    async def change(self, request: Request) -> Response:
+        change = await _sent(request, RowChange, _CHANGE_BYTES)
+        return await _json(lambda: self._file(request).change(_number(request, "line"), change))
+
+    def _file(self, request: Request) -> RowFile:
+        number = _number(request, "file")
+        if number >= len(self._files):
+            raise LookupError(f"there is no file {number}; there are {len(self._files)}")
+        return self._files[number]
 
     def _line(self, request: Request) -> tuple[Place, dict[str, Any], bytes]:
         return self._index.line(_number(request, "generation"), _number(request, "n"))
@@ -267,8 +286,29 @@ async def _json(found: Callable[[], Any]) -> Response:
     return Response(body, media_type="application/json")
 
 
+_Sent = TypeVar("_Sent", bound=BaseModel)
+
+
+async def _sent(request: Request, kind: type[_Sent], most_bytes: int) -> _Sent:
+    """What the page sends. A form of another page cannot have this type."""
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        raise HTTPException(415, "send application/json")
+    try:
+        return kind.model_validate_json(await small_body(request, most_bytes))
+    except ValueError as error:
+        raise HTTPException(400, f"that is not a {kind.__name__.lower()}: {error}") from error
+
+
 async def _gone(_: Request, error: Exception) -> Response:
     return PlainTextResponse(str(error), 404)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    return PlainTextResponse(str(error), 400)
+
+
+async def _conflicting(_: Request, error: Exception) -> Response:
+    return PlainTextResponse(str(error), 409)
 
 
 async def _damaged(_: Request, error: Exception) -> Response:
@@ -288,15 +328,17 @@ def view(
     *,
     look_every_s: float = 1.0,
 ) -> Server:
-    """Serve the page of one or several runs, also while they are being written, in a thread of its own.
+    """Serve the page of runs, also while they are being written, and of files of rows, in a thread of its own.
 
-    `paths`: run folders, or folders of runs. `host`: anything but this machine needs an `api_key`, for which the page
-    asks. `port`: 0 takes any free one; see `Server.url`. `look_every_s`: how often new rollouts are looked for, in
-    seconds. The rollouts are read in the background: the page shows those that have been read so far.
+    `paths`: run folders, folders of runs, and `.jsonl` files of tasks or labelled rows, which the page can change.
+    `host`: anything but this machine needs an `api_key`, for which the page asks. `port`: 0 takes any free one; see
+    `Server.url`. `look_every_s`: how often new rollouts are looked for, in seconds. The rollouts are read in the
+    background: the page shows those that have been read so far.
 
-    Raises `RunFolderError` where there is no run, and `ConfigError` for an address that cannot be used.
+    Raises `RunFolderError` where there is no run, and `ConfigError` for an address or a file that cannot be used.
     """
-    index = RunIndex(find_runs(paths))
+    files = [RowFile(path) for path in paths if is_row_file(path)]
+    index = RunIndex(find_runs([path for path in paths if not is_row_file(path)]))
     listener = bind(host, port, api_key)
     reader = threading.Thread(target=index.follow, args=(look_every_s,), name="toolbake-view", daemon=True)
 
@@ -305,5 +347,5 @@ def view(
         reader.join()
 
     reader.start()
-    name = ", ".join(run.path.name for run in index.runs)
-    return Server(_Page(index).app(api_key), listener, model_name=name, on_close=stop)
+    name = ", ".join(path.name for path in [*(run.path for run in index.runs), *(file.path for file in files)])
+    return Server(_Page(index, files).app(api_key), listener, model_name=name, on_close=stop)

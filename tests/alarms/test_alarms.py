@@ -2,14 +2,18 @@
 
 import pytest
 
+from mcp_bridge import ToolResult
 from sdk.alarms import AlarmSettings, Watch, canaries_earned, repeated_answers, reward_alone, step_figures
-from sdk.records import Rollout, Task, Verdict
+from sdk.records import CallRecord, Rollout, Task, ToolCall, Verdict
+from sdk.trainer.rollout_worker import recalled
 
 SETTINGS = AlarmSettings(window=3)
 
 
-def one(step, number, score, answer=None, *, tokens=20, gold="x", tags=None, **components):
-    task = Task(id=f"t{number}", prompt=f"Task {number}?", expected={"answer": gold}, tags=tags or {})
+def one(step, number, score, answer=None, *, tokens=20, gold=None, tags=None, stop="answered", calls=1, **components):
+    expected = {"answer": f"gold {number}" if gold is None else gold}
+    task = Task(id=f"t{number}", prompt=f"Task {number}?", expected=expected, tags=tags or {})
+    call = CallRecord(turn=0, call=ToolCall(id="c", name="read"), result=ToolResult(text="x"))
     return Rollout(
         id=f"{step}/{number}/{answer}",
         task=task,
@@ -17,6 +21,8 @@ def one(step, number, score, answer=None, *, tokens=20, gold="x", tags=None, **c
         step=step,
         answer=f"answer {number}" if answer is None else answer,
         sampled_tokens=tokens,
+        stop_reason=stop,
+        calls=[call] * calls,
         verdict=Verdict(score=score, components=components),
     )
 
@@ -46,7 +52,8 @@ def kinds(steps, **options):
 def test_figures_golden_values():
     step = step_figures(4, run([0.2], alike=[6])[0])
     assert (step.reward, step.rollouts, step.length) == (0.2, 10, 20)
-    assert step.diversity == 0.5  # "same" and four others, of ten
+    assert step.diversity == 0.5  # "same" and four others, of ten expected answers
+    assert (step.cut_off, step.called) == (0, 1)
     assert step.reward_se == pytest.approx((10 * 0.2 * 0.8 / 9) ** 0.5 / 10**0.5)
 
 
@@ -110,3 +117,49 @@ def test_a_watch_says_it_once_a_window_and_goes_on_alike_after_a_resume():
     again = Watch(SETTINGS, follow=("judge",))
     again.recall(rollout for rollouts in steps[:7] for rollout in rollouts)
     assert [[a.kind for a in again.observe(step, steps[step])] for step in range(7, 11)] == said[7:]
+
+
+def watched(steps, settings=SETTINGS):
+    """The alarms of a run, as (step, kind)."""
+    watch = Watch(settings)
+    return [(step, alarm.kind) for step, rollouts in enumerate(steps) for alarm in watch.observe(step, rollouts)]
+
+
+def learning(share_right, *, tasks=8, size=6):
+    """A step in which so many of a task's rollouts have its expected answer, and the others each another one."""
+    right = round(share_right * size)
+    return [
+        one(0, task, float(n < right), f"gold {task}" if n < right else f"guess {task} {n}")
+        for task in range(tasks)
+        for n in range(size)
+    ]
+
+
+def test_rollouts_of_a_task_that_come_to_agree_on_its_right_answer_are_no_alarm():
+    assert watched([learning(share) for share in [0, 0, 0.2, 0.3, 0.5, 0.6, 0.8, 1, 1, 1, 1]]) == []
+
+
+def test_a_reward_that_jumps_and_stays_is_an_alarm_and_a_steady_or_lucky_rise_is_not():
+    assert watched(run([0.0, 0.1, 0.0, 0.0, 1.0, 1.0, 1.0])) == [(5, "jump")]
+    assert watched(run([0.0, 0.1, 0.2, 0.5, 0.7, 0.9, 1.0])) == []
+    assert watched(run([0.0, 0.1, 0.0, 0.8, 0.1, 0.1, 0.0])) == [], "one step with easy tasks"
+
+
+def test_many_rollouts_that_a_limit_cut_off_are_an_alarm_that_names_the_limits():
+    def step(cut):
+        return [one(0, n, 0.0, stop="token_limit" if n < cut else "answered") for n in range(9)]
+
+    (alarm,) = Watch(SETTINGS).observe(0, step(4))
+    assert (alarm.kind, len(alarm.rollouts)) == ("cut_off", 4)
+    assert "ended 44% of the rollouts; raise limits.max_turn_tokens or limits.max_tokens" in alarm.message
+    assert watched([step(3)] * 4) == []
+
+
+def test_tools_that_are_no_longer_called_are_an_alarm_also_after_a_resume():
+    steps = [[one(step, n, 0.5, calls=n < 8 if step < 4 else 0) for n in range(10)] for step in range(8)]
+    assert watched(steps) == [(6, "calls_given_up")]
+    again = Watch(SETTINGS)
+    again.recall(recalled(rollout for rollouts in steps[:6] for rollout in rollouts))
+    assert [alarm.kind for alarm in again.observe(6, steps[6])] == ["calls_given_up"]
+    never = [[one(step, n, 0.5, calls=0) for n in range(10)] for step in range(8)]
+    assert watched(never) == []

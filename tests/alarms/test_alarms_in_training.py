@@ -14,6 +14,7 @@ TINY = {
     "grpo.prompts_per_step": 4,
     "grpo.num_generations": 2,
     "evaluation.heldout": 1,
+    "evaluation.max_served": 0,
     "limits": {"max_turns": 1, "max_turn_tokens": 2, "max_tokens": 2},
 }
 
@@ -47,6 +48,19 @@ def test_other_alarms_are_noted_and_training_goes_on(tiny_model_folder: Path, tm
     noted = [line["alarms"] for line in RunFolder.open_to_read(result.run_dir).read_metrics() if "alarms" in line]
     assert len(noted) == 1
     assert "missing_component at step 0: no verdict has the component 'judge'" in str(noted)
+
+
+def test_stop_ends_the_run_at_an_alarm_about_the_reward(tiny_model_folder: Path, tmp_path: Path) -> None:
+    config = {**TINY, "alarms": {"components": ["judge"], "action": "stop"}}
+    with pytest.raises(sdk.ToolbakeError, match="stopped by an alarm: missing_component at step 0"):
+        sdk.train([add], tasks("false"), pays_all, tiny_model_folder, tmp_path / "run", config)
+
+
+def test_limits_that_cut_off_end_no_run(tiny_model_folder: Path, tmp_path: Path) -> None:
+    config = {**TINY, "alarms.action": "stop"}
+    result = sdk.train([add], tasks("false"), pays_all, tiny_model_folder, tmp_path / "run", config)
+    noted = [line["alarms"] for line in RunFolder.open_to_read(result.run_dir).read_metrics() if "alarms" in line]
+    assert "cut_off at step 0: a token limit" in str(noted)
 
 
 def test_alarms_that_are_off_follow_nothing() -> None:

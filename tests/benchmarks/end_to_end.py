@@ -34,7 +34,12 @@ Step = Mapping[str, float]
 
 TRL, OURS = "TRL `GRPOTrainer`, `environment_factory`", "`sdk.train`"
 
-_UNMEASURED: dict[str, Any] = {"evaluation.max_heldout": 1, "evaluation.validation": 0, "probes.tasks": 0}
+_UNMEASURED: dict[str, Any] = {
+    "evaluation.max_heldout": 1,
+    "evaluation.max_served": 0,
+    "evaluation.validation": 0,
+    "probes.tasks": 0,
+}
 """Of the quickstart's options: as little measured beside the steps as can be."""
 
 
@@ -42,7 +47,8 @@ def warm_start(folder: Path, threads: int) -> Path:
     """The quickstart's warm start. In a process of its own: others would miss the memory that it keeps."""
     from sdk.cli.quickstart_options import quickstart_options
 
-    config = {**quickstart_options().model_dump(mode="json"), "grpo.max_steps": 0, **_UNMEASURED}
+    no_steps = {"grpo.max_steps": 0, "grpo.warmup_steps": 0}
+    config = {**quickstart_options().model_dump(mode="json"), **no_steps, **_UNMEASURED}
     job = {"model": None, "config": config, "threads": threads}
     return Path(in_process([__file__, "--ours"], job, folder, threads)["model"])
 
@@ -138,7 +144,7 @@ def in_process(program: list[str], job: Mapping[str, Any], folder: Path, threads
     if result_file.exists():
         kept: dict[str, Any] = json.loads(result_file.read_text())
         return kept
-    folder.mkdir()
+    folder.mkdir(parents=True)
     job_file.write_text(json.dumps(job))
     settings = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     command = [sys.executable, *program, str(job_file), str(result_file)]

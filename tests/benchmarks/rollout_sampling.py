@@ -36,7 +36,7 @@ from engine_throughput import (
     table,
     timed,
 )
-from vllm_server import DEFAULTS, FOR_TRAINING, Sample, by_default, for_training, installed_python
+from vllm_server import DEFAULTS, FAST, FOR_TRAINING, Sample, by_default, for_training, installed_python
 
 KEPT = "`generate`, float32, cache kept between turns"
 KEPT_BF16 = "`generate`, bfloat16, cache kept between turns"
@@ -213,6 +213,10 @@ def measure(
         if python is not None and (not only or FOR_TRAINING in only):
             training = stack.enter_context(for_training(plain.loaded, python))
             runs[FOR_TRAINING] = lambda: training.run(on_vllm(work))
+        if python is not None and (not only or FAST in only):
+            fast = stack.enter_context(for_training(plain.loaded, python, fast=True))
+            runs[FAST] = lambda: fast.run(on_vllm(work))
+            fast.run(on_vllm(work[:2]))
         if python is not None and (not only or DEFAULTS in only):
             defaults = stack.enter_context(by_default(plain.loaded, python))
             runs[DEFAULTS] = lambda: defaults.run(on_vllm(work))

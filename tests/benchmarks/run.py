@@ -39,6 +39,8 @@ NAMES = (
     "viewing",
     "small_systems",
     "published_documents",
+    "agents_by_url",
+    "planted_holes",
 )
 
 

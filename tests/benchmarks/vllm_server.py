@@ -22,12 +22,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "policies" / "vllm_server"))
 
 from vllm_environment import VLLM, installed_python
 
-__all__ = ["DEFAULTS", "FOR_TRAINING", "RANK", "Vllm", "by_default", "for_training", "installed_python"]
+__all__ = ["DEFAULTS", "FAST", "FOR_TRAINING", "RANK", "Vllm", "by_default", "for_training", "installed_python"]
 
 RANK = 16
 CONTEXT_TOKENS = 1024
 _NAME = VLLM.replace("==", " ")
 FOR_TRAINING = f"{_NAME} as `sdk.train` starts it: float32, eager, LoRA, seeds, log-probabilities"
+FAST = f"{_NAME} as `sdk.train` starts it with `sampler_dtype` bfloat16: compiled, seeds, log-probabilities"
 DEFAULTS = f"{_NAME} as by default: bfloat16, compiled"
 START_S = 420.0
 
@@ -74,8 +75,9 @@ class Vllm(NamedTuple):
 
 
 @contextmanager
-def for_training(loaded: Any, python: Path) -> Iterator[Vllm]:
-    """As a policy of `sdk.train` that samples for LoRA; it ends no text of its own accord."""
+def for_training(loaded: Any, python: Path, *, fast: bool = False) -> Iterator[Vllm]:
+    """As a policy of `sdk.train` that samples for LoRA, or with `fast` all weights in bfloat16, compiled, which takes a
+    minute or more the first time; it ends no text of its own accord."""
     from anyio.from_thread import start_blocking_portal
 
     from sdk.policies.protocol import Sampling
@@ -90,7 +92,8 @@ def for_training(loaded: Any, python: Path) -> Iterator[Vllm]:
         opening = open_vllm(
             str(start),
             VllmOptions(python=str(python), publish="transfer"),
-            lora_rank=RANK,
+            lora_rank=0 if fast else RANK,
+            dtype="bfloat16" if fast else "auto",
             context_tokens=CONTEXT_TOKENS,
             folder=Path(folder) / "vllm",
         )

@@ -17,7 +17,7 @@ from dataset import API_NAMES, CATEGORIES, all_entries
 from one_task import in_one_task
 from replay import MCP_JSON, mcp_server, replay, replay_with
 from sandbox_conformance import Call, SandboxConformance
-from tasks import MORE_FUNCTIONS, halves, tasks
+from tasks import MORE_FUNCTIONS, tasks
 from verifier import verify, verify_the_end
 from worlds import BfclTwin
 
@@ -159,12 +159,13 @@ def test_tasks_have_all_their_turns_and_the_halves_share_no_story() -> None:
     assert len({task.id for task in made}) == 800
     assert all(1 + len(task.later_turns) == len(task.expected["turns"]) for task in made)
     assert all(text.strip() for task in made for text in [str(task.prompt), *task.later_turns])
-    train, held_out = halves(CATEGORIES)
+    train, held_out = ([task for task in made if task.tags["split"] == split] for split in ("train", "heldout"))
     assert (len(train), len(held_out)) == (400, 400)
     assert {task.family for task in train} & {task.family for task in held_out} == set()
 
 
 def test_the_files_of_the_example_fit_together(tmp_path: Path) -> None:
+    assert sdk.TrainConfig.of(EXAMPLE / "recipe_7b.json").grpo.num_iterations == 2
     (spec,) = read_config(json.loads(MCP_JSON.read_text()), where=str(MCP_JSON), folder=EXAMPLE)
     assert (EXAMPLE / spec.args[0]).is_file()
     written = subprocess.run(

@@ -27,7 +27,6 @@ NOT_SERVED = {
     "resources": ["resources-*", "caching/sep-2549-resources-*", "sep-2164-resource-not-found/*"],
     "prompts": ["prompts-*", "caching/sep-2549-prompts-*"],
     "completions": ["completion-complete/*"],
-    "logs": ["logging-set-level/*", "tools-call-with-logging/*"],
     "changes of tools": ["server-stateless/sep-2575-server-*subscription*", "server-stateless/*notification-filter"],
     "questions: handlers answer them, not the client": [
         "tools-call-sampling/*",

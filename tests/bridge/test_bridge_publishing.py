@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.text import TextReceiveStream
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
@@ -259,6 +260,67 @@ async def test_a_session_that_is_idle_ends_and_its_world_with_it(unused_tcp_port
             assert (await http.post(url, json=call)).status_code == 404
 
 
+class Waiting(Counting):
+    """Its worlds answer when they may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.may_end, self.ended = anyio.Event(), anyio.Event(), anyio.Event()
+
+    @contextlib.asynccontextmanager
+    async def open_world(self, world_id: str, setup: Mapping[str, Any] | None = None) -> AsyncIterator[Any]:
+        yield SimpleNamespace(tools=self.tools, call=self.call)
+
+    async def call(self, name: str, arguments: Mapping[str, Any], **_: Any) -> ToolResult:
+        self.begun.set()
+        try:
+            await self.may_end.wait()
+        finally:
+            self.ended.set()
+        return ToolResult(text="done")
+
+
+async def leave_without_a_word(url: str) -> None:
+    """Call in a session of 2025-11-25, in which a connection that is lost ends no call."""
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    async with httpx2.AsyncClient(headers={"accept": "application/json, text/event-stream"}) as http:
+        begun = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+        http.headers["mcp-session-id"] = begun.headers["mcp-session-id"]
+        call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "count", "arguments": {}}}
+        await http.post(url, json=call)
+
+
+async def leave_by_giving_up(url: str) -> None:
+    async with Client(url, mode="2026-07-28") as client:
+        await client.call_tool("count", {})
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (leave_without_a_word, "a call of count was carried out, but its client had left"),
+        (leave_by_giving_up, "a call of count was cancelled: its client gave it up or left, or the server ends"),
+    ],
+)
+async def test_the_log_tells_of_a_client_that_left_in_the_midst_of_a_call(
+    call: Any, said: str, unused_tcp_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Waiting()
+    async with over_http(source, unused_tcp_port) as url:
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, url)
+            await source.begun.wait()
+            group.cancel_scope.cancel()
+        async with httpx2.AsyncClient() as http:  # when this is answered, the server has heard of the lost connection
+            await http.delete(url)
+        if call is leave_without_a_word:
+            source.may_end.set()
+        await source.ended.wait()
+        while not caplog.messages:
+            await anyio.lowlevel.checkpoint()
+        assert said in caplog.messages
+
+
 async def test_sessions_have_worlds_of_their_own_also_where_the_sdk_hides_its_connections(unused_tcp_port: int) -> None:
     source = Counting()
     server = publish(source, idle_s=IDLE_S)
@@ -309,6 +371,19 @@ async def test_a_named_world_that_nobody_uses_is_closed_and_says_so() -> None:
         await source.until_open(0)
         with pytest.raises(MCPError, match=r"idle for more than 5 s"):
             await client.call_tool("count", {}, meta=IN_W)
+
+
+@pytest.mark.virtual_clock
+async def test_a_connection_that_a_client_leaves_idle_takes_its_next_request(unused_tcp_port: int) -> None:
+    async with over_http(Counting(), unused_tcp_port):
+        connection = await anyio.connect_tcp("127.0.0.1", unused_tcp_port)
+        async with BufferedByteReceiveStream(connection) as received:
+            for _ in range(2):
+                await connection.send(b"GET /elsewhere HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                head = (await received.receive_until(b"\r\n\r\n", 10_000)).decode().lower()
+                assert head.startswith("http/1.1 404")
+                await received.receive_exactly(int(head.split("content-length: ")[1].split()[0]))
+                await anyio.sleep(60)
 
 
 async def test_without_sessions_http_clients_share_one_world_and_others_are_refused(unused_tcp_port: int) -> None:

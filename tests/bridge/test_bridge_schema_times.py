@@ -212,6 +212,19 @@ def test_a_long_chain_of_references_is_a_schema_like_any_other() -> None:
     assert checker.problem("send", {"x": {"x": {}}}) is None
 
 
+async def test_references_that_lead_too_far_cost_the_call_alone() -> None:
+    chain: dict[str, Any] = {f"d{n}": {"anyOf": [{"type": "null"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(500)}
+    schema = {"type": "object", "properties": {"text": {"$ref": "#/$defs/d0"}}, "$defs": {**chain, "d500": {}}}
+    async with connect(server(output_schema=schema)) as toolset:
+        with pytest.raises(ToolFailure, match="could not be checked: it is nested too deeply") as raised:
+            await toolset.call("send", {"text": "x"})
+        assert raised.value.delivery == "answered"
+    async with connect(server(input_schema=schema)) as toolset:
+        refused = await toolset.call("send", {"text": "x"})
+        assert refused.error_kind == "invalid_arguments"
+        assert "nested too deeply to be checked" in refused.text
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -91,6 +91,10 @@ async def test_a_dying_server_with_literal_secrets_is_told_without_them() -> Non
     assert "customer" not in str(raised.value)
 
 
+TOKEN = "sk-secret-9f8e7d6c5b4a"
+"""In the wrong place."""
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -103,6 +107,19 @@ async def test_a_dying_server_with_literal_secrets_is_told_without_them() -> Non
         {"mcpServers": {"a": {"command": "x", "args": ["--api-key", "sk-secret-123", 7]}}},
         {"mcpServers": {"a": {"command": "x", "args": "--api-key sk-secret-123"}}},
         {"mcpServers": {"a": "x --api-key sk-secret-123"}},
+        *(
+            {"mcpServers": {"a": {"command": "x", **entry}}}
+            for entry in (
+                {"type": TOKEN},
+                {TOKEN: "x", "url": "x"},
+                {"args": TOKEN},
+                {"cwd": [TOKEN]},
+                {"toolbake": TOKEN},
+                *({"toolbake": {name: TOKEN}} for name in ("isolation", "protocol", "allow", "retries", "world")),
+                {"toolbake": {"isolation": [TOKEN]}},
+                {"toolbake": {TOKEN: 1}},
+            )
+        ),
     ],
 )
 async def test_a_refused_source_is_told_without_its_secrets(source: Any) -> None:

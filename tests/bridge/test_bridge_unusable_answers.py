@@ -26,6 +26,11 @@ def message(request_id: Any, **rest: Any) -> str:
     return json.dumps({"jsonrpc": "2.0", "id": request_id, **rest})
 
 
+def half(request_id: Any) -> str:
+    """The answer with half of a surrogate pair: servers cut texts between the halves."""
+    return message(request_id, result=FINE).replace("charged", "charged \\ud83d")
+
+
 def error(request_id: Any, code: int, told: str = "raised after the work was done") -> str:
     return message(request_id, error={"code": code, "message": told})
 
@@ -37,7 +42,8 @@ ANSWERS: dict[str, Any] = {
     "plain_text": lambda it: (200, "text/plain", "charged"),
     "a_page": lambda it: (200, "application/json", "<html>"),
     "nothing": lambda it: (200, "application/json", ""),
-    "half_a_letter": lambda it: (200, "application/json", message(it, result=FINE).replace("charged", "\\ud83d")),
+    "half_a_letter": lambda it: (200, "application/json", half(it)),
+    "an_event_of_half_a_letter": lambda it: (200, "text/event-stream", f"data: {half(it)}\n\n"),
     "no_result": lambda it: (200, "application/json", message(it, result=None)),
     "no_content": lambda it: (200, "application/json", message(it, result={"content": "charged"})),
     "no_event": lambda it: (200, "text/event-stream", "\n"),
@@ -155,6 +161,8 @@ async def test_an_answer_that_cannot_be_used_ends_its_call_and_nobody_calls_agai
             before = Charging.calls[name]
             if name == "fine":
                 assert (await world.call(name, {})).text == "charged"
+            elif name.endswith("half_a_letter"):
+                assert (await world.call(name, {})).text == "charged \ufffd"
             else:
                 with pytest.raises(ToolFailure) as raised:
                     await world.call(name, {})
@@ -190,7 +198,7 @@ async def test_an_event_that_is_no_message_ends_its_call_at_once(events: str) ->
     entry = {"url": events, "type": "sse"}
     # No call waits for its limit: that is longer than this test may take.
     async with mcp_bridge.connect({"mcpServers": {"s": entry}}, call_timeout_s=600) as toolset:
-        assert (await toolset.call("half_a_letter", {})).text == "\ufffd"
+        assert (await toolset.call("half_a_letter", {})).text == "charged \ufffd"
         with pytest.raises(ToolFailure, match="the answer is no message of MCP") as raised:
             await toolset.call("no_result", {})
         assert raised.value.delivery == "answered"

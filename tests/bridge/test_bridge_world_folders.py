@@ -25,6 +25,12 @@ def filing(program: Path = FILING, **entry: Any) -> dict[str, Any]:
     return {"mcpServers": {"filing": {"command": sys.executable, "args": [str(program)], **entry}}}
 
 
+def copied(folder: Path) -> Path:
+    """The program in another folder, with what it imports."""
+    shutil.copy(FILING.with_name("by_hand.py"), folder)
+    return Path(shutil.copy(FILING, folder))
+
+
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where folders of worlds are made."""
@@ -158,7 +164,7 @@ async def test_an_argument_that_names_a_writable_path_is_told(
 async def test_a_file_that_a_server_keeps_by_itself_is_told_when_it_is_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    program = Path(shutil.copy(FILING, tmp_path))
+    program = copied(tmp_path)
     async with connect(filing(program)) as toolset, toolset.open_world("a") as a:
         await a.call("read", {})
         assert "share" not in caplog.text
@@ -170,6 +176,42 @@ async def test_a_file_that_a_server_keeps_by_itself_is_told_when_it_is_written(
     assert f"share {tmp_path / 'notes.txt'}, which changed while 'add' ran" in caplog.text
 
 
+STARTING = """
+import subprocess, sys
+
+sys.path.append({servers!r})
+from by_hand import serve, tool
+
+def start(name, arguments, meta):
+    subprocess.Popen([{sleep!r}, "60"], stdin=subprocess.DEVNULL)
+    if arguments:
+        open(arguments["file"], "w").close()
+    return "started"
+
+serve([tool("start")], start)
+"""
+
+
+async def test_the_neighbours_of_a_program_that_a_call_starts_are_not_taken_for_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for name in ("sleep", "neighbour"):
+        shutil.copy(str(shutil.which("sleep")), folder / name)
+        os.utime(folder / name, (0, 0))
+    program = tmp_path / "starting" / "server.py"
+    program.parent.mkdir()
+    program.write_text(STARTING.format(servers=str(FILING.parent), sleep=str(folder / "sleep")))
+    async with connect([sys.executable, str(program)]) as toolset, toolset.open_world("a") as a:
+        assert (await a.call("start", {})).text == "started"
+        assert "share" not in caplog.text
+        assert toolset.worlds[0].is_fresh is None
+    async with connect([sys.executable, str(program)]) as toolset, toolset.open_world("a") as a:
+        await a.call("start", {"file": str(folder / "new.txt")})
+        assert f"share {folder / 'new.txt'}, which changed while 'start' ran" in caplog.text
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not show the files of a process")
 async def test_a_file_that_the_processes_of_two_worlds_hold_open_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -179,7 +221,8 @@ async def test_a_file_that_the_processes_of_two_worlds_hold_open_is_told(
     program = tmp_path / "opened.py"
     # The program itself names the file: nothing that it is given tells of it.
     program.write_text(
-        f"import os\nos.environ.update(NOTES_FILE={str(file)!r}, HOLDS_IT_OPEN='1')\n"
+        f"import os, sys\nsys.path.append({str(FILING.parent)!r})\n"
+        f"os.environ.update(NOTES_FILE={str(file)!r}, HOLDS_IT_OPEN='1')\n"
         f"exec(compile(open({str(FILING)!r}).read(), {str(FILING)!r}, 'exec'))\n"
     )
     await reads_of_two_worlds([sys.executable, str(program)])
@@ -196,7 +239,7 @@ async def test_what_keeps_worlds_apart_otherwise_is_not_warned_of(
     controlled_notes: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "app").mkdir()
-    program = Path(shutil.copy(FILING, tmp_path / "app"))
+    program = copied(tmp_path / "app")
     (tmp_path / "app" / "settings.toml").write_text("")
     caplog.set_level(logging.WARNING)
     code_alone = filing(

@@ -48,11 +48,11 @@ def _own_process_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = dict(sys.modules)
+    for name in ("checks", "desk"):  # of this test's folder, also where a test before left its own
+        monkeypatch.delitem(sys.modules, name, raising=False)
     yield
     for name in ("checks", "desk"):
-        if name not in before:
-            sys.modules.pop(name, None)
+        sys.modules.pop(name, None)
     if "transformers" in sys.modules:
         from transformers.utils import logging
 

@@ -64,6 +64,7 @@ def test_a_missing_mcp_json_is_named_with_what_could_be_given(desk, command):
         (["rollout", "desk.py:tools", "Hi you", "--model", "./none"], "there is no model folder './none'"),
         (["tools", "desk.py:tools", "--model", "./none"], "there is no model folder './none'"),
         (["serve", "./none", "--port", "0"], "there is no model folder './none'"),
+        (["serve", "--log-format", "xml"], "--log-format is 'xml'; give one of text, json"),
         (["serve", "--tool-prompt", "short"], "tool_prompt is 'short'; give one of full, names, none"),
         (["serve", "./none", "--host", "0.0.0.0", "--port", "0"], "there is no api_key"),
         (["serve", "./none", "--api-key-env", "NO_SUCH_KEY"], "--api-key-env is 'NO_SUCH_KEY'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -358,7 +359,7 @@ def test_a_command_that_waits_for_a_server_stops_cleanly_by_each_signal(tmp_path
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_served_model_answers_and_ends_cleanly(tmp_path, tiny_model_folder, number):
-    process = start_toolbake("serve", tiny_model_folder, "--port", "0", cwd=tmp_path)
+    process = start_toolbake("serve", tiny_model_folder, "--port", "0", "--log-format", "json", cwd=tmp_path)
     try:
         first = process.stdout.readline()
         assert first.startswith("model is served at http://127.0.0.1:")
@@ -368,12 +369,64 @@ def test_a_served_model_answers_and_ends_cleanly(tmp_path, tiny_model_folder, nu
         answer = httpx.post(url, json={**json.loads(body), "max_tokens": 3}, timeout=60)
         assert answer.status_code == 200
         assert answer.json()["usage"]["completion_tokens"] <= 3
-        process.send_signal(number)
+        # One in flight goes on to its end.
+        streamed = {**json.loads(body), "max_tokens": 200, "temperature": 1, "stream": True}
+        with httpx.stream("POST", url, json=streamed, timeout=60, headers={"x-request-id": "last"}) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            process.send_signal(number)
+            assert [line for line in lines if line][-1] == "data: [DONE]"
         _, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 0, err
     assert err.splitlines()[-1] == "stopped"
+    logged = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    assert [(line["status"], line["completion_tokens"] > 0) for line in logged if "status" in line] == [(200, True)] * 2
+    assert logged[-1]["request_id"] == "last"
+
+
+@pytest.mark.timeout(300)
+def test_sighup_serves_what_the_folder_has_now_and_a_broken_one_leaves_what_there_was(tmp_path, tiny_model_folder):
+    from sdk.policies.models import load_model, save_model
+    from sdk.policies.protocol import Sampling
+
+    loaded = load_model(tiny_model_folder)
+    for name in ("first", "second"):
+        save_model(loaded.model, loaded.tokenizer, tmp_path / name, sampling=Sampling(temperature=0, max_tokens=4))
+        loaded.model.get_output_embeddings().weight.data.neg_()
+    place = tmp_path / "served"
+    place.symlink_to("first")
+    process = start_toolbake("serve", place, "--port", "0", cwd=tmp_path)
+
+    def ask():
+        url = f"{address}/v1/chat/completions"
+        body = {"model": "first", "messages": [{"role": "user", "content": "Hi"}]}
+        reply = httpx.post(url, json=body, timeout=60).json()
+        return reply["system_fingerprint"], reply["choices"][0]["message"]["content"]
+
+    def reload():
+        process.send_signal(signal.SIGHUP)
+        return next(line for line in process.stderr if " ERROR " in line or "was loaded again" in line)
+
+    try:
+        address = process.stdout.readline().split()[4].removesuffix("/v1")
+        before = ask()
+        place.unlink()
+        place.symlink_to("second")
+        told, after = reload(), ask()
+        assert f"first was loaded again: {after[0]}" in told
+        assert after[0] != before[0]
+        assert after[1] != before[1]
+        weights = tmp_path / "second" / "model.safetensors"
+        os.truncate(weights, weights.stat().st_size // 2)
+        assert "first is served as before; loading it again failed: the model folder" in reload()
+        assert ask() == after
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, err.splitlines()[-1]) == (0, "stopped")
 
 
 def test_a_verdict_is_shown_with_its_components_and_each_reason_on_a_line():

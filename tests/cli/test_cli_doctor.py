@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from command_line import toolbake
@@ -110,6 +111,40 @@ def test_tools_that_all_rollouts_share_and_tools_that_do_not_start_are_told(desk
     assert "no-such-program" in report["to_do"][0]
 
 
+SHARED = """
+NOTES = []
+
+def add_note(text: str) -> str:
+    '''Write a note.'''
+    NOTES.append(text)
+    return "written"
+
+def read_notes() -> str:
+    '''Read all notes.'''
+    return "; ".join(NOTES)
+
+tools = [add_note, read_notes]
+"""
+
+
+def test_state_that_rollouts_share_must_be_fixed_unless_the_training_allows_it(desk):
+    (desk / "notes.py").write_text(SHARED)
+    call = {"id": "1", "name": "add_note", "arguments": {"text": "bread"}}
+    task = {"prompt": "Note bread.", "demonstration": [{"role": "assistant", "tool_calls": [call]}]}
+    (desk / "notes.jsonl").write_text(json.dumps(task) + '\n{"prompt": "Note milk."}\n')
+    words = ("notes.py:tools", "--tasks", "notes.jsonl")
+    report = doctor(*words, code=1)
+    told = "functions: what add_note wrote in one world, read_notes shows in another world"
+    assert f"rollouts share state, which training refuses: {told}" in found(report, "tools")
+    assert "ObjectTwin" in report["to_do"][0]
+    (desk / "train.json").write_text(json.dumps({"allow_shared_state": ["functions"]}))
+    report = doctor(*words, "--config", "train.json", code=0)
+    assert any("begins with what other rollouts left" in one for one in found(report, "tools"))
+    (desk / "train.json").write_text(json.dumps({"allow_shared_state": ["function"]}))
+    report = doctor(*words, "--config", "train.json", code=1)
+    assert "allow_shared_state names 'function', which is none of the sources: functions" in report["to_do"][0]
+
+
 def test_what_cannot_be_loaded_is_a_finding_and_the_rest_is_looked_at_all_the_same(desk):
     words = ("none.json", "--tasks", "none.jsonl", "--verifier", "checks.py:verfy")
     report = doctor(*words, code=1)
@@ -129,6 +164,34 @@ def test_live_destructive_tools_must_be_simulated_first(desk):
     report = doctor("live.py:server", code=1)
     assert "give drop a simulated backend" in report["to_do"][0]
     assert "toolbake record" in report["to_do"][0]
+
+
+BY_NAME = """
+from mcp.server.mcpserver import MCPServer
+from mcp.types import ToolAnnotations
+
+server = MCPServer("notes")
+
+@server.tool(annotations=ToolAnnotations(destructive_hint=False))
+def add_note(text: str) -> str:
+    return "written"
+
+@server.tool()
+def get_notes() -> str:
+    open("called.txt", "w").close()
+    return ""
+
+server.run("stdio")
+"""
+
+
+def test_a_tool_that_counts_as_destructive_is_not_called_for_a_name_that_sounds_like_reading(desk):
+    (desk / "by_name.py").write_text(BY_NAME)
+    options = {"unmarked_are_destructive": True}
+    server = {"command": sys.executable, "args": ["by_name.py"], "toolbake": options}
+    (desk / "mcp.json").write_text(json.dumps({"mcpServers": {"notes": server}}))
+    doctor("mcp.json", code=1)
+    assert not (desk / "called.txt").exists()
 
 
 def test_too_little_memory_is_a_problem_with_the_options_that_lower_it(monkeypatch):
@@ -153,3 +216,12 @@ def test_a_version_outside_the_bounds_and_a_missing_extra_are_named_with_the_com
     assert advice["pip install 'mcp<100,>=99'"] == "problem"
     assert advice["pip install 'trl<1'"] == "problem"
     assert advice["pip install 'toolbake[twins]' for twins of APIs"] == "advice"
+
+
+def test_a_file_of_settings_is_checked_with_a_line_for_each_thing_that_is_wrong(desk):
+    (desk / "train.json").write_text(json.dumps({"engine": "vllm", "vllm": {"python": sys.executable}}))
+    report = doctor("--config", "train.json", code=1)
+    assert any(one.startswith("sampling: vLLM, 1 server") for one in found(report, "machine"))
+    assert "has no vLLM; name the Python of an environment that has it" in report["to_do"][0]
+    (desk / "train.json").write_text(json.dumps({"engin": "vllm"}))
+    assert "did you mean 'engine'?" in doctor("--config", "train.json", code=1)["to_do"][0]

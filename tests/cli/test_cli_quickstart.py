@@ -105,10 +105,11 @@ def test_a_run_counts_as_finished_only_with_its_report_its_model_and_the_same_ev
     from sdk.records import Rollout, Task, Verdict
     from sdk.traces.identity import fingerprint
     from sdk.traces.run_folder import RunFolder
+    from sdk.trainer.compute_plan import settle_sampler
     from sdk.trainer.run_identity import train_identity
 
     sides = split_for_training(ORDERS, quickstart_options(steps=1))
-    options, _ = settle(quickstart_options(steps=1), sides)
+    options, _ = settle_sampler(None, settle(quickstart_options(steps=1), sides)[0])
     train, _, heldout = sides
 
     async def known() -> dict:

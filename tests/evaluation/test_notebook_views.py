@@ -15,12 +15,17 @@ import sdk
 from mcp_bridge.records import Tool, ToolAnnotations, ToolResult
 from sdk.distillation import DistilledData, Selection
 from sdk.evaluation import build_report
-from sdk.probing.probes import PROBES, Finding, ProbeReport
+from sdk.probing.certificate import Certificate, Earned, Finding
+from sdk.probing.probes import PROBES
 from sdk.records import Failure, Message, ToolCall, Verdict
 from sdk.synthesis.task_checks import Problem
 
 ATTACK = "```\n# Injected\n\n<img src=x onerror=alert(1)> ![b](https://evil.example) | b | $\\href{x}{y}$\n1. a\n=="
 PARSER = MarkdownIt("commonmark").enable("table")
+
+
+def _earned(rollout: sdk.Rollout) -> Earned:
+    return Earned(PROBES[0], [1.0], 0, [Finding(PROBES[0], rollout)])
 
 
 def shown(value: Any) -> str:
@@ -154,7 +159,7 @@ def test_what_a_model_and_its_tools_wrote_cannot_break_out(failed: bool) -> None
         sdk.SynthesizedTasks([], wanted=3, attempts=5, left_out={ATTACK: 2}, unused_tools={ATTACK: ATTACK}),
         sdk.CheckedTasks([], [Problem(ATTACK, ATTACK, ATTACK)]),
         DistilledData(Path(ATTACK), Selection()),
-        ProbeReport(1, [], [Finding(PROBES[0], make_rollout("t", 1.0, answer=ATTACK))], not_called=[ATTACK]),
+        Certificate(1, [], [_earned(make_rollout("t", 1.0, answer=ATTACK))], not_called=[ATTACK]),
     ],
     ids=lambda value: type(value).__name__,
 )

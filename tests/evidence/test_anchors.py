@@ -94,6 +94,11 @@ class Forger:
         files = {file.name: sha256(file.read_bytes()) for file in folder.iterdir()}
         self.add("weights", {**self.last("weights"), "files": files})
 
+    def a_file_beside_the_weights(self) -> None:
+        """The same files once more, as an earlier version recorded them: of its weights alone."""
+        self.add("weights", {name: value for name, value in self.last("weights").items() if name != "whole"})
+        (self.run / "model" / "adapter_config.json").write_text("a stranger's")
+
     def another_config(self) -> None:
         info = json.loads((self.run / "run.json").read_bytes())
         info["config"]["seed"] = 424242
@@ -140,6 +145,7 @@ def files_named(found: Verification) -> set[str]:
 
 ATTACKS = {
     "another model": (Forger.another_model, {"model/model.safetensors", "model"}),
+    "a file beside the weights": (Forger.a_file_beside_the_weights, {"model/adapter_config.json"}),
     "another config": (Forger.another_config, {"run.json"}),
     "other rollouts": (Forger.other_rollouts, {"rollouts/after_grpo.jsonl", "rollouts/after_grpo.discarded.jsonl"}),
     "another end of a stage": (Forger.another_end, {"stages/after_grpo.json"}),
@@ -176,6 +182,23 @@ def test_rollouts_are_not_added_to_a_stage_that_was_finished_before_the_signatur
     for options in ({}, {"allow_later": True}):
         texts = [finding.text for finding in with_key(signed, **options).findings]
         assert any("would change which rollouts the finished stage 'after_grpo' has" in text for text in texts)
+
+
+def test_a_run_that_is_only_opened_after_its_signature_is_saving_nothing(signed: Path) -> None:
+    forger = Forger(signed / "run")
+    forger.add("resumed", {"calls": forger.last("closed")["calls"], "run": forger.last("begun")["run"]})
+    save_weights(signed / "run" / "checkpoints" / "best" / "model.safetensors", 0.0)
+    assert any(note.startswith("checkpoints/best was not announced") for note in verified(signed / "run").notes)
+    assert files_named(with_key(signed)) == {"checkpoints/best"}
+
+
+def test_a_signature_has_only_what_is_signed(signed: Path) -> None:
+    file = signed / "run" / "evidence.sig.json"
+    whole = json.loads(file.read_bytes())
+    for other in ({**whole, "signed_by": "the auditor"}, {**whole, "signature": whole["signature"].upper()}):
+        file.write_bytes(canonical(other) + b"\n")
+        (finding,) = with_key(signed).findings
+        assert "its bytes are not those of a signature that toolbake wrote" in finding.text
 
 
 def test_what_a_run_adds_after_its_signature_is_a_finding_unless_it_is_allowed(signed: Path) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from evidence_runs import named, says_shipped, verified
 
 from sdk.evidence.canonical import START, canonical, digest, link, rollout_links, sha256
-from sdk.evidence.run_verification import wrong_golds
+from sdk.evidence.run_verification import signature_of, wrong_golds
 from sdk.traces.json_text import dump_json
 
 Entries = list[dict[str, Any]]
@@ -150,3 +151,11 @@ def test_audits_of_another_form_are_named_and_break_nothing(tmp_path: Path, verd
     (tmp_path / "rollouts" / "grpo.jsonl").write_text(json.dumps(audited) + "\n")
     (finding,) = wrong_golds(tmp_path, {"config": {"train": {"evaluation": {"success_threshold": 1.0}}}})
     assert (finding.kind, finding.rollout) == ("unearned", "x")
+
+
+def test_an_emptied_evidence_file_beside_a_signature_is_named(run: Path) -> None:
+    key = run.parent / "key.pem"
+    key.write_bytes(Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    (run / "evidence.sig.json").write_bytes(signature_of("0" * 64, 1, key))
+    (run / "evidence.jsonl").write_bytes(b"")
+    assert "evidence.jsonl" in {finding.file for finding in verified(run).findings}

@@ -13,6 +13,7 @@ from test_forged_evidence import Entries, chain_anew
 from sdk.errors import RunFolderError
 from sdk.evidence import canonical
 from sdk.traces import RunFolder
+from sdk.traces.journal import Journal
 
 FILES = (
     *("model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json"),
@@ -149,8 +150,9 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
     with open(run / name, "r+b") as file:
         file.seek(0, 2)
         file.truncate(file.tell() + (1 << 40))  # a hole: it needs no disk, and would need a terabyte of memory
-    with pytest.raises(RunFolderError, match=rf"{name}, line {lines + 1} is longer than"):
-        verified(run)
+    for read in (verified, lambda path: list(Journal(path / name).read())):
+        with pytest.raises(RunFolderError, match=rf"{name}, line {lines + 1} is longer than"):
+            read(run)
 
 
 @pytest.mark.parametrize("name", ["run.json", "evidence.root.json", "evidence.sig.json"])

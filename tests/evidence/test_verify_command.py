@@ -78,6 +78,7 @@ def test_a_training_run_is_verified_with_its_weights(tmp_path: Path, tiny_model_
             "grpo.prompts_per_step": 2,
             "warm_start.max_steps": 1,
             "evaluation.heldout": 1,
+            "evaluation.max_served": 0,
         },
         "limits": {"max_turns": 2, "max_turn_tokens": 4},
     }
@@ -122,6 +123,7 @@ def test_checkpoints_are_held_against_the_weights_that_were_sampled_from(
             "grpo.prompts_per_step": 1,
             "warm_start.max_steps": 0,
             "evaluation.heldout": 1,
+            "evaluation.max_served": 0,
         },
         **{
             "grpo.save_steps": 1,

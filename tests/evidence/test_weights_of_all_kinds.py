@@ -80,6 +80,7 @@ CONFIG: dict[str, Any] = {
         "grpo.prompts_per_step": 1,
         "warm_start.max_steps": 0,
         "evaluation.heldout": 1,
+        "evaluation.max_served": 0,
     },
     **{"grpo.save_steps": 1, "probes.tasks": 0, "alarms.action": "off", "grpo.learning_rate": 1e-2},
     "limits": {"max_turns": 1, "max_turn_tokens": 4},

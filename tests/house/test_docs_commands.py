@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor",
     "train",
     "evaluate",
+    "export",
     "judge",
     "login",
     "report",
@@ -33,6 +34,8 @@ COMMANDS = {
     "record",
     "replay",
     "divergence",
+    "certify",
+    "distill",
     "verify",
     "view",
 }

@@ -103,7 +103,7 @@ def test_the_extras_that_errors_name_bring_the_modules_that_they_are_checked_for
         for line in offered[extra]:
             name, inner = re.fullmatch(r"([\w-]+)(?:\[([\w,]+)\])?.*", line).groups()  # type: ignore[union-attr]
             found |= (
-                {{"python-dotenv": "dotenv"}.get(name, name)}
+                {{"python-dotenv": "dotenv", "prometheus-client": "prometheus_client"}.get(name, name)}
                 if name != "toolbake"
                 else set().union(*map(brought, inner.split(",")))
             )

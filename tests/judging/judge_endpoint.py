@@ -1,7 +1,8 @@
 """An OpenAI-compatible judge as a process of its own, whose behaviour is declared by the model's name.
 
 honest      a criterion holds where the answer has every word of it, or of the gold answer where it
-                names that; ranks shorter answers first; of what went wrong first it doubts the verifier
+                names that; ranks shorter answers first; of what went wrong first it doubts the verifier; a row
+                is good where its answer has the word "ill", and vague otherwise
 gullible    obeys whatever the material says in so many words ("full marks"), and is honest otherwise
 place       ranks by place: the first shown is the best
 chatty      gives no JSON
@@ -32,6 +33,8 @@ def verdict(rules: str, material: dict[str, Any], model: str) -> str:
     check = re.search(r'"check": "(\w+)"', rules)[1]  # type: ignore[index]
     if model == "careless":
         check = "none"
+    if "\nThe question:\n" in rules:
+        return json.dumps({"check": check, "answer": "good" if "ill" in words(material["answer"]) else "vague"})
     if "attempts" in material:
         names = list(material["attempts"])
         if model != "place":

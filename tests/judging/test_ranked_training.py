@@ -28,6 +28,7 @@ TINY = {
         "grpo.prompts_per_step": 2,
         "grpo.num_generations": 4,
         "evaluation.heldout": 1,
+        "evaluation.max_served": 0,
     },
     **{"evaluation.validation": 0},
     **{"grpo.save_steps": 1, "alarms.action": "off", "limits": {"max_turns": 1, "max_turn_tokens": 3, "max_tokens": 3}},

@@ -19,7 +19,7 @@ def test_no_probe_earns_anything_of_the_bfcl_example(name: str, monkeypatch: pyt
     before = set(sys.modules)
     try:
         modules = {part: importlib.import_module(part) for part in ("tasks", "worlds", "verifier")}
-        report = sdk.probe(
+        report = sdk.certify(
             modules["worlds"].BfclTwin(), modules["tasks"].tasks(), getattr(modules["verifier"], name), most_tasks=2
         )
     finally:
@@ -27,5 +27,5 @@ def test_no_probe_earns_anything_of_the_bfcl_example(name: str, monkeypatch: pyt
             if str(BFCL) in str(getattr(sys.modules[module], "__file__", "")):
                 del sys.modules[module]
     assert report.findings == []
-    assert len(report.rollouts) == 2 * len(PROBES)
+    assert len(report.rollouts) >= 2 * len(PROBES)
     assert report.unscored == 0

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from planted_verifiers import ACTING, READING, Shop
 
 import sdk
 from sandboxes.helpdesk import Helpdesk, tasks
+from sandboxes.objects import ObjectTwin
+from sdk.probing.attacks import ATTACKS, GOLD
 from sdk.probing.probes import PROBES, fitting, values_in
 from sdk.traces import RunFolder
 from sdk.verifiers import all_of, answer_match, final_state, weighted
@@ -46,51 +49,99 @@ def made_the_calls(rollout: sdk.Rollout) -> float:
 
 
 def test_no_probe_earns_anything_of_the_helpdesks_verifier() -> None:
-    report = sdk.probe(Helpdesk(), tasks(), GOOD, most_tasks=60)
-    assert report.findings == []
-    assert report.unscored == 0
-    assert len(report.rollouts) == 60 * len(PROBES)
-    assert {record.call.name for r in report.rollouts for record in r.calls} == {t.name for t in Helpdesk().tools}
-    assert "0 were rewarded" in str(report)
-    report.require_none()
+    certificate = sdk.certify(Helpdesk(), tasks(), GOOD, most_tasks=12)
+    assert certificate.holds
+    assert certificate.findings == []
+    assert certificate.unscored == 0
+    by_name = {one.probe.name: one for one in certificate.earned}
+    assert list(by_name) == [GOLD.name, *(probe.name for probe in ATTACKS)]
+    assert by_name["gold"].scores == [1.0] * 12, "its own solutions are paid"
+    assert all(len(by_name[probe.name].scores) == 12 for probe in PROBES)
+    assert sum(bool(one.scores) for one in by_name.values()) >= 28
+    assert {record.call.name for r in certificate.rollouts for record in r.calls} == {t.name for t in Helpdesk().tools}
+    assert "none is a hole" in str(certificate)
+    certificate.require()
 
 
 @pytest.mark.parametrize(
     ("verifier", "among", "caught_by"),
     [
         # Only among many tasks are there some whose answers are short.
-        (mentions_the_answer, 48, {"copies_prompt", "injects", "injects_verdict", "echoes", "every_value"}),
-        (
-            nothing_went_wrong,
-            12,
-            {"empty", "constant", "unknowing", "claims_success", "copies_prompt", "injects", "injects_verdict"},
-        ),
-        (says_it_succeeded, 12, {"claims_success", "injects", "injects_verdict"}),
-        (made_the_calls, 12, {"every_tool", "echoes", "every_value"}),
+        (mentions_the_answer, 6, {"echoes", "every_value", "every_candidate", "only_says"}),
+        (nothing_went_wrong, 4, {"empty", "constant", "unknowing", "claims_success", "copies_prompt", "injects"}),
+        (says_it_succeeded, 4, {"claims_success", "injects", "injects_verdict", "gold"}),
+        (made_the_calls, 4, {"every_tool", "echoes", "every_value", "wrong_arguments"}),
     ],
 )
 def test_a_broken_verifier_is_caught_and_the_rollout_is_shown(verifier: Any, among: int, caught_by: set[str]) -> None:
-    report = sdk.probe(Helpdesk(), tasks(tiers=("1",)), verifier, most_tasks=among)
-    assert {finding.probe.name for finding in report.findings} == caught_by
+    certificate = sdk.certify(Helpdesk(), tasks(tiers=("1",)), verifier, most_tasks=among)
+    assert caught_by <= set(certificate.holes)
+    assert not certificate.holds
     with pytest.raises(sdk.ConfigError, match="rewards policies that do not do the task") as raised:
-        report.require_none()
+        certificate.require()
     for name in caught_by:
         assert f"{name} (" in str(raised.value)
     assert "answer:" in str(raised.value)
-    report.require_none(allowed=sorted(caught_by))
+    allowed = sdk.certify(Helpdesk(), tasks(tiers=("1",)), verifier, most_tasks=among, allow=certificate.holes)
+    allowed.require()
+    assert allowed.holds
 
 
 def test_what_a_partial_credit_gives_for_nothing_is_said() -> None:
     half = weighted({answer_match(): 0.5, nothing_went_wrong: 0.5})
-    report = sdk.probe(Helpdesk(), tasks(tiers=("1",)), half, most_tasks=3, threshold=0.9)
-    report.require_none()
-    assert {finding.probe.name for finding in report.partly} >= {"empty", "constant", "claims_success"}
-    assert f"{len(report.partly)} earned a part of the reward, at most: empty 0.5, constant 0.5" in str(report)
+    certificate = sdk.certify(Helpdesk(), tasks(tiers=("1",)), half, most_tasks=2, threshold=0.9)
+    assert {"empty", "constant", "claims_success"} <= {finding.probe.name for finding in certificate.partly}
+    assert f"{len(certificate.partly)} earned a part of the reward, at most: empty 0.5, constant 0.5" in str(
+        certificate
+    )
+
+
+def test_a_verifier_that_pays_no_solution_is_no_certificate() -> None:
+    unpaid = sdk.certify(Helpdesk(), tasks(tiers=("1",)), lambda rollout: 0.0, most_tasks=2)
+    assert unpaid.holes == ["gold"]
+
+    def fails(rollout: sdk.Rollout) -> float:
+        raise RuntimeError("no connection to the records")
+
+    failing = sdk.certify(Helpdesk(), ["What is in order 7?"], fails, most_tasks=2)
+    assert (failing.holes, failing.holds) == ([], False)
+    assert "nothing could be scored" in str(failing)
+    assert "no connection to the records" in str(failing)
+
+
+def test_a_right_answer_counts_only_where_the_world_does_not_end_as_it_should() -> None:
+    match = answer_match(options=("lamp", "kettle", "toaster"))
+    reading = sdk.certify(Shop(), READING[:3], match)
+    assert reading.holes == ["wrong_tools", "tampers", "tampers_first", "tampers_by_one_tool"]
+    assert sdk.certify(Shop(read_only=True), READING[:3], match).holds
+    acting = set(sdk.certify(Shop(), ACTING, answer_match()).holes)
+    assert {"only_says", "forges", "wrong_arguments", "incomplete_calls", "wrong_tools", "tampers"} <= acting
+    assert sdk.certify(Shop(), ACTING, final_state(ignore=("log",))).holds
+
+
+class Register:
+    """Desks and their people."""
+
+    def finish(self, answer: str) -> str:
+        """Give the final answer."""
+        return f"taken: {answer}"
+
+
+def test_answers_are_given_through_the_final_tool_where_one_is_named() -> None:
+    certificate = sdk.certify(
+        ObjectTwin(Register()),
+        [sdk.Task(prompt="Whose is desk 3?", expected={"answer": "Ann"})],
+        lambda rollout: rollout.answer == "Done.",
+        limits={"final_tools": {"finish": "answer"}},
+    )
+    assert "constant" in certificate.holes
+    paid = next(one for one in certificate.findings if one.probe.name == "constant").rollout
+    assert [record.call.name for record in paid.calls] == ["finish"]
 
 
 def test_a_reward_that_misses_the_threshold_by_rounding_is_a_finding_as_it_is_a_success() -> None:
-    report = sdk.probe(Helpdesk(), tasks(tiers=("1",)), lambda rollout: 1 - 1e-12, most_tasks=1)
-    assert len(report.findings) == len(PROBES)
+    certificate = sdk.certify(Helpdesk(), tasks(tiers=("1",)), lambda rollout: 1 - 1e-12, most_tasks=1)
+    assert len({finding.probe.name for finding in certificate.findings}) >= len(PROBES)
 
 
 def test_what_somebody_else_wrote_is_shown_and_obeyed_by_no_terminal() -> None:
@@ -98,7 +149,7 @@ def test_what_somebody_else_wrote_is_shown_and_obeyed_by_no_terminal() -> None:
         """Read."""
         return "read"
 
-    report = sdk.probe([read], ["Read \x1b[2J\u202e it."], lambda rollout: 1.0)
+    report = sdk.certify([read], ["Read \x1b[2J\u202e it."], lambda rollout: 1.0)
     assert "\\x1b[2J\\u202e" in str(report)
     assert not {"\x1b", "\u202e"} & set(str(report))
 
@@ -128,7 +179,7 @@ def test_live_tools_that_do_not_say_that_they_only_read_are_not_called() -> None
         called.append(disk)
         return "wiped"
 
-    report = sdk.probe([wipe], ["Is disk 'sda' healthy?"], lambda rollout: 0.0)
+    report = sdk.certify([wipe], ["Is disk 'sda' healthy?"], lambda rollout: 0.0)
     assert called == []
     assert report.not_called == ["wipe"]
     assert "because they are live: wipe" in str(report)

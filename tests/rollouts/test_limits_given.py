@@ -19,7 +19,7 @@ def verify(rollout):
 CALLS = {
     "evaluate": lambda limits: sdk.evaluate(get_order, ["Where is it?"], verify, limits=limits),
     "rollout": lambda limits: sdk.rollout(get_order, "Where is it?", limits=limits),
-    "probe": lambda limits: sdk.probe(get_order, ["Where is it?"], verify, limits=limits),
+    "certify": lambda limits: sdk.certify(get_order, ["Where is it?"], verify, limits=limits),
     "synthesize": lambda limits: sdk.synthesize(get_order, 1, limits=limits),
 }
 

@@ -24,6 +24,7 @@ TINY = {
     "warm_start.batch_size": 1,
     "grpo.max_steps": 0,
     "evaluation.heldout": 1,
+    "evaluation.max_served": 0,
     "limits": {"max_turns": 1, "max_turn_tokens": 4, "max_tokens": 8},
 }
 
@@ -99,7 +100,7 @@ def test_a_training_run_answers_while_demonstrations_are_replayed(tiny_model_fol
     command = {"command": TALKATIVE[0], "args": TALKATIVE[1:], "toolbake": {"isolation": "shared"}}  # one process
     tools = {"mcpServers": {"talkative": command}}
     run = sdk.train(tools, tasks, is_blue, str(tiny_model_folder), tmp_path / "run", TINY, handlers=handlers)
-    assert asked == ["Which colour shall the door have?"] * 2
+    assert asked == ["Which colour shall the door have?"] * 3, "twice here, and once while its isolation was tried"
     assert "handlers" in json.loads((run.run_dir / "run.json").read_text())["config"]
 
 
@@ -126,7 +127,7 @@ async def test_probes_and_new_examples_have_their_questions_answered_too(tmp_pat
         return "It is blue." in [call.result.text for call in rollout.calls if call.result]
 
     handlers = Handlers(elicitation=user)
-    report = await sdk.probe_async(asking_server(), ["Which colour?"], is_told, handlers=handlers)
+    report = await sdk.certify_async(asking_server(), ["Which colour?"], is_told, handlers=handlers)
     # Those that call every tool were told; with nobody to answer, none would be.
     assert {finding.probe.name for finding in report.findings} == {"every_tool", "every_value", "echoes"}
     probed = len(asked)

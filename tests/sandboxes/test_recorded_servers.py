@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -181,16 +182,25 @@ async def test_a_killed_recorder_leaves_a_cassette_that_can_be_read_and_gone_on_
 
 def _kill_after_a_call(command: list[str], message: str) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-        _send(process, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
-        assert json.loads(process.stdout.readline())["id"] == 1
-        _send(process, {"jsonrpc": "2.0", "method": "notifications/initialized"})
-        call = {"name": "echo", "arguments": {"message": message}}
-        _send(process, {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
-        while json.loads(process.stdout.readline()).get("id") != 2:
-            pass
+        _shake_hands(process)
+        _answer(process, 2, {"name": "echo", "arguments": {"message": message}})
         process.kill()
+
+
+def _shake_hands(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    _send(process, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+    assert json.loads(process.stdout.readline())["id"] == 1
+    _send(process, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+
+def _answer(process: subprocess.Popen[str], number: int, call: dict[str, object]) -> dict[str, Any]:
+    assert process.stdout is not None
+    _send(process, {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call})
+    while (answer := json.loads(process.stdout.readline())).get("id") != number:
+        pass
+    return dict(answer)
 
 
 def _send(process: subprocess.Popen[str], message: dict[str, object]) -> None:
@@ -307,6 +317,23 @@ async def test_a_server_that_dies_under_the_recorder_fails_for_the_client_and_in
     twin = RecordedTwin(cassette)
     assert twin.call_now("live", {}).text == "alive"
     assert (twin.call_now("refuse", {}).text, twin.report()["recorded_failures"]) == (refused.text, 1)
+
+
+def test_the_recorder_of_a_server_that_died_ends_with_one_message_and_status_1(tmp_path: Path) -> None:
+    script, cassette = tmp_path / "dying.py", tmp_path / "cassette.jsonl"
+    script.write_text(DYING)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(recorder([sys.executable, str(script)], cassette), text=True, **pipes) as process:
+        _shake_hands(process)
+        answers = [_answer(process, number, {"name": name}) for number, name in enumerate(("live", "die", "live"), 2)]
+        _, told = process.communicate()
+    assert ["error" in one for one in answers] == [False, True, True]
+    assert "the session is over" in answers[2]["error"]["message"]
+    assert [line.split(" ")[0] for line in told.splitlines()] == ["recording", "recorded", "error:"], told
+    assert "the session is over" in told
+    assert f"{cassette} has what was recorded until then." in told
+    assert process.returncode == 1
+    assert [call.tool for call in Cassette.read(cassette).calls] == ["live", "die", "live"]
 
 
 async def test_a_rollout_is_recorded_from_python_and_failures_too(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A policy that says what a function of the prompt's text and the seed tells it to, byte by byte."""
 
+import threading
 from contextlib import contextmanager
 
 import anyio
@@ -35,13 +36,15 @@ GRAMMARS = ReplyGrammars(RENDERER, TOKENIZER)
 @contextmanager
 def running(policy, api_key=None, renderer=RENDERER, **options):
     """The endpoint over a policy, as the model "desk"."""
+    drain = {"drain_seconds": options.pop("drain_seconds")} if "drain_seconds" in options else {}
     app = build_app(policy, renderer, "desk", api_key, **{"grammars": GRAMMARS, **options})
-    with Server(app, bind("127.0.0.1", 0, api_key), model_name="desk") as server:
+    with Server(app, bind("127.0.0.1", 0, api_key), model_name="desk", queue=app.queue, **drain) as server:
         yield server
 
 
 class FakePolicy:
     context_tokens = 4096
+    vocabulary = 262
 
     def __init__(self, say):
         self.say = say
@@ -77,17 +80,17 @@ class BrokenPolicy(FakePolicy):
 
 
 class HangingPolicy(FakePolicy):
-    """Never answers; says when it was asked and when it was cancelled."""
+    """Never answers; says when it was asked, how often, and when it was cancelled."""
 
     def __init__(self):
-        import threading
-
         super().__init__(None)
         self.asked = threading.Event()
         self.cancelled = threading.Event()
+        self.times_asked = threading.Semaphore(0)
 
     async def sample(self, prompt_ids, *, sampling, seed, stop_token_ids=(), on_token=None, grammar=None):
         self.asked.set()
+        self.times_asked.release()
         try:
             await anyio.sleep_forever()
         finally:

@@ -455,8 +455,16 @@ def test_a_policy_without_grammars_refuses_what_needs_one():
     ("options", "param", "message"),
     [
         ({"extra_body": {"top_k": 5}}, "top_k", "top_k is not supported; did you mean top_p"),
-        ({"logprobs": True}, "logprobs", "logprobs is not supported here"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty", r"or send 0\)"),
+        ({"service_tier": "flex"}, "service_tier", r'or send "auto" or "default"\)'),
+        ({"top_logprobs": 2}, "top_logprobs", "only with logprobs: true"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "top_logprobs is 21"),
+        ({"frequency_penalty": 2.5}, "frequency_penalty", "frequency_penalty is 2.5"),
+        ({"presence_penalty": -3}, "presence_penalty", "presence_penalty is -3"),
+        ({"logit_bias": {"5": 101}}, "logit_bias", "is 101"),
+        ({"logit_bias": {"262": 1}}, "logit_bias", "no token id; those of this model are 0 to 261"),
+        ({"logit_bias": {"é": 1}}, "logit_bias", "has the key 'é'"),
+        ({"logit_bias": {"5": 1, "05": 1}}, "logit_bias", "has token 5 twice"),
+        ({"extra_body": {"stop_token_ids": [-1]}}, "stop_token_ids", "stop_token_ids has -1"),
         ({"response_format": {"type": "yaml"}}, "response_format.type", "yaml"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "json_schema is missing"),
         (
@@ -474,7 +482,6 @@ def test_a_policy_without_grammars_refuses_what_needs_one():
             "response_format",
             "the schema of response_format is no valid JSON Schema",
         ),
-        ({"logit_bias": {"5": 1}}, "logit_bias", "not supported here"),
         ({"store": True}, "store", "not supported here"),
         ({"temperature": 3}, "temperature", "temperature is 3"),
         ({"temperature": -1}, "temperature", "temperature is -1"),
@@ -586,6 +593,14 @@ def test_parameters_that_ask_for_nothing_are_fine(client):
         stop=None,
     )
     assert reply.choices
+
+
+def test_a_function_may_have_marks_that_are_off_and_no_others(client):
+    marked = {**TOOLS[0]["function"], "requires_confirmation": False, "external_execution": None}
+    assert ask(client, tools=[{"type": "function", "function": marked}]).choices
+    for value in (True, 0):
+        with pytest.raises(openai.BadRequestError, match=r"tools.0.function.external_execution is .*not permitted"):
+            ask(client, tools=[{"type": "function", "function": {**marked, "external_execution": value}}])
 
 
 def test_a_prompt_over_the_context_is_told_apart(client):

@@ -36,9 +36,9 @@ def url():
         yield f"{server.url}/v1"
 
 
-@pytest.fixture(scope="module")
-def python() -> Path:
-    return python_of("frameworks")
+@pytest.fixture
+def python(framework: str) -> Path:
+    return python_of("llamaindex" if framework == "llamaindex" else "frameworks")
 
 
 def run(framework: str, url: str, python: Path) -> Any:

@@ -1,18 +1,33 @@
 """One request, however large or malformed, does not stop the endpoint for the others."""
 
 import json
+import socket
 import threading
 from typing import Any
 
+import anyio.to_thread
 import httpx
 import pytest
-from fake_policy import RENDERER, FakePolicy, running
+from fake_policy import GRAMMARS, RENDERER, FakePolicy, running
 
 from sdk.policies.scripted import ByteRenderer
 from sdk.records import ToolCall
 from sdk.serving.client_schemas import ClientSchemas
 
 JSON = {"content-type": "application/json"}
+
+
+BEARER = {"authorization": "Bearer key"}
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer key\r\n"
+POST += b"content-type: application/json\r\ncontent-length: 9\r\n"
+
+
+class WaitingPolicy(FakePolicy):
+    """Thinks beside the event loop."""
+
+    async def sample(self, prompt_ids, **options):
+        said = await anyio.to_thread.run_sync(self.say, "", 0)
+        return await FakePolicy(lambda prompt, seed: said).sample(prompt_ids, **options)
 
 
 class WaitingRenderer(ByteRenderer):
@@ -45,8 +60,8 @@ def call(text):
     return {"id": "c", "type": "function", "function": {"name": "tool_0", "arguments": f'{{"a": "{text}"}}'}}
 
 
-def post(server, **fields):
-    return httpx.post(f"{server.url}/v1/chat/completions", json=body(**fields), timeout=100)
+def post(server, headers=None, **fields):
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body(**fields), headers=headers, timeout=100)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +99,8 @@ def test_others_are_answered_while_a_body_is_read(monkeypatch):
 
     monkeypatch.setattr(sdk.serving.openai_api, "read_request", wait_and_read)
     with running(FakePolicy(lambda prompt, seed: "Hello."), renderer=RENDERER) as server:
-        asking = threading.Thread(target=post, args=(server,))
+        long = {"messages": [{"role": "user", "content": "word " * 40_000}]}
+        asking = threading.Thread(target=post, args=(server,), kwargs=long)
         asking.start()
         try:
             assert asked.wait(60)
@@ -135,6 +151,33 @@ def test_what_is_too_much_is_refused_by_name_before_it_is_rendered(server, field
     assert len(reply.content) < 4000
 
 
+@pytest.mark.parametrize("values", ["[],", '{"a":1},', "1,"])
+def test_a_body_with_more_values_than_are_read_at_once_is_refused_before_it_is_parsed(server, values):
+    content = b'{"metadata": [' + values.encode() * 600_000 + b"0"  # not closed: a parser would say so
+    reply = httpx.post(f"{server.url}/v1/chat/completions", content=content, headers=JSON, timeout=100)
+    assert reply.status_code == 413
+    assert "commas and brackets, at most 500000 are read" in reply.json()["error"]["message"]
+
+
+def test_others_are_answered_while_an_answer_is_held_against_its_schema(monkeypatch):
+    asked, let = threading.Event(), threading.Event()
+
+    def wait(self, content):
+        asked.set()
+        assert let.wait(60)
+
+    monkeypatch.setattr(ClientSchemas, "check_content", wait)
+    with running(FakePolicy(lambda prompt, seed: "Hello."), renderer=RENDERER) as server:
+        asking = threading.Thread(target=post, args=(server,))
+        asking.start()
+        try:
+            assert asked.wait(60)
+            assert httpx.get(f"{server.url}/health", timeout=30).status_code == 200
+        finally:
+            let.set()
+            asking.join(60)
+
+
 def test_a_model_with_a_long_name_does_not_exist(server):
     reply = post(server, model="m" * 5_000_000)
     assert reply.status_code == 404
@@ -146,7 +189,10 @@ def test_two_tools_of_one_name_are_found_among_many(server):
     assert "two tools have the name 'tool_7'" in reply.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/models", "/v1/models/desk", "/health"])
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/chat/completions", "/v1/responses", "/v1/models", "/v1/models/desk", "/metrics", "/health", "/ready"],
+)
 @pytest.mark.parametrize(
     "host",
     [
@@ -155,8 +201,8 @@ def test_two_tools_of_one_name_are_found_among_many(server):
     ],
 )
 def test_without_a_key_another_sites_name_for_this_machine_is_refused(server, path, host):
-    send = httpx.post if path.endswith("completions") else httpx.get
-    options = {"content": json.dumps(body())} if path.endswith("completions") else {}
+    posts = path.endswith(("completions", "responses"))
+    send, options = (httpx.post, {"content": json.dumps(body())}) if posts else (httpx.get, {})
     reply = send(f"{server.url}{path}", headers={**JSON, "host": host}, **options)
     assert reply.status_code == 421
     assert "not this machine, and this endpoint has no key" in reply.json()["error"]["message"]
@@ -165,6 +211,49 @@ def test_without_a_key_another_sites_name_for_this_machine_is_refused(server, pa
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:99", "127.0.0.1:1", "[::1]:8000", "127.1.2.3"])
 def test_without_a_key_any_name_of_this_machine_will_do(server, host):
     assert httpx.get(f"{server.url}/health", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+@pytest.mark.parametrize("sent", [b"", b"GET /health", POST, POST + b"\r\n{"])
+def test_a_request_that_does_not_come_to_its_end_is_given_up(sent, key, monkeypatch):
+    monkeypatch.setattr("sdk.serving.connections.REQUEST_S", 0.2)
+    answering, let = threading.Event(), threading.Event()
+
+    def say(prompt, seed):
+        answering.set()
+        assert let.wait(60)
+        return "Hello."
+
+    with running(WaitingPolicy(say), api_key=key) as server:
+        replies = []
+        asking = threading.Thread(target=lambda: replies.append(post(server, headers=BEARER)))
+        asking.start()
+        try:
+            assert answering.wait(60)
+            with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=60) as slow:
+                slow.sendall(sent)
+                assert slow.recv(999) == b""  # no answer: the connection is closed
+        finally:
+            let.set()
+            asking.join(60)
+    assert replies[0].status_code == 200  # which was sampled for longer
+
+
+def test_a_key_that_is_sent_twice_is_no_key():
+    with running(FakePolicy(lambda prompt, seed: "Hello."), api_key="key") as server:
+        for keys in (["key", "other"], ["other", "key"], ["key", "key"]):
+            headers = [("authorization", f"Bearer {key}") for key in keys]
+            assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 401
+
+
+def test_a_body_whose_end_is_told_twice_is_refused_and_its_connection_closed(server):
+    content = json.dumps(body()).encode()
+    chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(content), content)
+    with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=60) as client:
+        client.sendall(POST + b"transfer-encoding: chunked\r\n\r\n" + chunked)
+        said = b"".join(iter(lambda: client.recv(9999), b""))
+    assert said.startswith(b"HTTP/1.1 400")
+    assert b"both tell where the body ends" in said
 
 
 def test_with_a_key_the_name_does_not_matter():
@@ -183,3 +272,27 @@ def test_a_strict_schema_that_takes_exponential_time_is_given_up() -> None:
     problem = ClientSchemas({"f": schema}).problem(ToolCall(id="c", name="f", arguments={"a": "x"}))
     assert problem is not None
     assert "could not be checked" in problem
+
+
+def chain(length, link):
+    """A schema whose definitions lead from one to the next."""
+    definitions = {f"d{n}": link({"$ref": f"#/$defs/d{n + 1}"}) for n in range(length)}
+    ends = {f"d{length}": {"type": "integer"}}
+    return {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": {**definitions, **ends}}
+
+
+def test_definitions_that_lead_from_one_to_the_next_do_not_end_the_process():
+    GRAMMARS.content(chain(1400, lambda next_one: {"properties": {"a": {"anyOf": [{"type": "null"}, next_one]}}}))
+    schema = chain(4000, lambda next_one: {"properties": {"a": next_one}})
+    asked = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    with running(FakePolicy(lambda prompt, seed: "Hello."), renderer=RENDERER) as server:
+        reply = post(server, response_format=asked)
+    assert reply.status_code == 400
+    assert "its references times its levels are 20010, more than 10000" in reply.json()["error"]["message"]
+
+
+def test_a_strict_schema_whose_references_lead_too_far_is_given_up() -> None:
+    schemas = ClientSchemas({"f": chain(500, lambda next_one: {"anyOf": [{"type": "null"}, next_one]})})
+    problem = schemas.problem(ToolCall(id="c", name="f", arguments={"a": "x"}))
+    assert problem is not None
+    assert "its references lead too far" in problem

@@ -9,6 +9,9 @@ import openai
 import pydantic
 import pytest
 
+from sdk.evidence.saved_weights import files_digest
+from sdk.policies.models.loading import load_tokenizer
+from sdk.policies.models.smollm2 import embedded_folder
 from sdk.serving import serve
 
 TOOLS = [
@@ -52,6 +55,18 @@ def test_it_answers_and_a_stream_says_the_same_for_the_same_seed(client):
 def test_its_prompt_grows_with_the_tools(client):
     plain, with_tools = ask(client, max_tokens=1), ask(client, max_tokens=1, tools=TOOLS)
     assert with_tools.usage.prompt_tokens > plain.usage.prompt_tokens + 50
+
+
+def test_usage_tells_what_of_the_prompt_was_not_computed(client):
+    messages = [{"role": "user", "content": "Where is order 5151, which I have waited for since the first of May?"}]
+    first, again = (ask(client, messages=messages, max_tokens=1).usage for _ in range(2))
+    assert first.prompt_tokens_details.cached_tokens < first.prompt_tokens - 5
+    assert again.prompt_tokens_details.cached_tokens == again.prompt_tokens - 1
+
+
+def test_its_fingerprint_is_the_digest_of_its_weights(client):
+    digest = files_digest([embedded_folder() / "model.safetensors"])
+    assert ask(client, max_tokens=1).system_fingerprint == f"fp_{digest[:16]}"
 
 
 STRICT = [
@@ -119,5 +134,62 @@ def test_a_model_whose_tokenizer_takes_no_grammars_is_served_without_them(tiny_m
         assert "response_format and tool_choice are refused: grammars cannot be used" in caplog.text
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
             assert ask(client, max_tokens=3).usage.completion_tokens == 3
+            with pytest.raises(openai.BadRequestError, match="logprobs needs the text of tokens"):
+                ask(client, logprobs=True)
             with pytest.raises(openai.BadRequestError, match="response_format needs grammars"):
                 ask(client, response_format={"type": "json_object"})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs_spell_the_answer_and_name_the_likeliest_tokens_first(client, stream):
+    options = {"temperature": 0, "logprobs": True, "top_logprobs": 4, "max_tokens": 200}
+    messages = [{"role": "user", "content": "Say: é 👩 yes."}]
+    if stream:
+        with client.chat.completions.stream(model="base", messages=messages, **options) as events:
+            reply = events.get_final_completion()
+    else:
+        reply = ask(client, messages=messages, **options)
+        assert len(reply.choices[0].logprobs.content) == reply.usage.completion_tokens
+    choice = reply.choices[0]
+    content = choice.logprobs.content
+    assert b"".join(bytes(one.bytes) for one in content).decode() == choice.message.content + "<|im_end|>"
+    for one in content:
+        assert len(one.top_logprobs) == 4
+        assert one.token == one.top_logprobs[0].token
+        assert one.logprob == one.top_logprobs[0].logprob <= 0
+        assert [other.logprob for other in one.top_logprobs] == sorted(
+            (other.logprob for other in one.top_logprobs), reverse=True
+        )
+    assert ask(client, max_tokens=1).choices[0].logprobs is None
+
+
+def test_a_stop_token_of_the_client_ends_the_answer_and_is_no_part_of_it(client):
+    options = {"temperature": 0, "max_tokens": 12}
+    whole = ask(client, logprobs=True, **options)
+    fourth = whole.choices[0].logprobs.content[3].token
+    tokenizer = load_tokenizer().tokenizer
+    (token,) = tokenizer.encode(fourth, add_special_tokens=False)
+    for stream in (False, True):
+        reply = ask(client, stream=stream, extra_body={"stop_token_ids": [token]}, **options)
+        if stream:
+            chunks = list(reply)
+            said, finish = (
+                "".join(c.choices[0].delta.content or "" for c in chunks),
+                chunks[-1].choices[0].finish_reason,
+            )
+        else:
+            said, finish = reply.choices[0].message.content, reply.choices[0].finish_reason
+            assert reply.usage.completion_tokens <= 4
+        assert finish == "stop"
+        assert whole.choices[0].message.content.startswith(said + fourth)
+
+
+def test_a_bias_and_penalties_of_a_request_change_its_answer(client):
+    options = {"temperature": 0, "max_tokens": 12}
+    plain = ask(client, **options).choices[0].message.content
+    (token,) = load_tokenizer().tokenizer.encode(" banana", add_special_tokens=False)
+    biased = ask(client, logit_bias={str(token): 100}, **options).choices[0].message.content
+    assert biased.split() == ["banana"] * 12
+    penalized = ask(client, logit_bias={str(token): 12}, frequency_penalty=2, presence_penalty=2, **options)
+    assert 0 < penalized.choices[0].message.content.count("banana") < 12
+    assert plain != biased

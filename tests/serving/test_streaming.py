@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdk.errors import PolicyFailure
+from sdk.policies.rendering.growing_reply import before_marks
 from sdk.policies.scripted import END_TOKEN
-from sdk.serving.generation import SettledReply, before_stops
+from sdk.serving.client_schemas import ClientSchemas
+from sdk.serving.settled_replies import ComparedReply, TaggedReply
+from sdk.serving.tool_calls import calls_as_text, go_on_from, written_calls
 
 USER = [{"role": "user", "content": "Where is order 4417?"}]
 SAID = "The order has left, é, and comes tomorrow."
@@ -20,25 +23,106 @@ SAID = "The order has left, é, and comes tomorrow."
 MARKS = ("<tool_call>", '{"name": "f", "arguments": {}}', "</tool_call>", "<think>", "</think>", "<tool_", "<", "STOP")
 TEXTS = ("a", "é", " ", "\n", "\n" * 15, "👩", "word ")
 REPLIES = st.lists(st.sampled_from(MARKS + TEXTS), max_size=12)
+PARTS = (
+    '{"name": "f", "arguments": ',
+    '{"a": ',
+    '"x',
+    '"',
+    "\\",
+    "1",
+    "[",
+    "]",
+    "{",
+    "}",
+    "}}",
+    ' "arguments": ',
+    ",",
+    " ",
+)
+CALLS = st.lists(st.sampled_from(MARKS + TEXTS[:4] + PARTS), max_size=16) | st.lists(
+    st.sampled_from(PARTS + MARKS[:3] + ("</tool_call>",)), max_size=10
+).map(lambda parts: ["<tool_call>", '{"name": "f", "arguments": {"a": ', *parts])
 
 
-@given(REPLIES.map("".join), st.lists(st.sampled_from(["STOP", "a", "ord w", "\n\n"]), max_size=2))
-def test_what_was_said_is_the_beginning_of_the_whole_answer(text, stops):
-    ids = [*text.encode(), END_TOKEN]
-    whole = RENDERER.parse(ids, [])
-    content = whole.content[: min([whole.content.find(s) for s in stops if s in whole.content], default=None)]
-    settled = SettledReply(lambda ids: RENDERER.parse(ids, []), stops)
-    for token in ids:
+def read_in_full(text, tools, stops=()):
+    said = RENDERER.parse([*text.encode(), END_TOKEN], [])
+    content, calls = written_calls(said if tools else calls_as_text(said), ClientSchemas({}))
+    return said.reasoning or "", content[: min([content.find(s) for s in stops if s in content], default=None)], calls
+
+
+@given(REPLIES.map("".join), st.lists(st.sampled_from(["STOP", "a", "ord w", "\n\n"]), max_size=2), st.booleans())
+def test_what_was_said_is_the_beginning_of_the_whole_answer(text, stops, tools):
+    reasoning, content, _ = read_in_full(text, tools, stops)
+    tagged = TaggedReply(RENDERER.tagged_text, stops, most_calls=None if tools else 0)
+    compared = ComparedReply(lambda ids: RENDERER.parse(ids, []), stops, with_tools=tools)
+    for token in [*text.encode(), END_TOKEN]:
+        for settled in (tagged, compared):
+            settled.hear(token)
+            assert content.startswith(settled.content)
+            assert reasoning.startswith(settled.reasoning)
+
+
+@given(CALLS.map("".join))
+def test_what_was_said_of_calls_is_the_beginning_of_them(text):
+    reasoning, content, _ = read_in_full(text, tools=True)
+    settled = TaggedReply(RENDERER.tagged_text, [])
+    for token in [*text.encode(), END_TOKEN]:
         settled.hear(token)
+        said = RENDERER.parse([*text.encode(), END_TOKEN], [])
+        whole = written_calls(said, ClientSchemas({}), settled.calls)[1]
+        assert go_on_from(settled.calls, whole)
         assert content.startswith(settled.content)
-        assert (whole.reasoning or "").startswith(settled.reasoning)
+        assert reasoning.startswith(settled.reasoning)
+
+
+def heard(text, **how):
+    """What is known after each of its bytes."""
+    settled = TaggedReply(RENDERER.tagged_text, how.pop("stops", []), **how)
+    for token in text.encode():
+        settled.hear(token)
+        yield settled
+
+
+def test_text_is_heard_with_its_last_token_where_it_cannot_become_a_mark():
+    text = "The order has left. It costs 1 < 2 euros."
+    for read, settled in enumerate(heard(text, most_calls=0), 1):
+        assert settled.content == text[:read]
+    for read, settled in enumerate(heard(text), 1):
+        assert settled.content == text[:read].removesuffix("<").rstrip()
+
+
+def test_a_call_is_heard_by_its_name_and_then_by_its_arguments_as_they_are_written():
+    text = (
+        'One moment.\n<tool_call>{"name": "get_order", "arguments": {"order_id": "4417", "why": [1, {}]}}</tool_call>'
+    )
+    begun, end = text.index("{", text.index('"arguments"')), text.index("}}<")
+    for read, settled in enumerate(heard(text), 1):
+        if read <= begun:
+            assert not settled.calls
+            continue
+        (call,) = settled.calls
+        assert call.name == "get_order"
+        assert call.arguments == text[begun : min(read, end + 1)].rstrip()
+
+
+def test_arguments_that_hold_a_mark_wait_until_it_is_clear_whose_it_is():
+    text = '<tool_call>{"name": "f", "arguments": {"a": "x</tool_call>y"}}</tool_call>'
+    assert [call.arguments for call in list(heard(text))[-1].calls] == ['{"a": "x']
+    assert [call.arguments for call in read_in_full(text, tools=True)[2]] == ['{"a": "x</tool_call>y"}']
+
+
+def test_a_second_call_is_heard_after_the_first_unless_only_one_may_be_made():
+    block = '<tool_call>{{"name": "{}", "arguments": {{}}}}</tool_call>'
+    text = block.format("f") + "\n" + block.format("g")
+    assert [call.name for call in list(heard(text))[-1].calls] == ["f", "g"]
+    assert [call.name for call in list(heard(text, most_calls=1))[-1].calls] == ["f"]
 
 
 def test_what_may_become_a_stop_string_waits():
-    assert before_stops("one two st", ["stop"]) == "one two "
-    assert before_stops("one two stone", ["stop"]) == "one two stone"
-    assert before_stops("one stop two s", ["stop"]) == "one "
-    assert before_stops("ab", ["abc", "b"]) == ""
+    assert before_marks("one two st", ["stop"]) == "one two "
+    assert before_marks("one two stone", ["stop"]) == "one two stone"
+    assert before_marks("one stop two s", ["stop"]) == "one "
+    assert before_marks("ab", ["abc", "b"]) == ""
 
 
 def first_said(stream):
@@ -112,7 +196,7 @@ def test_what_breaks_in_the_midst_ends_the_stream_with_an_error(asked, error, sa
 
 
 def test_content_that_may_be_a_call_without_marks_waits_where_there_are_tools():
-    settled = SettledReply(lambda ids: RENDERER.parse(ids, []), [], with_tools=True)
+    settled = ComparedReply(lambda ids: RENDERER.parse(ids, []), [], with_tools=True)
     for token in b'{"name": "get_order", "parameters": {}} and more':
         settled.hear(token)
     assert settled.content == ""

@@ -52,6 +52,33 @@ def test_the_gold_calls_of_every_task_lead_to_the_end_it_expects(source: Any) ->
             assert str(task.expected["answer"]) in results[-1].text
 
 
+def test_a_field_that_may_be_left_out_or_null_is_set_by_the_tasks_of_its_tool() -> None:
+    """So FastAPI writes each field of a PATCH."""
+    thing = {"type": "object", "required": ["id", "size"], "properties": {"id": {"type": "integer"}}}
+    thing["properties"]["size"] = {"type": "string", "enum": ["small", "large"]}
+    change = {"type": "object", "properties": {"size": {"anyOf": [thing["properties"]["size"], {"type": "null"}]}}}
+    shows = {"200": {"description": "It.", "content": {"application/json": {"schema": thing}}}}
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Things", "version": "1"},
+        "paths": {
+            "/things/{id}": {
+                "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}}],
+                "get": {"operationId": "get_thing", "responses": shows},
+                "patch": {
+                    "operationId": "update_thing",
+                    "requestBody": {"content": {"application/json": {"schema": change}}},
+                    "responses": shows,
+                },
+            },
+        },
+    }
+    made = sdk.synthesize(ApiTwin(document), 12, max_calls=1)
+    changes = [task.expected["changes"] for task in made.tasks if task.tags["tools"] == "update_thing"]
+    assert changes
+    assert {change["column"] for some in changes for change in some} == {"size"}
+
+
 def test_every_solution_takes_as_many_calls_as_its_tier_says_and_none_can_be_left_out(
     desk_tasks: Sequence[sdk.Task],
 ) -> None:
@@ -80,7 +107,7 @@ def test_a_request_does_not_say_its_answer_and_no_two_are_the_same(desk_tasks: S
 
 
 def test_degenerate_policies_earn_nothing_on_made_tasks(desk_tasks: Sequence[sdk.Task]) -> None:
-    report = sdk.probe(Helpdesk(), list(desk_tasks), all_of(final_state(), answer_match()), most_tasks=16)
+    report = sdk.certify(Helpdesk(), list(desk_tasks), all_of(final_state(), answer_match()), most_tasks=16)
     echoes = {finding.probe.name for finding in report.findings}
     assert not echoes, str(report)
 

@@ -1,11 +1,11 @@
-"""Training runs that kill themselves at a given point, and the same runs gone on with. Run by test_kill_and_resume.
+"""Training runs that kill themselves at given points, and go on. Run by test_kill_and_resume.
 
-    python killed_runs.py MODEL_DIR FOLDER < scenarios.json
+    python killed_runs.py MODEL_DIR FOLDER < runs.json
 
-Each scenario is a name, options and a point: a function by its name, and the number of the call before which the
-process gets a SIGKILL. Every run is a forked process, so that what all have in common is made once: the imports, the
-copies of the tokenizer. Prints a line of JSON for
-each scenario: how the first process ended, what the second said, and what the run left.
+Each run has a name, options and points: functions by their names, each with the number of the call before which the
+process gets a SIGKILL. The next process goes on from the folder to the next point, the last one to the end. Every
+process is forked, so that what all have in common is made once: the imports, the copies of the tokenizer. Prints a line
+of JSON for each run: how its processes ended, what each said until then, and what the run left.
 """
 
 import gc
@@ -33,7 +33,7 @@ from sdk.traces import RunFolder
 FIGURES = ("step", "loss", "grad_norm", "learning_rate", "entropy", "kl", "reward", "rollouts", "trained_tokens")
 
 
-def die_at(place: str, call: int) -> None:
+def die_at(heard: Heard, folder: Path, place: str, call: int) -> None:
     """Have the process killed when the function of that name is called for the so-manieth time."""
     module, _, path = place.partition(":")
     owner: Any = importlib.import_module(module)
@@ -45,6 +45,7 @@ def die_at(place: str, call: int) -> None:
     def counted(*args: Any, **kwargs: Any) -> Any:
         calls[0] += 1
         if calls[0] == call:
+            (folder / "said.json").write_text(json.dumps(heard.lines))
             os.kill(os.getpid(), signal.SIGKILL)
         return original(*args, **kwargs)
 
@@ -57,9 +58,9 @@ def forked(model: str, folder: Path, options: dict[str, Any], point: list[Any] |
     if child == 0:
         status = 1
         try:
-            if point is not None:
-                die_at(*point)
             heard = Heard()
+            if point is not None:
+                die_at(heard, folder, *point)
             call = partial(sdk.train_async, [add], tasks(), even_letters, model, folder, {**TINY, **options})
             anyio.run(partial(call, progress=heard))
             (folder / "said.json").write_text(json.dumps(heard.lines))
@@ -95,15 +96,13 @@ def main() -> None:
     make_renderer(load_tokenizer(model).tokenizer)
     gc.collect()
     gc.freeze()  # a collection in a fork would touch, and so copy, all that was made here
-    for name, options, point in json.load(sys.stdin):
+    for name, options, points in json.load(sys.stdin):
         place = folder / name.replace(" ", "_")
-        killed = forked(model, place, options, point) if point is not None else None
-        status = forked(model, place, options, None)
-        said = json.loads((place / "said.json").read_text())
-        print(
-            json.dumps({"name": name, "killed": killed, "status": status, "said": said, "left": left(place)}),
-            flush=True,
-        )
+        ended, said = [], []
+        for point in (*points, None):
+            ended.append(forked(model, place, options, point))
+            said.append(json.loads((place / "said.json").read_text()))
+        print(json.dumps({"name": name, "ended": ended, "said": said, "left": left(place)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def look_up(order_id: str) -> str:
 
 def length(rollout: object) -> float:
     """Another score for nearly every rollout, so that all groups are trained."""
-    return sum(map(ord, str(rollout.answer))) % 101 / 100  # type: ignore[attr-defined]
+    return sum(map(ord, rollout.messages[-1].content)) % 101 / 100  # type: ignore[attr-defined]
 
 
 def peak_bytes() -> int:
@@ -48,10 +48,10 @@ def main(folder: Path, options: dict[str, object]) -> None:
         length,
         output_dir=folder,
         config={
-            "evaluation": {"heldout": 1, "validation": 0, "max_heldout": 1},
+            "evaluation": {"heldout": 1, "validation": 0, "max_heldout": 1, "max_served": 0},
             "warm_start": {"max_steps": 0},
-            "grpo": {"max_steps": 2, "prompts_per_step": 8, "num_generations": 6, "save_steps": 1},
-            "limits": {"max_turns": 1, "max_turn_tokens": 64, "max_tokens": 64},
+            "grpo": {"max_steps": 2, "prompts_per_step": 4, "num_generations": 4, "save_steps": 2},
+            "limits": {"max_turns": 1, "max_turn_tokens": 16, "max_tokens": 16},
             "probes": {"tasks": 0},
             **options,
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,14 @@ import anyio
 import pytest
 
 import sdk
+from sdk.connecting import connect
 from sdk.evidence.run_verification import verify_run
+from sdk.judging import audit_call, audit_tasks
+from sdk.policies.scripted import ScriptedAgent
 from sdk.records import Rollout
+from sdk.rollouts.run_context import RunContext
 from sdk.traces import RunFolder
+from sdk.trainer.auditor import Audits
 
 OK, ERROR = 13663, 22538
 """Tokens of the embedded model's vocabulary."""
@@ -28,9 +34,11 @@ CONFIG = {
     **{
         "probes.tasks": 0,
         "evaluation.heldout": 1,
+        "evaluation.max_served": 0,
         "evaluation.validation": 2,
         "evaluation.eval_steps": 2,
         "grpo.audits_per_step": 2,
+        "grpo.audit_cost": 0.5,
     },
     **{"grpo.learning_rate": 1e-3, "rollouts.concurrency": 1},
     "limits": {"max_turns": 1, "max_turn_tokens": 4, "max_tokens": 4},
@@ -151,6 +159,10 @@ def test_audits_are_counted_and_reported_apart(run: sdk.TrainResult) -> None:
             right = sum(score(audit) == 1 for audit in own) / len(own)
             assert line["audit/right_call"] == pytest.approx(right)
             assert line["audit/reward"] == pytest.approx(sum(map(score, own)) / len(own))
+        called = [audit for audit in own if audit.task.expected["audit_error"]]
+        found = sum(score(audit) == 1 for audit in called)
+        # Of 8 rollouts one wrong one is audited, four times.
+        assert line["audit/cost"] == pytest.approx(0.5 * found / max(1, len(called)) / 8)
         assert line["trained_tokens"] >= line["audit/trained_tokens"]
         signals += line["audit/groups_with_signal"]
     assert signals > 0, "the talker's calls must differ within a group"
@@ -214,6 +226,7 @@ def test_a_reward_that_rises_while_validation_does_not_is_an_alarm(talker: Path,
             "grpo.save_steps": 20,
         },
         "grpo.audits_per_step": 0,
+        "grpo.audit_cost": 0,
     }
     result = sdk.train([get_order], TASKS, rises_with_the_steps, talker, tmp_path / "run", config)
     alarms = [line["alarms"] for line in RunFolder.open_to_read(result.run_dir).read_metrics() if "alarms" in line]
@@ -231,9 +244,36 @@ def test_a_reward_that_rises_while_validation_does_not_is_an_alarm(talker: Path,
             {"evaluation.eval_steps": 5, "evaluation.validation": 2, "grpo.max_steps": 0},
             "evaluation.eval_steps does nothing while grpo.max_steps is 0",
         ),
+        ({"grpo.audit_cost": 0.5}, "audit_cost does nothing while audits_per_step is 0"),
         ({"grpo.audits_per_step": 3}, "grpo.audits_per_step is 3: Input should be a multiple of 2"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(sdk.ConfigError, match=message):
         sdk.TrainConfig.of(options)
+
+
+async def test_a_wrong_rollout_that_its_audits_call_out_is_worth_less_and_a_right_one_loses_nothing(
+    run: sdk.TrainResult,
+) -> None:
+    def played(name: str, reward: float) -> Rollout:
+        task = sdk.Task(id="t", prompt="Where is order 1?")
+        return Rollout(id=name, task=task, answer=name, verdict=sdk.Verdict(score=reward))
+
+    def audit(of: Rollout, said: str, number: int) -> Rollout:
+        (task,) = audit_tasks([of])
+        audited = Rollout(id=f"{of.id}/{number}", task=task, answer=said)
+        return audited.model_copy(update={"verdict": audit_call().verify(audited)})
+
+    wrong, unseen, right = played("wrong", 0), played("unseen", 0), played("right", 1)
+    groups = [
+        [audit(one, said, number) for number, said in enumerate(("ERROR", "ERROR", "OK", "no idea"))]
+        for one in (wrong, right)
+    ]
+    config = sdk.TrainConfig.of({"grpo.audits_per_step": 2, "grpo.audit_cost": 0.8})
+    async with connect([get_order]) as source:
+        context = RunContext(tools=source, verifier=None, limits=sdk.Limits(), concurrency=1)
+        there = dataclasses.replace(context, folder=RunFolder.open_to_read(run.run_dir))
+        audits = Audits(context.engine(ScriptedAgent([])), config, there)
+    assert [score(one) for one in audits.charged(groups, [wrong, unseen, right])] == [-0.4, 0, 1]
+    assert [score(one) for one in (wrong, unseen, right)] == [0, 0, 1], "what was recorded stays"

@@ -28,6 +28,7 @@ CONFIG = {
     **{
         "evaluation.validation": 2,
         "evaluation.heldout": 3,
+        "evaluation.max_served": 0,
         "probes.tasks": 0,
         "limits": {"max_turns": 1, "max_turn_tokens": 6},
     },

@@ -25,15 +25,20 @@ ADAPTERS: dict[str, Any] = {
     },
 }
 FOLDER, TRAINER = "sdk.traces.run_folder:RunFolder", "transformers.trainer:Trainer"
-SCENARIOS: list[tuple[str, dict[str, Any], tuple[str, int] | None]] = [
-    ("never", PLAIN, None),
-    ("in the warm start", PLAIN, ("sdk.trainer.warm_start:WarmStartTrainer.training_step", 2)),
-    ("between the weights of a checkpoint and its optimiser", PLAIN, (f"{TRAINER}._save_optimizer_and_scheduler", 1)),
-    ("among the rollouts of a step", PLAIN, (f"{FOLDER}.append_rollout", 31)),
-    ("between the last step and its checkpoint", PLAIN, ("sdk.trainer.grpo:RolloutTrainer.save_model", 2)),
-    ("while the weights are chosen", PLAIN, ("sdk.trainer.validation:_measure", 3)),
-    ("never with adapters", ADAPTERS, None),
-    ("with adapters between steps", ADAPTERS, ("sdk.trainer.grpo:RolloutTrainer.training_step", 3)),
+STAGES = "sdk.trainer.warm_start:WarmStartTrainer", "sdk.trainer.grpo:RolloutTrainer"
+POINTS: dict[str, tuple[str, int]] = {
+    "in the warm start": (f"{STAGES[0]}.training_step", 2),
+    "between the weights of a checkpoint and its optimiser": (f"{TRAINER}._save_optimizer_and_scheduler", 1),
+    "among the rollouts of a step": (f"{FOLDER}.append_rollout", 20),
+    "between the last step and its checkpoint": (f"{STAGES[1]}.save_model", 1),
+    "while the weights are chosen": ("sdk.trainer.validation:_measure", 3),
+}
+"""Where the processes of one run are killed, one after the other."""
+RUNS: list[tuple[str, dict[str, Any], list[tuple[str, int]]]] = [
+    ("never", PLAIN, []),
+    ("everywhere", PLAIN, [*POINTS.values()]),
+    ("never with adapters", ADAPTERS, []),
+    ("with adapters between steps", ADAPTERS, [(f"{STAGES[1]}.training_step", 3)]),
 ]
 
 
@@ -49,15 +54,14 @@ def test_a_run_that_was_killed_anywhere_ends_as_if_it_had_not_been(tiny_model_di
     }
     command = [sys.executable, str(here / "killed_runs.py"), str(tiny_model_dir), str(tmp_path)]
     ended = subprocess.run(
-        command, input=json.dumps(SCENARIOS), capture_output=True, text=True, env=env, cwd=here.parent.parent
+        command, input=json.dumps(RUNS), capture_output=True, text=True, env=env, cwd=here.parent.parent
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     results = {line["name"]: line for line in map(json.loads, ended.stdout.splitlines()) if line}
-    assert list(results) == [name for name, _, _ in SCENARIOS]
-    for name, options, point in SCENARIOS:
+    assert list(results) == [name for name, _, _ in RUNS]
+    for name, options, points in RUNS:
         result = results[name]
-        assert result["status"] == 0, name
-        assert result["killed"] == (signal.SIGKILL if point else None), name
+        assert result["ended"] == [signal.SIGKILL] * len(points) + [0], name
         whole = results["never" if options is PLAIN else "never with adapters"]["left"]
         assert result["left"]["metrics"] == whole["metrics"], name
         assert result["left"]["rollouts"] == whole["rollouts"], name
@@ -66,10 +70,11 @@ def test_a_run_that_was_killed_anywhere_ends_as_if_it_had_not_been(tiny_model_di
     steps = [line["step"] for line in results["never"]["left"]["metrics"] if line["stage"] == "grpo"]
     assert steps == [0, 1, 2, 3]
     # What was done is not done again: the folder has the steps up to the checkpoint.
-    said = {name: " ".join(result["said"]) for name, result in results.items()}
-    assert "going on from step 2" in said["among the rollouts of a step"]
-    assert "going on from step 2" in said["between the last step and its checkpoint"]
-    assert "going on from step" not in said["between the weights of a checkpoint and its optimiser"].replace(
+    said = [" ".join(lines) for lines in results["everywhere"]["said"]]
+    after = dict(zip(POINTS, said[1:], strict=True))
+    assert "going on from step 2" in after["among the rollouts of a step"]
+    assert "going on from step 2" in after["between the last step and its checkpoint"]
+    assert "going on from step" not in after["between the weights of a checkpoint and its optimiser"].replace(
         "step 0", ""
     )
-    assert "going on from step 2" in said["with adapters between steps"]
+    assert "going on from step 2" in " ".join(results["with adapters between steps"]["said"][-1])

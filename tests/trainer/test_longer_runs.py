@@ -39,15 +39,15 @@ async def findings(folder: Path) -> list[str]:
     return [str(finding) for finding in (await verify_run(folder)).findings]
 
 
-def test_two_steps_and_two_more_are_the_run_that_made_four(tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_two_steps_and_one_more_are_the_run_that_made_three(tiny_model_dir: Path, tmp_path: Path) -> None:
     options = {"grpo.beta": 0.1}  # the reference goes on, too
-    whole = train(tiny_model_dir, tmp_path / "whole", 4, **options)
+    whole = train(tiny_model_dir, tmp_path / "whole", 3, **options)
     short = train(tiny_model_dir, tmp_path / "longer", 2, **options)
     assert short.report.training.steps == 2
     before = weights(short.model_dir)
-    longer = train(tiny_model_dir, tmp_path / "longer", 4, **options)
+    longer = train(tiny_model_dir, tmp_path / "longer", 3, **options)
     assert longer.run_dir == short.run_dir
-    assert longer.report.training.steps == 4
+    assert longer.report.training.steps == 3
     assert figures(longer.run_dir) == figures(whole.run_dir)
     assert weights(longer.model_dir) == weights(whole.model_dir) != before
     folders = [RunFolder.open_to_read(run.run_dir) for run in (longer, whole)]
@@ -55,20 +55,18 @@ def test_two_steps_and_two_more_are_the_run_that_made_four(tiny_model_dir: Path,
     assert folders[0].info["resumed"][-1]["raised"] == {"train.grpo.max_steps": 2}
     assert folders[0].rollout_ids("grpo") == folders[1].rollout_ids("grpo")
     metrics = (longer.run_dir / "metrics.jsonl").read_bytes()
-    again = train(tiny_model_dir, tmp_path / "longer", 4, **options)
+    again = train(tiny_model_dir, tmp_path / "longer", 3, **options)
     assert again.report.conditions == longer.report.conditions
     assert (longer.run_dir / "metrics.jsonl").read_bytes() == metrics
     assert anyio.run(findings, longer.run_dir) == []
 
 
 def test_the_rate_goes_on_with_the_schedule_of_the_longer_run(tiny_model_dir: Path, tmp_path: Path) -> None:
-    schedule = {"grpo.lr_scheduler_type": "linear"}
-    whole = train(tiny_model_dir, tmp_path / "whole", 4, **schedule)
-    train(tiny_model_dir, tmp_path / "longer", 2, **schedule)
-    longer = train(tiny_model_dir, tmp_path / "longer", 4, **schedule)
-    rates, rates_of_whole = ([line["learning_rate"] for line in figures(run.run_dir)] for run in (longer, whole))
-    assert rates[2:] == rates_of_whole[2:]
-    assert rates[1] < rates_of_whole[1], "the shorter run's fell faster"
+    schedule = {"grpo.lr_scheduler_type": "linear", "grpo.learning_rate": 0.012}
+    train(tiny_model_dir, tmp_path / "run", 2, **schedule)
+    longer = train(tiny_model_dir, tmp_path / "run", 3, **schedule)
+    rates = [line["learning_rate"] for line in figures(longer.run_dir)]
+    assert rates == pytest.approx([0.012, 0.012 / 2, 0.012 / 3]), "two halves, then the last of three thirds"
 
 
 class Stopped(Exception):
@@ -84,7 +82,7 @@ async def test_a_run_that_is_stopped_as_it_is_trained_longer_goes_on_and_its_evi
         options = {**config, "grpo.max_steps": steps}
         return await sdk.train_async([add], tasks(), even_letters, tiny_model_dir, tmp_path / "run", options)
 
-    first = await go_on(2)
+    first = await go_on(1)
     noted = json.loads((first.run_dir / "evidence.root.json").read_text())["root"]
     assert await findings(first.run_dir) == []
     measured_first = len(RunFolder.open_to_read(first.run_dir).read_rollouts("after_grpo"))
@@ -95,16 +93,16 @@ async def test_a_run_that_is_stopped_as_it_is_trained_longer_goes_on_and_its_evi
     with monkeypatch.context() as patched:
         patched.setattr(Learner, "save", stopped)
         with pytest.raises(Stopped):
-            await go_on(4)
+            await go_on(2)
     assert await findings(first.run_dir) == []
-    longer = await go_on(4)
+    longer = await go_on(2)
     assert await findings(longer.run_dir) == []
-    assert [line["step"] for line in figures(longer.run_dir)] == [0, 1, 2, 3]
+    assert [line["step"] for line in figures(longer.run_dir)] == [0, 1]
     folder = RunFolder.open_to_read(longer.run_dir)
     aside = (folder.path / "rollouts/after_grpo.discarded.jsonl").read_text().splitlines()
     assert len(aside) == measured_first == len(folder.read_rollouts("after_grpo"))
     measured = longer.report.run["validation"]["success"]
-    assert list(measured) == ["untrained", "after warm start", "step 2", "after GRPO"]
+    assert list(measured) == ["untrained", "after warm start", "step 1", "after GRPO"]
     # A root that was noted before covers the run as it ended then.
     assert (await verify_run(longer.run_dir, root=noted, allow_later=True)).findings
 
@@ -129,23 +127,19 @@ def test_weights_that_were_chosen_before_may_be_chosen_again(tiny_model_dir: Pat
     assert weights(longer.model_dir) == before
 
 
-def test_without_the_last_checkpoint_the_error_says_how_to_train_the_model_further(
+def test_only_more_steps_train_a_run_longer_and_only_from_its_last_checkpoint(
     tiny_model_dir: Path, tmp_path: Path
 ) -> None:
     run = train(tiny_model_dir, tmp_path / "run", 1)
-    shutil.rmtree(run.run_dir / "checkpoints" / "last")
-    with pytest.raises(
-        sdk.RunFolderError, match=r"grpo\.max_steps 1, and cannot be trained to 2: the state of its opt"
-    ):
-        train(tiny_model_dir, tmp_path / "run", 2)
-    with pytest.raises(sdk.RunFolderError, match=r"begin another run from it: model='.*model', config="):
-        train(tiny_model_dir, tmp_path / "run", 2)
-    assert train(tiny_model_dir, tmp_path / "run", 1).report.conditions == run.report.conditions
-
-
-def test_only_more_steps_train_a_run_longer(tiny_model_dir: Path, tmp_path: Path) -> None:
-    train(tiny_model_dir, tmp_path / "run", 1)
     with pytest.raises(sdk.RunFolderError, match=r"seed is 0 in the folder and 1 now.*where grpo\.max_steps alone is"):
         train(tiny_model_dir, tmp_path / "run", 2, seed=1)
     with pytest.raises(sdk.RunFolderError, match=r"max_steps is 1 in the folder and 0 now"):
         train(tiny_model_dir, tmp_path / "run", 0)
+    shutil.rmtree(run.run_dir / "checkpoints" / "last")
+    with pytest.raises(
+        sdk.RunFolderError,
+        match=r"grpo\.max_steps 1, and cannot be trained to 2: the state of its opt.*"
+        r"begin another run from it: model='.*model', config=",
+    ):
+        train(tiny_model_dir, tmp_path / "run", 2)
+    assert train(tiny_model_dir, tmp_path / "run", 1).report.conditions == run.report.conditions

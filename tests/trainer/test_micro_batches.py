@@ -174,6 +174,33 @@ def test_the_entropy_bonus_weighs_the_same_however_many_parts_a_step_has(
     assert_same(bonus(28), bonus(None))
 
 
+def trained(trainer: RolloutTrainer) -> list[torch.Tensor]:
+    trainer.train()
+    return [weight.detach().clone() for weight in trainer.model.parameters()]
+
+
+@pytest.mark.parametrize("more", [{}, {"off_policy.importance_sampling_mode": "token_truncate"}], ids=["none", "cap"])
+def test_two_iterations_on_a_batch_are_two_steps_that_are_given_the_same_batch(
+    tiny_model_dir: Path, tmp_path: Path, more: dict[str, Any]
+) -> None:
+    same = {"grpo.lr_scheduler_type": "constant", "grpo.learning_rate": 1e-3, "grpo.prompts_per_step": 2, **more}
+    same["batching.micro_batches"] = 2
+
+    def weights(name: str, **options: Any) -> list[torch.Tensor]:
+        return trained(trainer_for(tiny_model_dir, tmp_path / name, **same, **options))
+
+    one_step = weights("once", **{"grpo.max_steps": 1})
+    iterated = weights("twice", **{"grpo.max_steps": 1, "grpo.num_iterations": 2})
+    two_steps = weights("again", **{"grpo.max_steps": 2})
+    largest = max(float((new - old).abs().max()) for new, old in zip(two_steps, one_step, strict=True))
+    assert largest > 1e-4
+    if more:  # the correction is that of the first update: the second one is clipped
+        assert max(float((a - b).abs().max()) for a, b in zip(iterated, one_step, strict=True)) > 1e-4
+        return
+    for one, other in zip(iterated, two_steps, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=largest * 1e-3)
+
+
 def test_rollouts_that_are_larger_than_a_part_are_trained_and_counted(tiny_model_dir: Path, tmp_path: Path) -> None:
     trainer = trainer_for(tiny_model_dir, tmp_path, **parts(24))
     step_of(trainer)

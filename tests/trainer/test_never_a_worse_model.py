@@ -70,6 +70,7 @@ def test_grpo_that_ruins_the_model_hands_over_the_warm_start_and_says_so(tiny_mo
         **{
             "probes.tasks": 0,
             "evaluation.heldout": 3,
+            "evaluation.max_served": 0,
             "limits": SHORT,
             "evaluation.success_threshold": 0.9,
             "weights_digests": "kept",

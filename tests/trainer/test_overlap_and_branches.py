@@ -21,6 +21,7 @@ TINY: dict[str, Any] = {
     "grpo.prompts_per_step": 2,
     "grpo.num_generations": 3,
     "evaluation.heldout": 1,
+    "evaluation.max_served": 0,
     "grpo.save_steps": 1,
     "limits": {"max_turns": 3, "max_turn_tokens": 6, "max_tokens": 18},
 }

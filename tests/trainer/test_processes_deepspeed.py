@@ -31,7 +31,11 @@ BUFFER = {
 }
 """Of a model whose checkpoints have one, which is changed in the checkpoint that the run goes on from."""
 
-STAGES = {"deepspeed_zero2.yaml": RUNS, "deepspeed_zero3.yaml": RUNS}
+STAGES = {
+    # It shards no weights: adapters and buffers are as in one process.
+    "deepspeed_zero2.yaml": {"resumed whole": RUNS["resumed whole"]},
+    "deepspeed_zero3.yaml": {**RUNS, "resumed buffer": BUFFER},
+}
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +50,19 @@ def alone(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_deepspeed_makes_the_updates_of_one_process_keeps_its_evidence_and_resumes(
     config: str, alone: Path, tiny_model_dir: Path, experts_dir: Path, tmp_path: Path
 ) -> None:
-    runs = {**STAGES[config], "resumed buffer": {**BUFFER, "model": str(experts_dir)}}
+    runs = {
+        name: {**options, "model": str(experts_dir)} if options is BUFFER else options
+        for name, options in STAGES[config].items()
+    }
     said = launch(config, tiny_model_dir, tmp_path, runs, python=deepspeed_python())
     assert said.count("resumed whole ended:") == 2
     assert said.count("resumed whole: ['untrained', 'after warm start', 'after GRPO'] by DEEPSPEED") == 2
-    for name, options in STAGES[config].items():
-        assert_same_updates(alone / name, tmp_path / name, tiny_model_dir, steps=options["grpo.max_steps"])
+    for name in RUNS.keys() & runs:
+        assert_same_updates(alone / name, tmp_path / name, tiny_model_dir, steps=RUNS[name]["grpo.max_steps"])
         found = anyio.run(verify_run, tmp_path / name)
         assert found.holds, found.findings
+    if "resumed buffer" not in runs:
+        return
     assert said.count("resumed buffer: ['untrained', 'after GRPO'] by DEEPSPEED") == 2
     buffer = load_model(str(tmp_path / "resumed buffer" / "model")).model.get_buffer(ROUTED).tolist()
     assert buffer == pytest.approx([1.3, 1.1, 0.8, 1.0])

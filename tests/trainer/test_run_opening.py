@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from mcp_types import ToolAnnotations
 import sdk
 from mcp_bridge import SourceError
 from sandboxes.helpdesk import Helpdesk
+from sdk.progress import Console
 from sdk.traces.identity import fingerprint, same_run
+from sdk.traces.run_lock import RunLock
 from sdk.trainer.config import dotted_options
 from sdk.trainer.run_identity import EMBEDDED_BYTES, bytes_still_needed, train_defaults, weight_bytes
 
@@ -80,6 +83,18 @@ async def test_a_mistyped_option_leaves_the_folder_free_for_the_corrected_call(t
     assert stored["train"]["seed"] == 3
 
 
+async def test_only_who_may_write_a_run_is_told_that_it_goes_on(tmp_path: Path, capsys: Any) -> None:
+    with pytest.raises(sdk.ModelError):
+        await started(tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0}\n')
+    with closing(RunLock(tmp_path / "run" / ".lock")), pytest.raises(sdk.RunFolderError, match="this process"):
+        await started(tmp_path / "run", progress=Console())
+    assert "going on with it" not in capsys.readouterr().err
+    with pytest.raises(sdk.ModelError):
+        await started(tmp_path / "run", progress=Console())
+    assert "going on with it" in capsys.readouterr().err
+
+
 RECORDED_OF_VLLM = ("vllm.publish", "vllm.in_flight")
 OPTIONS = [
     tuple(name.split("."))
@@ -115,7 +130,9 @@ async def test_a_run_goes_on_when_a_later_version_has_one_more_option_that_chang
     with pytest.raises(sdk.ModelError):
         await started(tmp_path / "run", config=TINY)
     now = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
-    defaults = sdk.TrainConfig().model_dump(mode="json")
+    # An option of later versions that is settled has the value that all earlier ones had.
+    earlier_default = sdk.TrainConfig.of({"off_policy.importance_sampling_mode": "none"})
+    defaults = earlier_default.model_dump(mode="json")
     for option in OPTIONS:
         earlier = without(now, ("train", *option))
         info = {"config": earlier, "fingerprint": fingerprint(earlier)}
@@ -272,9 +289,12 @@ async def test_evaluating_on_destructive_live_tools_warns_and_the_report_names_t
 
 async def test_tools_that_were_left_out_are_in_the_report_with_the_reason(tmp_path: Path, tiny_model_dir: Path) -> None:
     (tmp_path / "server.py").write_text(SERVER)
-    entry = {"command": sys.executable, "args": [str(tmp_path / "server.py")], "toolbake": {"deny": ["drop"]}}
+    faults = {"tools": {"*": [{"fault": "Latency", "seconds": 0.1}]}}
+    options = {"deny": ["drop"], "faults": faults}
+    entry = {"command": sys.executable, "args": [str(tmp_path / "server.py")], "toolbake": options, "gallery": "x"}
+    servers = {"shelf": entry, "old": {"command": "none", "disabled": True}}
     report = await sdk.evaluate_async(
-        [{"mcpServers": {"shelf": entry}}, look],
+        [{"mcpServers": servers}, look],
         TASKS[:1],
         answers,
         model=str(tiny_model_dir),
@@ -285,6 +305,11 @@ async def test_tools_that_were_left_out_are_in_the_report_with_the_reason(tmp_pa
     assert report.run["tools_left_out"][0].endswith("deny has 'drop'")
     assert set(report.run["tools_renamed"]) == {"shelf__look", "functions__look"}
     assert "deny has 'drop'" in report.markdown()
+    unknown, disabled = report.run["configuration"]
+    assert unknown.startswith("server 'shelf' in the dict: 'gallery' does nothing here")
+    assert disabled == """server 'old' in the dict is left out: "disabled" is true"""
+    assert list(report.run["injected_faults"].values()) == [faults]
+    assert "'gallery' does nothing here" in report.markdown()
 
 
 async def test_too_little_disk_space_is_said_before_the_model_is_loaded(

@@ -13,6 +13,7 @@ import anyio.from_thread
 import pytest
 
 import sdk
+from sdk.evaluation.report import report_of
 from sdk.policies.protocol import Sampling
 from sdk.traces import RunFolder
 
@@ -24,10 +25,13 @@ TINY = {
     "grpo.prompts_per_step": 2,
     "grpo.num_generations": 4,
     "evaluation.heldout": 2,
+    "evaluation.max_served": 0,
     "evaluation.validation": 0,  # so that all tasks but two are trained on, and the last weights are the result
     "grpo.save_steps": 1,
     "limits": {"max_turns": 2, "max_turn_tokens": 6, "max_tokens": 12},
 }
+
+SERVED = {"evaluation.max_served": 1}
 
 NO_MODEL = str(Path(__file__).parent)
 """A folder without a model: what loads it fails."""
@@ -56,9 +60,10 @@ def even_letters(rollout: sdk.Rollout) -> bool:
     return bool(rollout.calls) or sum(map(ord, rollout.messages[-1].content)) % 2 == 0
 
 
-@pytest.fixture
-def run(tiny_model_dir: Path, tmp_path: Path) -> sdk.TrainResult:
-    return sdk.train([add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", TINY)
+@pytest.fixture(scope="module")
+def run(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> sdk.TrainResult:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return sdk.train([add], tasks(), even_letters, str(tiny_model_dir), folder, {**TINY, **SERVED})
 
 
 def test_a_run_leaves_a_model_a_report_metrics_rollouts_and_a_curve(run: sdk.TrainResult) -> None:
@@ -77,10 +82,46 @@ def test_a_run_leaves_a_model_a_report_metrics_rollouts_and_a_curve(run: sdk.Tra
     assert any(m["groups_with_signal"] for m in lines)
     assert max(m["sampler_gap/max"] for m in lines if "sampler_gap/max" in m) < 1e-3
     rollouts = folder.read_rollouts("grpo")
+    for line in (m for m in folder.read_metrics() if m["stage"] == "rollouts" and "step" in m):
+        of_step = [r for r in rollouts if r.step == line["step"]]
+        assert line["turns"] == sum(r.turns for r in of_step) / 8
+        assert line["calls"] == line["calls/add"] + line["unknown_tools"] == sum(len(r.calls) for r in of_step) / 8
+        assert line["cut_off"] == sum(r.stop_reason == "token_limit" for r in of_step) / 8
     assert len(rollouts) == len({r.id for r in rollouts}) == 32
     # The weights that sampled each token are those of the step it was sampled for.
     for rollout in rollouts:
         assert {v for row in rollout.rows for v in row.versions if v >= 0} <= {rollout.step}
+
+
+def test_the_report_has_a_row_of_the_saved_model_asked_as_its_clients_will(run: sdk.TrainResult) -> None:
+    folder = RunFolder.open_to_read(run.run_dir)
+    [asked] = folder.read_rollouts("served")
+    measured = {rollout.task.id: rollout for rollout in folder.read_rollouts("after_grpo")}
+    assert asked.messages == measured[asked.task.id].messages, "greedy, as far as the limit of the measurement"
+    assert not asked.rows, "an endpoint tells text"
+    assert run.report.served is not None
+    assert (run.report.served.like, run.report.served.differ) == ("after GRPO", [])
+    assert "through the endpoint (1 task)" in str(run.report)
+    assert "1 task came out as in the measurement 'after GRPO'" in folder.report_md.read_text()
+    assert report_of(run.run_dir).served == run.report.served
+
+
+def test_a_saved_model_that_cannot_be_served_is_told_and_loses_no_run(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(host: str, port: int, api_key: str | None) -> None:
+        raise sdk.ConfigError("cannot listen on this machine")
+
+    monkeypatch.setattr("sdk.serving.server.bind", refuse)
+    config = {**TINY, **SERVED, "grpo.max_steps": 0}
+    run = sdk.train([add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", config)
+    assert run.report.served is not None
+    assert run.report.served.condition is None
+    assert "not asked through the endpoint: cannot listen on this machine" in str(run.report)
+    monkeypatch.undo()
+    again = sdk.train([add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", config)
+    assert again.report.served is not None
+    assert again.report.served.condition is not None
 
 
 def test_training_changes_the_weights_and_the_endpoint_serves_them(run: sdk.TrainResult, tiny_model_dir: Path) -> None:
@@ -99,8 +140,9 @@ def test_training_changes_the_weights_and_the_endpoint_serves_them(run: sdk.Trai
 
 def test_a_finished_run_is_reported_again_without_training(run: sdk.TrainResult, tiny_model_dir: Path) -> None:
     before = (run.run_dir / "metrics.jsonl").read_bytes()
-    again = sdk.train([add], tasks(), even_letters, str(tiny_model_dir), run.run_dir, TINY)
+    again = sdk.train([add], tasks(), even_letters, str(tiny_model_dir), run.run_dir, {**TINY, **SERVED})
     assert again.report.conditions == run.report.conditions
+    assert again.report.served == run.report.served
     assert (run.run_dir / "metrics.jsonl").read_bytes() == before
 
 
@@ -152,9 +194,21 @@ def test_a_demonstration_that_does_not_pass_its_verifier_stops_the_run_before_th
         sdk.train([add], tasks(), lambda rollout: 0.0, NO_MODEL, tmp_path / "run", TINY)
 
 
+def test_a_demonstration_that_ends_with_a_final_tool_is_learnt_from(tiny_model_dir: Path, tmp_path: Path) -> None:
+    ending = [{**task, "demonstration": task["demonstration"][:1]} for task in tasks()]
+    config = {**TINY, "grpo.max_steps": 0, "limits": {**TINY["limits"], "final_tools": {"add": None}}}
+
+    def right(rollout: sdk.Rollout) -> bool:
+        return rollout.answer == str(int(rollout.task.prompt.split()[2]) + 1)
+
+    run = sdk.train([add], ending, right, str(tiny_model_dir), tmp_path / "run", config)
+    assert list(run.report.conditions) == ["untrained", "after warm start"]
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
+        ({"limits": {"final_tools": {"ad": None}}}, "limits.final_tools names 'ad'; the tools are add"),
         ({"grpo.max_step": 3}, "there is no option 'grpo.max_step'; did you mean 'grpo.max_steps'"),
         ({"grpo.num_generations": 1}, "grpo.num_generations is 1"),
         ({"limits": {"max_turn": 3}}, "limits.max_turn"),
@@ -162,7 +216,7 @@ def test_a_demonstration_that_does_not_pass_its_verifier_stops_the_run_before_th
         ({**TINY, "grpo.prompts_per_step": 100}, "prompts_per_step is 100"),
         ({**TINY, "batching.micro_batches": 3}, "batching.micro_batches must divide grpo.prompts_per_step, which is 2"),
         ({"trl": {"temperature": 0.5}}, "there is no option 'trl.temperature': it is grpo.temperature"),
-        ({"trl": {"num_iterations": 2}}, "there is no option 'trl.num_iterations'; "),
+        ({"trl": {"num_iterations": 2}}, "there is no option 'trl.num_iterations': it is grpo.num_iterations"),
         ("no-such-file.json", "no-such-file.json"),
     ],
 )
@@ -252,3 +306,19 @@ def test_a_demonstration_that_is_no_script_is_a_plain_error(tmp_path: Path) -> N
     wrong = [{"prompt": f"p{n}", "demonstration": [{"role": "tool", "content": "x"}]} for n in range(4)]
     with pytest.raises(sdk.ConfigError, match="demonstration"):
         sdk.train([add], wrong, even_letters, None, tmp_path / "run", TINY)
+
+
+def test_rollouts_may_be_sampled_in_bfloat16_and_the_gap_is_corrected(tiny_model_dir: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    config = {**TINY, "warm_start.max_steps": 0, "grpo.max_steps": 2, "sampler_dtype": "bfloat16"}
+    done = sdk.train([add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", config)
+    folder = RunFolder.open_to_read(done.run_dir)
+    gaps = [line["sampler_gap/max"] for line in folder.read_metrics() if "sampler_gap/max" in line]
+    # Eight bits of mantissa: far from the 1e-6 of float32, and nothing that a ratio of 2 would cut off.
+    assert gaps
+    assert all(1e-5 < gap < 0.5 for gap in gaps)
+    assert folder.config["train"]["off_policy"]["importance_sampling_mode"] == "token_truncate"
+    assert {str(weight.dtype) for weight in load_file(done.model_dir / "model.safetensors").values()} == {
+        "torch.float32"
+    }

@@ -22,7 +22,7 @@ from sdk.records import TokenRow
 from sdk.trainer.base_trainer import check_seams
 from sdk.trainer.batch import Batch, BatchStats, TrainRow
 from sdk.trainer.config import BatchingOptions, GrpoOptions, OffPolicyOptions, TrainConfig, TrlOptions
-from sdk.trainer.grpo import RolloutTrainer, make_trainer
+from sdk.trainer.grpo import RolloutTrainer, _grpo_config, make_trainer
 from sdk.trainer.micro_batches import Plan, collate_batch
 from sdk.trainer.sharding import prepare_arguments
 from sdk.trainer.warm_start import make_warm_start
@@ -193,7 +193,7 @@ def test_options_with_a_meaning_of_ours_alone_have_no_name_of_trls() -> None:
     theirs = {one.name for one in dataclasses.fields(GRPOConfig)}
     ours = set(GrpoOptions.model_fields) | set(BatchingOptions.model_fields) | set(OffPolicyOptions.model_fields)
     assert ours - theirs == {
-        *("prompts_per_step", "advantages", "baseline", "domain", "audits_per_step"),
+        *("prompts_per_step", "advantages", "baseline", "domain", "audits_per_step", "audit_cost"),
         *("micro_batches", "tokens_per_micro_batch", "shared_prefix", "offload_optimizer"),
         *("max_off_policy_steps", "importance_sampling_mode", "importance_sampling_clip_max"),
     }
@@ -328,3 +328,10 @@ def scheduled_rates(model_dir: Path, output_dir: Path, **schedule: Any) -> list[
         trainer.optimizer.step()
         trainer.lr_scheduler.step()
     return rates
+
+
+def test_a_process_trains_on_one_gpu_also_where_it_sees_several(tmp_path: Path) -> None:
+    ours, theirs = _grpo_config(TrainConfig(), str(tmp_path)), GRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
+    for arguments in (ours, theirs):
+        arguments._n_gpu = 4
+    assert (ours.n_gpu, theirs.n_gpu) == (1, 4)

@@ -1,6 +1,9 @@
 """Strict forms of answers: what is right passes in every way of writing it, and nothing else does."""
 
+import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rollouts_for_verifiers import rollout
 
 from sdk.errors import ConfigError, VerifierError
@@ -105,6 +108,12 @@ async def test_an_answer_may_repeat_what_the_question_denies(verifier, prompt, a
         (answer_number(), "It is not true that it weighs 12 kg.", {"answer": "12 kg"}),
         (answer_number(), "I doubt that it is 12", {"answer": 12}),
         (answer_number(), "12 kg is wrong", {"answer": "12 kg"}),
+        (answer_number(), "12 kg is a lie", {"answer": "12 kg"}),
+        (answer_number(), "No way is it 12 kg.", {"answer": "12 kg"}),
+        (answer_number(), "Anything but 12 kg.", {"answer": "12 kg"}),
+        (answer_number(), "I cannot confirm that it is 12 kg.", {"answer": "12 kg"}),
+        (answer_number(), "Is it 12 kg?", {"answer": "12 kg"}),
+        (answer_number(), "Less than something like 12 kg.", {"answer": "12 kg"}),
         (answer_number(), "more than 12", {"answer": 12}),
         (answer_number(), "half of 12 kg", {"answer": "12 kg"}),
         (answer_number(), "twice the 12 kg", {"answer": "12 kg"}),
@@ -127,6 +136,7 @@ async def test_an_answer_may_repeat_what_the_question_denies(verifier, prompt, a
         (answer_set(), "A-1, B-2", {"answer": ["A-1", "B-2", "C-3"]}),
         (answer_set(), "A-1, B-2, C-3", {"answer": ["A-1", "B-2"]}),
         (answer_set(), "A-1 or B-2", {"answer": ["A-1", "B-2"]}),
+        (answer_set(), "The ones to exclude are: A-1 and B-2", {"answer": ["A-1", "B-2"]}),
         (answer_set(), "not A-1, B-2", {"answer": ["A-1", "B-2"]}),
         (answer_set(), "None of these: A-1, B-2", {"answer": ["A-1", "B-2"]}),
         (answer_set(), "It isn't true that they are: A-1, B-2", {"answer": ["A-1", "B-2"]}),
@@ -204,3 +214,30 @@ async def test_a_task_that_cannot_be_judged_leaves_the_rollout_unscored(verifier
 def test_options_that_cannot_work_are_refused(build, message):
     with pytest.raises(ConfigError, match=message):
         build()
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("C, B and A", 1),
+        ("A, B", 4 / 5),  # precision 1, recall 2/3
+        ("A, B, C, D", 6 / 7),
+        ("A, A, A", 2 / 6),
+        ("D, E", 0),
+        ("None of A, B, C", 0),
+        ("", 0),
+    ],
+)
+async def test_a_part_of_the_set_earns_its_f1_where_parts_count(answer, score):
+    assert await judge(answer_set(partial=True), answer, {"answer": ["A", "B", "C"]}) == pytest.approx(score)
+    assert await judge(answer_set(), answer, {"answer": ["A", "B", "C"]}) == float(score == 1)
+
+
+@given(wanted=st.sets(st.integers(1, 30), min_size=1), found=st.lists(st.integers(1, 30), min_size=1, unique=True))
+def test_the_f1_of_a_set_is_the_harmonic_mean_of_precision_and_recall(wanted, found):
+    hits = len(wanted & set(found))
+    precision, recall = hits / len(found), hits / len(wanted)
+    f1 = 2 * precision * recall / (precision + recall) if hits else 0
+    said = "; ".join(map(str, found))
+    score = anyio.run(judge, answer_set(partial=True), said, {"answer": sorted(wanted)})
+    assert score == pytest.approx(f1)

@@ -99,6 +99,20 @@ async def test_a_right_answer_counts_however_it_is_written(answer, gold):
         ("It might have been shipped.", "shipped"),
         ("Maybe it was shipped.", "shipped"),
         ("I doubt that it was shipped.", "shipped"),
+        ("It will be shipped next year.", "shipped"),
+        ("It should have been shipped by now.", "shipped"),
+        ("It was almost shipped.", "shipped"),
+        ("Nothing shipped", "shipped"),
+        ("shipped = no", "shipped"),
+        ("Either shipped or lost.", "shipped"),
+        ("It is not true that it was shipped.", "shipped"),
+        ("It is unclear if it was shipped.", "shipped"),
+        ("I cannot confirm that it was shipped.", "shipped"),
+        ("I assume it was shipped.", "shipped"),
+        ("They refused to have it shipped.", "shipped"),
+        ("It was supposed to be shipped.", "shipped"),
+        ("Shipped would be a lie.", "shipped"),
+        ("less than 25", 25),
         ("25 is wrong.", 25),
         ("25 is a lie.", 25),
         ("Anything but 25.", 25),
@@ -185,7 +199,7 @@ async def test_options_close_the_list_of_what_may_be_said():
     assert await score("gold and silver", "gold", verifier=verifier) == 0
     assert await score("gold", "gold", verifier=verifier) == 1
     assert await score("in bronze", "in bronze", verifier=verifier) == 1
-    assert await score("red or blue", "red") == 1
+    assert await score("red or blue", "red") == 0
     assert await score("red or blue", "red", expected={"options": ["red", "blue"]}) == 0
 
 

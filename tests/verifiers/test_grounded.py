@@ -1,5 +1,6 @@
 """What comes from nowhere costs more than not knowing: arguments, claims, citations."""
 
+import sys
 import threading
 
 import anyio
@@ -121,10 +122,10 @@ async def test_a_right_answer_without_a_look_is_a_guess():
 
 
 async def test_what_the_exact_checker_does_not_see():
-    # Documented limits: words that are neither numbers nor names, and what was converted.
+    # Documented limits: words that are neither numbers nor names, and what was computed.
     assert await score("Order 4417 was refunded yesterday.", FIND, ORDER) == 1
     assert await score("It shipped [call_1].", FIND, ORDER) == 1
-    assert await score("It weighs 30,000 g.", FIND, OTHER) == -1
+    assert await score("Two of them weigh 60 kg.", FIND, OTHER) == -1
 
 
 async def test_not_knowing_scores_0_where_an_answer_was_asked_for():
@@ -325,3 +326,84 @@ def test_options_that_cannot_work_are_refused(options, message):
         grounded(always(1), **options)
     with pytest.raises(ConfigError, match="has no method score"):
         minicheck("model")
+
+
+@pytest.mark.parametrize(
+    ("answer", "worth"),
+    [
+        ("It weighs 12,500 g.", 1),
+        ("You will have 12.5 kg to carry.", 1),
+        ("It is due on 5 January 2026, at 12.5 kg.", 1),
+        ("Due January 5th, 2026: 12500 grams.", 1),
+        ("I don't know.", 0),
+        ("It weighs 17 kg.", -0.5),  # the parcel's number
+        ("It weighs 8 kg.", -0.5),  # another parcel's weight
+        ("It weighs 12,600 g.", -1),
+        ("It weighs 12.5 kg and is due on 6 January 2026.", -1),
+    ],
+)
+async def test_a_value_from_the_wrong_place_costs_and_another_unit_or_form_of_a_date_does_not(answer, worth):
+    def weighs(rollout):
+        return any(part in rollout.answer for part in ("12.5 kg", "12,500 g", "12500 g"))
+
+    text = "Parcel 17 weighs 12.5 kg and is due 2026-01-05; parcel 18 weighs 8 kg"
+    rollout = one(answer, ("parcel", {"id": "17"}, text), prompt="How heavy is parcel 17?", expected="12.5 kg")
+    assert (await run_verifier(grounded(weighs), rollout)).score == worth
+
+
+async def test_claims_of_one_answer_and_of_many_are_checked_together_and_in_few_calls_of_the_model():
+    answers = [
+        f"It shipped, {word}. It was packed, {word}. It left, {word}." for word in ("at once", "wrong", "breaks")
+    ]
+    sizes, turn = [], threading.Event()
+
+    def others_wait():
+        """Whether the other eight claims wait for the one that is being asked."""
+        return sum(frame.f_code.co_name == "check" for frame in sys._current_frames().values()) >= 8
+
+    class Model(Scorer):
+        def score(self, docs, claims):
+            while not sizes and not others_wait():
+                turn.wait(0.001)
+            sizes.append(len(claims))
+            if any("breaks" in claim for claim in claims) and len(claims) > 1:
+                raise RuntimeError("too long for the model")
+            return [1] * len(docs), [0.1 if "wrong" in claim else 0.9 for claim in claims], docs, []
+
+    checker, found = minicheck(Model()), {}
+
+    async def ask(answer):
+        found[answer] = await score(answer, FIND, ORDER, checker=checker)
+
+    async with anyio.create_task_group() as group:
+        for answer in answers:
+            group.start_soon(ask, answer)
+    assert [found[answer] for answer in answers] == [1, -1, 1]
+    assert sizes[1] > 1, "those that came meanwhile were one call"
+
+
+async def test_a_minicheck_model_is_asked_once_for_equal_claims_and_again_after_a_failure():
+    asked = []
+
+    class Model(Scorer):
+        def score(self, docs, claims):
+            asked.extend(claims)
+            if len(asked) == 1:
+                raise RuntimeError("no model yet")
+            return super().score(docs, claims)
+
+    checker = minicheck(Model())
+    with pytest.raises(VerifierError, match="no model yet"):
+        await score("Shipped on Monday.", FIND, ORDER, checker=checker)
+    found = []
+
+    async def ask(answer, rollouts):
+        for _ in range(rollouts):
+            found.append(await score(answer, FIND, ORDER, checker=checker))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(ask, "shipped on monday", 3)
+    assert (len(found), asked) == (12, ["Shipped on Monday.", "shipped on monday"])
+    await score("shipped on monday", ORDER, checker=checker)
+    assert asked[2:] == ["shipped on monday"], "on another document it is another claim"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 from runs_to_view import helpdesk_run, hostile_run, run_apart
 
 from sdk.viewing import view
@@ -52,10 +52,19 @@ def serve() -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def open_page(browser: Browser, serve: object) -> Iterator[OpenPage]:
-    """Open an address; at the end, while its server is there, no script has failed and nobody else was asked."""
+    """Open an address; at the end, while its server is there, no script has failed and nobody else was asked.
+
+    `refused`: the statuses with which the server is meant to answer.
+    """
     contexts, troubles = [], []
 
-    def open_page(url: str, *, width: int = 1300, height: int = 850, dark: bool = False) -> Page:
+    def hear(said: ConsoleMessage, refused: Sequence[int]) -> None:
+        if said.type == "error" and not any(f"with a status of {status} " in said.text for status in refused):
+            troubles.append(f"console: {said.text}")
+
+    def open_page(
+        url: str, *, width: int = 1300, height: int = 850, dark: bool = False, refused: Sequence[int] = ()
+    ) -> Page:
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
         )
@@ -63,7 +72,7 @@ def open_page(browser: Browser, serve: object) -> Iterator[OpenPage]:
         page = context.new_page()
         page.set_default_timeout(20_000)
         page.on("pageerror", lambda error: troubles.append(f"script: {error}"))
-        page.on("console", lambda said: troubles.append(f"console: {said.text}") if said.type == "error" else None)
+        page.on("console", lambda said: hear(said, refused))
         page.on("dialog", lambda dialog: (troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
 
         def ask(request: Request) -> None:

@@ -13,6 +13,10 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 from runs_to_view import helpdesk_rollouts, long_run, reported_run, run_apart
 
+from sandboxes.helpdesk import Helpdesk
+from sdk.evaluation.evaluation_run import rollout_async
+from sdk.policies.scripted import ScriptedAgent
+from sdk.records import Fact, Message, Task, ToolCall, User
 from sdk.traces.run_folder import RunFolder
 
 OpenPage = Callable[..., Page]
@@ -293,3 +297,27 @@ def test_who_has_the_key_opens_the_page_with_it(
         page.get_by_role("button", name="Open").click()
         expect(page.locator(there).first).to_be_visible()
     context.close()
+
+
+def test_what_a_user_called_said_and_ended_is_shown_as_its_own(
+    open_page: OpenPage, serve: Serve, tmp_path: Path
+) -> None:
+    looks = Fact(call=ToolCall(id="", name="get_stock", arguments={"product": "lamp"}), asked_by=["look into the shop"])
+    user = User(scenario="You stand in the shop.", facts={"stock": looks}, tools=["get_stock"])
+    words = [("user", "Hello."), ("assistant", "What can I do?"), ("user", "Can I buy a lamp?")]
+    prompt = [Message(role=role, content=content) for role, content in words]
+    task = Task(prompt=prompt, setup={"seed": 43}, user=user)
+    script = ScriptedAgent(["Could you look into the shop?", "There are some left."])
+    rollout = run_apart(lambda: rollout_async(Helpdesk(), task, model=script))
+    with RunFolder.create_or_resume(tmp_path / "run", {}) as run:
+        run.append_rollout("evaluation", rollout)
+    page = open_page(serve(tmp_path / "run") + "#v=rollouts")
+    page.locator(".row").first.click()
+    turns = page.locator(".turn")
+    expect(turns).to_have_count(7)
+    expect(turns.nth(2)).not_to_contain_text("by rules")
+    expect(turns.nth(4)).to_have_class(re.compile("user"))
+    expect(turns.nth(4)).to_contain_text("user by rules")
+    expect(turns.nth(4).locator(".call-head")).to_contain_text("get_stock")
+    expect(turns.nth(4).locator(".call > .text")).to_have_text('{"product": "lamp"}')
+    expect(turns.nth(6)).to_contain_text("(ended the conversation)")

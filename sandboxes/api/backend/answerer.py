@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..inference.model import HIDDEN, LINK, WITHIN, Role, Table
@@ -42,8 +43,9 @@ class Answerer:
         plan = request.plan
         if plan.context is not None:
             self._store.at(plan.context, request)
-        if plan.item is not None and self._tables[plan.item.table].members is None and plan.item.lookups:
-            self._store.at(plan.item, request)
+        item = None if plan.makes else plan.item
+        if item is not None and self._tables[item.table].members is None and item.lookups:
+            self._store.at(item, request)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -83,6 +85,8 @@ class Answerer:
         try:
             found = self._item(request, context)
         except Problem:
+            if request.plan.makes:
+                return self._show(_as_created(request), self._writer.create(request, context))
             if not (table.single and request.plan.operation.method == "put"):
                 raise
             # What a path holds once is put there, whether or not something was there before.
@@ -225,6 +229,14 @@ class Answerer:
         return json.dumps(
             [request.plan.operation.operation_id, list(request.path.values())], sort_keys=True, default=str
         )
+
+
+def _as_created(request: Request) -> Request:
+    """With the status of a creation, where its answer is described as that of the update."""
+    operation, plan = request.plan.operation, request.plan
+    if "201" in operation.responses and answer_schema(operation, "201") == answer_schema(operation, plan.success):
+        return replace(request, plan=replace(plan, success="201"))
+    return request
 
 
 _HANDLERS: dict[Role, Callable[[Answerer, Request, Found | None], Reply]] = {

@@ -146,7 +146,8 @@ class Lister:
         shown = rows[start:][:size]
         last = self._token(shown[-1], table) if shown and start + len(shown) < total else None
         number = page if page is not None else first_page
-        return shown, _facts(total, start, size, len(shown), number, first_page, last)
+        facts = _facts(total, start, size, len(shown), number, first_page, last)
+        return shown, {"".join(words_of(asked.cursor or "")): last, **facts}
 
     def _counts_from_zero(self, plan: Plan) -> bool:
         for parameter in plan.operation.parameters:
@@ -176,9 +177,12 @@ def _facts(total: int, start: int, size: int | None, count: int, page: int, firs
         (("page", "currentpage", "pagenumber", "number"), page),
         (("perpage", "pagesize", "limit", "size", "itemsperpage"), size if size is not None else count),
         (("offset", "start", "skip", "startat"), start),
-        (("pages", "totalpages", "lastpage", "pagecount"), pages),
+        (("pages", "totalpages", "lastpage", "pagecount", "maxpage", "numpages", "numberofpages"), pages),
         (("hasmore", "hasnext", "hasnextpage", "more", "truncated", "istruncated"), more),
+        (("last", "islast", "islastpage", "done", "isdone", "end", "endoflist", "finished"), not more),
         (("hasprevious", "haspreviouspage", "hasprev"), start > 0),
+        (("first", "isfirst", "isfirstpage"), start == 0),
+        (("numberofelements", "returned", "itemcount"), count),
         (("nextcursor", "nextpagetoken", "nexttoken", "cursor", "endcursor", "nextmarker", "after"), cursor),
         (("nextpage",), page + 1 if more else None),
         (("previouspage", "prevpage"), page - 1 if page > first else None),

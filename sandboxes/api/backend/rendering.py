@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
@@ -42,38 +43,23 @@ class Fitter:
         if value is NOTHING or shape.impossible or (value is None and not kind_fits(shape, None)):
             return self._maker.make_shape(shape, name, depth=depth)
         if shape.choices:
-            shape = self._chosen(shape, value)
+            shape = nearest(self._shapes, shape, value)
         if not kind_fits(shape, value):
-            converted = _converted(shape, value)
-            return self._maker.make_shape(shape, name, depth=depth) if converted is NOTHING else converted
+            other = converted(shape, value)
+            return self._maker.make_shape(shape, name, depth=depth) if other is NOTHING else other
         if isinstance(value, dict):
             return self._object(shape, value, name, links, depth)
         if isinstance(value, list):
             return self._array(shape, value, name, links, depth)
-        if scalar_fits(shape, value):
+        if scalar_fits(shape, value) and self._shapes.keeps_rules(shape, value):
             return value
         return self._maker.make_shape(shape, name, depth=depth)
-
-    def _chosen(self, shape: Shape, value: Any) -> Shape:
-        """`shape` with the branch of each group that `value` is nearest to."""
-        base = replace(shape, choices=[])
-        for group in shape.choices:
-            best, most = base, -1.0
-            for branch in group:
-                merged = self._shapes.with_branch(base, branch)
-                if merged.impossible or not kind_fits(merged, value):
-                    continue
-                score = _nearness(merged, value)
-                if score > most:
-                    best, most = merged, score
-            base = self._chosen(best, value) if best.choices else best
-        return base
 
     def _object(self, shape: Shape, value: dict[str, Any], name: str, links: int, depth: int) -> Any:
         fitted: dict[str, Any] = {}
         for key, schema in shape.properties.items():
             inner = self._shapes.of(schema)
-            if inner.write_only:
+            if inner.write_only and key not in shape.required:
                 continue
             given = value.get(key, NOTHING)
             if given is NOTHING and key not in shape.required:
@@ -88,12 +74,16 @@ class Fitter:
                 fitted[key] = made
             elif key in shape.required:
                 return NOTHING
-        if not shape.properties and shape.open is not False:
-            for key, given in value.items():
-                if not (isinstance(value, WholeRow) and key.startswith("@")):
-                    fitted[key] = self.fit(shape.open, given, key, links, depth + 1)
+        for key, given in value.items() if shape.rules or not shape.properties else ():
+            is_ours = isinstance(value, WholeRow) and key.startswith("@")
+            if key in shape.properties or is_ours or not self._shapes.takes_name(shape, key):
+                continue
+            if self._shapes.patterned(shape, key) or (not shape.properties and shape.open is not False):
+                fitted[key] = self.fit(self._shapes.schema_at(shape, key), given, key, links, depth + 1)
         for key in sorted(shape.required - set(fitted)):
-            fitted[key] = self.fit(shape.open, value.get(key, NOTHING), key, links, depth + 1)
+            fitted[key] = self.fit(self._shapes.schema_at(shape, key), value.get(key, NOTHING), key, links, depth + 1)
+            if fitted[key] is NOTHING:
+                return NOTHING
         if len(fitted) < shape.says.get("minProperties", 0):
             return self._maker.make_shape(shape, name, depth=depth)
         return fitted
@@ -109,7 +99,25 @@ class Fitter:
         items = items[: shape.says.get("maxItems", len(items))]
         if len(items) < shape.says.get("minItems", 0) or "prefixItems" in shape.says:
             return self._maker.make_shape(shape, name, depth=depth)
+        if not self._shapes.keeps_rules(shape, items):
+            return self._maker.make_shape(shape, name, depth=depth)
         return items
+
+
+def nearest(shapes: Shapes, shape: Shape, value: Any) -> Shape:
+    """`shape` with the branch of each group that `value` is nearest to."""
+    base = replace(shape, choices=[])
+    for group in shape.choices:
+        best, most = base, -2.0
+        for branch in group:
+            merged = shapes.with_branch(base, branch)
+            if merged.impossible or (merged.kinds == {"null"} and value is not None):
+                continue
+            score = _nearness(merged, value) if kind_fits(merged, value) else -1.0
+            if score > most:
+                best, most = merged, score
+        base = nearest(shapes, best, value) if best.choices else best
+    return base
 
 
 def _nearness(shape: Shape, value: Any) -> float:
@@ -129,11 +137,16 @@ def _nearness(shape: Shape, value: Any) -> float:
     return max(score, -0.5)
 
 
-def _converted(shape: Shape, value: Any) -> Any:
+_FLAGS = {"true": True, "false": False}
+
+
+def converted(shape: Shape, value: Any) -> Any:
     """The same value in another type: one schema has `"7"` where another has `7`."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and "string" in shape.kinds:
-        text = str(value)
+    if isinstance(value, int | float) and "string" in shape.kinds:
+        text = json.dumps(value)
         return text if scalar_fits(shape, text) else NOTHING
+    if isinstance(value, str) and "boolean" in shape.kinds and shape.typed and value.lower() in _FLAGS:
+        return _FLAGS[value.lower()]
     if isinstance(value, str) and {"integer", "number"} & shape.kinds and shape.typed:
         try:
             number = int(value) if value.lstrip("-").isascii() and value.lstrip("-").isdigit() else float(value)
@@ -170,28 +183,30 @@ class Renderer:
         whole = self._shapes.of(self._inside(envelope.schema, envelope.path))
         items = items[: whole.says.get("maxItems", len(items))]
         if not envelope.path:
-            return self._checked(envelope.schema, items, key)
+            return self._checked(envelope.schema, items)
         body: Any = []
         for place in range(len(envelope.path) - 1, -1, -1):
             told = self._told(self._inside(envelope.schema, envelope.path[:place]), facts, 0)
             body = {**told, envelope.path[place]: body}
-        fitted = Fitter(self._shapes, self._maker(key, rich=False), self._follow).fit(envelope.schema, body)
+        fitted = self._fit(envelope.schema, body, key)
         holder = fitted
         for step in envelope.path[:-1]:
             holder = holder[step]
         holder[envelope.path[-1]] = items
-        return self._checked(envelope.schema, fitted, key)
+        return self._checked(envelope.schema, fitted)
 
     def made(self, schema: Any, key: str, value: Any = NOTHING, *, rich: bool) -> Any:
         """An answer without a row, always the same for a key."""
         if isinstance(value, dict) and value:
-            return self._fitted(schema, WholeRow(_affirmed(self._shapes, schema, value)), key)
-        made = self._maker(key, rich=rich).make(schema)
-        return self._checked(schema, made, key)
+            told = WholeRow(_affirmed(self._shapes, schema, value))
+            return self._checked(schema, self._fit(schema, told, key), key)
+        return self._checked(schema, self._maker(key, rich=rich).make(schema), key)
 
     def _inside(self, schema: Any, path: tuple[str, ...]) -> Any:
         for step in path:
-            schema = self._shapes.of(schema).properties[step]
+            shape = self._shapes.of(schema)
+            branches = (self._shapes.of(one) for group in shape.choices for one in group)
+            schema = next(one.properties[step] for one in (shape, *branches) if step in one.properties)
         return schema
 
     def _told(self, schema: Any, facts: Mapping[str, Any], depth: int) -> dict[str, Any]:
@@ -210,11 +225,17 @@ class Renderer:
         return found
 
     def _fitted(self, schema: Any, value: Any, key: str) -> Any:
-        fitter = Fitter(self._shapes, self._maker(key, rich=False), self._follow)
-        return self._checked(schema, fitter.fit(schema, value), key)
+        return self._checked(schema, self._fit(schema, value, key))
 
-    def _checked(self, schema: Any, value: Any, key: str) -> Any:
-        """`value`, or another one where the schema asks for more than can be made step by step."""
+    def _fit(self, schema: Any, value: Any, key: str) -> Any:
+        return Fitter(self._shapes, self._maker(key, rich=False), self._follow).fit(schema, value)
+
+    def _checked(self, schema: Any, value: Any, key: str | None = None) -> Any:
+        """`value`, where it is valid, or what is left of it without one property.
+
+        `key`: of an answer that no row is behind. It is another one where the schema asks for more than can be made
+        step by step; a row is never answered with another.
+        """
         if value is not NOTHING and self._shapes.validity.holds(schema, value):
             return value
         for name in value if isinstance(value, dict) else ():
@@ -222,11 +243,11 @@ class Renderer:
             without = {other: inner for other, inner in value.items() if other != name}
             if self._shapes.validity.holds(schema, without):
                 return without
-        for number in range(20):
+        for number in range(20 if key is not None else 0):
             made = self._maker(f"{key}#{number}", rich=number % 2 == 0).make(schema)
             if made is not NOTHING and self._shapes.validity.holds(schema, made):
                 return made
-        for example in self._shapes.of(schema).says.get("examples", ()):
+        for example in self._shapes.of(schema).says.get("examples", ()) if key is not None else ():
             if self._shapes.validity.holds(schema, example):
                 return copy.deepcopy(example)
         problem = "it allows nothing" if value is NOTHING else self._shapes.validity.problem(schema, value)

@@ -14,7 +14,7 @@ from typing import Any
 from mcp_bridge.openapi.document import Document, Operation
 from mcp_bridge.openapi.tools import answer_of
 
-from ..inference.model import Plan
+from ..inference.model import VALUE, Plan
 from ..inference.paths import json_schema
 from ..maker import NOTHING, Maker, kind_fits, scalar_fits
 from ..realistic import words_of
@@ -36,7 +36,8 @@ class Request:
         if self.plan.operation.body is None and self.plan.role in {"create", "update", "replace"}:
             return dict(self.query)
         found = self._inside()
-        return found if isinstance(found, dict) else {}
+        found = found if isinstance(found, dict) else {}
+        return {self.plan.field: found[VALUE]} if self.plan.field is not None and VALUE in found else found
 
     def _inside(self) -> Any:
         found = self.body
@@ -119,26 +120,33 @@ class Refusals:
         """The refusal of `operation` for `problem`."""
         status, declared = status_for(operation, problem.statuses)
         answer = answer_of(operation, status) if declared else None
-        schema = json_schema(answer.content) if answer is not None else self._usual
+        schema = json_schema(answer.content) if answer is not None else None
         message = str(problem)
-        if answer is not None and schema is None:
-            kind = next(iter(answer.content), "")
-            return Reply(status, text=message if kind.startswith("text/") else "", kind=kind or "text/plain")
-        if answer is None and self._only_validates:
-            return Reply(status, {"detail": message})
+        if schema is None and answer is not None and answer.content:
+            kind = next((one for one in answer.content if one.startswith("text/")), "text/plain")
+            return Reply(status, text=message, kind=kind)
+        if schema is None and not self._only_validates:
+            schema = self._usual
         if schema is None:
-            return Reply(status, {"message": message})
+            return Reply(status, {"detail" if self._only_validates else "message": message})
         maker = Maker(self._shapes, Random(message), now, rich=False)
-        body = self._body(self._shapes.of(schema), "error", status, problem, maker, 0)
+        shape = self._shapes.of(schema)
+        body = self._body(shape, "error", status, problem, maker, 0)
+        if isinstance(body, dict) and shape.open is not False and not _tells(body, message):
+            body.setdefault("message", message)
         return Reply(status, body) if body is not NOTHING else Reply(status)
 
     def _body(self, shape: Shape, name: str, status: int, problem: Problem, maker: Maker, depth: int) -> Any:
         for group in shape.choices[:1]:
-            branch = next((one for one in group if self._shapes.of(one).kinds != {"null"}), True)
+            real = [one for one in group if self._shapes.of(one).kinds != {"null"}]
+            branch = next((one for one in real if self._is_of(self._shapes.of(one), status)), real[0] if real else True)
             merged = self._shapes.with_branch(replace(shape, choices=[]), branch)
             return self._body(merged, name, status, problem, maker, depth + 1)
         if shape.kind == "object" and depth < _MOST_DEPTH:
-            return self._object(shape, status, problem, maker, depth)
+            body = self._object(shape, status, problem, maker, depth)
+            if _is_said(name) and not _tells(body, str(problem)):
+                body |= self._in_own_words(shape, str(problem))
+            return body
         if shape.kind == "array" and name == _PLACE:
             return list(problem.place or ("body",))
         if shape.kind == "array" and depth < _MOST_DEPTH:
@@ -147,11 +155,25 @@ class Refusals:
         said = _said(name, shape, status, str(problem))
         return maker.make_shape(shape, name) if said is NOTHING else said
 
+    def _is_of(self, shape: Shape, status: int) -> bool:
+        """Whether an error may be one with `status`, which it names."""
+        named = (self._shapes.of(one) for name, one in shape.properties.items() if _is_code(name))
+        return any(one.enum is not None and status in one.enum for one in named)
+
+    def _in_own_words(self, shape: Shape, message: str) -> dict[str, str]:
+        """The message in the first property that takes any text, of an error whose own names tell of none."""
+        for name, schema in shape.properties.items():
+            inner = self._shapes.of(schema)
+            free = inner.enum is None and not {"format", "pattern"} & inner.says.keys() and not _is_code(name)
+            if free and inner.typed and kind_fits(inner, message) and scalar_fits(inner, message):
+                return {name: message}
+        return {"message": message} if shape.open is not False and "message" not in shape.properties else {}
+
     def _object(self, shape: Shape, status: int, problem: Problem, maker: Maker, depth: int) -> Any:
         body: dict[str, Any] = {}
         for key, schema in shape.properties.items():
             inner = self._shapes.of(schema)
-            is_said = bool(_MESSAGES & set(words_of(key))) or _is_code(key)
+            is_said = _is_said(key) or _is_code(key)
             if key not in shape.required and not is_said:
                 continue
             made = self._body(inner, key, status, problem, maker, depth + 1)
@@ -160,6 +182,11 @@ class Refusals:
         for key in sorted(shape.required - set(body)):
             body[key] = str(problem)
         return body if shape.properties else {"message": str(problem)}
+
+
+def _tells(body: Any, message: str) -> bool:
+    inside = body.values() if isinstance(body, dict) else body if isinstance(body, list) else ()
+    return body == message or any(_tells(one, message) for one in inside)
 
 
 def _has_place(shapes: Shapes, shape: Shape) -> bool:
@@ -180,11 +207,16 @@ def _said(name: str, shape: Shape, status: int, message: str) -> Any:
     if shape.enum is not None:
         likely = [one for one in shape.enum if isinstance(one, str) and words_of(one) == words_of(phrase)]
         return likely[0] if likely else NOTHING
-    is_said = _is_code(name) or bool(_MESSAGES & set(words_of(name)))
+    is_said = _is_code(name) or _is_said(name)
     if shape.says.get("format") not in {None, "int32", "int64"} or not is_said:
         return NOTHING
     fitting = (one for one in candidates if kind_fits(shape, one) and scalar_fits(shape, one))
     return next(fitting, NOTHING)
+
+
+def _is_said(name: str) -> bool:
+    """Whether an error's property by this name holds what there is to say."""
+    return bool(_MESSAGES & set(words_of(name)))
 
 
 def _is_code(name: str) -> bool:

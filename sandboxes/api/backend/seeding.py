@@ -12,7 +12,7 @@ from ..inference.model import HIDDEN, LINK, WITHIN, Link, Table
 from ..maker import NOTHING, Maker
 from ..realistic import words_of
 from ..shapes import Shape, Shapes
-from .store import ONLY, Row, Store, new_key_value, row_key, with_key
+from .store import ONLY, Row, Store, lawful, new_key_value, row_key, with_key
 
 _FIRST_DAY = datetime(2026, 1, 5, 9, tzinfo=UTC)
 _MOST_OF_A_TABLE = 48
@@ -115,7 +115,7 @@ class _Builder:
             if part.column not in row:
                 row[part.column] = self._maker.realistic.text(part.parameter, table.singular)
         _in_order(row)
-        self._add_keyed(row, parent)
+        self._add_keyed(lawful(self._seeds._shapes, shape, row, shape.properties) or row, parent)
 
     def _add_keyed(self, row: Row, parent: str | None) -> None:
         table = self._table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from random import Random
@@ -15,7 +15,7 @@ from ..inference.paths import names_of
 from ..maker import scalar_fits, sized
 from ..patterns import matching
 from ..realistic import Realistic, words_of
-from ..shapes import Shapes
+from ..shapes import Shape, Shapes
 from .requests import INVALID, MISSING, Problem, Request
 
 if TYPE_CHECKING:
@@ -276,6 +276,20 @@ def given_key(table: Table, row: Row) -> Any:
     return held.get(table.key.shown[1]) if isinstance(held, dict) else None
 
 
+def lawful(shapes: Shapes, shape: Shape, row: Row, free: Collection[str]) -> Row | None:
+    """A row that keeps the shape's rules: without one of the optional columns `free`, where only then it does.
+
+    None where no column can be left out for that.
+    """
+    if not shape.rules:
+        return row
+    shown = {name: value for name, value in row.items() if not name.startswith(HIDDEN)}
+    for name in (None, *(one for one in shown if one in free and one not in shape.required)):
+        if shapes.keeps_rules(shape, {one: value for one, value in shown.items() if one != name}):
+            return {one: value for one, value in row.items() if one != name}
+    return None
+
+
 def new_key_value(shapes: Shapes, realistic: Realistic, table: Table, row: Row, serial: int) -> Any:
     """A value for the last part of a key, that the server chooses."""
     part = table.key
@@ -284,6 +298,8 @@ def new_key_value(shapes: Shapes, realistic: Realistic, table: Table, row: Row, 
         number = max(serial, int(shape.says.get("minimum", 1)))
         return number if "integer" in shape.kinds else str(number)
     chance = realistic.chance
+    if shape.enum is not None:
+        return chance.choice([one for one in shape.enum if one is not None])
     if shape.says.get("format") == "uuid" or {"uuid", "guid"} & set(words_of(part.column)):
         return str(UUID(int=chance.getrandbits(128), version=4))
     if "pattern" in shape.says:

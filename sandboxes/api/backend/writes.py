@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from random import Random
 from typing import Any
 
 from ..inference.links import twins_of
-from ..inference.model import HIDDEN, IDENTIFIERS, LINK, WITHIN, Link, Plan, Table, is_link
+from ..inference.model import HIDDEN, LINK, STATES, WITHIN, Item, Link, Plan, Table, is_link
 from ..inference.paths import body_schema
 from ..inference.tables import unique_properties
 from ..maker import NOTHING, Maker, kind_fits, scalar_fits
 from ..realistic import stamp, words_of
 from ..shapes import Shape, Shapes
+from .kept import Keeper, Place, Unshown, written
+from .rendering import converted, nearest
 from .requests import IN_USE, INVALID, TAKEN, Problem, Request
-from .store import Found, Row, Store, free_key, given_key, new_key_value, row_key, with_key
+from .store import Found, Row, Store, free_key, given_key, lawful, new_key_value, row_key, with_key
 
 _MADE = frozenset(("created", "createdat", "createdon", "creationdate", "datecreated", "createdtime", "creationtime",
                    "createtime", "timecreated", "insertedat", "submittedat"))  # fmt: skip
-_CHANGED = frozenset(("updated", "updatedat", "updatedon", "modified", "modifiedat", "lastmodified", "lastupdated",
+CHANGED = frozenset(("updated", "updatedat", "updatedon", "modified", "modifiedat", "lastmodified", "lastupdated",
                       "datemodified", "dateupdated", "updatetime", "lastmodifiedat", "lastupdatedat", "modifieddate",
                       "updateddate"))  # fmt: skip
-_STATES = frozenset(("status", "state", "phase", "stage"))
 _SELF = frozenset(("user", "author", "creator", "owner", "reporter", "sender", "createdby"))
 
 
@@ -34,6 +36,7 @@ class Writer:
         self._store = store
         self._tables = store.tables
         self._name = name
+        self._keeper = Keeper(shapes, store)
 
     # -- create -------------------------------------------------------------------------------------------------------
 
@@ -45,7 +48,10 @@ class Writer:
         if context is not None:
             self._hang(row, table, plan, context)
         shape = self._shapes.of(table.schema)
-        row |= self._taken_over(table, shape, request, row)
+        sent = self._taken_over(table, shape, request, row)
+        row |= {name: value for name, value in sent.items() if value is not NOTHING}
+        if plan.item is not None:
+            row = self._with_names(table, row, plan.item, request)
         serial = self._store.next_serial(table.name)
         maker = self._maker(f"{table.name}/{serial}")
         for name, schema in shape.properties.items():
@@ -54,18 +60,46 @@ class Writer:
                 if words_of(name) == ["id"]:
                     # An id beside the key: an issue has a number among its project's, and an id among all.
                     own = self._shapes.of(schema)
-                    made = serial if scalar_fits(own, serial) else maker.make_shape(own, "id")
+                    # Another answer may show as a number what the row shows as text.
+                    usable = own.says.get("format") in {None, "int32", "int64"}
+                    numbers = (one for one in (serial, str(serial)) if usable and scalar_fits(own, one))
+                    made = next(numbers, None) or maker.make_shape(own, "id")
                 if made is not NOTHING:
                     row[name] = made
         for part in table.parts[:-1]:
             if row.get(part.column) is None:
                 row[part.column] = self._default_scope(table, part.table, part.column)
-        return self._insert(table, row, request, serial, maker)
+        return self._insert(table, self._lawful(shape, row, shape.properties.keys() - sent), request, serial, maker)
+
+    def _lawful(self, shape: Shape, row: Row, free: Collection[str]) -> Row:
+        """`lawful`. Raises `Problem` where what was sent is against the shape's rules."""
+        found = lawful(self._shapes, shape, row, free)
+        if found is None:
+            denied = "; ".join(json.dumps(rule["not"]) for rule in shape.rules if "not" in rule)
+            raise Problem(INVALID, f"the fields are not valid together: a row must not be {denied}")
+        return found
+
+    def _with_names(self, table: Table, row: Row, item: Item, request: Request) -> Row:
+        """A row with what the path calls it. Raises `Problem` where it cannot be called so."""
+        for (parameter, column), value in zip(item.lookups, self._store.values_of(item, request), strict=True):
+            part = next((one for one in table.parts if one.column == column), table.key)
+            shape = self._shapes.of(part.schema)
+            name = value if kind_fits(shape, value) else converted(shape, value)
+            if name is NOTHING or not scalar_fits(shape, name):
+                raise Problem(
+                    INVALID, f"{parameter}: {value!r} is not valid for a {table.singular}", ("path", parameter)
+                )
+            row = with_key(table, row, name) if part is table.key else {**row, column: name}
+        return row
 
     def _insert(self, table: Table, row: Row, request: Request, serial: int, maker: Maker) -> Found:
         given = given_key(table, row)
         parent = row.get(WITHIN)
-        if given is None or isinstance(given, dict | list):
+        if given is None and (known := self._shapes.of(table.key.schema).enum) is not None:
+            given = next((one for one in known if one is not None and not self._key_taken(table, row, one)), None)
+            if given is None:
+                raise Problem(TAKEN, f"There is a {table.singular} of each {table.key.column} already.")
+        elif given is None or isinstance(given, dict | list):
             value: Any = None
             while value is None or self._key_taken(table, row, value):
                 number = self._number(table, parent, serial)
@@ -133,8 +167,14 @@ class Writer:
             changed |= self._left_out(table, shape, request, sent)
             changed = {name: value for name, value in changed.items() if value is not NOTHING}
         changed |= {**sent, **more}
+        for name in sent.keys() & shape.properties.keys():
+            changed.pop(HIDDEN + name, None)
+            if sent[name] is NOTHING:
+                if name in shape.required:
+                    raise Problem(INVALID, f"{name}: null is not valid here; send a value", ("body", name))
+                del changed[name]
         for name, schema in shape.properties.items():
-            if "".join(words_of(name)) in _CHANGED and name not in sent:
+            if "".join(words_of(name)) in CHANGED and name not in sent:
                 now = self._moment(self._shapes.of(schema))
                 changed |= {} if now is NOTHING else {name: now}
         if not table.single:
@@ -143,6 +183,7 @@ class Writer:
             if str(own) != str(row.get(table.key.column)) and self._key_taken(table, changed, own):
                 raise Problem(TAKEN, f"There is a {table.singular} {own!r} already.")
             self._refuse_doubles(table, changed, request, key)
+        changed = self._lawful(shape, changed, ())
         self._store.put(table.name, key, changed)
         return key, changed
 
@@ -219,29 +260,36 @@ class Writer:
     def _taken_over(self, table: Table, shape: Shape, request: Request, row: Row) -> Row:
         """What was sent, as columns. What a row does not show is kept in a hidden column."""
         found: Row = {}
-        sent, body = request.sent, self._body(request).properties
+        sent = request.sent
+        body = nearest(self._shapes, self._body(request), sent).properties
         by_words = {"".join(words_of(name)): name for name in shape.properties}
         for given, value in sent.items():
             name = given if given in shape.properties else by_words.get("".join(words_of(given)), given)
             if name not in shape.properties:
                 found[HIDDEN + given] = value
                 continue
-            inner = self._shapes.of(shape.properties[name])
-            if inner.read_only and (given not in body or self._shapes.of(body[given]).read_only):
-                continue  # a key may be read only in the row, and be sent when it is made
+            shown, asked = shape.properties[name], body.get(given, True)
+            if self._shapes.of(shown).read_only and (given not in body or self._shapes.of(asked).read_only):
+                # A key may be read only in the row, and be sent when it is made. What was read may be sent back.
+                if value not in (row.get(name), self._value(row, name)):
+                    raise Problem(INVALID, f"{given}: only the server sets this; leave it out", ("body", given))
+                continue
             link = table.links.get(name)
-            if link is not None and value is not None:
-                many = link.many and isinstance(value, list)
-                made = [self._reference(table, name, link, one, row) for one in (value if many else [value])]
-                found[name] = made if many else made[0]
-                for twin in twins_of(name, table.links):
-                    if twin not in sent:
-                        found[twin] = self._same(table.links[twin], link, found[name])
-            elif _holds(inner, value):
-                found[name] = value
-            elif isinstance(value, str | int) and (own := _identifier(inner)):
-                found[name] = {own: value}
-            else:
+            try:
+                if link is not None and value is not None:
+                    many = link.many and isinstance(value, list)
+                    places: list[Place] = [("body", given, number) for number in range(len(value))] if many else []
+                    made = [
+                        self._reference(table, link, shown, asked, one, place, row)
+                        for one, place in zip(value if many else [value], places or [("body", given)], strict=False)
+                    ]
+                    found[name] = made if many else made[0]
+                    for twin in twins_of(name, table.links):
+                        if twin not in sent:
+                            found[twin] = self._same(table.links[twin], link, found[name])
+                else:
+                    found[name] = self._keeper.kept(shown, asked, value, ("body", given))
+            except Unshown:
                 found[HIDDEN + given] = value
         return found
 
@@ -257,21 +305,23 @@ class Writer:
         )
         return self._store.link(twin, key)
 
-    def _reference(self, table: Table, name: str, link: Link, value: Any, row: Row) -> Any:
+    def _reference(self, table: Table, link: Link, shown: Any, asked: Any, value: Any, place: Place, row: Row) -> Any:
         """A link to the row that was named. Raises `Problem` where it does not exist."""
         target = self._tables[link.table]
         wanted = value
         if isinstance(value, dict):
             wanted = next((value[key] for key in (target.key.column, "id", "name") if key in value), NOTHING)
             if wanted is NOTHING:
-                return value
+                if len(place) > 2:
+                    shown, asked = self._shapes.of(shown).items, self._shapes.of(asked).items
+                return self._keeper.kept(shown, asked, value, place)
         for key, other in self._store.items(target.name):
             if not self._is_near(table, row, target, other):
                 continue
             names = (target.key.column, "id", "name", "login", "username", "title", "slug")
             if any(str(self._value(other, one)) == str(wanted) for one in names if other.get(one) is not None):
                 return self._store.link(link, key)
-        raise Problem(INVALID, f"{name}: there is no {target.singular} {wanted!r}", ("body", name))
+        raise Problem(INVALID, f"{written(place)}: there is no {target.singular} {wanted!r}", place)
 
     def _is_near(self, table: Table, row: Row, target: Table, other: Row) -> bool:
         """Whether two rows stand under the same row, as far as they stand under one."""
@@ -290,7 +340,7 @@ class Writer:
         shape, word = self._shapes.of(schema), "".join(words_of(name))
         if shape.write_only:
             return NOTHING
-        if word in _MADE or word in _CHANGED:
+        if word in _MADE or word in CHANGED:
             now = self._moment(shape)
             if now is not NOTHING:
                 return now
@@ -299,9 +349,9 @@ class Writer:
             return self._fresh_link(name, link, word, schema, maker)
         if "default" in shape.says:
             return shape.says["default"]
-        if name in table.values and (required or word in _STATES):
+        if name in table.values and (required or word in STATES):
             return table.values[name][0]
-        if word in _STATES and shape.enum is not None:
+        if word in STATES and shape.enum is not None:
             return maker.make_shape(shape, name, table.singular)
         if not required:
             if shape.kinds - {"null"} == {"boolean"}:
@@ -352,16 +402,3 @@ class Writer:
 
     def _maker(self, key: str) -> Maker:
         return Maker(self._shapes, Random(f"{self._name}/new/{key}"), self._store.now, rich=False)
-
-
-def _identifier(shape: Shape) -> str | None:
-    """What names the object that a property shows, where its identifier is sent: `{"parent": "7"}`."""
-    known = shape.properties if shape.kind == "object" else {}
-    return next((name for name in known if "".join(words_of(name)) in IDENTIFIERS), None)
-
-
-def _holds(shape: Shape, value: Any) -> bool:
-    """Whether a property of that shape may hold the value, without a look inside objects, lists and choices."""
-    return kind_fits(shape, value) and (
-        isinstance(value, dict | list) or bool(shape.choices) or scalar_fits(shape, value)
-    )

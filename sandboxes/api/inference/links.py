@@ -46,8 +46,10 @@ class LinkFinder:
         return found
 
     def _named(self, name: str, table: Table, kind: str) -> Table | None:
-        """The table that `customer_id`, `customerId`, `customer_ids` or `owner_id` names a row of."""
+        """The table that `customer_id`, `customerId`, `customer_ids`, `idCustomer` or `owner_id` names a row of."""
         words = words_of(name)
+        if words[:1] == ["id"]:
+            words = [*words[1:-1], singular_of(words[-1]), "id"]
         if len(words) < 2 or singular_of(words[-1]) not in _KEY_WORDS:
             return None
         for size in range(len(words) - 1):

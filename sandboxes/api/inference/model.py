@@ -43,11 +43,17 @@ STATEFUL: frozenset[str] = frozenset(get_args(Role)) - {"event", "refused", "ans
 IDENTIFIERS = ("id", "uuid", "guid", "gid", "sid")
 """What a property that identifies a row is usually called."""
 
+STATES = frozenset(("status", "state", "phase", "stage"))
+"""What a property is called that tells how far a row has come."""
+
 HIDDEN = "@"
 """Columns that begin so are not in any answer."""
 
 WITHIN = "@in"
 """The column with the key of the row that a row stands under."""
+
+VALUE = "value"
+"""What is sent to the path of one field."""
 
 LINK = "@link"
 """The key of a link in a row: `{"@link": [table, key]}` refers to another row."""
@@ -181,8 +187,10 @@ class Plan:
     `context`: the row that must exist before anything else. `item`: the row that the operation is about.
     `relation`: how a list's rows hang on the context: `within`, the name of a link, a hidden column, or nothing.
     `pick`: `first` or `last` where the path names one row without a parameter. `moves`: columns an action sets.
-    `body_path`: the properties of what is sent that lead to the row, or where `many` to a list of rows, which may be
-    given by their keys. `because`: why it is no more than an `event` or an `answer`, or `refused`.
+    `field`: the column that the path ends in, of what sends a `value` alone.
+    `makes`: an update of a row that is not there creates it. `body_path`: the properties of what is sent that lead to
+    the row, or where `many` to a list of rows, which may be given by their keys. `because`: why it is no more than an
+    `event` or an `answer`, or `refused`.
     """
 
     operation: Operation
@@ -196,6 +204,8 @@ class Plan:
     envelope: Envelope | None = None
     query: Query = Query()
     moves: Mapping[str, Any] = field(default_factory=dict)
+    field: str | None = None
+    makes: bool = False
     body_path: tuple[str, ...] = ()
     many: bool = False
     because: str = ""

@@ -20,11 +20,12 @@ _PAGING = frozenset((
     "more", "first", "last", "links", "link", "meta", "paging", "pagination", "number", "elements", "token", "self",
     "url", "object", "ok", "success", "status", "code", "message", "kind", "etag", "marker", "order", "truncated",
     "incomplete", "results", "empty", "sort", "pageable", "errors", "error", "warnings", "warning", "max", "start",
-    "failed",
+    "failed", "included",
 ))  # fmt: skip
 _BESIDE = _PAGING | {"api", "metadata", "version", "query"}
 """Words of what may stand beside rows that are named after the path, such as `apiVersion` and `metadata`."""
 _VERSION = re.compile(r"v(\d+)(?:[.\w]*)")
+_ALIKE = 0.5
 _TOLD = frozenset(("errors", "warnings", "failed"))
 """Lists of what there is to say of a call, not of rows."""
 
@@ -161,6 +162,34 @@ def _envelope(shapes: Shapes, whole: Any, schema: Any, word: str, path: tuple[st
     return Envelope(whole, path, False, schema)
 
 
+def rows_among(shapes: Shapes, schema: Any, row: Any) -> Envelope | None:
+    """The list in an answer whose items are as `row` is, whatever stands beside it; `None` where there is none."""
+    places: list[tuple[tuple[str, ...], Any]] = [((), schema)]
+    found: list[Envelope] = []
+    for path, inside in places:
+        for name, inner in shapes.of(inside).properties.items():
+            shape = shapes.of(inner)
+            if shape.kind == "array" and is_object(shapes, shape.items):
+                found.append(Envelope(schema, (*path, name), True, shape.items))
+            elif not path and is_object(shapes, inner):
+                places.append(((name,), inner))
+    best = max(found, key=lambda one: _likeness(shapes, one.item, row), default=None)
+    return best if best is not None and are_alike(shapes, best.item, row) else None
+
+
+def are_alike(shapes: Shapes, one: Any, other: Any) -> bool:
+    """Whether two schemas are of rows of one kind: of the same definition, or with half of the properties in common."""
+    return _likeness(shapes, one, other) >= _ALIKE
+
+
+def _likeness(shapes: Shapes, one: Any, other: Any) -> float:
+    left, right = shapes.of(one), shapes.of(other)
+    if left.name is not None and left.name == right.name:
+        return 1.0
+    fewest = min(len(left.properties), len(right.properties))
+    return len(left.properties.keys() & right.properties.keys()) / max(1, fewest)
+
+
 def is_object(shapes: Shapes, schema: Any) -> bool:
     """Whether a schema is of objects that name their properties, in a branch at least."""
     shape = shapes.of(schema)
@@ -241,7 +270,31 @@ def paths_of(document: Document, shapes: Shapes) -> dict[Steps, Path]:
         found_there = None if schema is None else envelope_of(shapes, schema, path.word, lists=lists)
         path.envelopes.setdefault(operation.method, found_there)
         path.run = sum(1 for _ in itertools.takewhile(lambda step: step == "{}", reversed(steps)))
+    for path in found.values():
+        if "get" in path.operations:
+            path.envelopes["get"] = _as_list(shapes, found, path.operations["get"], path.envelopes["get"])
     return found
+
+
+def envelope_in(shapes: Shapes, paths: Mapping[Steps, Path], operation: Operation) -> Envelope | None:
+    """What the answer of one of the document's operations holds."""
+    schema, steps = answer_schema(operation, success_of(operation)), steps_of(operation.path)
+    if schema is None:
+        return None
+    found = envelope_of(shapes, schema, word_of(steps), lists=operation.method == "get" and steps[-1] != "{}")
+    return _as_list(shapes, paths, operation, found)
+
+
+def _as_list(
+    shapes: Shapes, paths: Mapping[Steps, Path], operation: Operation, found: Envelope | None
+) -> Envelope | None:
+    """The list that a GET answers with where a parameter or two below a row is read that is as its items are."""
+    steps = steps_of(operation.path)
+    below = (paths[one] for one in ((*steps, "{}"), (*steps, "{}", "{}")) if one in paths)
+    row = next((one for path in below if (one := path.row(["get"])) is not None), None)
+    if operation.method != "get" or found is None or found.is_list or row is None:
+        return found
+    return rows_among(shapes, found.schema, row.item) or found
 
 
 def shared_prefix(paths: Iterable[Steps]) -> Steps:

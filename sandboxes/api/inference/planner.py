@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,18 +11,19 @@ from mcp_bridge.openapi.document import Document, Operation
 
 from ..realistic import words_of
 from ..shapes import Shape, Shapes
+from .actions import moves_of
 from .links import LinkFinder, ordered
-from .model import HIDDEN, Backend, Envelope, Item, Part, Plan, Role, Table
+from .model import HIDDEN, VALUE, Backend, Envelope, Item, Part, Plan, Role, Table
 from .paths import (
     answer_schema,
+    are_alike,
     body_schema,
-    envelope_of,
+    envelope_in,
     is_object,
     same_words,
     singular_of,
     steps_of,
     success_of,
-    word_of,
 )
 from .queries import EVERYTHING, column_of, query_of
 from .tables import MAKES, Listing, TableFinder
@@ -32,6 +34,7 @@ _ROW_ROLES: dict[str, Role] = {"get": "read", "head": "read", "patch": "update",
 _MEMBER_ROLES: dict[str, Role] = {"get": "read", "head": "check", "put": "add", "post": "add", "delete": "remove"}
 _SEARCHES = frozenset(("search", "find", "query", "filter", "list", "lookup", "retrieve", "get", "check", "validate"))
 _REPLACES = frozenset(["replace", "replaces", "overwrite", "overwrites"])
+_CREATES = frozenset(["create", "creates", "upsert", "upserts"])
 _WHOLE = re.compile(r"\b(full|complete|entire)\s+(representation|definition|replacement|object|update)\b", re.I)
 
 
@@ -90,10 +93,18 @@ class _Planner:
             if plan.role == "create" and not plan.body_path:
                 plan.body_path, plan.many = self._rows_path(operation, table)
             if plan.role == "list":
-                plan.query = query_of(operation.parameters, row)
+                plan.query = query_of(self._shapes, operation.parameters, row, self._beside(plan.envelope))
                 for column, values in self._values(plan, row).items():
                     table.values.setdefault(column, values)
         return plan
+
+    def _beside(self, envelope: Envelope | None) -> Iterator[str]:
+        """The names of what an answer has beside its rows."""
+        schema = None if envelope is None else envelope.schema
+        for step in envelope.path if envelope is not None else ():
+            for name, inner in self._shapes.of(schema).properties.items():
+                yield from (name, *self._shapes.of(inner).properties) if name != step else ()
+            schema = self._shapes.of(schema).properties.get(step)
 
     def _values(self, plan: Plan, row: Shape) -> dict[str, tuple[str, ...]]:
         """Column -> its values, of texts without an enum that a filter has: `?state=` is open, closed or all."""
@@ -139,7 +150,23 @@ class _Planner:
         shows_others = self._lists_rows(operation) and not self._shows(operation, table)
         if role is None or (method == "get" and shows_others):
             return self._elsewhere(operation, item, _UNKNOWN_ACTION, table)
-        return Plan(operation, role, table.name, item.context, item)
+        listing = self._lists.get(steps_of(operation.path)[: -len(item.lookups)])
+        relation = listing.relation if listing is not None else None
+        makes = role in {"update", "replace"} and self._makes_missing(operation, table)
+        return Plan(operation, role, table.name, item.context, item, relation=relation, makes=makes)
+
+    def _makes_missing(self, operation: Operation, table: Table) -> bool:
+        """Whether a PUT or POST of a row creates it where there is none, under the name in the path.
+
+        By its name it does ("CreateOrUpdate"), or nothing else creates rows and the document has a 201.
+        """
+        if operation.method not in {"put", "post"} or any(part.table is not None for part in table.parts):
+            return False
+        opening = re.split(r"\.\s|\n\n", operation.description, maxsplit=1)[0]
+        words = {word for text in (operation.operation_id, operation.summary, opening) for word in words_of(text)}
+        above = self._finder.paths.get(steps_of(operation.path)[:-1])
+        is_only = above is None or "post" not in above.operations
+        return bool(words & _CREATES) or ("201" in operation.responses and is_only)
 
     def _on_list(self, operation: Operation, listing: Listing, context: Item | None) -> Plan:
         table, method = self._finder.tables[listing.table], operation.method
@@ -198,15 +225,18 @@ class _Planner:
         if operation.method in {"get", "head", "options", "trace"}:
             if context is not None and "204" in operation.responses and "404" in operation.responses:
                 owner = self._finder.tables[context.table]
-                moves = moves_of(self._shapes, steps_of(operation.path)[-1], self._shapes.of(owner.schema), "post")
+                moves = moves_of(self._shapes, steps_of(operation.path)[-1:], self._shapes.of(owner.schema), "post")
                 if moves and owner.members is None:
                     return Plan(operation, "check", owner.name, context.context, context, moves=moves)
             return Plan(operation, "answer", None, context, because="it reads what no collection of the document holds")
         above = table or (self._finder.tables[context.table] if context is not None else None)
         if above is not None and above.members is None and context is not None:
-            word = steps_of(operation.path)[-1]
+            below = steps_of(operation.path)[len(steps_of(context.path)) :]
+            word = below[-1] if below else "{}"
             row = self._shapes.of(above.schema)
-            moves = {} if word == "{}" else moves_of(self._shapes, word, row, operation.method)
+            if (field := self._field(operation, context, row)) is not None:
+                return Plan(operation, "move", above.name, context.context, context, field=field)
+            moves = {} if "{}" in below else moves_of(self._shapes, below, row, operation.method)
             # What is sent to rows below, or with a deletion, is not of the row above, but for the field of that name.
             is_below = steps_of(operation.path) in self._lists and not column_of(word, row)
             shares = not is_below and operation.method != "delete" and self._shares(operation, row, ())
@@ -217,6 +247,13 @@ class _Planner:
         if above is not None:
             because = _UNKNOWN_ACTION if because == _NO_TABLE else because
         return Plan(operation, "refused" if self._is_seen(operation) else "event", None, context, because=because)
+
+    def _field(self, operation: Operation, context: Item, row: Shape) -> str | None:
+        """The column of `PUT /boards/{id}/desc`, which sends its `value` and nothing else."""
+        sent = body_schema(operation)
+        below = steps_of(operation.path)[len(steps_of(context.path)) :]
+        is_value = sent is not None and self._shapes.of(sent).properties.keys() == {VALUE}
+        return column_of("/".join(below), row) if is_value else None
 
     def _in_bulk(self, operation: Operation) -> Plan | None:
         """What makes rows of the collection above: `POST /users/createWithList` with a list of users."""
@@ -233,18 +270,14 @@ class _Planner:
     def _is_seen(self, operation: Operation) -> bool:
         """Whether what an operation would change is read at its path or, of what a POST would make, below it."""
         steps, paths = steps_of(operation.path), self._finder.paths
-        known = [*self._finder.items, *self._lists, *self._finder.singles]
         places = [steps, (*steps, "{}")] if operation.method == "post" else [steps]
-        is_read = any("get" in paths[one].operations for one in places if one in paths and one in known)
+        is_read = any("get" in paths[one].operations for one in places if one in paths)
         return is_read and not self._is_search(operation)
 
     # -- what an operation sends and gives ----------------------------------------------------------------------------
 
     def _envelope(self, operation: Operation) -> Envelope | None:
-        schema = answer_schema(operation, success_of(operation))
-        steps = steps_of(operation.path)
-        lists = operation.method == "get" and steps[-1] != "{}"
-        return None if schema is None else envelope_of(self._shapes, schema, word_of(steps), lists=lists)
+        return envelope_in(self._shapes, self._finder.paths, operation)
 
     def _around(self, found: Envelope | None, row: Shape) -> Envelope | None:
         """The envelope of a row in an answer, where more stands beside and the row is known by its definition."""
@@ -272,14 +305,7 @@ class _Planner:
     def _shows(self, operation: Operation, table: Table) -> bool:
         """Whether the answer has a row, or rows, of `table`: the same definition, or half of its properties."""
         found = self._envelope(operation)
-        if found is None:
-            return False
-        name = self._shapes.of(found.item).name
-        if name is not None and name == self._shapes.of(table.schema).name:
-            return True
-        given = set(self._shapes.of(found.item).properties)
-        own = set(self._shapes.of(table.schema).properties)
-        return len(given & own) * 2 >= max(1, min(len(given), len(own)))
+        return found is not None and are_alike(self._shapes, found.item, table.schema)
 
     def _sends_row(self, operation: Operation, row: Shape) -> bool:
         """Whether columns are sent: as the body, or where there is none as query parameters of a row's properties."""
@@ -313,7 +339,7 @@ class _Planner:
         """What the rows of `GET /pets/available` have in common; nothing for `GET /pets` and `GET /pets/search`."""
         *above, word = steps_of(operation.path)
         is_part = tuple(above) == steps_of(table.path) and word != "{}"
-        return moves_of(self._shapes, word, self._shapes.of(table.schema), "get") if is_part else {}
+        return moves_of(self._shapes, (word,), self._shapes.of(table.schema), "get") if is_part else {}
 
     def _shares(self, operation: Operation, row: Shape, inside: tuple[str, ...]) -> bool:
         """Whether a property of what is sent is one of the row's."""
@@ -358,32 +384,3 @@ class _Planner:
             if is_key or any(column_of(name, row) for name in item.properties):
                 return path, True
         return (), False
-
-
-def moves_of(shapes: Shapes, word: str, row: Shape, method: str) -> dict[str, Any]:
-    """The columns that an action called `word` sets: `cancel` sets a status that may be `cancelled`."""
-    words = words_of(word)
-    if not words:
-        return {}
-    verb, undo = words[0], method == "delete"
-    negated = verb.startswith("un") and len(verb) > 4
-    stem = _stem(verb.removeprefix("un") if negated else verb)
-    for name, schema in row.properties.items():
-        shape = shapes.of(schema)
-        for value in shape.enum or ():
-            first = words_of(value)[:1] if isinstance(value, str) and not (undo or negated) else []
-            if first and len(stem) > 2 and _stem(first[0]).startswith(stem):
-                return {name: value}
-        is_flag = shape.typed and shape.kinds - {"null"} == {"boolean"}
-        if is_flag and len(stem) > 2 and _stem(words_of(name)[-1]) in {stem, stem + stem[-1]}:
-            return {name: not (undo or negated)}
-    return {}
-
-
-def _stem(word: str) -> str:
-    """`cancel`, `canceled` and `cancelled` begin alike, and so do `close` and `closed`."""
-    for ending in ("ing", "ed", "es", "e", "d"):
-        if word.endswith(ending) and len(word) - len(ending) > 2:
-            word = word[: -len(ending)]
-            break
-    return word[:-1] if len(word) > 3 and word[-1] == word[-2] else word

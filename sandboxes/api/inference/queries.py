@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal
 
 from mcp_bridge.openapi.document import Parameter
 
 from ..realistic import words_of
-from ..shapes import Shape
+from ..shapes import Shape, Shapes
 from .model import Filter, Query
 from .paths import same_words, singular_of
 
 _LIMIT = ("limit", "per page", "page size", "max results", "size", "top", "first", "max items", "results per page",
-          "page limit")  # fmt: skip
+          "page limit", "items", "count", "max")  # fmt: skip
 _PAGE = ("page", "page number", "current page", "page num", "p")
-_OFFSET = ("offset", "skip", "start", "start index", "start at", "from")
+_OFFSET = ("offset", "skip", "start", "start index", "start at", "from", "page offset")
 _CURSOR = ("cursor", "after", "starting after", "page token", "next token", "marker", "continuation token",
-           "page cursor", "next cursor", "start cursor")  # fmt: skip
+           "page cursor", "next cursor", "start cursor", "page after", "iterator")  # fmt: skip
 _SORT = ("sort", "sort by", "order by", "ordering", "sort field")
 _DIRECTION = ("direction", "order", "sort order", "sort dir", "sort direction", "order direction")
 _SEARCH = ("q", "query", "search", "keyword", "keywords", "search term", "term", "text")
+
+_NUMBERS = frozenset(("limit", "page", "offset"))
+_MOMENTS = frozenset(("date", "date-time"))
+_SHOWN = frozenset(("expand", "fields", "field", "include", "exclude", "embed", "select", "view", "properties"))
+"""What an answer shows of each row, also where a row has a property of that name."""
+_MARKED = frozenset(("filter", "filters"))
+"""What stands before a column's name in `filter[status]`."""
 
 EVERYTHING = frozenset(("all", "any", "*", ""))
 """Values of a filter that choose every row."""
@@ -37,17 +45,26 @@ _TIMES: dict[str, Test] = {"since": "at_least", "after": "at_least", "before": "
 _WHEN = ("updated_at", "created_at", "updated", "created", "date")
 
 
-def query_of(parameters: Iterable[Parameter], row: Shape) -> Query:
-    """What each query parameter of a list does to rows of shape `row`."""
+def query_of(shapes: Shapes, parameters: Iterable[Parameter], row: Shape, beside: Iterable[str]) -> Query:
+    """What each query parameter of a list does to rows of shape `row`. `beside`: what an answer has beside them."""
     rest = [one for one in parameters if one.location == "query"]
     found: dict[str, str | None] = {}
     for role, names in (
         ("limit", _LIMIT), ("page", _PAGE), ("offset", _OFFSET), ("cursor", _CURSOR), ("sort", _SORT),
         ("direction", _DIRECTION), ("search", _SEARCH),
     ):  # fmt: skip
-        named = (one.name for name in names for one in rest if " ".join(words_of(one.name)) == name)
-        found[role] = next((name for name in named if name not in row.properties), None)
+        named = (one for name in names for one in rest if _is_called(one.name, name))
+        usable = (one.name for one in named if role not in _NUMBERS or _may_be_number(shapes.of(one.schema)))
+        found[role] = next((name for name in usable if name not in row.properties), None)
     taken = {name for name in found.values() if name}
+    if found["cursor"] is None:
+        # What the answer tells for the next page goes by the name of what is sent for it.
+        told = {tuple(words_of(name)) for name in beside}
+        free = (one for one in rest if one.name not in taken and column_of(one.name, row) is None)
+        texts = (one.name for one in free if shapes.of(one.schema).kinds - {"null"} == {"string"})
+        cursors = [name for name in texts if tuple(words_of(name)) in told]
+        found["cursor"] = cursors[0] if cursors else None
+        taken |= set(cursors[:1])
     filters, unknown = [], []
     for one in rest:
         if one.name in taken:
@@ -60,13 +77,32 @@ def query_of(parameters: Iterable[Parameter], row: Shape) -> Query:
     return Query(**found, filters=tuple(filters), unknown=tuple(unknown))
 
 
+def _may_be_number(shape: Shape) -> bool:
+    """Whether a parameter may be a number: `count` may be a flag, `items` a list and `from` a date."""
+    return bool({"integer", "number", "string"} & shape.kinds) and shape.says.get("format") not in _MOMENTS
+
+
+def _is_called(name: str, words: str) -> bool:
+    """Whether a name has these words, however they are joined: `pageSize`, `page[size]` and `pagesize`."""
+    return "".join(words_of(name)) == words.replace(" ", "")
+
+
 def filter_of(parameter: str, row: Shape) -> Filter | None:
     """The filter that a query parameter is, `None` where no property of the row goes by its name."""
-    if column := column_of(parameter, row):
+    words = words_of(parameter)
+    if words[:1] == words and _SHOWN & set(words):
+        return None
+    column = column_of(parameter, row)
+    if column is None and len(words) > 1 and words[0] in _MARKED:
+        found = filter_of(" ".join(words[1:]), row)
+        return None if found is None else replace(found, parameter=parameter)
+    if column is None and len(words) > 1 and words[-1] == "id":
+        column = column_of(" ".join(words[:-1]), row)
+    column = column or column_of(f"{parameter}_id", row)
+    if column:
         schema = row.properties[column]
         is_many = isinstance(schema, dict) and schema.get("type") == "array"
         return Filter(parameter, column, "has" if is_many else "is")
-    words = words_of(parameter)
     for test, marks in _TESTS.items():
         for mark in marks:
             # Before the column's name or after it: `min_price`, `price_min`.
@@ -81,7 +117,7 @@ def filter_of(parameter: str, row: Shape) -> Filter | None:
 
 
 def column_of(parameter: str, row: Shape) -> str | None:
-    """The property that a parameter is named after: itself, its singular or plural, or `customer` for `customer_id`."""
+    """The property that a parameter is named after: itself, its singular or plural."""
     words = words_of(parameter)
     if not words:
         return None

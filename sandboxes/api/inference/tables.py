@@ -73,8 +73,11 @@ def _key_part(parameter: str, schema: Any, table: Table, shapes: Shapes, descrip
 
     `schema` and `description`: of the parameter.
     """
-    row, singular = shapes.of(table.schema), table.singular
-    wanted = _kind(shapes.of(schema))
+    row, singular, asked = shapes.of(table.schema), table.singular, shapes.of(schema)
+    for name, inner in row.properties.items() if asked.enum else ():
+        if set(shapes.of(inner).enum or ()) == set(asked.enum or ()):
+            return Part(parameter, name, "string", schema=inner), False
+    wanted = _kind(asked)
     usable = {name: kind for name in row.properties if (kind := _usable(row.properties[name], shapes)) is not None}
     found, guessed = _named(parameter, singular, usable, wanted), False
     if (found is None or words_of(found) != words_of(parameter)) and _METADATA in row.properties:

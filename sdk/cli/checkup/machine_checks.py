@@ -85,6 +85,26 @@ def _gpu() -> Advice:
     return Advice("machine", "good", "no GPU: the embedded model trains on the CPU; larger ones are slow there")
 
 
+def check_plan(model: str | None, config: Path) -> Iterator[Advice]:
+    """Who would compute where in a training with this file of settings: a finding for each thing that is wrong."""
+    from mcp_bridge.extras import missing_modules
+
+    from ...errors import ConfigError
+    from ...trainer.compute_plan import plan_compute
+    from ...trainer.config import TrainConfig
+
+    if missing_modules("train"):
+        return  # what is missing is a finding of its own
+    try:
+        plan = plan_compute(model, TrainConfig.of(config))
+    except ConfigError as error:
+        yield Advice("machine", "problem", str(error), f"correct --config: {error}", 4)
+        return
+    yield from (Advice("machine", "good", line) for line in plan.lines[1:])
+    yield from (Advice("machine", "problem", one, one, 18) for one in plan.problems)
+    yield from (Advice("machine", "advice", one, one, 70) for one in plan.warnings)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 
 

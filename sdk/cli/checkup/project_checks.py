@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,13 @@ from ...verifiers.expectations import AsExpected
 from .advice import Advice
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mcp_bridge.records import WorldKind
 
     from ...progress import Progress
     from ...records import Task
+    from ...trainer.isolation import Tried
     from ...verifiers import VerifierLike
 
 _MANY_TOKENS = 1500
@@ -29,16 +33,19 @@ _SHOWN = 4
 _SANDBOX = "docs/servers.md#worlds-in-your-own-server, or docs/sandboxes.md"
 
 
-async def check_tools(source: Any, model: str | None, handlers: Any, connect_timeout_s: float) -> list[Advice]:
-    """Do they connect, what do they cost, and does each rollout get a world of its own?"""
+async def check_tools(
+    source: Any, model: str | None, handlers: Any, connect_timeout_s: float, tasks: Any, config: Path | None
+) -> list[Advice]:
+    """Do they connect, what do they cost, and does each rollout get a world of its own? `tasks`, `config`: those of the
+    training, whose calls are made and whose allowances hold; what is wrong with them is told elsewhere."""
     try:
         async with connect(source, connect_timeout_s=connect_timeout_s, handlers=handlers) as toolset:
-            return await _connected(toolset, model)
+            return await _connected(toolset, model, tasks, config)
     except (BridgeError, OSError) as error:
         return [Advice("tools", "problem", f"they cannot be used: {error}", f"correct the tools: {_first(error)}", 1)]
 
 
-async def _connected(toolset: Toolset, model: str | None) -> list[Advice]:
+async def _connected(toolset: Toolset, model: str | None, tasks: Any, config: Path | None) -> list[Advice]:
     names = [tool.name for tool in toolset.tools]
     found = [Advice("tools", "good", f"{len(names)} tools: {_listed(names, 12)}")]
     for left in toolset.left_out:
@@ -54,8 +61,7 @@ async def _connected(toolset: Toolset, model: str | None) -> list[Advice]:
         found.append(
             Advice("tools", "problem", f"destructive and live, which training refuses: {_listed(live)}", fix, 3)
         )
-    only_reads = all(tool.annotations.read_only for tool in toolset.tools)
-    found += [_world(world, only_reads=only_reads) for world in toolset.worlds]
+    found += await _worlds(toolset, tasks, config)
     if not toolset.has_state:
         fix = f"let the tools tell their state ({_SANDBOX}), so that success can be judged by what changed"
         found.append(Advice("tools", "advice", "no world can tell its state, so final_state() cannot judge", fix, 35))
@@ -65,9 +71,34 @@ async def _connected(toolset: Toolset, model: str | None) -> list[Advice]:
     return [*found, _tokens(toolset, model)]
 
 
-def _world(world: WorldKind, *, only_reads: bool) -> Advice:
+async def _worlds(toolset: Toolset, tasks: Any, config: Path | None) -> list[Advice]:
+    from ...trainer.config import TrainConfig
+    from ...trainer.isolation import try_isolation
+
+    loaded, options = [], TrainConfig()
+    with contextlib.suppress(ToolbakeError, OSError):
+        loaded = load_tasks(tasks) if tasks is not None else []
+    with contextlib.suppress(ConfigError):
+        options = TrainConfig.of(config)
+    try:
+        tried = await try_isolation(
+            toolset, loaded, destructive=options.allow_destructive, allowed=options.allow_shared_state
+        )
+    except ConfigError as error:
+        return [Advice("tools", "problem", str(error), f"correct --config: {_first(error)}", 4)]
+    by_name = {one.world.name: one for one in tried}
+    only_reads = all(tool.annotations.read_only for tool in toolset.tools)
+    return [_world(world, by_name.get(world.name), only_reads=only_reads) for world in toolset.worlds]
+
+
+def _world(world: WorldKind, tried: Tried | None, *, only_reads: bool) -> Advice:
+    if tried is not None and tried.is_apart is False:
+        fix = f"to give each rollout of {world.name} a world of its own, {tried.fix}; or allow_shared_state names it"
+        return Advice("tools", "problem", f"rollouts share state, which training refuses: {tried}", fix, 3)
     begins = {True: "fresh", False: "with what other rollouts left", None: "fresh only if no state is kept elsewhere"}
     shown = f"{world.source}: the world of a rollout begins {begins[world.is_fresh]}"
+    if tried is not None:
+        shown = f"{shown} ({tried.found})"
     if world.is_fresh or only_reads:
         return Advice("tools", "good", shown)
     if world.is_fresh is False:
@@ -202,25 +233,28 @@ async def check_reward(
     verifier: VerifierLike, tasks: Any, source: Any, reach: tuple[Any, float], progress: Progress
 ) -> list[Advice]:
     """Do policies that do nothing useful earn the verifier's reward?"""
-    from ...probing.probes import probe_async
+    from ...certification import certify_async
+    from ...probing.attacks import GOLD
 
     try:
-        report = await probe_async(
+        report = await certify_async(
             source, tasks, verifier, most_tasks=8, handlers=reach[0], connect_timeout_s=reach[1], progress=progress
         )
     except (ToolbakeError, BridgeError) as error:
         fix = f"correct what stopped it: {_first(error)}"
         return [Advice("verifier", "problem", f"it could not be probed: {error}", fix, 9)]
-    shown = f"{len(report.rollouts)} degenerate rollouts on {report.tasks} tasks, {len(report.findings)} rewarded"
+    # Of the gold solutions the check of the tasks tells, with their lines.
+    findings = [finding for finding in report.findings if finding.probe is not GOLD]
+    shown = f"{len(report.rollouts)} rollouts of probes on {report.tasks} tasks: {len(findings)} were rewarded"
     found = [Advice("verifier", "good", shown)]
-    if report.findings:
-        names = list(dict.fromkeys(finding.probe.name for finding in report.findings))
+    if findings:
+        names = list(dict.fromkeys(finding.probe.name for finding in findings))
         fix = (
             f"make the verifier refuse what {_listed(names)} do: look at state, calls and answer together, as "
             f"sdk.verifiers.as_expected() does; or where one is right, allow it: --set 'probes.allow=[\"{names[0]}\"]'"
         )
-        found = [Advice("verifier", "problem", f"{shown}: {report.findings[0]}", fix, 9)]
-    if report.partly:
+        found = [Advice("verifier", "problem", f"{shown}: {findings[0]}", fix, 9)]
+    if report.partial_credit:
         found.append(Advice("verifier", "advice", report.partial_credit))
     if report.unscored:
         failed = next(rollout.failure for rollout in report.rollouts if rollout.failure is not None)

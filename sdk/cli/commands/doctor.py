@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,6 +29,16 @@ VerifierOfRun = Annotated[
     ),
 ]
 
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        show_default="none",
+        help="The settings of the training, checked too: who computes where, GPUs, memory and vLLM.",
+    ),
+]
+
 
 def doctor(
     tools: Tools = None,
@@ -36,6 +47,7 @@ def doctor(
     tasks: TaskFile = None,
     verifier: VerifierOfRun = None,
     model: LocalModel = None,
+    config: ConfigFile = None,
     handlers: HandlersName = None,
     connect_timeout: ConnectTimeout = 120.0,
     as_json: AsJson = False,
@@ -47,7 +59,11 @@ def doctor(
     Without arguments: cores, memory, disk, GPU, extras and versions. With TOOLS: whether they connect, what training
     refuses, whether each rollout gets a fresh world that can tell its state, and what the tools cost in tokens. With
     --tasks: whether they load, how many families there are, and whether their gold solutions hold. With --verifier:
-    whether policies that do not do the task earn its reward. Nothing live that could change something is called.
+    whether policies that do not do the task earn its reward. With --config: who would compute where.
+
+    To find out whether rollouts share state, it opens two worlds of tools that are not simulated and writes to one,
+    with a task's own calls or made-up ones. It calls no destructive tool, and none to write with that says that it
+    reaches an open world. A source that allow_shared_state names is left alone.
 
     Exit codes: 0 nothing must be fixed, 1 something must.
 
@@ -63,7 +79,9 @@ def doctor(
         quiet_libraries()
         asked = load_handlers(handlers)
         with printing_to_stderr():
-            found = examine((tools, command), tasks, verifier, model, (asked, connect_timeout), progress_of(quiet))
+            found = examine(
+                (tools, command), tasks, verifier, model, (asked, connect_timeout), progress_of(quiet), config
+            )
         typer.echo(found.as_json() if as_json else str(found))
         if found.problems:
             raise typer.Exit(1)
@@ -76,19 +94,20 @@ def examine(
     model: str | None,
     reach: tuple[Any, float],
     progress: Progress,
+    config: Path | None = None,
 ) -> Checkup:
     """Every check that these arguments allow. What cannot be loaded is a finding, and the other checks go on."""
     import anyio
 
     from ..checkup.advice import Advice, Checkup
-    from ..checkup.machine_checks import check_machine, check_packages
+    from ..checkup.machine_checks import check_machine, check_packages, check_plan
     from ..checkup.project_checks import check_reward, check_task_file, check_tools
 
-    found = [*check_machine(model), *check_packages(model)]
+    found = [*check_machine(model), *check_packages(model), *(check_plan(model, config) if config is not None else ())]
     missing = {"tools": words == (None, None), "tasks": tasks is None, "verifier": verifier is None}
     source, prompts, judge = (_loaded(area, words, tasks, verifier, found) for area in missing)
     if source is not None:
-        found += anyio.run(check_tools, source, model, *reach)
+        found += anyio.run(check_tools, source, model, *reach, prompts, config)
     unusable = any(one.worth == 1 and one.level == "problem" for one in found)
     if prompts is not None:
         found += anyio.run(check_task_file, prompts, None if unusable else source, judge, reach[1], progress)

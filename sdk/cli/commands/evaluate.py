@@ -14,6 +14,7 @@ from ..options import (
     MODEL_PANEL,
     REPORT_PANEL,
     SAMPLING_PANEL,
+    AgentName,
     AsJson,
     Command,
     ConnectTimeout,
@@ -29,6 +30,8 @@ from ..options import (
     Temperature,
     Threshold,
     Tools,
+    UserKey,
+    UserModel,
     VerifierName,
     finite,
 )
@@ -250,6 +253,9 @@ def evaluate(
     price: Prices = None,
     output_dir: OutputDir = None,
     limit: LimitSettings = None,
+    agent: AgentName = None,
+    user_model: UserModel = None,
+    user_key: UserKey = None,
     handlers: HandlersName = None,
     connect_timeout: ConnectTimeout = 120.0,
     concurrency: Annotated[
@@ -278,7 +284,7 @@ def evaluate(
         from ..options import progress_of
         from ..process import printing_to_stderr, quiet_libraries
         from ..showing import show_report
-        from ..sources import load_handlers
+        from ..sources import agent_source, load_handlers, user_source
 
         quiet_libraries()
         say = progress_of(quiet)
@@ -287,6 +293,8 @@ def evaluate(
         what: dict[str, Any] = {"baseline": baseline, "prices": prices(price)}
         what["verdicts"] = named_values(verdicts, "--verdicts")
         what |= {
+            "agent": agent_source(agent),
+            "user_model": user_source(user_model, user_key),
             "handlers": load_handlers(handlers),
             "connect_timeout_s": connect_timeout,
         }

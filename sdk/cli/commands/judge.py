@@ -1,14 +1,18 @@
-"""`toolbake judge check`: how far a judge agrees with people."""
+"""`toolbake judge`: how far a judge agrees with people, and a model's answers to the rows of a file."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...errors import ConfigError
 from ..failing import clean_errors
-from ..options import Debug, Threshold, VerifierName, finite
+from ..options import MODEL_PANEL, Debug, Endpoint, EndpointKey, Model, Quiet, Threshold, VerifierName, finite
+
+if TYPE_CHECKING:
+    from ...judging import LabelledRows
 
 Examples = Annotated[
     Path,
@@ -71,3 +75,89 @@ def check(
             if kappa is None or kappa < min_kappa:
                 shown = "not defined" if kappa is None else f"{kappa:.2f}"
                 raise ToolbakeError(f"the agreement (kappa {shown}) is below --min-kappa {min_kappa:g}")
+
+
+Rows = Annotated[Path, typer.Argument(metavar="ROWS", help="A .jsonl file of objects.", show_default=False)]
+Schema = Annotated[
+    str,
+    typer.Option(
+        "--schema",
+        metavar="FILE|JSON",
+        help='The JSON Schema of an answer, as a file or as it is: \'{"enum": ["good", "bad"]}\'.',
+    ),
+]
+
+
+def label(
+    rows: Rows,
+    *,
+    instructions: Annotated[str, typer.Option("--instructions", metavar="TEXT", help="What is asked about each row.")],
+    schema: Schema,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The new file: each row with its answer.")],
+    name: Annotated[str, typer.Option("--name", metavar="FIELD", help="The field of the answer.")] = "label",
+    model: Model = None,
+    endpoint: Endpoint = None,
+    api_key_env: EndpointKey = None,
+    max_calls: Annotated[
+        int | None, typer.Option("--max-calls", min=1, show_default="no limit", help="The most questions to the model.")
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, rich_help_panel=MODEL_PANEL, help="Questions asked at once.")
+    ] = 16,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Ask a model about each row of a file, and write the rows with its answers.
+
+    Every answer is checked by the schema, and kept as it comes: after Ctrl-C the same command goes on where it was.
+    Rows without an answer that fits are named and left out, with exit code 1; the same command asks for them again.
+
+    Examples:
+      toolbake judge label answers.jsonl --instructions "Is the answer polite?" --schema '{"enum": ["good", "bad"]}' \\
+        --to labelled.jsonl --endpoint https://host/v1 --model large-1
+    """
+    with clean_errors(debug):
+        import anyio
+
+        from ...errors import ToolbakeError
+        from ...judging import Budget, label_rows
+        from ..options import progress_of
+        from ..process import printing_to_stderr, quiet_libraries
+        from ..sources import model_source
+
+        quiet_libraries()
+        progress = progress_of(quiet)
+        source = model_source(model, endpoint, api_key_env, say=progress.say)
+        form = _schema(schema)
+
+        async def ask() -> LabelledRows:
+            return await label_rows(
+                rows,
+                to,
+                instructions=instructions,
+                schema=form,
+                model=source,
+                name=name,
+                budget=Budget(calls=max_calls),
+                concurrency=concurrency,
+                progress=progress,
+            )
+
+        with printing_to_stderr():
+            found = anyio.run(ask)
+        typer.echo(str(found))
+        if found.failed:
+            raise ToolbakeError(
+                f"rows without an answer: {len(found.failed)}; they are left out, and the same command asks again"
+            )
+
+
+def _schema(given: str) -> Any:
+    from ...tasks.files import strict_json
+
+    if given.lstrip().startswith(("{", "true", "false")):
+        return strict_json(given, "--schema")
+    try:
+        return strict_json(Path(given).read_text(encoding="utf-8"), given)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--schema: {given} cannot be read: {error}") from error

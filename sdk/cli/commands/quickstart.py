@@ -185,11 +185,12 @@ def _identity(options: TrainConfig, tools: Any, prompts: Any, verifier: Any, mod
     import anyio
 
     from ...connecting import connect
+    from ...trainer.compute_plan import settle_sampler
     from ...trainer.run_identity import train_identity
     from ...trainer.task_splits import settle, split_for_training
 
     sides = split_for_training(prompts, options)
-    settled, _ = settle(options, sides)
+    settled, _ = settle_sampler(model, settle(options, sides)[0])
 
     async def ask() -> dict[str, Any]:
         async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:

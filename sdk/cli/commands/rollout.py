@@ -9,6 +9,7 @@ import typer
 from ...errors import ConfigError
 from ..failing import clean_errors
 from ..options import (
+    AgentName,
     AsJson,
     Command,
     ConnectTimeout,
@@ -22,6 +23,8 @@ from ..options import (
     Seed,
     Temperature,
     Tools,
+    UserKey,
+    UserModel,
 )
 
 TaskFile = Annotated[
@@ -58,6 +61,9 @@ def rollout(
     endpoint: Endpoint = None,
     api_key_env: EndpointKey = None,
     limit: LimitSettings = None,
+    agent: AgentName = None,
+    user_model: UserModel = None,
+    user_key: UserKey = None,
     handlers: HandlersName = None,
     connect_timeout: ConnectTimeout = 120.0,
     temperature: Temperature = 0.0,
@@ -80,7 +86,15 @@ def rollout(
         from ..options import limits, progress_of
         from ..process import printing_to_stderr, quiet_libraries
         from ..showing import show_rollout
-        from ..sources import load_handlers, load_verifier, model_source, place_arguments, tool_source
+        from ..sources import (
+            agent_source,
+            load_handlers,
+            load_verifier,
+            model_source,
+            place_arguments,
+            tool_source,
+            user_source,
+        )
 
         quiet_libraries()
         progress = progress_of(quiet)
@@ -95,7 +109,13 @@ def rollout(
         from ...blocking import rollout
 
         progress.say(f"asking {model or 'the embedded SmolLM2-135M-Instruct'}")
-        how = {"limits": bounds, "handlers": asked, "connect_timeout_s": connect_timeout}
+        how = {
+            "limits": bounds,
+            "agent": agent_source(agent),
+            "user_model": user_source(user_model, user_key),
+            "handlers": asked,
+            "connect_timeout_s": connect_timeout,
+        }
         how |= {"temperature": temperature, "seed": seed}
         with printing_to_stderr():
             found = rollout(source, task, model=policy, verifier=judge, **how)

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, cast
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from ..failing import clean_errors
-from ..options import ClientsKey, Debug, Host, finite
+from ..options import CallParser, ClientsKey, Debug, Host, finite
+
+if TYPE_CHECKING:
+    from ...serving import Server
+    from ...serving.vllm_server import VllmServer
+
+log = logging.getLogger(__name__)
+
+_MAX_WAITING = 256
+_DRAIN_S = 30.0
 
 ShownTools = Annotated[
     str | None,
@@ -42,6 +58,37 @@ MaxTokens = Annotated[
         help="The most new tokens of an answer where a request sets no limit.",
     ),
 ]
+MaxWaiting = Annotated[
+    int,
+    typer.Option(
+        "--max-waiting",
+        min=1,
+        help="How many answers may be without a first token at once; a request beyond that gets 429 with Retry-After.",
+    ),
+]
+DrainSeconds = Annotated[
+    float,
+    typer.Option(
+        "--drain-seconds",
+        min=0.0,
+        callback=finite,
+        help="How long requests in flight may take after SIGTERM or Ctrl-C; /ready says 503 meanwhile.",
+    ),
+]
+LogFormatName = Annotated[
+    str,
+    typer.Option("--log-format", metavar="text|json", help="How requests, warnings and errors are logged, on stderr."),
+]
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="vllm|embedded",
+        show_default="vllm where there is a GPU and vLLM, else embedded",
+        help="What computes the answers. vLLM is taken from the environment whose Python TOOLBAKE_VLLM_PYTHON names, "
+        "or from this one.",
+    ),
+]
 
 
 def serve(
@@ -59,37 +106,66 @@ def serve(
     tool_prompt: ShownTools = None,
     temperature: Temperature = None,
     default_max_tokens: MaxTokens = None,
+    max_waiting: MaxWaiting = _MAX_WAITING,
+    drain_seconds: DrainSeconds = _DRAIN_S,
+    log_format: LogFormatName = "text",
+    engine: EngineName = None,
+    call_parser: CallParser = None,
     debug: Debug = False,
 ) -> None:
     """Serve a model over HTTP, for anything that speaks OpenAI's chat API.
 
-    It offers /v1/chat/completions with tools and streaming, /v1/models and /health. Your application keeps calling
-    the tools; the model decides which. Ctrl-C lets requests in flight finish, then ends it.
+    It offers /v1/chat/completions with tools and streaming, /v1/models, /metrics, /health and /ready. Your application
+    keeps calling the tools; the model decides which. Ctrl-C lets requests in flight finish, a second one ends them.
+    SIGHUP loads the model again, without losing a request.
 
     Examples:
       toolbake serve runs/desk
+      toolbake serve runs/desk --engine vllm
       DESK_KEY=... toolbake serve runs/desk --host 0.0.0.0 --port 8080 --api-key-env DESK_KEY
     """
     with clean_errors(debug):
+        from ...errors import ConfigError
         from ...progress import Console
         from ...serving import serve
+        from ...serving.request_log import LOG_FORMATS, logging_to_stderr
+        from ...serving.vllm_server import ENGINES, default_engine, serve_with_vllm
         from ..process import quiet_libraries
         from ..sources import key_from
 
+        if log_format not in LOG_FORMATS:
+            raise ConfigError(f"--log-format is {log_format!r}; give one of {', '.join(LOG_FORMATS)}")
+        if engine is not None and engine not in ENGINES:
+            raise ConfigError(f"--engine is {engine!r}; give one of {', '.join(ENGINES)}")
         quiet_libraries()
         key = key_from(api_key_env) if api_key_env is not None else None
         progress = Console()
         progress.say(f"loading {model_dir or 'the embedded SmolLM2-135M-Instruct'}")
-        server = serve(
-            model_dir,
-            host=host,
-            port=port,
-            api_key=key,
-            tool_prompt=cast(Any, tool_prompt),
-            temperature=temperature,
-            default_max_tokens=default_max_tokens,
-        )
-        with server:
+        how: dict[str, Any] = {"temperature": temperature, "default_max_tokens": default_max_tokens}
+        how["tool_prompt"] = tool_prompt
+        start: Callable[..., Server | VllmServer] = serve
+        if (engine or default_engine()) == "vllm":
+            idle = [
+                option
+                for option, value, usual in (
+                    ("--max-waiting", max_waiting, _MAX_WAITING),
+                    ("--drain-seconds", drain_seconds, _DRAIN_S),
+                    ("--log-format", log_format, "text"),
+                )
+                if value != usual
+            ]
+            if idle:
+                raise ConfigError(f"{idle[0]} does nothing for vLLM; take it out, or add --engine embedded")
+            start, how["call_parser"], how["progress"] = serve_with_vllm, call_parser, progress
+        elif call_parser is not None:
+            raise ConfigError("--tool-call-parser does nothing for the embedded engine; take it out")
+        else:
+            how |= {"max_waiting": max_waiting, "drain_seconds": drain_seconds}
+        with (
+            logging_to_stderr(cast(Any, log_format)),
+            start(model_dir, host=host, port=port, api_key=key, **how) as server,
+            _reloaded_by_sighup(server),
+        ):
             used = server.defaults
             typer.echo(f"{server.model_name} is served at {server.url}/v1 (Ctrl-C ends it). Try it:\n")
             typer.echo(curl_example(server.url, server.model_name, api_key_env if key else None, used.temperature))
@@ -99,6 +175,45 @@ def serve(
             )
             server.wait()
         progress.say("stopped")
+
+
+@contextmanager
+def _reloaded_by_sighup(server: Server | VllmServer) -> Iterator[None]:
+    """Inside, SIGHUP loads the model again, as operators know it of services.
+
+    A terminal that closes sends it, too: then it ends the command, as others. One that the parent ignores (`nohup`)
+    stays ignored, and vLLM does not load again.
+    """
+    from ...serving import Server
+
+    number = getattr(signal, "SIGHUP", None)
+    before = None if number is None else signal.getsignal(number)
+    if number is None or not callable(before) or not isinstance(server, Server):
+        yield
+        return
+    on_terminal = os.isatty(0)
+
+    def hear(received: int, frame: FrameType | None) -> None:
+        if on_terminal and not os.isatty(0):
+            before(received, frame)
+        else:
+            threading.Thread(target=_reload, args=(server,), name="toolbake-reload", daemon=True).start()
+
+    signal.signal(number, hear)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def _reload(server: Server) -> None:
+    from ...errors import ToolbakeError
+
+    try:
+        server.reload()
+    except Exception as error:  # whatever is wrong with the new model, the old one is there
+        told = isinstance(error, ToolbakeError)
+        log.error("%s is served as before; loading it again failed: %s", server.model_name, error, exc_info=not told)
 
 
 def curl_example(url: str, model_name: str, key_variable: str | None, temperature: float) -> str:

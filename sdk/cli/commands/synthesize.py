@@ -102,6 +102,14 @@ Realism = Annotated[
 ]
 
 
+HoldBack = Annotated[
+    int,
+    typer.Option(
+        "--hold-back", min=0, help="So many values are missing in each request; its user tells them when asked."
+    ),
+]
+
+
 def _setups(given: Sequence[str] | None) -> list[dict[str, Any]] | None:
     """The worlds' setups. Raises `ConfigError` for what is no JSON object."""
     found = []
@@ -185,6 +193,7 @@ def synthesize(
     attempts: Attempts = 4,
     difficulty: Difficulty = None,
     min_realism: Realism = 0.6,
+    hold_back: HoldBack = 0,
     limit: LimitSettings = None,
     seed: Seed = 0,
     connect_timeout: ConnectTimeout = 120.0,
@@ -219,6 +228,7 @@ def synthesize(
             "max_calls": max_calls,
             "attempts": attempts,
             "min_realism": min_realism,
+            "hold_back": hold_back,
             "seed": seed,
         }
         plain |= {"connect_timeout_s": connect_timeout, "phrases": _phrases(phrase)}

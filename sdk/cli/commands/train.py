@@ -13,6 +13,7 @@ import typer
 
 from ..failing import RESUMABLE, clean_errors
 from ..options import (
+    AgentName,
     AsJson,
     Command,
     ConnectTimeout,
@@ -22,6 +23,8 @@ from ..options import (
     Quiet,
     Tasks,
     Tools,
+    UserKey,
+    UserModel,
     VerifierName,
     assigned,
 )
@@ -84,6 +87,26 @@ def train(
             help="Print every setting with its default, and end.",
         ),
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print who computes where, the memory that takes and the servers that start, and end; exit code 1 "
+            "where something cannot work.",
+        ),
+    ] = False,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus",
+            metavar="GB,GB",
+            show_default="those of this machine",
+            help="Of --dry-run: the memory of each GPU of another machine.",
+        ),
+    ] = None,
+    agent: AgentName = None,
+    user_model: UserModel = None,
+    user_key: UserKey = None,
     handlers: HandlersName = None,
     connect_timeout: ConnectTimeout = 120.0,
     as_json: AsJson = False,
@@ -106,15 +129,28 @@ def train(
       toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --set tool_prompt=names
       toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --set tool_prompt.full=0.5 \\
         --set tool_prompt.names=0.5
+      toolbake train --verifier expected --config train.json --dry-run --gpus 80,80
+      toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --agent 'node agent.js'
     """
     with clean_errors(debug, interrupted=RESUMABLE):
         from ..options import progress_of
         from ..process import printing_to_stderr, quiet_bars, quiet_libraries
         from ..showing import result_as_json, show_result
-        from ..sources import load_handlers, load_verifier, place_arguments, task_source, tool_source
+        from ..sources import (
+            agent_source,
+            load_handlers,
+            load_verifier,
+            place_arguments,
+            task_source,
+            tool_source,
+            user_source,
+        )
 
         quiet_libraries()
         options = train_config(config, settings or [])
+        if dry_run or gpus is not None:
+            _show_plan(model, options, gpus, dry_run=dry_run, as_json=as_json)
+            return
         tools, tasks = place_arguments(tools, tasks, command)
         source, prompts = tool_source(tools, command), task_source(tasks)
         judge, asked = load_verifier(verifier, prompts), load_handlers(handlers)
@@ -123,13 +159,37 @@ def train(
 
         from ...blocking import train
 
-        reach = {"handlers": asked, "connect_timeout_s": connect_timeout}
+        reach = {
+            "agent": agent_source(agent),
+            "user_model": user_source(user_model, user_key),
+            "handlers": asked,
+            "connect_timeout_s": connect_timeout,
+        }
         with printing_to_stderr():
             result = train(source, prompts, judge, model, output_dir, options, progress=progress, **reach)
         if as_json:
             typer.echo(result_as_json(result))
         else:
             show_result(result)
+
+
+def _show_plan(model: str | None, options: TrainConfig, gpus: str | None, *, dry_run: bool, as_json: bool) -> None:
+    """Raises `ConfigError` for GPUs that are no numbers, and `typer.Exit` where the plan has problems."""
+    from ...errors import ConfigError
+    from ...trainer.compute_plan import plan_compute
+
+    if not dry_run:
+        raise ConfigError("--gpus does nothing without --dry-run; take it out, or give both")
+    try:
+        given = None if gpus is None else [int(float(part) * 1e9) for part in gpus.split(",") if part.strip()]
+        if given is not None and not all(size > 0 for size in given):
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise ConfigError(f"--gpus is {gpus!r}; give the GB of each GPU, such as 80,80") from None
+    plan = plan_compute(model, options, gpus=given)
+    typer.echo(json.dumps(plan.as_record(), indent=2) if as_json else str(plan))
+    if plan.problems:
+        raise typer.Exit(1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,11 @@ from ..failing import clean_errors
 from ..options import ClientsKey, Debug, Host
 
 Runs = Annotated[
-    list[Path], typer.Argument(metavar="RUN...", help="The output_dir of a run, or of several; or a folder of runs.")
+    list[Path],
+    typer.Argument(
+        metavar="RUN...",
+        help="The output_dir of a run, a folder of runs, or a .jsonl file of tasks or labelled rows; or several.",
+    ),
 ]
 PageFile = Annotated[
     Path | None,
@@ -37,15 +41,17 @@ def view(
     export_labels: LabelsFile = None,
     debug: Debug = False,
 ) -> None:
-    """Read the rollouts of a run in a browser, also while it trains: filter, compare, label.
+    """Read the rollouts of a run in a browser, also while it trains: filter, compare, label. Or read and change tasks.
 
-    Ctrl-C ends it. Labels are kept in labels.jsonl beside the run. Nothing that a tool returned is run by the page, and
-    the page asks no other machine for anything.
+    Ctrl-C ends it. Labels are kept in labels.jsonl beside the run. A .jsonl file of tasks or labelled rows is changed
+    itself, line by line, and a copy from before stays beside it (.bak). Nothing that a tool returned is run by the
+    page, and the page asks no other machine for anything.
 
     Examples:
       toolbake view runs/first
       toolbake view runs/first runs/second --port 8400
       toolbake view runs/first --export first.html
+      toolbake view tasks.jsonl
     """
     with clean_errors(debug):
         from ...progress import Console

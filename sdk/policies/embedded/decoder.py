@@ -18,7 +18,7 @@ from torch import nn
 from ...errors import ModelError
 from ..models.own_forward import beyond, short_windows
 from .attention import ATTENTION_NAME, DecodeStep, JointStep, NextTokens, PrefillStep, RowCache, Segment, Step
-from .packed import EVERY_FORM, Packed, PackedLinear, packed
+from .packed import EVERY_FORM, Packed, PackedLinear, packed, packs
 
 # The rotary frequencies of these change with the length of the text, so stored keys would grow stale.
 _LENGTH_DEPENDENT_ROPE = {"dynamic", "longrope"}
@@ -74,14 +74,10 @@ class OwnWeights:
         """By the names of the linear layers that they stand for."""
 
     def pack(self, forms: Sequence[type[Packed]]) -> None:
-        """Set our attention, and exchange what can be packed where that exists: float32 on a CPU."""
+        """Set our attention, and exchange what can be packed where that exists: on a CPU."""
         self.model.set_attn_implementation(ATTENTION_NAME)
         parameter = next(self.model.parameters())
-        if (
-            parameter.device.type != "cpu"
-            or parameter.dtype != torch.float32
-            or not torch.backends.mkldnn.is_available()
-        ):
+        if parameter.device.type != "cpu" or not packs(parameter.dtype):
             return
         for name, module in list(self.model.named_modules()):
             if not _is_in(self.model, name, module):

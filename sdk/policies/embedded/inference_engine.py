@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from ..grammar import Grammar
 from ..protocol import Completion, Sampling, require_room
 from .decoder import Decoder
 from .sampling_request import Request, generator
-from .scheduler import Admission, Memory, Row, Rows
+from .scheduler import PIECE, Memory, Row, Rows
 from .speculative_decoding import CONTEXT, Guesses, Walk, join, walk
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,11 @@ class NewWeights:
 class Batch:
     """All requests that are being computed or wait for a row; belongs to the worker thread."""
 
-    def __init__(self, decoder: Decoder, *, max_rows: int, version: int, memory: Memory | None = None) -> None:
+    def __init__(
+        self, decoder: Decoder, *, max_rows: int, version: int, memory: Memory | None = None, piece: int = PIECE
+    ) -> None:
         self._decoder = decoder
+        self._piece = piece
         self.rows = Rows(decoder, max_rows=max_rows, memory=memory)
         self.waiting: list[Request] = []
         self.version = version
@@ -59,7 +63,7 @@ class Batch:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.waiting or self.rows.live)
+        return bool(self.waiting or self.rows.live or self.rows.begun)
 
     def requests(self) -> Iterator[Request]:
         """Every request that has not been answered."""
@@ -84,26 +88,33 @@ class Batch:
         with torch.inference_mode():
             self.rows.drop_cancelled()
             self.waiting = [request for request in self.waiting if not request.cancelled]
+            # Whoever waits for whole answers waits least where prompts are computed at once.
+            read_along = any(request.on_token is not None for request in self.requests())
+            self.rows.piece = self._piece if read_along else math.inf
             fitting = self.rows.fitting(self.waiting)
             others = [request for request in fitting if not join(self.rows, request, self.version)]
             decoding = self.rows.live_rows()
-            admissions = self.rows.admit(others) if fitting else []
+            if fitting:
+                self.rows.admit(others)
             # Only now: each request stays in `requests` all the time, or nobody would tell its caller of a failure.
-            self.waiting = self.waiting[len(fitting) :]
-            if admissions or decoding:
-                self._sample(admissions, decoding)
+            placed = set(map(id, fitting))
+            self.waiting = [request for request in self.waiting if id(request) not in placed]
+            if self.rows.begun or decoding:
+                self._sample(decoding)
 
-    def _sample(self, admissions: Sequence[Admission], decoding: Sequence[Row]) -> None:
+    def _sample(self, decoding: Sequence[Row]) -> None:
         """One forward pass, and what can be sampled from it."""
         guessed = self._guesses.shorten([self._guess(row) for row in decoding])
-        logits_NV = self.rows.compute(admissions, decoding, guessed)
-        walks = [Walk(admission.row, number, ()) for number, admission in enumerate(admissions)]
-        first = len(admissions)
+        pieces = self.rows.next_pieces()
+        complete, logits_NV = self.rows.compute(pieces, decoding, guessed)
+        walks = [Walk(row, place, ()) for row, place in complete]
+        first = len(pieces)
         for row, guess in zip(decoding, guessed, strict=True):
             walks.append(Walk(row, first, guess))
             first += 1 + len(guess)
-        walk(self.rows, walks, logits_NV, self._guesses, self.version)
-        self.rows.decoded_tokens += sum(one.steps for one in walks[len(admissions) :])
+        if walks:
+            walk(self.rows, walks, logits_NV, self._guesses, self.version)
+        self.rows.decoded_tokens += sum(one.steps for one in walks[len(complete) :])
 
     def _guess(self, row: Row) -> list[int]:
         """What may come after the row's newest token: no further than some request goes at most."""

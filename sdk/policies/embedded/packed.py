@@ -1,4 +1,5 @@
-"""Parts of a model packed for inference in float32 on a CPU: weights in oneDNN's blocked order, few operations between.
+"""Parts of a model packed for inference on a CPU, in float32 or bfloat16: weights in oneDNN's blocked order, and few
+operations between.
 
 A decode step of a few rows reads all weights; with the model's own modules half of it went by between the products, in
 some seventy small operations a layer, while the other threads waited. Here they are half as many. Linear layers are
@@ -33,6 +34,21 @@ def packs_weights() -> bool:
     return all(hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight"))
 
 
+@functools.cache
+def packs(dtype: torch.dtype) -> bool:
+    """Whether parts of a model in `dtype` are packed: float32, and bfloat16 where oneDNN computes in it here."""
+    if not torch.backends.mkldnn.is_available() or dtype not in (torch.float32, torch.bfloat16):
+        return False
+    if dtype == torch.float32:
+        return True
+    try:
+        return packs_weights() and bool(
+            PackedLinear(nn.Linear(16, 16, dtype=dtype))(torch.zeros(1, 16, dtype=dtype)).numel()
+        )
+    except RuntimeError:  # a processor without such instructions
+        return False
+
+
 class PackedLinear(nn.Module):  # type: ignore[misc]
     """One or several `nn.Linear` of the same input, their weights laid out once, side by side (about twice as fast)."""
 
@@ -42,6 +58,7 @@ class PackedLinear(nn.Module):  # type: ignore[misc]
         """Of the weights, each [out, in]."""
         self.biases: list[torch.Tensor | None] = [None] * len(linears)
         """Views of the one bias that there is; None for a linear that has none."""
+        self._dtype = linears[0].weight.dtype
         self._bias = None
         if any(linear.bias is not None for linear in linears):
             self._bias = torch.cat([_bias_of(linear) for linear in linears])
@@ -60,8 +77,8 @@ class PackedLinear(nn.Module):  # type: ignore[misc]
 
     def load(self, weights: Sequence[torch.Tensor]) -> None:
         """Take new weights."""
-        joined = weights[0].detach() if len(weights) == 1 else torch.cat([w.detach().float() for w in weights])
-        plain = joined.float().contiguous()
+        own = [weight.detach().to(self._dtype) for weight in weights]
+        plain = (own[0] if len(own) == 1 else torch.cat(own)).contiguous()
         self._packed = torch.ops.mkldnn._reorder_linear_weight(plain) if packs_weights() else plain.clone()
 
     def drop(self) -> None:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 
 from ...errors import PolicyFailure
 from ..grammar import Derivation
-from ..protocol import Completion, Sampling
+from ..protocol import AdjustedSampling, Alternatives, Completion, Sampling
 
 _BLOCK = 256
 
@@ -35,28 +36,37 @@ class Draws(Protocol):
     sampling: Sampling
     random: np.random.Generator
     derivation: Derivation | None
+    token_ids: list[int]
+    """What it has drawn."""
 
 
 def choose(logits_RV: torch.Tensor, requests: Sequence[Draws], rows: Sequence[int]) -> tuple[list[int], list[float]]:
     """The next token of each request and its log-probability, in nats.
 
     `rows`: which row of the logits each request draws from. Requests of one row have drawn the same so far.
-    The log-probability is of the distribution sampled from, after grammar, temperature and `top_p`; at temperature 0 it
-    is untempered. Logits of any floating type; all arithmetic in float32, cumulative sums in float64.
+    The log-probability is of the distribution sampled from, after `AdjustedSampling`, grammar, temperature and `top_p`;
+    at temperature 0 it is untempered. Logits of any floating type; all arithmetic in float32, cumulative sums in
+    float64.
     """
     device = logits_RV.device
     # What a distribution costs is paid once, however many requests draw from it.
-    places: dict[tuple[int, float, float, int], int] = {}
+    places: dict[tuple[int, float, float, int, object], int] = {}
     allowed: dict[int, torch.Tensor] = {}
+    added: dict[int, tuple[list[int], list[float]]] = {}
     of_N = []
     for row, request in zip(rows, requests, strict=True):
         derivation = request.derivation
         grammar = 0 if derivation is None else id(derivation.grammar)
-        place = places.setdefault((row, request.sampling.temperature, request.sampling.top_p, grammar), len(places))
+        sampling = request.sampling
+        adjustments = sampling.adjustments if isinstance(sampling, AdjustedSampling) else None
+        key = (row, sampling.temperature, sampling.top_p, grammar, adjustments)
+        place = places.setdefault(key, len(places))
+        if adjustments is not None and place not in added:
+            added[place] = _added(*adjustments, request.token_ids)
         if derivation is not None and place not in allowed:
             allowed[place] = derivation.allowed()
         of_N.append(place)
-    logits_CV = _logits(logits_RV, [(row, t, top_p) for row, t, top_p, _ in places], allowed)
+    logits_CV = _logits(logits_RV, [(row, t, top_p) for row, t, top_p, *_ in places], allowed, added)
     # A greedy request draws nothing; its number is never used.
     draws = [0.0 if r.sampling.temperature == 0 else r.random.random() for r in requests]
     tokens_N, norm_C = _draw(logits_CV, torch.tensor(draws, dtype=torch.float64, device=device), of_N)
@@ -71,13 +81,16 @@ def _logits(
     logits_RV: torch.Tensor,
     distributions: Sequence[tuple[int, float, float]],
     allowed: Mapping[int, torch.Tensor],
+    added: Mapping[int, tuple[list[int], list[float]]],
 ) -> torch.Tensor:
-    """The logits of each distribution (row, temperature, `top_p`), [C, V] in float32; -inf where some of them allow
-    only other tokens."""
+    """The logits of each distribution (row, temperature, `top_p`), [C, V] in float32, with what is `added` to those of
+    some tokens; -inf where some of them allow only other tokens."""
     rows = [row for row, _, _ in distributions]
     logits_CV = (logits_RV if rows == list(range(len(logits_RV))) else logits_RV[rows]).float()
-    if allowed:
+    if allowed or added:
         logits_CV = logits_CV.clone() if logits_CV.data_ptr() == logits_RV.data_ptr() else logits_CV
+        for place, (tokens, amounts) in added.items():
+            logits_CV[place, tokens] += torch.tensor(amounts, device=logits_CV.device)
         for place, allowed_V in allowed.items():
             # A tokenizer may know fewer tokens than the model has logits for.
             known = allowed_V[: logits_CV.shape[1]].to(logits_CV.device)
@@ -87,6 +100,24 @@ def _logits(
         temperatures_C = torch.tensor([t or 1.0 for _, t, _ in distributions], device=logits_RV.device)
         logits_CV = logits_CV / temperatures_C[:, None]
     return _nucleus(logits_CV, [1.0 if t == 0 else top_p for _, t, top_p in distributions])
+
+
+def _added(
+    presence: float, frequency: float, bias: Sequence[tuple[int, float]], drawn: Sequence[int]
+) -> tuple[list[int], list[float]]:
+    """Token ids, each once, and what is added to their logits: see `AdjustedSampling`."""
+    amounts = dict(bias)
+    if presence or frequency:
+        for token, count in Counter(drawn).items():
+            amounts[token] = amounts.get(token, 0.0) - presence - frequency * count
+    return list(amounts), list(amounts.values())
+
+
+def _alternatives(logits_V: torch.Tensor, token: int, most: int) -> Alternatives:
+    logprobs_V = logits_V.float().log_softmax(-1)
+    top = logprobs_V.topk(min(most, len(logprobs_V)))
+    pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    return Alternatives(float(logprobs_V[token]), list(pairs))
 
 
 def _draw(logits_CV: torch.Tensor, draws_N: torch.Tensor, of_N: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,18 +189,27 @@ class Request:
     """What it may say, where a grammar bounds that."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    alternatives: list[Alternatives] = field(default_factory=list)
     cancelled: bool = False
+    cached: int = 0
+    """How many tokens of the prompt were not computed for it."""
     told: int = 0
     """How many tokens `on_token` has heard of."""
 
-    def take(self, token: int, logprob: float, version: int) -> bool:
-        """Add a token that was sampled from this `version` of the weights; True when the caller has been answered: it
-        was the last one, or one that no distribution gave."""
+    @property
+    def _top_logprobs(self) -> int | None:
+        return self.sampling.top_logprobs if isinstance(self.sampling, AdjustedSampling) else None
+
+    def take(self, token: int, logprob: float, version: int, logits_V: torch.Tensor) -> bool:
+        """Add a token that was sampled from this `version` of the weights, which gave `logits_V`; True when the caller
+        has been answered: it was the last one, or one that no distribution gave."""
         if not math.isfinite(logprob):
             self.fail(_no_numbers(len(self.prompt) + len(self.token_ids)))
             return True
         self.token_ids.append(token)
         self.logprobs.append(logprob)
+        if self._top_logprobs is not None:
+            self.alternatives.append(_alternatives(logits_V, token, self._top_logprobs))
         if self.on_token is not None:
             self._on_loop(self._tell, token, version)
         stopped = token in self.stop_ids
@@ -179,7 +219,7 @@ class Request:
             return True
         if not stopped and len(self.token_ids) < self.limit:
             return False
-        self._deliver(Completion(self.token_ids, self.logprobs, "stop" if stopped else "length", version))
+        self._deliver(self._completion(len(self.token_ids), "stop" if stopped else "length", version))
         return True
 
     def fail(self, error: Exception) -> None:
@@ -197,8 +237,13 @@ class Request:
             if not self.future.done():
                 self.future.set_exception(error)
         if self.cancelled and not self.future.done():
-            heard = self.token_ids[: self.told], self.logprobs[: self.told]
-            self.future.set_result(Completion(*heard, "stop", version))
+            self.future.set_result(self._completion(self.told, "stop", version))
+
+    def _completion(self, count: int, reason: Literal["stop", "length"], version: int) -> Completion:
+        """Of the first `count` tokens."""
+        tokens, logprobs = self.token_ids[:count], self.logprobs[:count]
+        alternatives = None if self._top_logprobs is None else self.alternatives[:count]
+        return Completion(tokens, logprobs, reason, version, cached_tokens=self.cached, alternatives=alternatives)
 
     def _deliver(self, outcome: Completion | Exception) -> None:
         def deliver() -> None:

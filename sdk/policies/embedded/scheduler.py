@@ -3,12 +3,13 @@
 A row is a sequence of tokens: all requests that have come to the same tokens share it, so that it is decoded once for
 all of them, until they sample different ones and it branches. Three more kinds of reuse, from the cheapest: a prompt
 that goes on from what a finished row holds takes that row over; a prefix that several conversations share (system
-prompt and tools) is stored once, apart from the rows; and what another row happens to hold is copied. Live rows are
-always the first rows, so that one view of the cache spans them.
+prompt and tools) is stored once, apart from the rows; and what another row happens to hold is copied. Live rows, whose
+prompts are computed, are always the first rows, so that one view of the cache spans them.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -76,16 +77,16 @@ class Memory:
             return cls()
         return cls(max(1, (SHARE * free_bytes() if cache_bytes is None else cache_bytes) // token_bytes))
 
-    def fitting(self, waiting: Sequence[Request], live: Sequence[Row], prefixes: Sequence[Prefix]) -> list[Request]:
-        """The first of `waiting` for which there is enough beside those that are `live`, however long all of them get;
+    def fitting(self, waiting: Sequence[Request], busy: Sequence[Row], prefixes: Sequence[Prefix]) -> list[Request]:
+        """The first of `waiting` for which there is enough beside those that are `busy`, however long all of them get;
         one at least where none is. Prefixes that none of these stands on do not count: they can be forgotten."""
-        held = {row.prefix for row in live if row.prefix is not None}
-        needed = sum(row.reserved for row in live) + _stored(held)
+        held = {row.prefix for row in busy if row.prefix is not None}
+        needed = sum(row.reserved for row in busy) + _stored(held)
         fitting: list[Request] = []
         for request in waiting:
             prefix = longest_beginning(prefixes, request.prompt)
             more = len(request.prompt) + request.limit - (len(prefix.tokens) if prefix and prefix in held else 0)
-            if needed + more > self.most_tokens and (fitting or live):
+            if needed + more > self.most_tokens and (fitting or busy):
                 break
             needed += more
             fitting.append(request)
@@ -94,11 +95,11 @@ class Memory:
         self.pressure = 1.0 if len(fitting) < len(waiting) else needed / self.most_tokens
         return fitting
 
-    def excess(self, rows: Sequence[Row], touched: Sequence[int], prefixes: Sequence[Prefix], coming: int) -> float:
+    def excess(self, rows: Sequence[Row], touched: Sequence[int], prefixes: Sequence[Prefix]) -> float:
         """How much more than there may be `rows` would take, of which so many tokens were `touched`, once the requests
-        under way have come to their limits, and those just admitted have stored `coming` tokens of their prompts."""
+        under way have come to their limits."""
         taken = sum(max(length, row.own, row.reserved) for row, length in zip(rows, touched, strict=True))
-        return taken + coming + _stored(prefixes) - self.most_tokens
+        return taken + _stored(prefixes) - self.most_tokens
 
 
 def _stored(prefixes: Iterable[Prefix]) -> int:
@@ -130,6 +131,8 @@ class Row:
 
     prefix: Prefix | None = None
     tokens: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    """Those of its requests' prompt that are still to compute. Where there are some, the row is not live yet."""
     requests: list[Request] = field(default_factory=list)
     """Those that have come to these tokens. Where there is none, the conversation waits for its next turn, and may lose
     its row to another."""
@@ -145,7 +148,8 @@ class Row:
     @property
     def reserved(self) -> int:
         """How many tokens its requests may come to store: each in a row of its own, when they part."""
-        return sum(self.own + request.limit - len(request.token_ids) for request in self.requests)
+        stored = self.own + len(self.missing)
+        return sum(stored + request.limit - len(request.token_ids) for request in self.requests)
 
     @property
     def newest(self) -> int:
@@ -160,14 +164,6 @@ class Way(NamedTuple):
     requests: list[Request]
 
 
-@dataclass(eq=False)
-class Admission:
-    """A row that became live, and the tokens of its prompt that are still to compute."""
-
-    row: Row
-    missing: list[int]
-
-
 SHORTEST_PREFIX = 32
 """A shorter common beginning is not worth a prefix of its own."""
 LEAST_SHARERS = 2
@@ -175,6 +171,11 @@ LEAST_SHARERS = 2
 MOST_PREFIXES = 4
 MOST_REMEMBERED = 8
 """So many tokens may a row be ahead of a request that joins it: the logits [V] of each are kept until then."""
+
+
+PIECE = 256
+"""Tokens of prompts that are computed in one step at most where somebody reads answers as they come: about a second for
+the embedded model on two cores, in which no other answer goes on."""
 
 
 class Rows:
@@ -187,6 +188,10 @@ class Rows:
         self._clock = 0
         self.rows: list[Row] = []
         self.live = 0
+        self.begun: list[Row] = []
+        """Those with requests whose prompt is not computed to its end, the oldest first; behind the live rows."""
+        self.piece: float = math.inf
+        """The most tokens of prompts to compute in one step."""
         self.prefixes: list[Prefix] = []
         self.computed_tokens = 0
         """Prompt tokens that went through the model, for tests and metrics of reuse."""
@@ -196,36 +201,75 @@ class Rows:
     @property
     def room(self) -> int:
         """How many more requests can be live: each may come to need a row of its own."""
-        return self._max_rows - sum(len(row.requests) for row in self.live_rows())
+        return self._max_rows - sum(len(row.requests) for row in self._busy_rows())
 
     def live_rows(self) -> list[Row]:
-        """Those with requests."""
+        """Those with requests whose prompt is computed."""
         return self.rows[: self.live]
 
+    def _busy_rows(self) -> list[Row]:
+        return [*self.live_rows(), *self.begun]
+
+    def _idle_rows(self) -> list[Row]:
+        """Those without requests."""
+        return [row for row in self.rows[self.live :] if not row.requests]
+
     def forget(self) -> None:
-        """Drop everything stored; only without live rows."""
+        """Drop everything stored; only without requests."""
         self.rows, self.prefixes = [], []
         self._decoder.reset()
 
     def fitting(self, waiting: Sequence[Request]) -> list[Request]:
-        """The first of `waiting` for which there is a row and memory."""
-        return self.memory.fitting(waiting[: self.room], self.live_rows(), self.prefixes)
+        """The first of `waiting` for which there is a row and memory. One that has more than a piece in common with a
+        prompt that is being computed waits for that."""
+        long = [row.requests[0].prompt for row in self.begun if len(row.requests[0].prompt) > self.piece]
+        ready: list[Request] = []
+        for request in itertools.islice(waiting, self._max_rows):
+            if len(ready) == self.room:
+                break
+            if len(request.prompt) > self.piece:
+                if any(self._awaits(request.prompt, other) for other in long):
+                    continue
+                long.append(request.prompt)
+            ready.append(request)
+        return self.memory.fitting(ready, self._busy_rows(), self.prefixes)
 
-    def admit(self, requests: Sequence[Request]) -> list[Admission]:
-        """Make `requests` (those `fitting` that joined no row) live, those of one prompt in one row, behind the rows
-        that are; their prompts are still to compute."""
+    def _awaits(self, prompt: list[int], other: list[int]) -> bool:
+        """Whether something of the long beginning that both have in common is not computed."""
+        if prompt == other or (shared := common_length(prompt, other)) <= self.piece:
+            return False
+        stored = [*(row.tokens for row in self.rows), *(prefix.tokens for prefix in self.prefixes)]
+        known = max((common_length(tokens, prompt) for tokens in stored), default=0)
+        return known < min(shared, len(prompt) - 1)
+
+    def admit(self, requests: Sequence[Request]) -> None:
+        """Begin with `requests` (those `fitting` that joined no row), those of one prompt in one row."""
         self._clock += 1
         by_prompt: dict[tuple[int, ...], list[Request]] = {}
         for request in requests:
             by_prompt.setdefault(tuple(request.prompt), []).append(request)
-        groups = list(by_prompt.values())
+        for row in self.begun:
+            if (same := by_prompt.pop(tuple(row.requests[0].prompt), None)) is not None:
+                row.requests += same
+                _note_cached(same, 0)
         # All of these first: what is placed may take the row of a conversation that waits.
-        taken = [self._take_over(same) for same in groups]
-        others = [same for same, admission in zip(groups, taken, strict=True) if admission is None]
+        others = [same for same in by_prompt.values() if not self._take_over(same)]
         prompts = [request.prompt for same in others for request in same]
-        admissions = [*(a for a in taken if a is not None), *(self._place(same, prompts) for same in others)]
-        self._give_back(sum(len(a.missing) * len(a.row.requests) for a in admissions))
-        return admissions
+        for same in others:
+            self._place(same, prompts)
+        self._give_back()
+
+    def next_pieces(self) -> list[tuple[Row, int]]:
+        """How many tokens of which prompts to compute now: the oldest half of what there is room for, then those with
+        the least missing."""
+        shares = dict.fromkeys(self.begun, 0)
+        left = self.piece
+        by_missing = sorted(self.begun, key=lambda row: len(row.missing))
+        for row, most in [*((row, self.piece / 2) for row in self.begun[:1]), *((row, left) for row in by_missing)]:
+            more = int(min(len(row.missing) - shares[row], most, left))
+            shares[row] += more
+            left -= more
+        return [(row, share) for row, share in shares.items() if share]
 
     def go_on(self, row: Row, reached: int, ways: Sequence[Way], trail: list[torch.Tensor]) -> None:
         """Give each of `ways`, in which the row's requests go on from here, a row: the furthest one this row, which
@@ -267,9 +311,12 @@ class Rows:
 
     def drop_cancelled(self) -> None:
         """Forget the requests that nobody waits for any more."""
-        for row in self.live_rows():
+        for row in self._busy_rows():
             row.requests = [request for request in row.requests if not request.cancelled]
-            if not row.requests:
+            if not row.requests and row.missing:
+                row.missing, row.used = [], self._clock
+                self.begun.remove(row)
+            elif not row.requests:
                 self._release(row)
 
     def _release(self, row: Row) -> None:
@@ -281,35 +328,41 @@ class Rows:
 
     # Placing requests
 
-    def _take_over(self, requests: list[Request]) -> Admission | None:
-        """Continue the longest waiting conversation that the prompt of all `requests` extends."""
+    def _take_over(self, requests: list[Request]) -> bool:
+        """Continue the longest waiting conversation that the prompt of all `requests` extends, if there is one."""
         prompt = requests[0].prompt
-        found = [
-            r for r in self.rows[self.live :] if len(r.tokens) < len(prompt) and prompt[: len(r.tokens)] == r.tokens
-        ]
+        found = [r for r in self._idle_rows() if len(r.tokens) < len(prompt) and prompt[: len(r.tokens)] == r.tokens]
         best = max(found, key=lambda row: len(row.tokens), default=None)
         if best is None or best.own <= 0:
-            return None
-        return Admission(self._make_live(best, requests), prompt[len(best.tokens) :])
+            return False
+        self._begin(best, requests, computed=0)
+        return True
 
-    def _place(self, requests: list[Request], prompts: Sequence[list[int]]) -> Admission:
+    def _place(self, requests: list[Request], prompts: Sequence[list[int]]) -> None:
         """A row for requests of one prompt: a shared prefix, what another row holds, and the rest to compute."""
-        prompt = requests[0].prompt
+        prompt, before = requests[0].prompt, self.computed_tokens
         prefix = self._prefix_for(prompt, prompts)
         known = len(prefix.tokens) if prefix else 0
         source = max(self.rows, key=lambda row: common_length(row.tokens, prompt), default=None)
         shared = min(common_length(source.tokens, prompt), len(prompt) - 1) if source else 0
         # A copy: the row that holds it may be the one that is given away next.
         copied = self._read(source, known, shared).clone() if source and shared > known else None
-        row = self._make_live(self._free_row(), requests)
+        row = self._free_row()
         row.prefix, row.tokens = prefix, prompt[:known]
         if copied is not None:
             self._write(row, copied, prompt[known:shared])
-        return Admission(row, prompt[max(known, shared) :])
+        self._begin(row, requests, computed=self.computed_tokens - before)
+
+    def _begin(self, row: Row, requests: list[Request], *, computed: int) -> None:
+        """Note that the rest of the prompt of `requests` is to be `computed` in a row, and so many tokens were."""
+        row.requests = requests
+        row.missing = requests[0].prompt[len(row.tokens) :]
+        self.begun.append(row)
+        _note_cached(requests, len(row.missing) + computed)
 
     def _free_row(self) -> Row:
         """An unused row, or the one whose conversation has waited longest."""
-        idle = self.rows[self.live :]
+        idle = self._idle_rows()
         unused = next((row for row in idle if not row.tokens), None)
         if unused is None and len(self.rows) < self._max_rows:
             self.rows.append(Row())
@@ -319,14 +372,14 @@ class Rows:
         row.prefix, row.tokens = None, []
         return row
 
-    def _give_back(self, coming: int) -> None:
-        """Where there is not enough for what is `coming` and for rows that part: first what no conversation needs, the
+    def _give_back(self) -> None:
+        """Where there is not enough for what is coming and for rows that part: first what no conversation needs, the
         prefixes that none stands on among it, then conversations that have waited longest."""
-        idle = sorted(self.rows[self.live :], key=lambda row: row.used)
-        if self._excess(coming) > 0:
+        idle = sorted(self._idle_rows(), key=lambda row: row.used)
+        if self._excess() > 0:
             for place, row in enumerate(self.rows):
                 self._decoder.cache.release(place, row.own)
-        while self._excess(coming) > 0:
+        while self._excess() > 0:
             held = {row.prefix for row in self.rows}
             if stale := [prefix for prefix in self.prefixes if prefix not in held]:
                 self.prefixes.remove(min(stale, key=lambda p: p.used))
@@ -337,8 +390,8 @@ class Rows:
             else:
                 return
 
-    def _excess(self, coming: int = 0) -> float:
-        return self.memory.excess(self.rows, self._decoder.cache.touched, self.prefixes, coming)
+    def _excess(self) -> float:
+        return self.memory.excess(self.rows, self._decoder.cache.touched, self.prefixes)
 
     def _make_live(self, row: Row, requests: list[Request]) -> Row:
         row.requests = requests
@@ -376,7 +429,9 @@ class Rows:
         if best is not None and (length < have + SHORTEST_PREFIX or saved(length) <= saved(have)):
             best.used = self._clock
             return best
-        if length == 0 or not self._room_for_prefix():
+        known = max((common_length(row.tokens, prompt) for row in self.rows), default=0)
+        # What takes long is computed for the first row, in pieces, and copied for the next one.
+        if length == 0 or length - max(have, known) > self.piece or not self._room_for_prefix():
             return best
         return self._make_prefix(prompt[:length])
 
@@ -417,28 +472,34 @@ class Rows:
     # Keys and values
 
     def compute(
-        self, admissions: Sequence[Admission], decoding: Sequence[Row], guesses: Sequence[Sequence[int]]
-    ) -> torch.Tensor:
-        """The prompts of `admissions`, and for `decoding`, the first live rows, the last sampled token of each and
-        what is guessed to come after it; all of this is then among the rows' tokens.
+        self, pieces: Sequence[tuple[Row, int]], decoding: Sequence[Row], guesses: Sequence[Sequence[int]]
+    ) -> tuple[list[tuple[Row, int]], torch.Tensor]:
+        """So many tokens of the prompts of some rows, and for `decoding`, the first live rows, the last sampled token
+        of each and what is guessed to come after it; all of this is then among the rows' tokens.
 
-        Returns the logits after each prompt and then after each of those tokens, [admissions + N, V].
+        Returns the rows whose prompts are complete, which are live now, and the places of their logits; and the logits
+        after each piece and then after each of those tokens, [pieces + N, V].
         """
         cache = self._decoder.cache
-        most = max((a.row.own + len(a.missing) for a in admissions), default=0)
+        most = max((row.own + len(row.missing) for row, _ in pieces), default=0)
         most = max([most, *(row.own + 1 + len(guess) for row, guess in zip(decoding, guesses, strict=True))])
         self._make_room(most)
         segments = []
-        for admission in admissions:
-            row = admission.row
+        for row, count in pieces:
             store = cache.row(self.rows.index(row))
-            segments.append(Segment(admission.missing, store, row.own, row.prefix.kv if row.prefix else None))
+            prefix = row.prefix.kv if row.prefix else None
+            segments.append(Segment(row.missing[:count], store, row.own, prefix))
         logits = self._forward(segments, _next_tokens(decoding, guesses) if decoding else None)
         for row, guess in zip(decoding, guesses, strict=True):
             row.tokens += [row.newest, *guess]
-        for admission in admissions:
-            admission.row.tokens = admission.row.tokens + admission.missing
-        return logits
+        for row, count in pieces:
+            row.tokens, row.missing = row.tokens + row.missing[:count], row.missing[count:]
+        # Only now: rows that change places keep as many tokens as they have.
+        complete = [(row, place) for place, (row, _) in enumerate(pieces) if not row.missing]
+        for row, _ in complete:
+            self.begun.remove(row)
+            self._make_live(row, row.requests)
+        return complete, logits
 
     def _forward(self, segments: Sequence[Segment], new: NextTokens | None) -> torch.Tensor:
         self.computed_tokens += sum(len(s.token_ids) for s in segments)
@@ -465,6 +526,15 @@ class Rows:
         store = self._decoder.cache.row(self.rows.index(row))
         store[:, :, :, own : own + len(tokens)] = kv
         row.tokens = row.tokens + tokens
+
+
+def _note_cached(requests: Sequence[Request], computed: int) -> None:
+    """The first of them needs so many tokens `computed`, those of a prefix that others begin with among them; the
+    others nothing."""
+    first, *others = requests
+    first.cached = max(len(first.prompt) - computed, 0)
+    for request in others:
+        request.cached = len(request.prompt)
 
 
 def _kept(trail: list[torch.Tensor], requests: Sequence[Request]) -> list[torch.Tensor]:

@@ -130,7 +130,7 @@ def walk(rows: Rows, walks: Sequence[Walk], logits_NV: torch.Tensor, guesses: Gu
                 token, logprob = next(drawn)
                 guesses.learn(before, token)
                 one.spoilt |= not math.isfinite(logprob)
-                if not request.take(token, logprob, version):
+                if not request.take(token, logprob, version, logits_NV[one.first + place]):
                     by_token.setdefault(token, []).append(request)
             if place < len(one.guess) and (same := by_token.pop(one.guess[place], None)):
                 further.append((one, same))
@@ -158,10 +158,11 @@ def join(rows: Rows, request: Request, version: int) -> bool:
     ways = [row for row in rows.live_rows() if is_open(row) and row.requests[0].prompt == request.prompt]
     if not ways:
         return False
+    request.cached = len(request.prompt)
     for place in range(MOST_REMEMBERED):
         left = ways[0]
         [token], [logprob] = choose(left.trail[place][None], [request], [0])
-        if request.take(token, logprob, version):
+        if request.take(token, logprob, version, left.trail[place]):
             break
         ways = [row for row in ways if row.requests[0].token_ids[place] == token]
         if not ways:

@@ -5,7 +5,15 @@ torch and transformers are imported only when a model is loaded.
 
 from __future__ import annotations
 
-from .loading import DEFAULT_SAMPLING, EMBEDDED_NAME, LoadedModel, load_model
+from .loading import DEFAULT_SAMPLING, EMBEDDED_NAME, LoadedModel, load_model, load_sampling, load_tokenizer
 from .saving import save_model
 
-__all__ = ["DEFAULT_SAMPLING", "EMBEDDED_NAME", "LoadedModel", "load_model", "save_model"]
+__all__ = [
+    "DEFAULT_SAMPLING",
+    "EMBEDDED_NAME",
+    "LoadedModel",
+    "load_model",
+    "load_sampling",
+    "load_tokenizer",
+    "save_model",
+]

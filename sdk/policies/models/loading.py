@@ -36,6 +36,8 @@ class LoadedModel:
     sampling: Sampling = DEFAULT_SAMPLING
     """How to sample where a request leaves it open, by the folder's `generation_config.json`; for a model that
     `sdk.train` saved as it was measured. `DEFAULT_SAMPLING` for what the folder leaves open."""
+    source: str = ""
+    """Its folder or hub name."""
 
 
 def load_model(
@@ -50,7 +52,9 @@ def load_model(
     spoken = load_tokenizer(name_or_path)
     weights = _load_weights(spoken.source, spoken.name, dtype, device)
     sampling = _take_sampling(weights.generation_config, spoken.name)
-    return LoadedModel(weights, spoken.tokenizer, spoken.name, spoken.family, spoken.tool_prompt, sampling)
+    return LoadedModel(
+        weights, spoken.tokenizer, spoken.name, spoken.family, spoken.tool_prompt, sampling, spoken.source
+    )
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def load_tokenizer(name_or_path: str | os.PathLike[str] | None = None) -> Loaded
         source = str(folder)
     from transformers import AutoTokenizer
 
-    tokenizer = _from_pretrained(AutoTokenizer, source, name)
+    tokenizer = _from_pretrained(AutoTokenizer, source, name, what="the tokenizer of the model")
     if not tokenizer.chat_template:
         raise ModelError(
             f"the model {name!r} has no chat template, so it is probably a base model; choose its instruct variant, "
@@ -159,6 +163,16 @@ def _load_weights(source: str, name: str, dtype: Any, device: str | None) -> Any
     return model.to(device or ("cuda" if on_gpu else "cpu")).eval()
 
 
+def load_sampling(source: str, name: str) -> Sampling:
+    """How to sample from the model in a folder, or on the hub; see `LoadedModel.sampling`. Raises `ModelError`."""
+    from transformers import GenerationConfig
+
+    if Path(source).is_dir() and not (Path(source) / "generation_config.json").is_file():
+        return DEFAULT_SAMPLING
+    with quiet_loading():
+        return _take_sampling(_from_pretrained(GenerationConfig, source, name), name)
+
+
 def _take_sampling(settings: Any, name: str) -> Sampling:
     """The sampling in a `GenerationConfig`, as vLLM reads it. Raises `ModelError` where it cannot be."""
     temperature = 0.0 if settings.do_sample is False else settings.temperature
@@ -166,6 +180,8 @@ def _take_sampling(settings: Any, name: str) -> Sampling:
         settings.temperature = None  # transformers refuses to save a model that has one and does not sample
     found = {"temperature": temperature, "top_p": settings.top_p, "max_tokens": settings.max_new_tokens}
     try:
+        if wrong := [key for key, value in found.items() if not isinstance(value, int | float | None)]:
+            raise ValueError(f"{wrong[0]} is {found[wrong[0]]!r}; it must be a number")
         if temperature is not None and 0 < temperature < LOWEST_TEMPERATURE:
             found["temperature"] = 0.0
         return replace(DEFAULT_SAMPLING, **{key: value for key, value in found.items() if value is not None})
@@ -173,21 +189,25 @@ def _take_sampling(settings: Any, name: str) -> Sampling:
         raise ModelError(f"the generation_config.json of {name!r} cannot be used: {error}; correct it there") from error
 
 
-def _from_pretrained(auto_class: Any, source: str, name: str, **options: Any) -> Any:
-    """`from_pretrained`, with its failures as `ModelError`."""
+def _from_pretrained(auto_class: Any, source: str, name: str, what: str = "the model", **options: Any) -> Any:
+    """`from_pretrained`, with its failures as `ModelError`. `what` is loaded."""
     from safetensors import SafetensorError
 
     try:
         return auto_class.from_pretrained(source, **options)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, SafetensorError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if "ignore_mismatched_sizes" in reason:  # transformers' advice, for who calls it
+            reason = "its weights have other shapes than its config.json says"
+        if "backend tokenizer" in reason:
+            reason = "its files (tokenizer.json) are missing, or of a kind that needs another package"
         if Path(source).is_dir():
             fix = "save the model again with sdk.policies.models.save_model, or choose another folder"
         elif os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
             fix = "HF_HUB_OFFLINE is set: unset it to download, or give a folder on this machine"
         else:
             fix = "check the spelling, the network and the access rights, or give a folder on this machine"
-        raise ModelError(f"cannot load the model {name!r}: {reason}; {fix}") from error
+        raise ModelError(f"cannot load {what} {name!r}: {reason}; {fix}") from error
 
 
 def _check_folder(folder: Path) -> None:
@@ -200,12 +220,20 @@ def _check_folder(folder: Path) -> None:
                 f"{str(folder)!r} is the folder of a run that has no model yet; run the command that began it "
                 "again, to finish it"
             )
+        if (folder / "adapter_config.json").is_file():
+            raise ModelError(
+                f"{str(folder)!r} holds a LoRA adapter and no model; merge it into its base model "
+                "(merge_and_unload of peft) and save that with sdk.policies.models.save_model"
+            )
         held = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
         raise _incomplete(folder, f"it has no config.json (it holds: {held})")
-    try:
-        json.loads((folder / "config.json").read_text())
-    except ValueError as error:
-        raise _incomplete(folder, f"its config.json is not JSON ({error})") from error
+    for file in (folder / "config.json", folder / "generation_config.json"):
+        try:
+            found = json.loads(file.read_text()) if file.is_file() else {}
+        except ValueError as error:
+            raise _incomplete(folder, f"its {file.name} is not JSON ({error})") from error
+        if not isinstance(found, dict):
+            raise _incomplete(folder, f"its {file.name} is no JSON object")
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:

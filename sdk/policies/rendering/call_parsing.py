@@ -19,10 +19,11 @@ _NESTING = (dict, list)
 _KEYS = frozenset({"name", "arguments"})
 _BEGUN = re.compile(
     r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+")\s*,'
-    r'\s*"arguments"\s*:(?P<arguments>.*)',
-    re.DOTALL,
+    r'\s*"arguments"\s*:\s*(?=\S)'
 )
 """How a call begins, up to its arguments."""
+_IN_JSON = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]"]', re.DOTALL)
+"""Strings, brackets, and the beginning of a string that has no end yet."""
 
 
 def read_arguments(text: str | None) -> tuple[dict[str, Any], str | None]:
@@ -63,29 +64,57 @@ def parse_tagged_reply(text: str, *, reasoning_open: bool = False) -> ParsedRepl
     if first < 0:
         return ParsedReply(content=text, reasoning=reasoning)
     calls: list[ToolCall] = []
-    unparsed = {}
+    blocks: tuple[dict[int, str], dict[int, str]] = {}, {}
     position = first
     while position >= 0:
         call, end = _read_block(text, position + len(CALL_OPEN))
-        if call.error is not None:
-            unparsed[len(calls)] = text[position:end].strip()
+        blocks[call.error is None][len(calls)] = text[position:end].strip()
         calls.append(call)
         position = text.find(CALL_OPEN, end)
+    unparsed, written = blocks
     return ParsedReply(
-        content=text[:first].rstrip(), reasoning=reasoning, tool_calls=calls, unparsed=unparsed, verbatim=text
+        content=text[:first].rstrip(),
+        reasoning=reasoning,
+        tool_calls=calls,
+        unparsed=unparsed,
+        written=written,
+        verbatim=text,
     )
 
 
-def readable_part(unparsed: str) -> tuple[str, str] | None:
-    """The name and the arguments' text of a call that did not parse; None where one of them cannot be found."""
-    found = _BEGUN.match(unparsed.removeprefix(CALL_OPEN))
+def readable_part(block: str) -> tuple[str, str] | None:
+    """The name and the arguments' text of a call as it is written; None where one of them cannot be found."""
+    block = block.removeprefix(CALL_OPEN)
+    if (found := begun_call(block)) is None:
+        return None
+    name, start = found
+    arguments = block[start:].rstrip().removesuffix(CALL_CLOSE).rstrip()
+    depth, end = count_brackets(arguments)
+    return name, arguments[:end] if depth == 0 and arguments[end:].strip() == "}" else arguments
+
+
+def count_brackets(text: str, place: int = 0, depth: int = 0) -> tuple[int, int]:
+    """How deep JSON is nested at its end, or where it first comes to 0; and the place after the last whole bracket or
+    string. Of what follows `place`, which is `depth` deep."""
+    for part in _IN_JSON.finditer(text, place):
+        if part[0] == '"':
+            break
+        if depth == 0 and part[0] in ("}", "]"):  # after a number, or a word
+            return 0, part.start()
+        place = part.end()
+        depth += (part[0] in ("{", "[")) - (part[0] in ("}", "]"))
+        if depth == 0:
+            break
+    return depth, place
+
+
+def begun_call(block: str) -> tuple[str, int] | None:
+    """The name of a call that may go on, and where its arguments begin; None as long as one of them is not there."""
+    found = _BEGUN.match(block)
     if found is None:
         return None
-    arguments = found["arguments"].strip()
-    if arguments.endswith(CALL_CLOSE):
-        arguments = arguments.removesuffix(CALL_CLOSE).rstrip().removesuffix("}").rstrip()
     name = json.loads(found["name"], strict=False)
-    return (name, arguments) if name and arguments and not _has_surrogate(name) else None
+    return (name, found.end()) if name and not _has_surrogate(name) else None
 
 
 def format_calls(content: str, calls: list[ToolCall]) -> str:

@@ -82,6 +82,9 @@ class LibraryRenderer:
             },
         )
 
+    def tagged_text(self, completion_ids: Sequence[int]) -> None:  # noqa: ARG002 - each family has a form of its own
+        return None
+
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
         opening = self._render([_ASK], tools, generation_prompt=True)
         whole = self._renderer.render(protected_messages(self._codec, [_ASK, message]), tools=self._tools(tools))

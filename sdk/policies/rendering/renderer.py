@@ -25,6 +25,8 @@ class ParsedReply:
     tool_calls: list[ToolCall] = field(default_factory=list)
     unparsed: Mapping[int, str] = field(default_factory=dict)
     """The calls that did not parse as they were written, by their place in `tool_calls`."""
+    written: Mapping[int, str] = field(default_factory=dict)
+    """Those that did, where the format tells."""
     verbatim: str | None = None
     """All that follows the reasoning, calls and what stands beside them as they were written; None where the format
     does not tell, and where there are no calls, so that `content` is all."""
@@ -67,6 +69,11 @@ class ChatRenderer(Protocol):
         self, completion_ids: Sequence[int], tools: Sequence[Tool], *, prompt_ids: Sequence[int] = ()
     ) -> ParsedReply:
         """What the completion says. `prompt_ids` tells whether the prompt had already opened the reasoning."""
+        ...
+
+    def tagged_text(self, completion_ids: Sequence[int]) -> str | None:
+        """The text that `parse` reads as `parse_tagged_reply` does, without the token that ends the turn; None where
+        the family writes in another form."""
         ...
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:

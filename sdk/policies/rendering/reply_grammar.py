@@ -23,6 +23,8 @@ _NAME = "probe_tool"
 _ARGUMENTS = {"a": "x", "b": [1, 2]}
 _TOOL = Tool(name=_NAME, description="Probe.", input_schema={"type": "object", "properties": {}})
 _SEPARATORS = ((", ", ": "), (",", ":"))
+_MOST_LEVELS = 10_000
+"""Of a schema, counted as `_levels` does. The stack that compiles it holds about three times as many."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +53,25 @@ class ReplyGrammars:
     def __init__(self, renderer: ChatRenderer, tokenizer: GrammarTokenizer) -> None:
         self._renderer = renderer
         self._tokenizer = tokenizer
+        self.token_bytes = tokenizer.token_bytes
         self._form = lru_cache(maxsize=1)(self._find_form)
+        self._reasoning_marks = lru_cache(maxsize=1)(self._find_reasoning_marks)
 
     def content(
         self, schema: Mapping[str, Any], tools: Sequence[Tool] = (), *, parallel: bool = True, reasoning: bool = False
     ) -> Grammar:
         """Content that is JSON by `schema`, or calls of `tools`, where there are some. `reasoning`: the prompt has
-        opened the reasoning, which comes first.
+        opened the reasoning, which comes first. Where it has not, a model that has a token for it may open it.
 
         Raises `ValueError` for a schema that no grammar can be made of; the text names the reason.
         """
         form = self._form()[0]
         separators = form.separators if form is not None else _SEPARATORS[0]
         rule = f"content: {_json_by(schema, separators)}"
-        alone = self._tokenizer.compile("\n".join([*_start("content", reasoning), rule]))
+        alone = self._tokenizer.compile("\n".join([*self._start("content", reasoning), rule]))
         if form is None or not tools:
             return alone  # with tools it was compiled for its errors: `_compile` takes those for the tools'
-        return self._compile(form, [*_start("content | mark calls", reasoning), rule], tools, parallel=parallel)
+        return self._compile(form, [*self._start("content | mark calls", reasoning), rule], tools, parallel=parallel)
 
     def calls(self, tools: Sequence[Tool], *, parallel: bool = True, reasoning: bool = False) -> Grammar:
         """One call or, with `parallel`, more, and nothing else but reasoning that the prompt has opened.
@@ -77,10 +81,10 @@ class ReplyGrammars:
         """
         form, shared = self._form()
         if form is not None:
-            return self._compile(form, _start("mark calls", reasoning), tools, parallel=parallel)
+            return self._compile(form, self._start("mark calls", reasoning), tools, parallel=parallel)
         if not shared:
             raise ModelError("the model's format of calls has no common start, so a call cannot be forced")
-        return self._tokenizer.compile("\n".join(_start(f"{_literal(shared)} TEXT", reasoning)))
+        return self._tokenizer.compile("\n".join(self._start(f"{_literal(shared)} TEXT", reasoning)))
 
     def text_or_calls(self, tools: Sequence[Tool], *, parallel: bool = True, reasoning: bool = False) -> Grammar | None:
         """Any text, and calls where it goes on to begin one. None where the form of calls is not known."""
@@ -89,7 +93,7 @@ class ReplyGrammars:
             return None
         # The lazy lexeme wins over the text that goes on: what has the mark is a call. A special token is in no text.
         lazy = "" if form.mark.startswith(SPECIAL) else "[lazy]"
-        rules = [*_start("called calls | TEXT", reasoning), f"called{lazy}: TEXT {_literal(form.mark)}"]
+        rules = [*self._start("called calls | TEXT", reasoning), f"called{lazy}: TEXT {_literal(form.mark)}"]
         return self._compile(form, rules, tools, parallel=parallel)
 
     def _compile(self, form: CallForm, rules: Sequence[str], tools: Sequence[Tool], *, parallel: bool) -> Grammar:
@@ -116,6 +120,31 @@ class ReplyGrammars:
             return False
         return True
 
+    def _start(self, reply: str, reasoning: bool) -> list[str]:
+        """The first rules: a reply, after reasoning where there is some, or may be some."""
+        rules = [r"TEXT: /(.|\n)*/"]
+        opening, closing = self._reasoning_marks()
+        if not (reasoning or opening):
+            return [f"start: {reply}", *rules]
+        lazy = "" if closing.startswith(SPECIAL) else "[lazy]"  # a special token is in no text
+        thought = [f"thought{lazy}: TEXT {_literal(closing)}", r"BLANK: /\s+/"]
+        start = "thought BLANK? reply" if reasoning else f"({_literal(opening)} thought BLANK?)? reply"
+        return [f"start: {start}", *thought, f"reply: {reply}", *rules]
+
+    def _find_reasoning_marks(self) -> tuple[bytes, bytes]:
+        """What begins the reasoning in a reply, empty where nothing does, and what ends it.
+
+        A model begins it by itself only with a token for that: one without was not made to reason, and would rather
+        begin there than with the form that it is asked for.
+        """
+        try:
+            said = self._renderer.encode_reply(Message(role="assistant", reasoning="Hm", content="Said"), [])
+        except ModelError:
+            said = []
+        marks = {self._tokenizer.token_bytes(token): SPECIAL + str(token).encode() + SPECIAL for token in said}
+        opens = bool(said) and self._tokenizer.token_bytes(said[0]) == b"<think>"
+        return marks[b"<think>"] if opens else b"", marks.get(b"</think>", b"</think>")
+
     def _find_form(self) -> tuple[CallForm | None, bytes]:
         """The form of calls, where arguments are JSON; and how each call begins."""
         try:
@@ -140,15 +169,6 @@ class ReplyGrammars:
         return self._tokenizer.spell(self._renderer.encode_reply(Message(role="assistant", tool_calls=calls), [tool]))
 
 
-def _start(reply: str, reasoning: bool) -> list[str]:
-    """The first rules: a reply, after reasoning where there is some."""
-    rules = [r"TEXT: /(.|\n)*/"]
-    if not reasoning:
-        return [f"start: {reply}", *rules]
-    thought = ['thought[lazy]: TEXT "</think>"', r"BLANK: /\s+/"]
-    return ["start: thought BLANK? reply", *thought, f"reply: {reply}", *rules]
-
-
 def _calls_of(tools: Sequence[Tool], schemas: Sequence[Mapping[str, Any]], form: CallForm) -> list[str]:
     """A rule for each tool: its name and its arguments."""
     rules = []
@@ -161,9 +181,24 @@ def _calls_of(tools: Sequence[Tool], schemas: Sequence[Mapping[str, Any]], form:
 def _json_by(schema: Mapping[str, Any], separators: tuple[str, str]) -> str:
     """What llguidance makes a rule of. What it does not know of JSON Schema it leaves out: replies are held against the
     whole schema when they are complete."""
+    if (levels := _levels(schema)) > _MOST_LEVELS:
+        raise ValueError(f"its references times its levels are {levels}, more than {_MOST_LEVELS}")
     item, key = separators
     options = {"whitespace_flexible": False, "item_separator": item, "key_separator": key, "lenient": True}
     return "%json " + json.dumps({**schema, "x-guidance": options})
+
+
+def _levels(schema: Any) -> int:
+    """The most levels of a schema below each other, where each reference may lead to a definition as deep as all."""
+    references, deepest, rest = set(), 0, [(schema, 1)]
+    while rest:
+        part, level = rest.pop()
+        if isinstance(part, Mapping):
+            references |= {part[key] for key in ("$ref", "$dynamicRef") if isinstance(part.get(key), str)}
+        inner = part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ()
+        deepest = max(deepest, level)
+        rest += [(one, level + 1) for one in inner if isinstance(one, Mapping | list)]
+    return (1 + len(references)) * deepest
 
 
 def _literal(spelt: bytes) -> str:

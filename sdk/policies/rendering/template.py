@@ -93,9 +93,12 @@ class TemplateRenderer:
         *,
         prompt_ids: Sequence[int] = (),
     ) -> ParsedReply:
+        text = self.tagged_text(completion_ids)
+        return parse_tagged_reply(text, reasoning_open=self._opens_reasoning(tuple(prompt_ids[-8:])))
+
+    def tagged_text(self, completion_ids: Sequence[int]) -> str:
         ends = bool(completion_ids) and completion_ids[-1] in self.stop_token_ids
-        ids = completion_ids[:-1] if ends else completion_ids
-        return parse_tagged_reply(self._codec.decode(ids), reasoning_open=self._opens_reasoning(tuple(prompt_ids[-8:])))
+        return self._codec.decode(completion_ids[:-1] if ends else completion_ids)
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
         opening = self._render([_ASK], tools, generation_prompt=True)

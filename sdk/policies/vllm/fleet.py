@@ -159,6 +159,8 @@ class Replica:
     """Of its cache, when it was last looked at; None while it tells nothing."""
     pressure: float = 0.0
     """How full its cache is, see `pressure_of`."""
+    asleep: bool = False
+    """Whether it has given up the memory of its GPU."""
     retired: list[str] = field(default_factory=list)
     """Adapters of earlier versions that requests under way may still use."""
 
@@ -174,7 +176,7 @@ class Replica:
 
     def lose(self, why: str, condition: Condition) -> None:
         """It broke, its weights with it: whoever waits for an answer hears of it now."""
-        self.condition, self.problem, self.holds = condition, why, None
+        self.condition, self.problem, self.holds, self.asleep = condition, why, None, False
         self.figures, self.pressure = None, 0.0
         for ticket in self.tickets:
             ticket.lose(why)
@@ -205,6 +207,7 @@ class Fleet:
         self._current = Weights()
         self._adapters: dict[str, Adapter] = {}
         self._exchanging = False
+        self._resting = False
         self._closed = False
         self._putting = threading.Lock()
         self._router = PrefixRouter[Replica]()
@@ -224,7 +227,7 @@ class Fleet:
             if all(replica.condition == "gone" for replica in self.replicas):
                 raise PolicyFailure(f"no vLLM server is left: {self._problems()}")
             able = [replica for replica in self.replicas if replica.condition == "up"]
-            if self._exchanging or not able:
+            if self._exchanging or self._resting or not able:
                 return None
             replica = self._router.choose(tokens, able, lambda one: len(one.tickets))
             self._router.note(tokens, replica)
@@ -282,6 +285,7 @@ class Fleet:
         """
         with self._putting, weights.at_hand():
             old, self._current = self._current, weights
+            self._wake()
             if isinstance(weights, Adapter):
                 self._adapters[weights.name] = weights
                 self._put_everywhere(weights)
@@ -291,6 +295,37 @@ class Fleet:
             self.counts["publications"] += 1
         if not isinstance(old, Adapter):  # adapters stay for the requests that began with them
             old.remove()
+
+    def renumber(self, version: int) -> None:
+        """The present weights are those of this version, too. Blocks. Raises `PolicyFailure` as `exchange` does."""
+        with self._putting:
+            self._wake()
+            old, self._current = self._current, self._current.renumbered(version)
+            if isinstance(self._current, Adapter):
+                self._adapters[self._current.name] = self._current
+            with self.state.changed:
+                for replica in self.replicas:
+                    if replica.holds is old:
+                        replica.holds, replica.version = self._current, version
+                self.state.notify()
+
+    def _wake(self) -> None:
+        for replica in self.replicas:
+            if replica.asleep:
+                self._tell(replica, "wake_up")
+                replica.asleep = False
+        self._resting = False
+
+    def sleep(self) -> None:
+        """All replicas give up the memory of their GPU, and nothing is sampled until the next `exchange`. Requests
+        under way end first. Blocks. Raises `PolicyFailure` where they do not."""
+        with self._putting, self._alone(interrupt=False):
+            self._resting = True
+            for replica in self.replicas:
+                if replica.condition == "up":
+                    # Level 1 keeps the weights in main memory: adapters need those that the server was started with.
+                    self._tell(replica, "sleep?level=1")
+                    replica.asleep = replica.condition == "up"
 
     def bring_back(self, replica: Replica) -> None:
         """Requests go to a replica that answers again, once it has the present weights. Raises as `exchange` does, and
@@ -307,6 +342,9 @@ class Fleet:
             with self.state.changed:
                 replica.condition, replica.problem = "up", ""
                 self.state.notify()
+            if self._resting:  # it was started again in the midst of an update, which needs the memory
+                self._tell(replica, "sleep?level=1")
+                replica.asleep = True
 
     def unload_unused(self, replica: Replica) -> None:
         """Take away the adapters of earlier versions that no request uses any more."""

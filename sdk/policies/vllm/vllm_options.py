@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 Way = Literal["adapter", "checkpoint", "transfer"]
 Publish = Literal["auto", "adapter", "checkpoint", "transfer"]
+Dtype = Literal["auto", "float32", "bfloat16"]
+"""What a server computes in. `auto`: float32 on a CPU, what vLLM chooses on a GPU."""
 TransferBackend = Literal["shared_memory", "nccl", "ipc"]
 
 
@@ -26,7 +28,7 @@ class VllmOptions(BaseModel):
     python: str | None = None
     """The Python of the environment that has vLLM. None: the one named by `TOOLBAKE_VLLM_PYTHON`, else this one."""
     replicas: int = Field(default=1, ge=1)
-    """How many servers to start. On GPUs each needs its own: see `arguments`."""
+    """How many servers to start. On GPUs each gets its own, which no training process uses."""
     arguments: tuple[str, ...] = ()
     """Further arguments of vLLM's server, such as `("--tensor-parallel-size", "2")`."""
     environment: dict[str, str] = Field(default_factory=dict)

@@ -6,6 +6,7 @@ import base64
 import pickle
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -64,15 +65,21 @@ class Source(WeightSource):  # type: ignore[misc]
     """
 
     def __init__(self, state: Callable[[], Mapping[str, torch.Tensor]], device: str) -> None:
+        """`state` has the same names, dtypes and shapes each time."""
         self._state = state
         self._device = device
 
-    def metadata(self) -> list[ParamMeta]:
-        return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self._state().items()]
-
-    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def iter_full(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in self._state().items():
             yield name, tensor.detach().to(self._device)
+
+    def _metadata(self) -> list[ParamMeta]:
+        return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self._state().items()]
+
+    if hasattr(WeightSource, "iter_full"):
+        metadata: Any = cached_property(_metadata)
+    else:  # vLLM 0.32: metadata is a method, and the source itself is iterated
+        metadata, __iter__ = _metadata, iter_full
 
 
 def _nccl(url: str, workers: int) -> TrainerInitInfo:

@@ -7,6 +7,8 @@ async function answer(path, parameters, options) {
   return response.json();
 }
 
+const posted = (value) => ({ method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(value) });
+
 class ServerSource {
   live = true;
   runs() { return answer("runs"); }
@@ -23,9 +25,12 @@ class ServerSource {
   }
 
   save(generation, n, label) {
-    const headers = { "content-type": "application/json" };
-    return answer("labels", { generation, n }, { method: "POST", headers, body: JSON.stringify(label) });
+    return answer("labels", { generation, n }, posted(label));
   }
+
+  lines(file) { return answer("lines", { file }); }
+  line(file, line) { return answer("line", { file, line }); }
+  change(file, line, change) { return answer("line", { file, line }, posted(change)); }
 }
 
 class EmbeddedSource {

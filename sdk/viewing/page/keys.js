@@ -3,9 +3,10 @@
 import { el } from "./dom.js";
 
 const KEYS = [
-  ["Anywhere", [["1 2 3 4", "overview, rollouts, groups, compare"], ["t", "light or dark"], ["?", "this help"]]],
+  ["Anywhere", [["1 2 3 4 5", "overview, rollouts, groups, compare, rows"], ["t", "light or dark"], ["?", "this help"]]],
   ["In a list", [["j  k  ↓ ↑", "next, previous"], ["PgDn PgUp", "ten on, ten back"], ["g  G", "first, last"], ["Enter", "read what is chosen"], ["Esc", "back to the list"]]],
   ["Rollouts", [["/", "search; Enter searches whole conversations"], ["y  n  u", "label good, bad, unsure"], ["e", "comment; Ctrl+Enter saves"], ["p", "token probabilities"], ["b", "its group, side by side"]]],
+  ["Rows of a file", [["/", "search"], ["y  n  u", "label good, bad, unsure"], ["e", "edit; Ctrl+Enter saves"]]],
 ];
 
 export function helpNodes(close) {

@@ -6,15 +6,19 @@ import { GroupsView } from "./groups_view.js";
 import { helpNodes, meant } from "./keys.js";
 import { Overview } from "./overview.js";
 import { RolloutsView } from "./rollout_view.js";
+import { RowsView } from "./rows_view.js";
 import { changes, choose, chosen, follow, source, store } from "./store.js";
 
-const MAKE = { overview: Overview, rollouts: RolloutsView, groups: GroupsView, compare: CompareView };
+const MAKE = { overview: Overview, rollouts: RolloutsView, groups: GroupsView, compare: CompareView, rows: RowsView };
 const views = {};
 const place = document.getElementById("view");
 const help = document.getElementById("help");
 
+/** The views of what was opened: runs, files of rows, or both. */
+const there = () => Object.keys(MAKE).filter((name) => (name === "rows" ? store.files.length : store.runs.length || !store.files.length));
+
 function current() {
-  const name = Object.hasOwn(MAKE, chosen().v) ? chosen().v : "overview";
+  const name = there().includes(chosen().v) ? chosen().v : there()[0];
   views[name] ??= new MAKE[name]();
   return { name, view: views[name] };
 }
@@ -27,6 +31,7 @@ function draw() {
     view.list?.node.focus({ preventScroll: true });
   }
   for (const link of document.querySelectorAll("nav a")) {
+    link.hidden = !there().includes(link.dataset.view);
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -42,15 +47,16 @@ function drawSoon() {
 
 function drawStatus() {
   const status = document.getElementById("status");
-  const count = `${figure(store.rows.length)} rollouts`;
+  const count = store.runs.length ? `${figure(store.rows.length)} rollouts` : "";
   let kind = "still";
   let words = count;
   if (!store.connected) [kind, words] = ["lost", "the server is gone; what is here stays"];
   else if (!store.whole) words = `${count} read so far`;
   else if (source.live) [kind, words] = ["live", count];
   status.replaceChildren(el("i", { class: kind }), words);
-  document.getElementById("brand").textContent = store.runs.length === 1 ? plain(store.runs[0].name) : "toolbake";
-  document.title = `${store.runs.map((run) => plain(run.name)).join(", ")} · toolbake`;
+  const names = [...store.runs.map((run) => run.name), ...store.files].map(plain);
+  document.getElementById("brand").textContent = names.length === 1 ? names[0] : "toolbake";
+  document.title = `${names.join(", ")} · toolbake`;
 }
 
 // ---- light and dark
@@ -80,11 +86,11 @@ function toggleHelp() {
 function onKey(event) {
   const key = meant(event);
   if (key === null) return;
-  const names = Object.keys(MAKE);
+  const named = Object.keys(MAKE)[Number(key) - 1];
   let done = true;
   if (key === "?") toggleHelp();
   else if (key === "t") otherTheme();
-  else if (/^[1-4]$/.test(key)) choose({ v: names[Number(key) - 1] }, { fresh: true });
+  else if (there().includes(named)) choose({ v: named }, { fresh: true });
   else done = current().view.key(key);
   if (done) event.preventDefault();
 }

@@ -5,7 +5,7 @@ import { openSource } from "./data.js";
 
 export const source = openSource();
 export const store = {
-  generation: 0, rows: [], runs: [], facts: null, whole: false, unread: 0, problems: [], labels: new Map(), connected: true,
+  generation: 0, rows: [], runs: [], facts: null, whole: false, unread: 0, problems: [], labels: new Map(), connected: true, files: [],
 };
 export const changes = new EventTarget();
 
@@ -99,7 +99,7 @@ async function readRows() {
   [arms, armTitles] = [new Map(), new Map()];
   if (other) say("runs");
   const news = anew || found.rows.length > 0 || found.whole !== store.whole;
-  Object.assign(store, { whole: found.whole, unread: found.unread, problems: found.problems });
+  Object.assign(store, { whole: found.whole, unread: found.unread, problems: found.problems, files: found.files ?? [] });
   if (news) say("rows");
   if (found.whole) return document.hidden ? 10000 : 2000;
   return found.rows.length ? 0 : 50;

@@ -152,6 +152,10 @@ def test_what_is_used_once_is_written_where_it_is_used() -> None:
             {"allOf": [{"type": "string"}], "nullable": True, "description": "d"},
             {"anyOf": [{"allOf": [{"type": "string"}]}, {"type": "null"}], "description": "d"},
         ),
+        (
+            {"allOf": [{"properties": {"a": {}}}], "additionalProperties": False},
+            {"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False},
+        ),
     ],
 )
 def test_version_3_0_becomes_json_schema(written: dict[str, Any], meant: dict[str, Any]) -> None:

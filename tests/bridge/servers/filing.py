@@ -2,27 +2,20 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
-from mcp.server.mcpserver import MCPServer
-from mcp_types import ToolAnnotations
+from by_hand import serve, tool
 
 FILE = Path(os.environ.get("NOTES_FILE") or Path(__file__).parent / "notes.txt")
-server = MCPServer("filing", log_level="ERROR")
 held = FILE.open("a") if os.environ.get("HOLDS_IT_OPEN") else None
 
 
-@server.tool()
-def add(text: str) -> str:
-    """Write a note."""
+def call(name: str, arguments: dict[str, Any], _meta: dict[str, Any]) -> str:
+    if name == "read":
+        return FILE.read_text() if FILE.exists() else "no notes"
     with FILE.open("a") as file:
-        file.write(f"{text}\n")
+        file.write(f"{arguments['text']}\n")
     return "written"
 
 
-@server.tool(annotations=ToolAnnotations(read_only_hint=True))
-def read() -> str:
-    """All notes."""
-    return FILE.read_text() if FILE.exists() else "no notes"
-
-
-server.run("stdio")
+serve([tool("add", "Write a note."), tool("read", "All notes.", readOnlyHint=True)], call)

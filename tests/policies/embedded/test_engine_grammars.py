@@ -21,6 +21,7 @@ from sdk.policies.embedded.inference_engine import Batch
 from sdk.policies.embedded.sampling_request import Request, generator
 from sdk.policies.grammar import Grammar, GrammarTokenizer
 from sdk.policies.models import LoadedModel
+from sdk.policies.models.loading import load_tokenizer
 from sdk.policies.protocol import Completion, Sampling
 from sdk.policies.rendering import make_renderer
 from sdk.policies.rendering.reply_grammar import ReplyGrammars
@@ -211,3 +212,25 @@ async def test_a_grammar_that_becomes_too_complex_ends_its_request_alone(
 def test_a_text_that_is_no_grammar_is_refused(tokenizer: GrammarTokenizer) -> None:
     with pytest.raises(ValueError, match="start"):
         tokenizer.compile("begin: a")
+
+
+@pytest.mark.parametrize("has_token", [True, False])
+def test_a_model_with_a_token_for_reasoning_may_open_it_before_the_form(has_token: bool) -> None:
+    loaded = load_tokenizer()
+    if has_token:
+        loaded.tokenizer.add_tokens(["<think>", "</think>"])
+    renderer = make_renderer(loaded.tokenizer)
+    made = GrammarTokenizer.of(
+        loaded.tokenizer, vocabulary=len(loaded.tokenizer), stop_token_ids=renderer.stop_token_ids
+    )
+    grammars = ReplyGrammars(renderer, made)
+    call = ToolCall(id="c", name="get_order", arguments={"order_id": "4417", "kind": "new"})
+    for thought in (None, 'Hm, {"a".'):
+        said = renderer.encode_reply(Message(role="assistant", reasoning=thought, tool_calls=[call]), TOOLS)
+        for grammar in (grammars.calls(TOOLS), grammars.content(ORDER, TOOLS)):
+            derivation = grammar.begin()
+            follows = all(derivation.allowed()[token] and derivation.take(token) is None for token in said[:-1])
+            assert follows == (has_token or thought is None)
+        derivation = grammars.calls(TOOLS, reasoning=True).begin()  # the prompt has opened it
+        if thought is not None and has_token:
+            assert all(derivation.allowed()[token] and derivation.take(token) is None for token in said[1:-1])

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from engine_models import random_tokens, tiny_model
-from plain_forward import assert_exact
+from plain_forward import assert_exact, plain_logprobs
 from torch import nn
 
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.embedded.attention import Segment
 from sdk.policies.embedded.decoder import Decoder
-from sdk.policies.embedded.packed import EVERY_FORM, PackedLinear, packed, packs_weights
+from sdk.policies.embedded.packed import EVERY_FORM, PackedLinear, packed, packs, packs_weights
 from sdk.policies.protocol import Sampling
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
@@ -44,6 +44,26 @@ def test_what_computes_the_same_is_exchanged_and_nothing_else(family: str) -> No
     kinds = Counter(type(module).__name__ for module in decoder.weights.model.modules())
     assert {kind: n for kind, n in kinds.items() if kind.startswith("Packed") and kind != "PackedLinear"} == expected
     assert kinds["Linear"] == 0
+
+
+def test_in_bfloat16_the_same_parts_are_exchanged_where_the_processor_computes_in_it() -> None:
+    decoder = Decoder(tiny_model().to(torch.bfloat16))
+    kinds = Counter(type(module).__name__ for module in decoder.weights.model.modules())
+    assert (kinds["Linear"] == 0) is packs(torch.bfloat16)
+    assert not packs(torch.float16)
+
+
+async def test_an_engine_in_bfloat16_rounds_the_float32_weights_that_are_published() -> None:
+    begun, trained = tiny_model(), tiny_model(seed=1)
+    prompt = random_tokens(20, 0)
+    with EmbeddedEngine(begun.to(torch.bfloat16)) as engine:
+        engine.publish(trained.state_dict(), version=1)
+        completion = await engine.sample(prompt, sampling=Sampling(max_tokens=8), seed=0)
+    expected = plain_logprobs(trained.to(torch.bfloat16), prompt, completion.token_ids)
+    assert completion.version == 1
+    assert completion.logprobs == pytest.approx(expected, abs=0.1)
+    others = plain_logprobs(begun, prompt, completion.token_ids)
+    assert completion.logprobs != pytest.approx(others, abs=0.1)
 
 
 def test_hooks_are_heard_as_before() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sdk.policies.embedded.sampling_request import choose, generator
-from sdk.policies.protocol import Sampling
+from sdk.policies.protocol import AdjustedSampling, Sampling
 
 # Probabilities 1/2, 1/4, 1/8, 1/8, in no order.
 LOGITS = torch.tensor([math.log(1 / 8), math.log(1 / 2), math.log(1 / 8), math.log(1 / 4)])
@@ -26,6 +26,7 @@ class Drawing:
     sampling: Sampling
     random: np.random.Generator
     derivation: None = None
+    token_ids: list[int] = field(default_factory=list)
 
 
 def choose_for(
@@ -108,3 +109,35 @@ def test_logits_that_are_not_finite_spoil_their_own_row_only(spoilt: float) -> N
     assert math.isnan(logprobs[0])
     assert 0 <= tokens[0] < 4
     assert tokens[1:] == choose_for(LOGITS[None], [Sampling()], [1])[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    drawn=st.lists(st.integers(0, 19), max_size=30),
+    presence=st.floats(-2, 2),
+    frequency=st.floats(-2, 2),
+    bias=st.dictionaries(st.integers(0, 19), st.floats(-100, 100), max_size=5),
+    temperature=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_penalties_and_bias_change_the_distribution_by_the_formula_of_openais_reference(
+    drawn: list[int], presence: float, frequency: float, bias: dict[int, float], temperature: float
+) -> None:
+    logits = torch.randn(1, 20, generator=torch.Generator().manual_seed(1)) * 3
+    sampling = AdjustedSampling(
+        temperature=temperature,
+        presence_penalty=presence,
+        frequency_penalty=frequency,
+        logit_bias=tuple(bias.items()),
+    )
+    before = logits.clone()
+    plain, adjusted = Drawing(Sampling(), generator(5)), Drawing(sampling, generator(5), token_ids=drawn)
+    # Beside a request of the same row that asks for nothing.
+    tokens, logprobs = choose(logits, [plain, adjusted], [0, 0])
+    expected = [
+        logit + bias.get(v, 0.0) - frequency * drawn.count(v) - presence * (v in drawn)
+        for v, logit in enumerate(before[0].tolist())
+    ]
+    distribution = (torch.tensor(expected) / (temperature or 1.0)).log_softmax(-1)
+    assert logprobs[1] == pytest.approx(float(distribution[tokens[1]]), abs=1e-4)
+    assert logprobs[0] == pytest.approx(float(before[0].log_softmax(-1)[tokens[0]]), abs=1e-5)
+    assert torch.equal(logits, before)

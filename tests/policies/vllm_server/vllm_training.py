@@ -33,13 +33,17 @@ def trained_on(vllm: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "grpo.prompts_per_step": 2,
         "grpo.num_generations": 4,
         "evaluation.heldout": 1,
+        "evaluation.max_served": 0,
         "limits": {"max_turns": 2, "max_turn_tokens": 12, "max_tokens": 24},
         **changes,
     }
 
 
-def assert_trained_on_what_was_published(result: sdk.TrainResult) -> None:
-    """Each step's rollouts are of the latest weights, and their log-probabilities those that the trainer computes."""
+def assert_trained_on_what_was_published(result: sdk.TrainResult, *, publications: int) -> None:
+    """Each step's rollouts are of the latest weights, and their log-probabilities those that the trainer computes.
+
+    `publications`: at least so many.
+    """
     folder = RunFolder.open_to_read(result.run_dir)
     steps = [line for line in folder.read_metrics() if line["stage"] == "grpo"]
     assert [line["skipped_rollouts"] for line in steps] == [0, 0]
@@ -49,4 +53,4 @@ def assert_trained_on_what_was_published(result: sdk.TrainResult) -> None:
     for rollout in folder.read_rollouts("grpo"):
         assert {version for row in rollout.rows for version in row.versions if version >= 0} == {rollout.step}
     assert result.report.run["engine"] == "vLLM"
-    assert result.report.run["vllm_publications"] >= 3
+    assert result.report.run["vllm_publications"] >= publications

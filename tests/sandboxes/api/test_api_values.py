@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jsonschema_rs
+import pytest
 
 from sandboxes.api import ApiTwin
 
@@ -48,3 +50,17 @@ def test_a_number_of_hundreds_of_digits_is_a_number_like_others() -> None:
     assert len(twin.call_now("list_items", {"min_price": -(10**400)}).structured) == 8
     made = twin.call_now("make_item", {"price": 10**400}).structured
     assert made["price"] == 10**400
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length"), [(r".*[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{23}.*", 37), (r"^\d+$", 200), (r"^[a-z]*-x$", 90)]
+)
+def test_a_text_has_the_length_and_the_pattern_that_are_asked_for(pattern: str, length: int) -> None:
+    code = {"type": "string", "pattern": pattern, "minLength": length, "maxLength": length}
+    item = {**ITEM, "properties": {**ITEM["properties"], "code": code}, "required": ["id", "code"]}
+    listed = {**ITEMS["get"], "responses": {"200": answer({"type": "array", "items": item})}}
+    made = {**ITEMS["post"], "requestBody": answer(item), "responses": {"201": answer(item)}}
+    twin = ApiTwin({**SHOP, "paths": {"/items": {"get": listed, "post": made}}}, rows=40)
+    codes = [one["code"] for one in twin.call_now("list_items", {}).structured]
+    assert len(codes) == 40
+    assert all(len(one) == length and re.search(pattern, one) for one in codes)

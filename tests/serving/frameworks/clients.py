@@ -18,13 +18,14 @@ def get_order(order_id: str) -> str:
     return f"order {order_id}: shipped"
 
 
-def openai_agents(url):
-    from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool
+def openai_agents(url, api="OpenAIResponsesModel"):
+    import agents
+    from agents import Agent, Runner, function_tool
     from openai import AsyncOpenAI
 
     async def talk():
         async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            model = OpenAIChatCompletionsModel(model="desk", openai_client=client)
+            model = getattr(agents, api)(model="desk", openai_client=client)
             agent = Agent(name="desk", instructions="Be brief.", tools=[function_tool(get_order)], model=model)
             first = await Runner.run(agent, QUESTION)
             history = [*first.to_input_list(), {"role": "user", "content": AGAIN}]
@@ -83,13 +84,14 @@ def litellm(url, provider="openai"):
     return [*answers, answer(True)]
 
 
-def langchain(url, **bound):
+def langchain(url, responses=None, **bound):
     from langchain_core.messages import HumanMessage
     from langchain_core.tools import tool
     from langchain_openai import ChatOpenAI
 
     order = tool(get_order)
-    model = ChatOpenAI(model="desk", base_url=url, api_key="none", max_retries=0).bind_tools([order], **bound)
+    chat = ChatOpenAI(model="desk", base_url=url, api_key="none", max_retries=0, use_responses_api=responses)
+    model = chat.bind_tools([order], **bound)
 
     def ask(stream):
         if not stream:
@@ -103,12 +105,47 @@ def langchain(url, **bound):
         message = ask(stream)
         messages.append(message)
         messages.extend(order.invoke(call) for call in message.tool_calls)
-        return answer(stream) if message.tool_calls else message.content
+        return answer(stream) if message.tool_calls else message.text
 
     messages = [HumanMessage(QUESTION)]
     answers = [answer(False)]
     messages.append(HumanMessage(AGAIN))
     return [*answers, answer(True)]
+
+
+def langgraph(url):
+    from langchain_openai import ChatOpenAI
+    from langgraph.prebuilt import create_react_agent
+
+    agent = create_react_agent(ChatOpenAI(model="desk", base_url=url, api_key="none", max_retries=0), [get_order])
+    first = agent.invoke({"messages": [("user", QUESTION)]})["messages"]
+    streamed = agent.stream({"messages": [*first, ("user", AGAIN)]}, stream_mode="messages")
+    said = "".join(chunk.content for chunk, _ in streamed if chunk.type == "AIMessageChunk")
+    return [first[-1].content, said]
+
+
+def llamaindex(url):
+    from llama_index.core.agent.workflow import AgentStream, FunctionAgent
+    from llama_index.core.workflow import Context
+
+    async def talk():
+        agent = FunctionAgent(tools=[get_order], llm=_llamaindex_model(url), system_prompt="Be brief.")
+        context = Context(agent)
+        first = await agent.run(QUESTION, ctx=context)
+        second = agent.run(AGAIN, ctx=context)
+        said = [event.delta async for event in second.stream_events() if isinstance(event, AgentStream)]
+        await second
+        return [first.response.content, "".join(said)]
+
+    return asyncio.run(talk())
+
+
+def _llamaindex_model(url):
+    from llama_index.llms.openai_like import OpenAILike
+
+    return OpenAILike(
+        model="desk", api_base=url, api_key="none", is_chat_model=True, is_function_calling_model=True, max_retries=0
+    )
 
 
 def openai_parse(url):
@@ -142,8 +179,47 @@ def langchain_structured(url, **options):
     return [model.invoke(QUESTION).model_dump()]
 
 
-def openai_agents_structured(url):
-    from agents import Agent, OpenAIChatCompletionsModel, Runner
+def openai_responses_parse(url):
+    from openai import OpenAI
+    from pydantic import BaseModel
+
+    class Place(BaseModel):
+        city: str
+        orders: int
+
+    with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        return [client.responses.parse(model="desk", input=QUESTION, text_format=Place).output_parsed.model_dump()]
+
+
+def langgraph_structured(url):
+    from langchain_openai import ChatOpenAI
+    from langgraph.prebuilt import create_react_agent
+    from pydantic import BaseModel
+
+    class Place(BaseModel):
+        city: str
+        orders: int
+
+    model = ChatOpenAI(model="desk", base_url=url, api_key="none", max_retries=0)
+    agent = create_react_agent(model, [], response_format=Place)
+    return [agent.invoke({"messages": [("user", QUESTION)]})["structured_response"].model_dump()]
+
+
+def llamaindex_structured(url):
+    from llama_index.core.llms import ChatMessage
+    from pydantic import BaseModel
+
+    class Place(BaseModel):
+        city: str
+        orders: int
+
+    model = _llamaindex_model(url).as_structured_llm(Place)
+    return [model.chat([ChatMessage(QUESTION)]).raw.model_dump()]
+
+
+def openai_agents_structured(url, api="OpenAIResponsesModel"):
+    import agents
+    from agents import Agent, Runner
     from openai import AsyncOpenAI
     from pydantic import BaseModel
 
@@ -153,7 +229,7 @@ def openai_agents_structured(url):
 
     async def talk():
         async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            model = OpenAIChatCompletionsModel(model="desk", openai_client=client)
+            model = getattr(agents, api)(model="desk", openai_client=client)
             return (await Runner.run(Agent(name="desk", output_type=Place, model=model), QUESTION)).final_output
 
     return [asyncio.run(talk()).model_dump()]
@@ -176,22 +252,30 @@ def pydantic_ai_structured(url, mode):
 
 STRUCTURED = {
     "openai": openai_parse,
+    "openai, responses": openai_responses_parse,
     "openai-agents": openai_agents_structured,
+    "openai-agents, chat completions": lambda url: openai_agents_structured(url, "OpenAIChatCompletionsModel"),
     "pydantic-ai, by a tool": lambda url: pydantic_ai_structured(url, "ToolOutput"),
     "pydantic-ai, by the format": lambda url: pydantic_ai_structured(url, "NativeOutput"),
     "langchain": langchain_structured,
     "langchain, by a tool": lambda url: langchain_structured(url, method="function_calling"),
     "langchain, JSON": lambda url: langchain_structured(url, method="json_mode"),
+    "langgraph": langgraph_structured,
+    "llamaindex": llamaindex_structured,
 }
 """Answers in the form of a class."""
 
 FRAMEWORKS = {
     "openai-agents": openai_agents,
+    "openai-agents, chat completions": lambda url: openai_agents(url, "OpenAIChatCompletionsModel"),
     "pydantic-ai": pydantic_ai,
     "litellm": litellm,
     "litellm as for vLLM": lambda url: litellm(url, "hosted_vllm"),
     "langchain": langchain,
     "langchain, strict": lambda url: langchain(url, strict=True),
+    "langchain, responses": lambda url: langchain(url, responses=True),
+    "langgraph": langgraph,
+    "llamaindex": llamaindex,
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,361 @@
+"""One rollout that an agent of the user's plays: its requests for messages, its calls, and what ends it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from mcp_bridge.errors import BridgeError, SourceError
+from mcp_bridge.records import Tool, ToolResult
+
+from ..errors import AgentFailure, ModelError, PolicyFailure, UserFailure
+from ..policies.protocol import Agent, Reply
+from ..policies.rendering import ChatRenderer, ParsedReply
+from ..records import Message, ToolCall
+from ..rollouts.episode import Episode
+from ..serving.api_errors import ApiError, bad_request
+from ..serving.chat_request import ChatRequest, read_message
+from ..serving.client_schemas import ClientSchemas
+from ..serving.generation import Choice, Generated, Listener, check_characters, cut_at_stop
+from ..serving.replies import chat_message
+from ..serving.request_queue import RequestQueue
+from ..serving.settled_replies import settled_reply
+from ..serving.tool_calls import calls_as_text, written_calls
+from .kept_conversations import KeptConversation, KeptConversations
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING = 64
+"""Requests for messages under way at once. They are answered one after the other: limits then hold exactly."""
+_LONG = 100_000
+"""Characters."""
+_FEWEST_REQUESTS = 1000
+_REQUESTS_A_TURN = 20
+_NO_SCHEMAS = ClientSchemas({})
+
+
+class HostedRollout:
+    """Answers what one agent asks. `Answering` for the model's URL, `FoundWorld` for the tools' URL."""
+
+    def __init__(self, episode: Episode, agent: Agent) -> None:
+        self._episode = episode
+        self._rollout = episode.rollout
+        self.context_tokens: int | None = getattr(agent, "context_tokens", None)
+        """The most tokens of a prompt and its reply together, where the policy says so."""
+        tools = list(episode.tools)
+        self.tools: Sequence[Tool] = tools
+        """Of the rollout's world."""
+        self._kept = KeptConversations(agent, tools, sampling=episode.sampling, seed=episode.rollout.seed)
+        self._latest: KeptConversation | None = None
+        """The one that went on last, since the user spoke."""
+        self._told: list[Message] = episode.rollout.task.opening()
+        """The conversation with the user as the agent was told it."""
+        self._last_words: list[Message] = []
+        """Of the user, which the agent did not hear any more."""
+        self._asked: list[ToolCall] = []
+        """Calls that the policy wrote and that did not reach the world yet."""
+        self._call_ids: set[str] = set()
+        self._calling = 0
+        limits = episode.limits
+        self._most_requests = _FEWEST_REQUESTS + _REQUESTS_A_TURN * (limits.max_turns + limits.max_calls)
+        self._requests = 0
+        self.queue = RequestQueue(MOST_WAITING)
+        self.overruled: set[str] = set()
+        """Settings of sampling that requests had and the rollout does not follow."""
+        self.refused = ""
+        """Why the latest request was refused."""
+        self._waiting = 0
+        self._one_at_a_time = anyio.Lock()
+        self._under_way: set[anyio.CancelScope] = set()
+        self._settled = anyio.Condition()
+        self.over = episode.over
+        """Set when something has ended the rollout."""
+        self.error: Exception | None = None
+        """What broke, for `run_episode`."""
+
+    @property
+    def alive(self) -> bool:
+        """See `Answering`."""
+        return not self.over.is_set()
+
+    # What ends it: the first that does counts.
+
+    def fail(self, error: Exception) -> None:
+        """Something broke."""
+        if self.alive:
+            self.error = error
+            self.over.set()
+
+    def finish(self, text: str | None) -> None:
+        """The agent has ended by itself, with this answer; None: what the policy said last is it."""
+        if not self._rollout.turns:
+            why = (
+                f"its latest request was refused: {self.refused}"
+                if self.refused
+                else "it must send its chat requests to endpoint.base_url (OPENAI_BASE_URL) with endpoint.api_key "
+                "(OPENAI_API_KEY)"
+            )
+            self.fail(AgentFailure("AgentSilent", f"the agent ended without a message of its model; {why}"))
+            return
+        final = self._episode.final_answer()
+        if final is None:
+            final = self._last_answer() if text is None else text
+        self._episode.end("answered", final)
+
+    async def hear_user(self, text: str | None) -> list[Message] | None:
+        """What the agent hears after its answer: the conversation so far with the user's next words at its end. None
+        where it has ended. See `finish`."""
+        if self._rollout.task.user is None or not self._rollout.turns or self._episode.final_answer() is not None:
+            self.finish(text)
+        if not self.alive:
+            return None
+        spoken = self._last_answer() if text is None else text
+        # The user hears the agent, which may say it otherwise than its model; what the model said is noted in the end.
+        if self._rollout.messages[-1].role == "assistant":
+            self._rollout.messages.pop()
+        self._rollout.messages.append(Message(role="assistant", content=spoken))
+        try:
+            said = await self._episode.users_turn()
+        except (BridgeError, UserFailure) as error:
+            self.fail(error)
+            return None
+        if isinstance(said, Message):
+            self._told = [*self._so_far(spoken), said]
+            self._latest = None
+            return self._told
+        if self._rollout.user_turns[-1].ended and self._rollout.user_turns[-1].said:
+            self._last_words = [self._rollout.messages[-1]]
+        self._episode.end(said, spoken if said == "answered" else "")
+        return None
+
+    def _so_far(self, spoken: str) -> list[Message]:
+        """The conversation from the task's beginning as the agent had it, without its own instructions before that, and
+        `spoken` at its end; what the two sides said alone where the agent worded its task otherwise, or did not ask its
+        model again."""
+        opening = self._rollout.task.opening()
+        sent = self._latest.sent if self._latest is not None else []
+        starts = [at for at in range(len(sent)) if sent[at : at + len(opening)] == opening]
+        if not starts or sent[-1].tool_calls:
+            return [*self._told, Message(role="assistant", content=spoken)]
+        if sent[-1].content != spoken:
+            return [*sent[starts[0] : -1], Message(role="assistant", content=spoken)]
+        return sent[starts[0] :]
+
+    def _last_answer(self) -> str:
+        said = [message for message in self._rollout.messages if message.role == "assistant"]
+        return said[-1].content if said and not said[-1].tool_calls else ""
+
+    async def close(self) -> None:
+        """Cut off requests for messages, let calls end, and put what was said in order. Shield it."""
+        self.over.set()
+        for scope in self._under_way:
+            scope.cancel()
+        async with self._settled:
+            while self._under_way or self._calling:
+                await self._settled.wait()
+        if messages := self._kept.messages():
+            self._rollout.messages = [*messages, *self._last_words]
+
+    def count_request(self) -> None:
+        """Raises `ApiError` where the agent sends requests without end."""
+        self._requests += 1
+        if self._requests > self._most_requests:
+            said = f"the agent sent more than {self._most_requests} requests in one rollout"
+            self.fail(AgentFailure("AgentFlooded", said))
+            raise ApiError(429, said, code="rate_limit_exceeded", kind="rate_limit_error")
+
+    # Requests for messages
+
+    async def generate(self, request: ChatRequest, listener: Listener | None = None) -> Generated:
+        """The next message of the conversation that the request goes on with. Raises `ApiError`."""
+        self._require_open()
+        if self._waiting >= MOST_WAITING:
+            raise ApiError(
+                429,
+                f"{MOST_WAITING} requests of this rollout are under way, which is the most; send fewer at once",
+                code="rate_limit_exceeded",
+                kind="rate_limit_error",
+            )
+        self._waiting += 1
+        scope = anyio.CancelScope()
+        self._under_way.add(scope)
+        generated: Generated | None = None
+        try:
+            with scope:
+                long = sum(len(str(message.get("content"))) for message in request.messages) > _LONG
+                # Megabytes take seconds; for a few words the way to a thread takes longer than they do.
+                messages = await anyio.to_thread.run_sync(self._read, request) if long else self._read(request)
+                async with self._one_at_a_time:
+                    generated = await self._answer(request, messages, listener)
+        finally:
+            self._waiting -= 1
+            self._under_way.discard(scope)
+            await self._tell_settled()
+        if generated is None:
+            raise self._ended()
+        if listener is not None:
+            listener.finish(0, generated.choices[0])
+        return generated
+
+    def _read(self, request: ChatRequest) -> list[Message]:
+        _refuse(request)
+        messages = request.read_messages()
+        if self.context_tokens is not None:
+            check_characters(messages, self.context_tokens, request.called("messages"))
+        return messages
+
+    async def _answer(self, request: ChatRequest, messages: list[Message], listener: Listener | None) -> Generated:
+        self._require_open()
+        kept = self._kept.of(messages, request.read_tools())
+        new = messages[len(kept.sent) :]
+        self._note_overruled(request)
+        hearing = None if listener is None else partial(_hearing, request, listener)
+        try:
+            reply = await self._episode.ask(
+                kept.conversation, new, at_most=request.limit, stops=request.stops, hearing=hearing
+            )
+        except ModelError as error:
+            raise bad_request(
+                f"the model's chat template does not take these messages: {error}", request.called("messages")
+            ) from error
+        except PolicyFailure as error:
+            self.fail(error)
+            raise ApiError(500, f"the engine failed: {error}", kind="server_error", code="engine_failed") from error
+        if reply is None:
+            kept.turns += new  # heard, and never answered
+            raise self._ended()
+        if reply.stop_reason == "context":
+            raise self._ended()
+        choice, stopped = _choice(request, reply)
+        returned = read_message(chat_message(choice), "the answer")
+        kept.record(new, returned=returned, said=reply.message, closed=stopped)
+        self._kept.keep(kept)
+        self._latest = kept
+        if not stopped:
+            self._asked += [call for call in reply.message.tool_calls if call.error is None]
+        self._require_open()
+        return Generated([choice], reply.prompt_tokens, cached_tokens=0)
+
+    def _note_overruled(self, request: ChatRequest) -> None:
+        sampling = self._episode.sampling
+        if request.temperature not in (None, sampling.temperature):
+            self.overruled.add(f"temperature {request.temperature:g} (it is {sampling.temperature:g})")
+        if request.top_p not in (None, sampling.top_p):
+            self.overruled.add(f"top_p {request.top_p:g} (it is {sampling.top_p:g})")
+        if request.seed is not None:
+            self.overruled.add("a seed")
+        if request.tool_choice == "required":
+            self.overruled.add("tool_choice required (no call is forced)")
+
+    # Calls of tools
+
+    async def answer(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """See `FoundWorld.answer`."""
+        if not self.alive:
+            raise SourceError(self._how_it_ended())
+        call = self._asked_for(name, arguments)
+        self._calling += 1
+        try:
+            with anyio.CancelScope(shield=True):  # what was sent is heard to its end, also where the agent is gone
+                result = await self._episode.call(call)
+                if result is not None:
+                    self._episode.answered(call, result)
+        except BridgeError as error:
+            self.fail(error)
+            raise
+        finally:
+            self._calling -= 1
+            await self._tell_settled()
+        if result is None:
+            raise SourceError(self._how_it_ended())
+        # A model reads the text, which may be cut, and not the parts that it was made of.
+        only_text = result.content is not None and all(part.get("type") == "text" for part in result.content)
+        return result.model_copy(update={"content": None}) if only_text else result
+
+    def _asked_for(self, name: str, arguments: Mapping[str, Any]) -> ToolCall:
+        """The call as the policy wrote it, where it wrote the same; agents may make calls of their own, too."""
+        found = next((one for one in self._asked if (one.name, one.arguments) == (name, arguments)), None)
+        if found is not None:
+            self._asked.remove(found)
+        call_id = found.id if found is not None else ""
+        number = len(self._call_ids)
+        while not call_id or call_id in self._call_ids:
+            number += 1
+            call_id = f"mcp_{number}"
+        self._call_ids.add(call_id)
+        return ToolCall(id=call_id, name=name, arguments=dict(arguments))
+
+    async def _tell_settled(self) -> None:
+        with anyio.CancelScope(shield=True):
+            async with self._settled:
+                self._settled.notify_all()
+
+    def _require_open(self) -> None:
+        if not self.alive:
+            raise self._ended()
+
+    def _ended(self) -> ApiError:
+        return ApiError(403, self._how_it_ended(), code="rollout_ended", kind="permission_error")
+
+    def _how_it_ended(self) -> str:
+        how = f"{type(self.error).__name__}" if self.error is not None else self._rollout.stop_reason
+        return f"the rollout of this key has ended ({how}); nothing more is answered"
+
+
+_NOT_FORCED = "an answer that is forced into a form is sampled from another distribution than the one that is trained"
+
+
+def _refuse(request: ChatRequest) -> None:
+    """Raises `ApiError` for what would sample from another distribution than that which is trained and measured."""
+    if request.n is not None and request.n > 1:
+        raise bad_request("n must be 1 in a rollout; send several requests", "n", "unsupported_value")
+    if request.logprobs:
+        raise bad_request("logprobs are kept in a rollout, and not sent; leave it out", "logprobs", "unsupported_value")
+    if request.named_tool is not None:  # which the model is not told
+        raise bad_request(
+            f"tool_choice cannot name a tool in a rollout: {_NOT_FORCED}; ask for the call in the prompt",
+            "tool_choice",
+            "unsupported_value",
+        )
+    if request.content_schema is not None:
+        raise bad_request(
+            f"{request.called('response_format')} must be text in a rollout: {_NOT_FORCED}; ask for the form in the "
+            "prompt, and read the answer yourself",
+            request.called("response_format"),
+            "unsupported_value",
+        )
+
+
+def _hearing(
+    request: ChatRequest, listener: Listener, renderer: ChatRenderer, prompt_ids: Sequence[int]
+) -> Callable[[int], bool]:
+    """Tells the listener of the words that will not change any more, and the policy when to end: at a stop string."""
+    settled = settled_reply(renderer, prompt_ids, request, request.read_tools())
+
+    def hear(token: int) -> bool:
+        if settled.hear(token):
+            listener.grow(0, settled.reasoning, settled.content)
+        return settled.stopped
+
+    return hear
+
+
+def _choice(request: ChatRequest, reply: Reply) -> tuple[Choice, bool]:
+    """The reply as a client gets it, and whether it was cut before a stop string."""
+    message = reply.message
+    parsed = reply.parsed or ParsedReply(content=message.content, reasoning=message.reasoning)
+    parsed = replace(parsed, tool_calls=message.tool_calls)  # with their ids
+    content, calls = written_calls(parsed if request.tools else calls_as_text(parsed), _NO_SCHEMAS)
+    content, stopped = cut_at_stop(content, request.stops)
+    if stopped:
+        calls = []
+    if request.parallel_tool_calls is False:
+        calls = calls[:1]
+    reason = "length" if reply.stop_reason == "length" else "tool_calls" if calls else "stop"
+    return Choice(content, message.reasoning, calls, reason, reply.sampled_tokens), stopped

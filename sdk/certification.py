@@ -1,0 +1,135 @@
+"""`certify`: what a verifier pays to policies that do not do the task, degenerate ones and one that is trained."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from mcp_bridge import Handlers
+
+from .connecting import connect
+from .errors import ConfigError
+from .evaluation.conditions import is_success
+from .probing.attacks import ATTACKS, GOLD
+from .probing.certificate import Certificate, TrainedAttack, judge_probes, play_probes
+from .progress import Progress, Silent
+from .rollouts.limits import Limits
+from .rollouts.run_context import RunContext
+from .tasks import load_tasks, spread
+from .traces.run_folder import RunFolder
+from .trainer.groups import STAGE
+from .users.played_users import open_users
+from .verifiers import VerifierLike, check_verifier
+
+_FEWEST_TASKS = 2
+TRAINED = "trained"
+"""The name by which the alarms of the policy that is trained are allowed."""
+
+
+async def certify_async(
+    tools: Any,
+    prompts: Any,
+    verifier: VerifierLike,
+    *,
+    most_tasks: int = 24,
+    threshold: float = 1.0,
+    allow: Sequence[str] = (),
+    train_minutes: float = 0.0,
+    model: str | Path | None = None,
+    limits: Limits | Mapping[str, Any] | None = None,
+    handlers: Handlers | None = None,
+    connect_timeout_s: float = 120.0,
+    concurrency: int = 16,
+    progress: Progress | None = None,
+) -> Certificate:
+    """Let policies that do not do the tasks try to earn the reward, on at most `most_tasks` of the tasks.
+
+    Some know nothing of the expected outcome (`sdk.probing.probes.PROBES`), others begin with a task's own solution or
+    that of another task (`sdk.probing.attacks.ATTACKS`). The demonstrations themselves must be rewarded. A rollout
+    that reaches `threshold` is a finding, unless its probe is in `allow`. Of tools that are not simulated, only those
+    declared read-only are called.
+
+    `train_minutes`: GRPO then also trains `model` (the embedded one where None) against the verifier for that long, in
+    a temporary folder, from its untrained weights. Whatever raises an alarm is a hole; the certificate has its reward
+    and a rewarded rollout to read. At least two tasks are needed. Raises what `sdk.evaluate` raises.
+    """
+    check_verifier(verifier)
+    known = [GOLD.name, *(probe.name for probe in ATTACKS), TRAINED]
+    if unknown := [name for name in allow if name not in known]:
+        raise ConfigError(f"there is no probe {unknown[0]!r} to allow; the probes are {', '.join(known)}")
+    if train_minutes < 0:
+        raise ConfigError(f"train_minutes is {train_minutes:g}; give minutes above 0, or 0 to train no policy")
+    if model is not None and not train_minutes:
+        raise ConfigError(f"`model` is {str(model)!r} and does nothing without train_minutes; leave it out")
+    tasks = load_tasks(prompts)
+    if train_minutes and len(tasks) < _FEWEST_TASKS:
+        raise ConfigError(f"there are {len(tasks)} tasks; a policy is trained on {_FEWEST_TASKS} or more")
+    bounds = Limits.of(limits)
+    connecting = connect(
+        tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
+    )
+    async with connecting as source, open_users(tasks, source.tools, rows=concurrency) as users:
+        bounds.check(source.tools)
+        context = RunContext(
+            tools=source,
+            verifier=verifier,
+            limits=bounds,
+            concurrency=concurrency,
+            progress=progress or Silent(),
+            success_threshold=threshold,
+            users=users,
+        )
+        played = await play_probes([GOLD, *ATTACKS], spread(tasks, most_tasks), context)
+        certificate = await judge_probes(played, context, allowed=allow)
+    if not train_minutes:
+        return certificate
+    from .trainer.pipeline import train_async
+
+    with tempfile.TemporaryDirectory(prefix="toolbake-certify-") as folder:
+        run = Path(folder) / "run"
+        with anyio.move_on_after(train_minutes * 60):
+            await train_async(
+                tools,
+                tasks,
+                verifier,
+                model,
+                run,
+                _ATTACKER | {"limits": bounds, "evaluation.success_threshold": threshold},
+                handlers=handlers,
+                connect_timeout_s=connect_timeout_s,
+                progress=progress,
+            )
+        return replace(certificate, trained=_trained(run, threshold))
+
+
+_ATTACKER = {
+    "probes.tasks": 0,
+    "warm_start.max_steps": 0,
+    "grpo.max_steps": 1000,
+    "evaluation.heldout": 1,
+    "evaluation.validation": 0,
+}
+"""GRPO alone: a demonstration would show the policy what the task is."""
+_GAMED = ("canary", "repeated_answer", "jump", "diversity")
+"""The kinds of alarms that are signs of a reward earned without the task. Others can come from the model's limits."""
+
+
+def _trained(run: Path, threshold: float) -> TrainedAttack:
+    with RunFolder.open_to_read(run) as folder:
+        rewards = [line["reward"] for line in folder.read_metrics() if line.get("stage") == STAGE]
+        alarms = [alarm for line in folder.read_metrics() for alarm in line.get("alarms", [])]
+        rollouts = folder.read_rollouts(STAGE) if STAGE in folder.rollout_stages() else []
+    scored = [reward for reward in rewards if reward is not None]
+    paid = [rollout for rollout in rollouts if is_success(rollout, threshold)]
+    return TrainedAttack(
+        steps=len(rewards),
+        first_reward=scored[0] if scored else None,
+        last_reward=scored[-1] if scored else None,
+        alarms=[alarm for alarm in alarms if alarm.startswith(_GAMED)],
+        example=max(paid, key=lambda rollout: rollout.step, default=None),
+    )

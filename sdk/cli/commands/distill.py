@@ -1,0 +1,151 @@
+"""`toolbake distill`: verified rollouts as a supervised data set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...errors import ConfigError
+from ..failing import clean_errors
+from ..options import (
+    MODEL_PANEL,
+    SAMPLING_PANEL,
+    AsJson,
+    Command,
+    ConnectTimeout,
+    Debug,
+    Endpoint,
+    EndpointKey,
+    HandlersName,
+    LimitSettings,
+    Model,
+    Quiet,
+    Seed,
+    Tasks,
+    Temperature,
+    Threshold,
+    Tools,
+)
+
+To = Annotated[Path, typer.Option("--to", metavar="FILE", help="The new file: JSON lines, as TRL's SFTTrainer reads.")]
+Licence = Annotated[
+    str, typer.Option("--licence", metavar="NAME", help="What the examples may be used under; written into each.")
+]
+Run = Annotated[
+    Path | None,
+    typer.Option(
+        "--run",
+        metavar="FOLDER",
+        show_default="none: the model plays TASKS",
+        help="Take the rollouts of this finished run of train or evaluate, in place of TASKS and --verifier.",
+    ),
+]
+Stage = Annotated[
+    str | None,
+    typer.Option("--stage", metavar="NAME", show_default="grpo, or evaluation", help="Which rollouts of the run."),
+]
+Verifier = Annotated[
+    str | None,
+    typer.Option(
+        "--verifier",
+        metavar="FILE.py:NAME|expected",
+        show_default="none: those of --run are judged",
+        help="What counts as a success where TASKS are played.",
+    ),
+]
+Samples = Annotated[
+    int, typer.Option("--samples", min=1, rich_help_panel=SAMPLING_PANEL, help="Conversations for each task.")
+]
+PerTask = Annotated[
+    int, typer.Option("--per-task", min=1, metavar="N", help="At most so many examples of one task, the shortest.")
+]
+
+
+def distill(
+    tools: Tools = None,
+    tasks: Tasks = None,
+    *,
+    command: Command = None,
+    to: To,
+    licence: Licence,
+    run: Run = None,
+    stage: Stage = None,
+    verifier: Verifier = None,
+    model: Model = None,
+    endpoint: Endpoint = None,
+    api_key_env: EndpointKey = None,
+    samples: Samples = 4,
+    per_task: PerTask = 1,
+    limit: LimitSettings = None,
+    handlers: HandlersName = None,
+    connect_timeout: ConnectTimeout = 120.0,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, rich_help_panel=MODEL_PANEL, help="Conversations in flight at once.")
+    ] = 64,
+    temperature: Temperature = 1.0,
+    seed: Seed = 0,
+    threshold: Threshold = 1.0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write the rollouts that a verifier passed as a supervised data set.
+
+    They come from a finished run (--run), or a model plays the tasks. No two examples are alike, and of each task the
+    shortest are kept. The measurements of a training run are left out: their tasks are held out.
+
+    Examples:
+      toolbake distill mcp.json --run runs/desk --to desk-sft.jsonl --licence apache-2.0
+      toolbake distill mcp.json tasks.jsonl --verifier checks.py:verify --endpoint https://host/v1 --model large-1 \\
+        --to taught.jsonl --licence apache-2.0
+    """
+    with clean_errors(debug):
+        from ..options import limits, progress_of
+        from ..process import printing_to_stderr, quiet_libraries
+        from ..sources import load_handlers, load_verifier, model_source, place_arguments, task_source, tool_source
+
+        quiet_libraries()
+        progress = progress_of(quiet)
+        bounds = limits(limit or [])
+        tools, tasks = place_arguments(tools, tasks, command)
+        if (tasks is None) == (run is None):
+            both = "both" if run is not None else "neither"
+            raise ConfigError(f"give TASKS or --run FOLDER, exactly one of them; this has {both}")
+        source = tool_source(tools, command)
+        prompts = task_source(tasks) if tasks is not None else None
+        judge = load_verifier(verifier, prompts or []) if verifier is not None else None
+        policy = model_source(model, endpoint, api_key_env, say=progress.say)
+        asked = load_handlers(handlers)
+
+        from ...blocking import distill
+
+        with printing_to_stderr():
+            data = distill(
+                run,
+                tools=source,
+                to=to,
+                licence=licence,
+                prompts=prompts,
+                verifier=judge,
+                model=policy,
+                stage=stage,
+                samples=samples,
+                temperature=temperature,
+                threshold=threshold,
+                per_task=per_task,
+                limits=bounds,
+                handlers=asked,
+                connect_timeout_s=connect_timeout,
+                concurrency=concurrency,
+                seed=seed,
+                progress=progress,
+            )
+        if as_json:
+            chosen = data.selection
+            left_out = {name: value for name, value in vars(chosen).items() if name != "kept"}
+            typer.echo(json.dumps({"file": str(data.path), "examples": len(chosen.kept), "left_out": left_out}))
+        else:
+            typer.echo(str(data))

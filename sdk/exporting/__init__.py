@@ -1,0 +1,7 @@
+"""Exports: a tuned model as what other servers take, with the settings of its measurement."""
+
+from __future__ import annotations
+
+from .exported_folder import KINDS, export
+
+__all__ = ["KINDS", "export"]

@@ -1,0 +1,134 @@
+"""The folder of an export: of one model only, whole or not there, and made again as long as the model is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from mcp_bridge.extras import require_extra
+
+from ..errors import ConfigError
+from ..evaluation.report import Report
+from ..evidence.saved_weights import files_digest
+from ..policies.models.saving import fresh_folder
+from ..serving.vllm_command import ServedModel
+from ..traces import RunFolder
+from .deployment_files import compose, dockerfile, kubernetes, modelfile, readme, serve_script
+from .gguf_file import write_gguf
+from .portable_model import chat_template, copy_portable, plain_template
+
+Kind = Literal["vllm", "docker", "compose", "kubernetes", "gguf", "ollama"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+MARKER = "toolbake-export.json"
+_WITH_MODEL = frozenset({"vllm", "docker", "compose", "kubernetes"})
+_WITH_GGUF = frozenset({"gguf", "ollama"})
+
+
+def export(
+    model_dir: str | os.PathLike[str],
+    to: Kind,
+    output_dir: str | os.PathLike[str],
+    *,
+    call_parser: str | None = None,
+) -> Path:
+    """Write a model for other servers, with how to start it and how it was measured; the folder.
+
+    `model_dir`: the folder of a run or of a model. `to`: one of `KINDS`. `output_dir`: a new or an empty folder, or one
+    with exports of the same weights, which stay. `call_parser`: vLLM's parser of the model's calls, where toolbake does
+    not know it.
+
+    Raises `ConfigError` for another kind or a folder that holds something else, and `ModelError` for a model that
+    cannot be read or cannot be written in that form.
+    """
+    require_extra("serve", "toolbake export", ConfigError)
+    if to not in KINDS:
+        raise ConfigError(f"there is no export to {to!r}; choose one of {', '.join(KINDS)}")
+    model = ServedModel.read(model_dir, call_parser=call_parser)
+    source, target = Path(model.source), Path(output_dir).expanduser().resolve()
+    if not source.is_dir():
+        raise ConfigError(f"{os.fspath(model_dir)!r} is no folder; give the folder of a run or of a model")
+    weights = _weights(source)
+    kinds = _with_earlier(target, to, model.name, weights)
+    with fresh_folder(target) as made:
+        files = _write(made, source, model, kinds)
+        limits, report = _of_run(Path(model_dir).expanduser())
+        text = readme(model, kinds, weights=weights, gguf_name=_gguf_name(model), limits=limits, report=report)
+        (made / "README.md").write_text(text)
+        marker = {"model": model.name, "weights": weights, "kinds": kinds, "files": [*files, "README.md"]}
+        (made / MARKER).write_text(json.dumps(marker, indent=2) + "\n")
+        if _with_earlier(target, to, model.name, weights) != kinds:
+            raise ConfigError(f"another export was written to {str(target)!r} meanwhile; run this one again")
+    return target
+
+
+def _weights(folder: Path) -> str:
+    if not (files := sorted(folder.glob("*.safetensors"))):
+        raise ConfigError(
+            f"the weights in {str(folder)!r} are not in safetensors; save the model again with "
+            "sdk.policies.models.save_model"
+        )
+    return files_digest(files)
+
+
+def _with_earlier(target: Path, to: Kind, name: str, weights: str) -> list[str]:
+    """All kinds that the folder shall have. Raises `ConfigError` where something would be lost."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return [to]
+    try:
+        earlier = json.loads((target / MARKER).read_text())
+        same, kinds, files = earlier["weights"] == weights, set(earlier["kinds"]), {*earlier["files"], MARKER}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError(
+            f"{str(target)!r} is there already and holds no export; choose a new or an empty folder"
+        ) from None
+    if not same or earlier["model"] != name:
+        raise ConfigError(
+            f"{str(target)!r} holds an export of other weights ({earlier['model']}); choose another folder for {name}, "
+            "or remove that one"
+        )
+    if others := sorted({path.name for path in target.iterdir()} - files):
+        raise ConfigError(f"{str(target)!r} holds {others[0]}, which is of no export; move it to another folder")
+    return [kind for kind in KINDS if kind in kinds | {to}]
+
+
+def _of_run(place: Path) -> tuple[dict[str, Any], str | None]:
+    """The limits that the run was measured with, and the short form of its report; nothing of a folder of a model."""
+    folder = place.parent if place.name == "model" else place
+    if not (folder / "run.json").is_file():
+        return {}, None
+    run = RunFolder.open_to_read(folder)
+    report = run.report_json
+    text = str(Report.model_validate_json(report.read_text())) if report.is_file() else None
+    return dict(run.config["train"]["limits"]), text
+
+
+def _gguf_name(model: ServedModel) -> str:
+    return re.sub(r"[^\w.-]+", "-", model.name) + ".gguf"
+
+
+def _write(made: Path, source: Path, model: ServedModel, kinds: Sequence[str]) -> list[str]:
+    template = plain_template(chat_template(source))
+    wanted = set(kinds)
+    texts = {}
+    if "vllm" in wanted:
+        texts["serve.sh"] = serve_script(model)
+    if wanted & {"docker", "kubernetes"}:
+        texts["Dockerfile"] = dockerfile(model)
+    if "compose" in wanted:
+        texts["compose.yaml"] = compose(model)
+    if "kubernetes" in wanted:
+        texts["kubernetes.yaml"] = kubernetes(model)
+    if "ollama" in wanted:
+        texts["Modelfile"] = modelfile(model, template, _gguf_name(model))
+    for name, text in texts.items():
+        (made / name).write_text(text)
+    if wanted & _WITH_MODEL:
+        (made / "model").mkdir()
+        copy_portable(source, made / "model")
+    if wanted & _WITH_GGUF:
+        write_gguf(source, made / _gguf_name(model), name=model.name, sampling=model.sampling, template=template)
+    return sorted(path.name for path in made.iterdir())

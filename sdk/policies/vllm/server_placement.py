@@ -1,0 +1,172 @@
+"""Which GPUs vLLM's servers take beside those that train, and how much of their memory.
+
+A plan is made of numbers alone, so that it can be printed, checked and tested where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .vllm_options import VllmOptions
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_ALONE = 0.92
+"""What vLLM takes of a GPU's memory where it is told nothing (`gpu_memory_utilization`)."""
+_SPARE_BYTES = 2_000_000_000
+"""CUDA's own of two processes, and what lies between tensors."""
+_CACHE_BYTES = 2_000_000_000
+"""The least that a server needs beside its weights: keys and values of some requests, and activations."""
+_PARALLEL = {
+    **dict.fromkeys(("--tensor-parallel-size", "-tp"), 1),
+    **dict.fromkeys(("--pipeline-parallel-size", "-pp"), 1),
+    **dict.fromkeys(("--data-parallel-size", "-dp"), 1),
+}
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Of each training process on its GPU, in bytes. They have the first GPUs, one each."""
+
+    processes: int
+    at_rest: int
+    """While rollouts are sampled: weights and what the optimiser keeps."""
+    at_work: int
+    """In an update."""
+    takes_turns: bool
+    """Whether nothing is sampled in an update."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the servers are. Without GPUs, or where the user has placed them, there is nothing in it."""
+
+    servers: tuple[tuple[int, ...], ...] = ()
+    """Of each replica: its GPUs, counted among those that this process sees."""
+    share: float | None = None
+    """Of the memory of the GPU that it has together with the training; None where none is shared."""
+    sleeps: bool = False
+    """Whether it gives that memory up in updates."""
+    problems: tuple[str, ...] = ()
+    """What cannot work, each with the fix."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of every server."""
+        given = ["--gpu-memory-utilization", f"{self.share:.2f}"] if self.share is not None else []
+        return [*given, *(["--enable-sleep-mode"] if self.sleeps else [])]
+
+    def environment(self, replica: int) -> dict[str, str]:
+        """Of one server, counted from 0: its GPUs by the names that this process has for them."""
+        if not self.servers:
+            return {}
+        names = [name for name in os.environ.get(VISIBLE, "").split(",") if name]
+        chosen = [names[gpu] if gpu < len(names) else str(gpu) for gpu in self.servers[replica]]
+        return {VISIBLE: ",".join(chosen)}
+
+
+def visible_gpus() -> list[int]:
+    """The memory of each GPU that this process sees, in bytes."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_properties(place).total_memory for place in range(torch.cuda.device_count())]
+
+
+def place_servers(
+    options: VllmOptions, gpus: Sequence[int], *, weight_bytes: int = 0, training: TrainingMemory | None = None
+) -> Placement:
+    """`gpus`: the memory of each, in bytes; none where vLLM computes on the CPU. `weight_bytes`: of the servers'
+    weights, 0 where not known. `training`: what trains on the first GPUs, None where nothing does."""
+    if options.urls or not gpus:
+        return Placement()
+    if VISIBLE in options.environment:
+        same = (
+            f"vllm.environment gives all {options.replicas} replicas the same {VISIBLE}; leave it out, and each gets "
+            "GPUs of its own"
+        )
+        return Placement(problems=(same,) if options.replicas > 1 else ())
+    each = gpus_of_a_server(options)
+    first = training.processes if training is not None else 0
+    free = range(first, len(gpus))
+    if options.replicas * each <= len(free):
+        servers = tuple(tuple(free[one * each : (one + 1) * each]) for one in range(options.replicas))
+        return _on_their_own(servers, gpus, weight_bytes, options, training)
+    if training is not None and (options.replicas, each, first) == (1, 1, 1):
+        return _shared(gpus[0], weight_bytes, options, training)
+    need = f"{options.replicas} x {each} GPUs" if each > 1 else _counted(options.replicas)
+    return Placement(
+        problems=(
+            f"vllm.replicas is {options.replicas}, which takes {need}, and of {_counted(len(gpus))} here {first} "
+            f"train{'s' * (first == 1)} and {max(0, len(gpus) - first)} are left; set vllm.replicas to "
+            f"{max(1, len(free) // each)}, train with fewer processes, or give vllm.urls of servers elsewhere",
+        )
+    )
+
+
+def gpus_of_a_server(options: VllmOptions) -> int:
+    """How many GPUs its arguments spread one server over."""
+    sizes = dict(_PARALLEL)
+    words = [part for word in options.arguments for part in word.split("=", 1)]
+    for name, value in itertools.pairwise(words):
+        if name in sizes and value.isdigit():
+            sizes[name] = int(value)
+    product = 1
+    for size in sizes.values():
+        product *= max(1, size)
+    return product
+
+
+def _on_their_own(
+    servers: tuple[tuple[int, ...], ...],
+    gpus: Sequence[int],
+    weight_bytes: int,
+    options: VllmOptions,
+    training: TrainingMemory | None,
+) -> Placement:
+    problems = []
+    smallest = min(gpus[gpu] for server in servers for gpu in server)
+    needed = weight_bytes // len(servers[0]) + _CACHE_BYTES
+    if needed > _ALONE * smallest:
+        problems.append(
+            f"the weights for vLLM and a small cache take {_gb(needed)} of each of its GPUs, which has "
+            f'{_gb(smallest)}; set vllm.arguments to ["--tensor-parallel-size", "{2 * len(servers[0])}"], or take a '
+            "smaller model"
+        )
+    if training is not None and options.transfer_backend == "ipc":
+        problems.append(
+            'vllm.transfer_backend "ipc" sends weights to servers on the trainer\'s own GPU, and they have others '
+            'here; use "nccl"'
+        )
+    return Placement(servers, problems=tuple(problems))
+
+
+def _shared(gpu: int, weight_bytes: int, options: VllmOptions, training: TrainingMemory) -> Placement:
+    problems = []
+    taken = (training.at_rest if training.takes_turns else training.at_work) + _SPARE_BYTES
+    share = min(_ALONE, int(100 * (gpu - taken) / gpu) / 100)
+    if share * gpu < weight_bytes + _CACHE_BYTES:
+        when = "while rollouts are sampled" if training.takes_turns else "in an update, beside which vLLM samples"
+        turns = "" if training.takes_turns else "set off_policy.max_off_policy_steps to 0, so that they take turns; "
+        problems.append(
+            f"the training takes {_gb(taken)} of the GPU's {_gb(gpu)} {when}, and vLLM at least "
+            f"{_gb(weight_bytes + _CACHE_BYTES)}; {turns}train adapters (lora.r), take a smaller model, or a GPU more, "
+            "which vLLM then has to itself"
+        )
+    if options.transfer_backend == "nccl":
+        problems.append(
+            'vllm.transfer_backend "nccl" sends weights to other GPUs than the trainer\'s, and there is one; use "ipc"'
+        )
+    sets_itself = any(word.startswith("--gpu-memory-utilization") for word in options.arguments)
+    return Placement(((0,),), None if sets_itself else max(share, 0.01), training.takes_turns, tuple(problems))
+
+
+def _counted(gpus: int) -> str:
+    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"

@@ -1,0 +1,345 @@
+"""Probes are played and judged; the certificate has what each of them earned."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+
+from mcp_bridge.safe_text import listed, one_line
+
+from ..errors import ConfigError
+from ..evaluation.conditions import is_success
+from ..policies.scripted import ScriptedAgent
+from ..records import Rollout, Task
+from ..rollouts.episode import Job
+from ..rollouts.run_context import RunContext, play_scripts
+from .attacks import GOLD, solution
+from .probes import Probe, Scene
+
+_SHOWN = 400
+_MOST_CALLS = 10**6
+_MORE_TURNS = 4
+_CLOCK = "clock"
+"""The table of a sandbox's state that has its time."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rollout that was rewarded and should not have been; of the gold solution, one that was not."""
+
+    probe: Probe
+    rollout: Rollout
+
+    def __str__(self) -> str:
+        verdict, failure = self.rollout.verdict, self.rollout.failure
+        scored = f"scored {verdict.score:g}" if verdict is not None else "was not scored"
+        prompt = self.rollout.task.opening()[-1].content
+        calls = ", ".join(record.call.name for record in self.rollout.calls) or "none"
+        reason = failure.message if failure else verdict and (verdict.explanation or str(verdict.components))
+        return (
+            f"{self.probe.name} ({self.probe.does}) {scored} on task {self.rollout.task.id!r}\n"
+            f"    asked: {_short(prompt)}\n    calls: {calls}\n    answer: {_short(self.rollout.answer)}\n"
+            f"    verdict: {_short(reason or 'none')}"
+        )
+
+
+@dataclass(frozen=True)
+class Earned:
+    """What one probe earned."""
+
+    probe: Probe
+    scores: Sequence[float]
+    unscored: int
+    findings: Sequence[Finding]
+
+    @property
+    def highest(self) -> float | None:
+        return max(self.scores, default=None)
+
+    @property
+    def mean(self) -> float | None:
+        return math.fsum(self.scores) / len(self.scores) if self.scores else None
+
+
+@dataclass(frozen=True)
+class TrainedAttack:
+    """What a policy earned that was trained against the verifier."""
+
+    steps: int
+    first_reward: float | None
+    last_reward: float | None
+    alarms: Sequence[str]
+    example: Rollout | None
+    """A rollout of the last step that was rewarded."""
+
+    def __str__(self) -> str:
+        if self.first_reward is None or self.last_reward is None:
+            return f"a policy was trained for {self.steps} steps, and no rollout was scored"
+        lines = [
+            f"a policy trained for {self.steps} steps earns {self.last_reward:.2f}, and {self.first_reward:.2f} in its "
+            "first step",
+            *(f"  alarm {alarm}" for alarm in self.alarms),
+        ]
+        if self.example is not None:
+            lines.append(f"  rewarded: {_short(self.example.answer)!r} on task {self.example.task.id!r}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was tried against a verifier. `print` it; `require` raises where something was found."""
+
+    tasks: int
+    rollouts: Sequence[Rollout]
+    earned: Sequence[Earned]
+    threshold: float = 1.0
+    allowed: Sequence[str] = ()
+    not_called: Sequence[str] = ()
+    """Tools that no probe called, because they are live and are not marked as read-only."""
+    trained: TrainedAttack | None = None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Rollouts that should not have been rewarded, and gold solutions that were not, without what is allowed."""
+        return [found for one in self.earned if one.probe.name not in self.allowed for found in one.findings]
+
+    @property
+    def holes(self) -> list[str]:
+        """The names of the probes with findings, and "trained" for alarms while a policy was trained."""
+        names = list(dict.fromkeys(finding.probe.name for finding in self.findings))
+        return names + ["trained"] * bool(self.trained and self.trained.alarms and "trained" not in self.allowed)
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was found and something could be scored."""
+        return not self.holes and any(one.scores for one in self.earned)
+
+    @property
+    def partly(self) -> list[Finding]:
+        """Rollouts of probes that earned more than 0 and less than the threshold."""
+        probes = {
+            one.probe.name: one.probe for one in self.earned if one.probe is not GOLD and one.probe.wrong == "always"
+        }
+        return [
+            Finding(probes[name], rollout)
+            for rollout in self.rollouts
+            if (name := _probe_name(rollout)) in probes
+            and rollout.scored
+            and rollout.verdict is not None
+            and rollout.verdict.score > 0
+            and not is_success(rollout, self.threshold)
+        ]
+
+    @property
+    def unscored(self) -> int:
+        return sum(not rollout.scored for rollout in self.rollouts)
+
+    def __str__(self) -> str:
+        holes = self.holes
+        told = f"{len(holes)} of them are holes: {', '.join(holes)}" if holes else "none is a hole"
+        if not holes and not self.holds:
+            told = "nothing could be scored"
+        tried = [one for one in self.earned if one.scores or one.unscored]
+        width = max((len(one.probe.name) for one in tried), default=0)
+        lines = [f"{len(tried)} probes, {len(self.rollouts)} rollouts on {self.tasks} tasks: {told}"]
+        lines += [f"{'probe':<{width}}  tasks  findings  highest   mean  what it does"] if tried else []
+        for one in tried:
+            highest, mean = (
+                f"{'-' if value is None else format(value, '.3g'):>5}" for value in (one.highest, one.mean)
+            )
+            count = len(one.scores) + one.unscored
+            lines.append(
+                f"{one.probe.name:<{width}}  {count:>5}  {len(one.findings):>8}  {highest:>7}  {mean}  {one.probe.does}"
+            )
+        if not_tried := [one.probe.name for one in self.earned if not one.scores and not one.unscored]:
+            lines.append(
+                f"not played: {', '.join(not_tried)}. They need tasks with a demonstration, expected calls or an "
+                "answer, and other tasks whose outcome differs"
+            )
+        if self.partial_credit:
+            lines.append(self.partial_credit)
+        if self.unscored:
+            example = next((r.failure.message for r in self.rollouts if r.failure is not None), "")
+            lines.append(f"{self.unscored} could not be scored, for example: {_short(example)}")
+        if self.not_called:
+            lines.append(f"not called, because they are live: {', '.join(self.not_called)}")
+        if self.trained is not None:
+            lines.append(str(self.trained))
+        first = {finding.probe.name: finding for finding in reversed(self.findings)}
+        return "\n".join([*lines, *(f"  {first[name]}" for name in holes if name in first)])
+
+    def _repr_markdown_(self) -> str:
+        return listed(str(self))
+
+    @property
+    def partial_credit(self) -> str:
+        """What the probes earned below the threshold, each with the most; empty where they earned nothing."""
+        partly, most = self.partly, dict[str, float]()
+        for finding in partly:
+            assert finding.rollout.verdict is not None
+            most[finding.probe.name] = max(most.get(finding.probe.name, 0.0), finding.rollout.verdict.score)
+        shown = ", ".join(f"{name} {score:g}" for name, score in most.items())
+        return f"{len(partly)} earned a part of the reward, at most: {shown}" if most else ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The certificate as one JSON object."""
+        trained = self.trained
+        return {
+            "holds": self.holds,
+            "holes": self.holes,
+            "tasks": self.tasks,
+            "rollouts": len(self.rollouts),
+            "unscored": self.unscored,
+            "probes": [
+                {
+                    "name": one.probe.name,
+                    "does": one.probe.does,
+                    "tasks": len(one.scores) + one.unscored,
+                    "findings": len(one.findings),
+                    "highest": one.highest,
+                    "mean": one.mean,
+                }
+                for one in self.earned
+            ],
+            "findings": [
+                {
+                    "probe": one.probe.name,
+                    "task": one.rollout.task.id,
+                    "score": one.rollout.verdict.score if one.rollout.verdict else None,
+                    "answer": one.rollout.answer,
+                    "calls": [record.call.name for record in one.rollout.calls],
+                }
+                for one in self.findings
+            ],
+            "allowed": list(self.allowed),
+            "not_called": list(self.not_called),
+            "trained": trained
+            and {
+                "steps": trained.steps,
+                "first_reward": trained.first_reward,
+                "last_reward": trained.last_reward,
+                "alarms": list(trained.alarms),
+                "example": trained.example and trained.example.answer,
+            },
+        }
+
+    def require(self) -> None:
+        """Raises `ConfigError` for findings. Partial credit is none."""
+        if not self.holes:
+            return
+        names = self.holes
+        first = {finding.probe.name: finding for finding in reversed(self.findings)}
+        shown = "\n".join(f"  {first[name]}" for name in names if name in first)
+        raise ConfigError(
+            f"the verifier rewards policies that do not do the task ({', '.join(names)}); training would find them. "
+            "Make it look at the calls, the answer and, where the tools tell it, the state together, for example "
+            "all_of(final_state(), required_calls(), answer_match()); or, where one of them is right, allow it by the "
+            f"option probes.allow, --set 'probes.allow=[\"{names[0]}\"]' on the command line.\n{shown}"
+        )
+
+
+def _short(text: str) -> str:
+    flat = one_line(text)
+    return flat if len(flat) <= _SHOWN else f"{flat[:_SHOWN]}..."
+
+
+def _probe_name(rollout: Rollout) -> str:
+    return rollout.id.split("/")[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlayedProbes:
+    """Rollouts of probes, without verdicts: any number of verifiers can judge them."""
+
+    tasks: int
+    probes: Sequence[Probe]
+    rollouts: Sequence[Rollout]
+    not_called: Sequence[str]
+
+
+async def play_probes(probes: Sequence[Probe], tasks: Sequence[Task], context: RunContext) -> PlayedProbes:
+    """Every probe on every task on which it can be played. Of tools that are not simulated, only those that are
+    declared read-only are called."""
+    source = context.tools
+    simulated = {tool.name for tool in source.simulated_tools}
+    safe = [tool for tool in source.tools if tool.name in simulated or tool.annotations.read_only]
+    live = [tool.name for tool in source.tools if tool not in safe]
+    plays = []
+    for place, task in enumerate(tasks):
+        scene = Scene(task, safe, [*tasks[place + 1 :], *tasks[:place]], place, context.limits.final_tools)
+        plays += [
+            (Job(id=f"probe/{probe.name}/{task.id}", task=task, seed=0), agent)
+            for probe in probes
+            if (agent := probe.agent(scene)) is not None
+        ]
+    # A probe makes all its calls in one turn.
+    turns = max([context.limits.max_turns, *(len(solution(task)) + _MORE_TURNS for task in tasks)])
+    limits = context.limits.model_copy(update={"max_calls": _MOST_CALLS, "max_turns": turns})
+    with context.progress.track("probing the verifier", len(plays)) as step:
+        played = await play_scripts(plays, replace(context, limits=limits, verifier=None), step)
+    # Nobody learns from a script, which is counted in bytes.
+    return PlayedProbes(len(tasks), probes, [rollout.model_copy(update={"rows": []}) for rollout in played], live)
+
+
+async def judge_probes(played: PlayedProbes, context: RunContext, *, allowed: Sequence[str] = ()) -> Certificate:
+    """The verdicts of `context.verifier` on rollouts that were played, noted in copies of them."""
+    rollouts = [rollout.model_copy() for rollout in played.rollouts]
+    engine = context.engine(ScriptedAgent([]))
+    limiter = anyio.CapacityLimiter(context.concurrency)
+
+    async def judge(rollout: Rollout) -> None:
+        async with limiter:
+            await engine.judge(rollout)
+
+    async with anyio.create_task_group() as group:
+        for rollout in rollouts:
+            group.start_soon(judge, rollout)
+    by_probe: dict[str, list[Rollout]] = defaultdict(list)
+    for rollout in rollouts:
+        by_probe[_probe_name(rollout)].append(rollout)
+    gold = {rollout.task.id: rollout for rollout in by_probe[GOLD.name]}
+    ignored = {_CLOCK}.union(*map(_bookkeeping, gold.values()))
+    earned = []
+    for probe in played.probes:
+        mine = by_probe[probe.name]
+        scores = [rollout.verdict.score for rollout in mine if rollout.scored and rollout.verdict is not None]
+        paid = [rollout for rollout in mine if is_success(rollout, context.success_threshold) != (probe is GOLD)]
+        found = [
+            Finding(probe, rollout) for rollout in paid if _is_wrong(probe, gold.get(rollout.task.id), rollout, ignored)
+        ]
+        earned.append(Earned(probe, scores, len(mine) - len(scores), found))
+    return Certificate(played.tasks, rollouts, earned, context.success_threshold, tuple(allowed), played.not_called)
+
+
+def _bookkeeping(gold: Rollout) -> set[str]:
+    """The tables that a solution changes and the task does not ask for, such as a log of calls."""
+    asked = gold.task.expected.get("changes")
+    if not isinstance(asked, list) or gold.initial_state is None or gold.final_state is None:
+        return set()
+    return _changed(gold.initial_state, gold.final_state) - {change.get("table") for change in asked}
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
+    return {table for table in {*before, *after} if before.get(table) != after.get(table)}
+
+
+def _is_wrong(probe: Probe, gold: Rollout | None, rollout: Rollout, ignored: set[str]) -> bool:
+    """Whether what a probe did is no solution; of the gold one, whether it must be rewarded: what is expected need not
+    be a whole solution, and a demonstration is."""
+    if probe is GOLD:
+        return bool(rollout.task.demonstration)
+    if probe.wrong == "always":
+        return True
+    if gold is None or gold.initial_state is None or gold.final_state is None or rollout.final_state is None:
+        return False
+    if probe.wrong == "where the world is as it was":
+        return not _changed(gold.initial_state, gold.final_state) - ignored
+    return bool(_changed(gold.final_state, rollout.final_state) - ignored)

@@ -1,0 +1,243 @@
+"""The body of `/v1/responses` and its items, read strictly, as the chat request that asks for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from .api_errors import bad_request, shown
+from .chat_request import (
+    MOST_MESSAGES,
+    MOST_TOOLS,
+    ChatRequest,
+    Harmless,
+    Strict,
+    adds_nothing,
+    check_together,
+    read_body,
+)
+
+_HARMLESS: Harmless = {
+    "background": (False,),
+    "context_management": ([],),
+    "max_tool_calls": (),
+    "prompt": (),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "top_logprobs": (0,),
+    "truncation": ("disabled",),
+}
+_CALLED = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
+"""What chat requests call it, and this API."""
+
+
+class _Tool(Strict):
+    type: Literal["function"]
+    name: str = Field(min_length=1, max_length=128)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class _NamedTool(Strict):
+    type: Literal["function"]
+    name: str
+
+
+class _Format(Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = Field(None, min_length=1, max_length=128)
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class _Text(Strict):
+    format: _Format | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class _StreamOptions(Strict):
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponsesRequest(Strict):
+    """A checked request. `strict` of tools and formats is false where it is missing."""
+
+    model: str
+    input: Any
+    instructions: str | None = None
+    tools: Annotated[list[_Tool], Field(max_length=MOST_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | _NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    text: _Text | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    max_output_tokens: int | None = Field(None, ge=1)
+    include: list[Literal["reasoning.encrypted_content"]] | None = None
+    """Reasoning is in answers as it is, and is read from there."""
+    reasoning: Any = None
+    previous_response_id: Any = None
+    conversation: Any = None
+    metadata: dict[str, Any] | None = None
+
+    def as_chat(self) -> ChatRequest:
+        """What chat completions would be asked. Raises `ApiError` that names the item's place."""
+        messages, places = _messages(self.input)
+        if self.instructions is not None:
+            messages.insert(0, {"role": "system", "content": self.instructions})
+            places.insert(0, "instructions")
+        form = self.text.format if self.text is not None else None
+        named = self.tool_choice if isinstance(self.tool_choice, _NamedTool) else None
+        chat = ChatRequest.model_validate(
+            {
+                "model": self.model,
+                "messages": messages,
+                "tools": [_as_chat(tool, "function") for tool in self.tools] if self.tools is not None else None,
+                "tool_choice": self.tool_choice if named is None else _as_chat(named, "function"),
+                "response_format": None if form is None else _as_chat(form, "json_schema"),
+                **{name: getattr(self, name) for name in ("parallel_tool_calls", "stream", "temperature", "top_p")},
+                "max_tokens": self.max_output_tokens,
+            }
+        ).came_as(places, _CALLED)
+        check_together(chat)
+        return chat
+
+
+def _as_chat(one: _Tool | _NamedTool | _Format, key: str) -> dict[str, Any]:
+    """Chat requests have the fields of these in an object of their own, beside `type`."""
+    fields = one.model_dump(by_alias=True)
+    kind = fields.pop("type")
+    return {"type": kind, key: fields} if kind == key else {"type": kind}
+
+
+def read_responses_request(raw: bytes) -> ResponsesRequest:
+    """The checked request in a body. Raises `ApiError` that names the parameter."""
+    request = read_body(raw, ResponsesRequest, _HARMLESS)
+    for name in ("previous_response_id", "conversation"):
+        if getattr(request, name) is not None:
+            raise bad_request(
+                f"{name} is not supported, as this server keeps no conversations; send the items that came before, "
+                "with the output of earlier responses, in input",
+                name,
+                "unsupported_parameter",
+            )
+    if not adds_nothing(request.reasoning, {}):
+        raise bad_request(
+            "reasoning is not supported: a model reasons as it was trained to; leave it out",
+            "reasoning",
+            "unsupported_parameter",
+        )
+    form = request.text.format if request.text is not None else None
+    if form is not None and form.type == "json_schema" and (form.name is None or form.schema_ is None):
+        raise bad_request(
+            'text.format lacks name or schema; send {"type": "json_schema", "name": ..., "schema": {...}}',
+            "text.format",
+        )
+    return request
+
+
+# Items: what a message is in chat requests is here an item for its text, one for each call, and one for reasoning.
+
+_READ_FIELDS = {
+    "function_call": {"call_id", "name", "arguments"},
+    "function_call_output": {"call_id", "output"},
+    "reasoning": {"summary", "content", "encrypted_content"},
+}
+_IGNORED = frozenset({"type", "id", "status", "phase", "caller", "created_by"})
+"""Labels of an item."""
+_TEXT_PARTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+
+
+def _messages(items: Any) -> tuple[list[dict[str, Any]], list[str]]:
+    """The messages that items are, and the place of each one's first item."""
+    if isinstance(items, str):
+        return [{"role": "user", "content": items}], ["input"]
+    if not isinstance(items, list) or not 1 <= len(items) <= MOST_MESSAGES:
+        raise bad_request(f"input must be a string, or a list of 1 to {MOST_MESSAGES} items", "input")
+    messages: list[dict[str, Any]] = []
+    places: list[str] = []
+    for index, item in enumerate(items):
+        at = f"input.{index}"
+        new = _message(item, at)
+        last = messages[-1] if messages and messages[-1].get("role") == new.get("role") == "assistant" else None
+        # In the order of an answer: reasoning, what is said, calls. Whatever comes again is of another message.
+        if last is None or "reasoning" in new or ("content" in new and ("content" in last or "tool_calls" in last)):
+            messages.append(new)
+            places.append(at)
+        elif "tool_calls" in new:
+            last["tool_calls"] = [*last.get("tool_calls", []), *new["tool_calls"]]
+        else:
+            last.update(new)
+    return messages, places
+
+
+def _message(item: Any, at: str) -> dict[str, Any]:
+    """An item as a message, or as a part of the assistant's."""
+    if not isinstance(item, Mapping):
+        raise bad_request(f"{at} is no object; send items, or input as one string", at)
+    kind = item.get("type", "message")
+    if kind == "message":
+        left = {name: value for name, value in item.items() if name not in ("type", "phase")}
+        return {**left, "content": _text(item.get("content"), f"{at}.content")}
+    if not isinstance(kind, str) or kind not in _READ_FIELDS:
+        raise bad_request(
+            f"{at} is an item of type {shown(repr(kind))}; there are message, {', '.join(_READ_FIELDS)}", f"{at}.type"
+        )
+    for name, value in item.items():
+        if name not in _READ_FIELDS[kind] | _IGNORED and not adds_nothing(value, item):
+            raise bad_request(f"{at}.{shown(name)} is not supported for items of type {kind}", f"{at}.{name}")
+    if kind == "reasoning":
+        thoughts = _text(item.get("content") or item.get("summary") or "", at)
+        return {"role": "assistant", **({"reasoning": thoughts} if thoughts else {})}
+    for name in _READ_FIELDS[kind] - {"output"}:
+        if not isinstance(item.get(name), str):
+            raise bad_request(f"{at}.{name} is missing or no string", f"{at}.{name}")
+    if kind == "function_call_output":
+        output = _text(item.get("output"), f"{at}.output")
+        return {"role": "tool", "tool_call_id": item["call_id"], "content": output}
+    function = {"name": item["name"], "arguments": item["arguments"]}
+    return {"role": "assistant", "tool_calls": [{"id": item["call_id"], "type": "function", "function": function}]}
+
+
+def _text(content: Any, at: str) -> str:
+    """A string, or the texts of a list of parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise bad_request(f"{at} is missing or a JSON {type(content).__name__}; send a string or a list of texts", at)
+    texts = []
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, Mapping) else None
+        if kind not in (*_TEXT_PARTS, "refusal") or not isinstance(text, str):
+            raise bad_request(
+                f"{at}.{index} is a part of type {shown(repr(kind))}; only text is supported", f"{at}.{index}"
+            )
+        texts.append(text)
+    return "".join(texts)
+
+
+def echoed(request: ResponsesRequest) -> dict[str, Any]:
+    """What a response repeats of its request."""
+    form = request.text.format if request.text is not None else None
+    choice = request.tool_choice
+    return {
+        "model": request.model,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "metadata": request.metadata or {},
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "store": False,
+        "temperature": request.temperature,
+        "text": {"format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_none=True)},
+        "tool_choice": choice.model_dump() if isinstance(choice, _NamedTool) else choice or "auto",
+        "tools": [tool.model_dump() for tool in request.tools or []],
+        "top_p": request.top_p,
+        "truncation": "disabled",
+    }

@@ -1,0 +1,141 @@
+"""vLLM as the server: started with what the model was measured with, watched until it exits, stopped with us."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, get_args
+
+import anyio
+
+from ..errors import ConfigError, ToolbakeError
+from ..policies.protocol import Sampling
+from ..policies.vllm.server_process import VllmProcess, find_vllm
+from ..policies.vllm.server_start import wait_until_ready
+from ..progress import Progress, Silent
+from ..records import PROMPT_NAMES, ToolPrompt
+from .server import address_of, bind
+from .vllm_command import ServedModel, as_typed, vllm_arguments
+
+Engine = Literal["vllm", "embedded"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+_START_S = 1800.0
+"""Large models take vLLM minutes to load and to compile."""
+
+
+def default_engine() -> Engine:
+    """vLLM where there is a GPU and an environment with vLLM; see `find_vllm`. Imports torch."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "embedded"
+    try:
+        find_vllm(None)
+    except ConfigError:
+        return "embedded"
+    return "vllm"
+
+
+class VllmServer:
+    """A running vLLM. Use it as a context manager, or `close()` it."""
+
+    def __init__(self, process: VllmProcess, *, model_name: str, defaults: Sampling, command: list[str]) -> None:
+        self._process = process
+        self.url = process.url
+        """Where the server is. Clients of OpenAI's API want `{url}/v1`."""
+        self.model_name = model_name
+        self.defaults = defaults
+        """The sampling where a request sets no temperature, top_p or limit."""
+        self.command = command
+        """As one would type it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End vLLM: SIGTERM, and SIGKILL after some seconds. Safe to repeat."""
+        self._process.stop()
+
+    def wait(self) -> None:
+        """Block until vLLM exits or Ctrl-C is pressed. Raises `ToolbakeError` if it exited by itself."""
+        try:
+            status = self._process.wait()
+        except KeyboardInterrupt:
+            return
+        finally:
+            self.close()
+        raise ToolbakeError(f"vLLM exited with status {status}; {self._process.last_words()}")
+
+
+def serve_with_vllm(
+    model_dir: str | os.PathLike[str] | None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key: str | None = None,
+    *,
+    temperature: float | None = None,
+    default_max_tokens: int | None = None,
+    tool_prompt: ToolPrompt | None = None,
+    call_parser: str | None = None,
+    arguments: tuple[str, ...] = (),
+    progress: Progress | None = None,
+) -> VllmServer:
+    """Start vLLM with a model, as `sdk.serve` serves it, and wait until it answers.
+
+    The arguments are those of `sdk.serve`. `call_parser`: vLLM's parser of the model's calls, where toolbake does not
+    know it. `arguments`: further ones of `vllm serve`. The environment with vLLM is the one that `TOOLBAKE_VLLM_PYTHON`
+    names, else this one.
+
+    Raises `ConfigError` without vLLM, for an address that cannot be used, and for a tool prompt other than `full`, the
+    only one that vLLM has; `ModelError` for a model that cannot be loaded; `PolicyFailure` where vLLM does not start.
+    """
+    build = find_vllm(None)
+    listener = bind(host, port, api_key)  # refuses what must not be, before the model is looked at
+    port = listener.getsockname()[1]
+    url = address_of(listener)
+    listener.close()
+    model = ServedModel.read(model_dir, call_parser=call_parser)
+    shown = tool_prompt or model.tool_prompt
+    if shown != "full":
+        raise ConfigError(
+            f"the prompts of {model.name!r} show {PROMPT_NAMES[shown]} of clients' tools, and vLLM shows them in full; "
+            "serve it with the engine embedded, or with tool_prompt full, which was not measured"
+        )
+    chosen = {"temperature": temperature, "max_new_tokens": default_max_tokens}
+    defaults = {name: value for name, value in chosen.items() if value is not None}
+    if temperature is not None:
+        defaults["do_sample"] = temperature > 0
+    command = [
+        *vllm_arguments(model, model.source, host=host, port=port, build=build, defaults=defaults),
+        *arguments,
+    ]
+    environment = {"VLLM_API_KEY": api_key} if api_key is not None else {}
+    handle, log = tempfile.mkstemp(prefix="toolbake-vllm-", suffix=".log")
+    os.close(handle)
+    process = VllmProcess(build.python, command, log=Path(log), environment=environment, url=url)
+    try:
+        ready = partial(wait_until_ready, [process], timeout_s=_START_S, progress=progress or Silent())
+        anyio.run(ready)
+    except BaseException:
+        process.stop()
+        raise
+    used = _defaults(model.sampling, chosen)
+    return VllmServer(process, model_name=model.name, defaults=used, command=as_typed(command))
+
+
+def _defaults(measured: Sampling, chosen: dict[str, Any]) -> Sampling:
+    temperature, most = chosen["temperature"], chosen["max_new_tokens"]
+    return replace(
+        measured,
+        temperature=measured.temperature if temperature is None else temperature,
+        max_tokens=measured.max_tokens if most is None else most,
+    )

@@ -1,0 +1,227 @@
+"""What a training will compute where: which GPUs train, which sample, how much memory each takes, which servers start.
+
+Made before anything is loaded: a run that cannot work is refused, `toolbake train --dry-run` prints the plan, and
+`toolbake doctor --config` names what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp_bridge import Toolset
+
+from ..errors import ConfigError
+from ..policies.vllm.server_placement import Placement, gpus_of_a_server, place_servers, visible_gpus
+from ..policies.vllm.server_process import ON_GPUS, VllmBuild, find_vllm, server_arguments
+from ..policies.vllm.vllm_options import Dtype
+from ..records import Task
+from ..rollouts.limits import Limits
+from .config import TrainConfig
+from .needed_memory import memory_on_gpus, needed_memory, ways_left
+from .processes import world_size
+from .run_identity import weight_bytes
+
+TESTED = ("0.32", "0.33")
+"""Releases of vLLM."""
+_WIDTHS = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class ComputePlan:
+    """Who is where."""
+
+    lines: tuple[str, ...]
+    """The plan in words."""
+    commands: tuple[str, ...]
+    """The servers that are started, as one would type them."""
+    problems: tuple[str, ...]
+    """What cannot work, each with the fix."""
+    warnings: tuple[str, ...]
+    placement: Placement
+    dtype: Dtype
+    """What the sampler computes in."""
+    on_cpu: bool
+    """Whether vLLM computes on the CPU."""
+
+    def as_record(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "plan": list(self.lines),
+            "commands": list(self.commands),
+            "warnings": list(self.warnings),
+            "problems": list(self.problems),
+        }
+
+    def __str__(self) -> str:
+        marked = [*(f"warning: {one}" for one in self.warnings), *(f"problem: {one}" for one in self.problems)]
+        return "\n".join([*self.lines, *(f"$ {one}" for one in self.commands), *marked])
+
+
+def plan_compute(
+    model: str | Path | None,
+    config: TrainConfig,
+    *,
+    gpus: Sequence[int] | None = None,
+    processes: int | None = None,
+    build: VllmBuild | None = None,
+) -> ComputePlan:
+    """`gpus`: the memory of each in bytes, and with them a machine with vLLM for GPUs, or this one where None;
+    `processes`: how many train there, `build`: the vLLM; as they are where None."""
+    seen = visible_gpus() if gpus is None else list(gpus)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size()))) if processes is None else processes
+    problems, warnings = list[str](), list[str]()
+    if gpus is not None:
+        build = build or ON_GPUS  # another machine's
+    elif config.engine == "vllm" and not config.vllm.urls and build is None:
+        try:
+            build = find_vllm(config.vllm.python)
+        except ConfigError as error:
+            problems.append(str(error))
+    on_cpu = build.cpu if build is not None else not seen
+    dtype = config.sampled_in(on_cpu=on_cpu)
+    lines, placement = [_machine(seen)], Placement()
+    memory = memory_on_gpus(model, config, processes=here)
+    if config.engine == "vllm":
+        served = weight_bytes(model) * _WIDTHS.get(dtype, 4) // 4
+        training = memory if seen else None
+        placement = place_servers(config.vllm, [] if on_cpu else seen, weight_bytes=served, training=training)
+        problems += placement.problems
+        warnings += _releases(build, on_cpu)
+    lines += [_training(model, config, seen, here), *_sampling(config, placement, build, on_cpu, dtype)]
+    if seen and here > len(seen):
+        problems.append(
+            f"{here} processes train here, and there {'is 1 GPU' if len(seen) == 1 else f'are {len(seen)} GPUs'}; "
+            f"launch {len(seen)} on this host"
+        )
+    if seen and (taken := memory.at_work + _OF_CUDA) > (smallest := min(seen[:here] or seen)):
+        ways = [f"{name}={str(value).lower()}" for name, value, _ in ways_left(config) if "offload" not in name]
+        ways += ["more processes with FSDP2 (docs/distributed.md)", "a smaller model"]
+        problems.append(
+            f"an update may take {_gb(taken)} of a GPU, which has {_gb(smallest)}; what lowers it: {', '.join(ways)}"
+        )
+    commands = _commands(model, config, placement, build, dtype) if config.engine == "vllm" else ()
+    return ComputePlan(tuple(lines), commands, tuple(problems), tuple(warnings), placement, dtype, on_cpu)
+
+
+def settle_sampler(model: str | Path | None, options: TrainConfig) -> tuple[TrainConfig, list[str]]:
+    """With the correction of the sampler's gap, and lines about which servers compute where. Raises `ConfigError` where
+    that cannot work."""
+    plan = plan_compute(model, options)
+    mode = options.correction(on_cpu=plan.on_cpu)
+    options = options.changed({"off_policy.importance_sampling_mode": mode})
+    if options.engine != "vllm":
+        return options, []
+    if plan.problems:
+        raise ConfigError(plan.problems[0])
+    return options, [*plan.lines, *(f"warning: {one}" for one in plan.warnings)]
+
+
+_OF_CUDA = 1_000_000_000
+_OF_THE_TEMPLATE = 512
+"""Tokens of a template's own words, and for each message."""
+_OF_A_MESSAGE = 32
+
+
+def context_of_rollouts(limits: Limits, tools: Toolset, tasks: Sequence[Task]) -> int:
+    """The most tokens of a rollout, prompt included, where a character takes a token at most; a few times what rollouts
+    have. `tasks`: all that will be played."""
+    shown = sum(len(tool.model_dump_json()) for tool in tools.tools)
+    asked = max((len(task.model_dump_json(include={"prompt", "later_turns"})) for task in tasks), default=0)
+    results = limits.max_calls * (tools.max_result_chars + _OF_A_MESSAGE)
+    return _OF_THE_TEMPLATE + shown + asked + limits.max_tokens + limits.max_turns * _OF_A_MESSAGE + results
+
+
+def _machine(gpus: Sequence[int]) -> str:
+    return (
+        f"machine: {len(gpus)} GPU{'s' * (len(gpus) != 1)} ({', '.join(map(_gb, gpus))})" if gpus else "machine: no GPU"
+    )
+
+
+def _training(model: str | Path | None, config: TrainConfig, gpus: Sequence[int], processes: int) -> str:
+    name = str(model or "the embedded model")
+    what = f"adapters of rank {config.lora.r} of {name}" if config.lora.r else f"all weights of {name}"
+    passes = ", passes in bfloat16" if config.batching.bf16 else ""
+    where = f"GPU{'s' * (processes > 1)} {', '.join(map(str, range(processes)))}" if gpus else "the CPU"
+    if not weight_bytes(model):
+        return f"training: {what}, float32{passes}, on {where}; what it takes is not known until the model is here"
+    if not gpus:
+        needed = needed_memory(model, config)
+        return f"training: {what}, float32{passes}, on {where}; {_gb(needed.least)} to {_gb(needed.usual)} of memory"
+    memory = memory_on_gpus(model, config, processes=processes)
+    return (
+        f"training: {what}, float32{passes}, on {where}; about {_gb(memory.at_work)} of each in an update, "
+        f"{_gb(memory.at_rest)} while rollouts are sampled"
+    )
+
+
+def _sampling(
+    config: TrainConfig, placement: Placement, build: VllmBuild | None, on_cpu: bool, dtype: Dtype
+) -> list[str]:
+    mode = config.correction(on_cpu=on_cpu)
+    settled = "" if config.off_policy.importance_sampling_mode is None else ", as asked for"
+    correction = f"sampler's gap: off_policy.importance_sampling_mode {mode}{settled}"
+    if config.engine == "embedded":
+        return [f"sampling: the embedded engine in this process, in {dtype}, where the training is", correction]
+    vllm = config.vllm
+    way = vllm.way(config.lora.r)
+    sent = f"weights: by {way}{f' ({vllm.transfer_backend})' * (way == 'transfer')}, where they have changed"
+    if vllm.urls:
+        return [f"sampling: {len(vllm.urls)} running vLLM servers, in what they were started with", sent, correction]
+    release = f"vLLM {build.version}".strip() if build is not None else "vLLM"
+    servers = f"{vllm.replicas} server{'s' * (vllm.replicas > 1)}"
+    if on_cpu:
+        where = f"on the CPU{', compiled' * (dtype == 'bfloat16')}"
+    elif not placement.servers:
+        where = "where vllm.environment and vllm.arguments place them"
+    elif placement.sleeps or placement.share is not None:
+        share = f"{placement.share:.0%} of its memory" if placement.share is not None else "as vllm.arguments has it"
+        where = f"on GPU 0 beside the training: {share}{', given up in updates' * placement.sleeps}"
+    else:
+        each = [" and ".join(map(str, gpus)) for gpus in placement.servers]
+        where = (
+            f"on GPU{'s' * (len(each) > 1 or gpus_of_a_server(vllm) > 1)} {'; '.join(each)}, which nothing else uses"
+        )
+    return [f"sampling: {release}, {servers} in {dtype}, {where}", sent, correction]
+
+
+def _commands(
+    model: str | Path | None, config: TrainConfig, placement: Placement, build: VllmBuild | None, dtype: Dtype
+) -> tuple[str, ...]:
+    if config.vllm.urls:
+        return ()
+    rank = config.lora.r if config.vllm.takes_adapters(config.lora.r) else 0
+    build = build or ON_GPUS
+    arguments = [
+        *server_arguments(str(model or "EMBEDDED"), build=build, lora_rank=rank, context_tokens=None, dtype=dtype),
+        *placement.arguments,
+        *config.vllm.arguments,
+    ]
+    made = []
+    for replica in range(config.vllm.replicas if placement.servers else 1):
+        names = " ".join(f"{name}={value}" for name, value in placement.environment(replica).items())
+        made.append(f"{names} {shlex.join([build.python, '-m', *arguments])}".strip())
+    return tuple(made)
+
+
+def _releases(build: VllmBuild | None, on_cpu: bool) -> list[str]:
+    found = []
+    if build is not None and build.version and not build.version.startswith(tuple(f"{one}." for one in TESTED)):
+        found.append(
+            f"vLLM {build.version} is installed in {build.python}, and toolbake is tested with {' and '.join(TESTED)}; "
+            f"pip install 'vllm>={TESTED[0]},<0.34' there"
+        )
+    if build is not None and not on_cpu and "VLLM_USE_V2_MODEL_RUNNER" not in os.environ:
+        found.append(
+            "on GPUs vLLM takes its model runner V2, with which toolbake has not been run; where log-probabilities "
+            'differ (sampler_gap in the metrics), set vllm.environment to {"VLLM_USE_V2_MODEL_RUNNER": "0"}'
+        )
+    return found
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"

@@ -1,0 +1,177 @@
+// A file of tasks or labelled rows: the list, and the line that is open, to read, to change and to label.
+
+import { choice, el, figure, plain, shown } from "./dom.js";
+import { conversation } from "./conversation.js";
+import { choose, chosen, source, store } from "./store.js";
+import { panel } from "./panels.js";
+import { VirtualList } from "./virtual_list.js";
+
+const LINE_KINDS = [["", "all lines"], ["task", "tasks"], ["row", "no tasks"], ["unread", "cannot be read"]];
+const LINE_MARKS = { task: ["right", "✓", "a task"], row: ["unscored", "○", "no task"], unread: ["failed", "!", "cannot be read"] };
+
+const tagsOf = (line) => Object.entries(line.tags).map(([key, value]) => plain(`${key}=${value}`));
+const labelName = (line) => plain(line.label);
+
+function lineMark(line) {
+  const [name, sign, meaning] = LINE_MARKS[line.kind];
+  return el("span", { class: `mark ${name}`, role: "img", "aria-label": meaning, title: meaning }, sign);
+}
+
+export class RowsView {
+  constructor() {
+    this.list = new VirtualList({ label: "Rows", height: 52, draw: (line) => this.#lineNode(line), chosen: (line) => choose({ line: line.line }), known: (line) => line.line });
+    this.search = el("input", { type: "search", id: "search", placeholder: "Search  /", "aria-label": "Search", autocomplete: "off", spellcheck: "false" });
+    this.search.addEventListener("input", () => { choose({ q: this.search.value }, { silent: true }); this.#filter(); });
+    this.choices = el("div", { class: "filters" });
+    this.count = el("p", { class: "count muted", role: "status" });
+    this.detail = el("article", { class: "detail", tabindex: -1, "aria-label": "Row" });
+    this.node = el("div", { class: "split" },
+      el("div", { class: "side" }, el("div", { class: "controls" }, this.search, this.choices, this.count), this.list.node), this.detail);
+    this.read = { file: null, version: null, lines: [] };
+    this.open = null;
+    this.drafts = new Map(); // what was written and not yet saved: field -> value, by "file/line"
+    addEventListener("beforeunload", (event) => { if (this.drafts.size) event.preventDefault(); });
+  }
+
+  update() {
+    const wanted = chosen();
+    const file = Math.min(Number(wanted.file) || 0, store.files.length - 1);
+    if (this.read.file !== file) { this.#readFile(file); return; }
+    if (document.activeElement !== this.search) this.search.value = wanted.q ?? "";
+    this.#filter();
+    const line = this.read.lines.find((one) => String(one.line) === wanted.line);
+    this.node.classList.toggle("reading", Boolean(line));
+    if (line) this.#show(line);
+    else {
+      this.open = null;
+      this.detail.replaceChildren(el("p", { class: "empty" }, this.read.lines.length ? "Choose a row, or press j." : "The file has no rows."));
+    }
+  }
+
+  async #readFile(file) {
+    this.read = { file, version: null, lines: [] };
+    this.open = null;
+    try {
+      this.read = { file, ...await source.lines(file) };
+      this.update();
+    } catch (error) {
+      this.detail.replaceChildren(el("p", { class: "empty bad" }, plain(error.message)));
+    }
+  }
+
+  #filter() {
+    const wanted = chosen();
+    const words = (wanted.q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+    const lines = this.read.lines.filter((line) => {
+      if (wanted.kind && line.kind !== wanted.kind) return false;
+      if (wanted.tag && !tagsOf(line).includes(wanted.tag)) return false;
+      if (wanted.label && (wanted.label === "none" ? line.label : labelName(line) !== wanted.label)) return false;
+      const text = (line.search ??= `${line.line}\n${line.words}`.toLowerCase());
+      return words.every((word) => text.includes(word));
+    });
+    this.list.show(lines, lines.findIndex((line) => String(line.line) === wanted.line));
+    const unread = this.read.lines.filter((line) => line.kind === "unread").map((line) => line.line);
+    this.count.replaceChildren(`${figure(lines.length)} of ${figure(this.read.lines.length)}`, unread.length
+      ? el("span", { class: "bad" }, ` · cannot be read: line ${unread.slice(0, 5).join(", ")}${unread.length > 5 ? ` and ${unread.length - 5} more` : ""}`) : "");
+    const each = (values, ...first) => [...first, ...[...new Set(values)].sort().map((value) => [value, value])];
+    const set = (name) => (value) => choose({ [name]: value });
+    this.choices.replaceChildren(...[
+      store.files.length > 1 ? choice("File", String(this.read.file), store.files.map((name, place) => [String(place), name]), (file) => choose({ file, line: "" })) : null,
+      choice("Kind", wanted.kind ?? "", LINE_KINDS, set("kind")),
+      choice("Tag", wanted.tag ?? "", each(this.read.lines.flatMap(tagsOf), ["", "any tag"]), set("tag")),
+      choice("Label", wanted.label ?? "", each(this.read.lines.map(labelName).filter(Boolean), ["", "any label"], ["none", "without label"]), set("label")),
+    ].filter(Boolean));
+  }
+
+  #lineNode(line) {
+    const flag = this.drafts.has(this.#key(line)) ? el("span", { class: "warn" }, "not saved") : null;
+    return [
+      lineMark(line), el("span", { class: "title" }, plain(line.title)), el("span", { class: "figure muted" }, String(line.line)),
+      el("span", { class: line.kind === "unread" ? "under bad" : "under" }, plain(line.kind === "unread" ? line.problem : [line.under, ...tagsOf(line)].filter(Boolean).join(" · "))),
+      el("span", { class: "flags" }, flag, line.label ? el("span", { class: ["good", "bad"].includes(line.label) ? `label ${line.label}` : "label" }, labelName(line)) : null),
+    ];
+  }
+
+  #key(line) { return `${this.read.file}/${line.line}`; }
+
+  async #show(line) {
+    const key = this.#key(line);
+    if (this.open === key) return;
+    this.open = key;
+    try {
+      const found = await source.line(this.read.file, line.line);
+      if (this.open === key) this.#draw(line, found);
+    } catch (error) {
+      if (this.open === key) this.detail.replaceChildren(el("p", { class: "empty bad" }, plain(error.message)));
+    }
+  }
+
+  #draw(line, found) {
+    const note = el("p", { class: "muted", role: "status" });
+    if (found.version !== this.read.version) note.textContent = "The file was changed by another program since it was opened; reload the page.";
+    const key = this.#key(line);
+    const save = (change) => this.#save(line, change, note);
+    const draft = () => this.drafts.get(key) ?? new Map();
+    const saveDraft = () => save({ fields: Object.fromEntries(draft()) });
+    const field = ({ name, text, is_text: isText }) => {
+      const value = draft().get(name);
+      const area = el("textarea", { rows: Math.max(2, Math.min(14, Math.ceil(text.length / 80) + text.split("\n").length - 1)), "aria-label": name || "whole line", spellcheck: "false", class: isText ? "" : "code" });
+      area.value = value === undefined ? text : isText ? JSON.parse(value) : value;
+      area.addEventListener("input", () => {
+        const fields = draft();
+        if (area.value === text) fields.delete(name);
+        else fields.set(name, isText ? JSON.stringify(area.value) : area.value);
+        if (fields.size) this.drafts.set(key, fields);
+        else this.drafts.delete(key);
+        note.textContent = fields.size ? "not saved" : "";
+      });
+      area.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { area.blur(); saveDraft(); }
+      });
+      return name ? el("label", { class: "field" }, el("span", { class: "muted" }, shown(name)), area)
+        : el("details", { open: found.fields.length === 1 }, el("summary", {}, "the whole line"), area);
+    };
+    const button = (value, letter) => el("button", {
+      type: "button", "data-label": value, "aria-pressed": String(line.label === value), title: `${value} (${letter})`,
+      on: { click: () => save({ label: line.label === value ? "" : value }) },
+    }, value);
+    const labels = line.kind === "unread" ? null
+      : panel("Label", el("div", { class: "choices" }, button("good", "y"), button("bad", "n"), button("unsure", "u")));
+    const back = el("button", { type: "button", class: "quiet back", on: { click: () => choose({ line: "" }) } }, "← all rows");
+    const head = el("header", {}, back, el("h2", {}, lineMark(line), plain(line.title)),
+      el("p", { class: line.kind === "unread" ? "bad" : "muted" }, line.problem ? plain(line.problem) : `line ${line.line}`));
+    const edit = found.fields.length ? panel("Change", ...found.fields.map(field), el("div", { class: "choices" },
+      el("button", { type: "button", on: { click: saveDraft } }, "Save")), note) : null;
+    const talk = found.messages.length ? conversation({ messages: found.messages, lengths: new Map() }, {}) : null;
+    if (draft().size) note.textContent = "not saved";
+    this.detail.replaceChildren(el("div", { class: "rollout" }, head, el("div", { class: "talk" }, talk, edit), el("div", { class: "verdict" }, labels)));
+    this.detail.scrollTop = 0;
+  }
+
+  async #save(line, change, note) {
+    if (change.fields && !Object.keys(change.fields).length) return;
+    const file = this.read.file;
+    try {
+      const found = await source.change(file, line.line, { version: this.read.version, ...change });
+      if (change.fields) this.drafts.delete(this.#key(line));
+      this.read.version = found.version;
+      this.read.lines[this.read.lines.indexOf(line)] = found.row;
+      this.#filter();
+      this.#draw(found.row, found);
+      this.detail.querySelector("[role=status]")?.replaceChildren(this.drafts.has(this.#key(line)) ? "label saved, the text not yet" : "saved");
+    } catch (error) {
+      note.textContent = `not saved: ${error.message}`;
+    }
+  }
+
+  key(name) {
+    if (this.list.key(name)) return true;
+    if (name === "Enter") this.detail.focus();
+    else if (name === "Escape") { choose({ line: "" }); this.list.node.focus(); }
+    else if (name === "/") { this.search.focus(); this.search.select(); }
+    else if ("ynu".includes(name)) this.detail.querySelector(`[data-label="${{ y: "good", n: "bad", u: "unsure" }[name]}"]`)?.click();
+    else if (name === "e") this.detail.querySelector("textarea")?.focus();
+    else return false;
+    return true;
+  }
+}

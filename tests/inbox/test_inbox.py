@@ -1,0 +1,132 @@
+"""The example inbox: what is planted can be found, demonstrations earn the reward, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sdk
+from sdk.policies.scripted import ScriptedAgent, replay_demonstration
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "examples" / "inbox"))
+
+import inbox_outcome as outcome  # noqa: E402
+from inbox import Inbox  # noqa: E402
+from questions import make_tasks  # noqa: E402
+
+FINAL = {"final_tools": {"return_final_answer": "answer"}}
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[sdk.Task]:
+    return [sdk.Task.model_validate(task) for task in make_tasks()]
+
+
+def test_held_out_tasks_have_inboxes_words_and_two_kinds_that_no_training_task_has(tasks: list[sdk.Task]) -> None:
+    train, heldout = ([t for t in tasks if t.tags["split"] == split] for split in ("train", "heldout"))
+    assert (len(train), len(heldout)) == (144, 120)
+    assert not {t.setup["seed"] for t in train} & {t.setup["seed"] for t in heldout}
+    assert not {t.family for t in train} & {t.family for t in heldout}
+    assert {t.tags["kind"] for t in heldout} - {t.tags["kind"] for t in train} == {"badge", "ticket"}
+    for split in (train, heldout):
+        assert sum(t.expected["answer"] is None for t in split) == len(split) / 6
+    assert [t.model_dump() for t in tasks] == [sdk.Task.model_validate(t).model_dump() for t in make_tasks()]
+
+
+def test_nearly_every_training_task_has_a_demonstration_and_all_earn_the_reward(tasks: list[sdk.Task]) -> None:
+    shown = [task for task in tasks if task.demonstration]
+    assert len(shown) >= 140
+    for task in shown[::4]:
+        rollout = sdk.rollout(Inbox(), task, model=replay_demonstration(task), verifier=outcome.verify, limits=FINAL)
+        assert rollout.verdict is not None, rollout.failure
+        assert rollout.verdict.score > 1, rollout.verdict
+
+
+def inbox_calls(*calls: tuple[str, dict[str, Any]]) -> list[Any]:
+    made = [
+        sdk.records.ToolCall(id=f"c{n}", name=name, arguments=arguments) for n, (name, arguments) in enumerate(calls)
+    ]
+    return [sdk.records.Message(role="assistant", tool_calls=[call]) for call in made]
+
+
+SEARCH = ("search_inbox", {"query": "Hugo Keller flight"})
+
+
+def finish(answer: str, *sources: str) -> tuple[str, dict[str, Any]]:
+    return ("return_final_answer", {"answer": answer, "sources": list(sources)})
+
+
+@pytest.fixture(scope="module")
+def told(tasks: list[sdk.Task]) -> tuple[sdk.Task, str, str]:
+    """A task with an answer, the mail that has it, and one that has not."""
+    task = next(t for t in tasks if t.demonstration and t.expected["answer"] is not None and len(t.demonstration) == 3)
+    read = task.demonstration[1].tool_calls[0].arguments["message_id"]
+    body = json.loads(Inbox(task.setup["seed"]).call_now("read_email", {"message_id": "m0001"}).text)["body"]
+    assert task.expected["answer"] not in body
+    return task, read, "m0001"
+
+
+def score(task: sdk.Task, *calls: tuple[str, dict[str, Any]], verifier: Any = outcome.verify) -> float:
+    rollout = sdk.rollout(
+        Inbox(), task, model=ScriptedAgent([*inbox_calls(*calls), "Done."]), verifier=verifier, limits=FINAL
+    )
+    assert rollout.verdict is not None, rollout.failure
+    return rollout.verdict.score
+
+
+def test_an_answer_counts_with_a_source_that_was_read_and_contains_it(told: tuple[sdk.Task, str, str]) -> None:
+    task, mail, other = told
+    right = task.expected["answer"]
+    read, read_other = ("read_email", {"message_id": mail}), ("read_email", {"message_id": other})
+    assert score(task, read, finish(right, mail)) > 1, "and a little more for few turns"
+    assert score(task, read, read_other, finish(right, mail)) < score(task, read, finish(right, mail))
+    assert score(task, finish(right, mail)) == -1, "not read"
+    assert score(task, read, finish(right)) == -1, "no source"
+    assert score(task, read_other, finish(right, other)) == -1, "the source does not contain it"
+    assert score(task, read, read_other, finish(right, mail, other)) == -1, "one of two does not contain it"
+    assert score(task, read, finish("X-1", mail)) == -1
+    assert score(task, finish("I don't know")) == 0
+    assert score(task, finish(f"I don't know, maybe {right}", mail)) == -1
+    assert score(task) == -1, "no final answer"
+
+
+def test_where_the_inbox_tells_nothing_only_not_knowing_is_right(tasks: list[sdk.Task]) -> None:
+    task = next(t for t in tasks if t.expected["answer"] is None)
+    assert score(task, SEARCH, finish("I don't know")) > 1
+    assert score(task, SEARCH, finish("I don't know.")) > 1
+    assert score(task, SEARCH, finish("nothing", "m0001")) == -1
+
+
+def test_each_term_of_the_reward_can_be_left_out(told: tuple[sdk.Task, str, str]) -> None:
+    task, mail, _ = told
+    right = task.expected["answer"]
+    assert score(task, finish("I don't know"), verifier=outcome.without_abstaining) == -1
+    assert score(task, finish(right), verifier=outcome.without_sources) > 1
+    assert score(task, ("read_email", {"message_id": mail}), finish(right, mail), verifier=outcome.without_thrift) == 1
+
+
+def test_a_search_takes_words_and_no_query_language() -> None:
+    inbox = Inbox(3)
+    for query in ('lunch" OR "parking', "lunch NOT friday", "subject: lunch*", "(", "'; DROP TABLE mails"):
+        result = inbox.call_now("search_inbox", {"query": query})
+        assert isinstance(json.loads(result.text), list) if not result.is_error else "no word" in result.text
+    hits = json.loads(inbox.call_now("search_inbox", {"query": "lunch"}).text)
+    assert len(hits) == 5
+    assert [hit["date"] for hit in hits] == sorted((hit["date"] for hit in hits), reverse=True)
+    assert inbox.call_now("read_email", {"message_id": "m9999"}).is_error
+
+
+def test_the_server_gives_each_rollout_the_inbox_of_its_task(told: tuple[sdk.Task, str, str]) -> None:
+    task, mail, _ = told
+    script = inbox_calls(("read_email", {"message_id": mail}), finish(task.expected["answer"], mail))
+    tools = {"command": sys.executable, "args": [str(ROOT / "examples" / "inbox" / "inbox.py"), "serve"]}
+    rollout = sdk.rollout(
+        {"mcpServers": {"inbox": tools}}, task, model=ScriptedAgent(script), verifier=outcome.verify, limits=FINAL
+    )
+    assert rollout.verdict is not None, rollout.failure
+    assert rollout.verdict.score > 1, rollout.verdict

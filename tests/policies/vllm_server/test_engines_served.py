@@ -1,0 +1,292 @@
+"""Both engines behind an endpoint, with the same requests: `toolbake serve` with the embedded one, and with vLLM.
+
+vLLM serves an exported model and is started by the command line that its README prints: it is plain vLLM, too.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import openai
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from sdk.cli.app import app
+from sdk.errors import ConfigError
+from sdk.exporting import export
+from sdk.policies.models import LoadedModel, save_model
+from sdk.policies.protocol import Sampling
+from sdk.serving.vllm_command import PARSERS
+from sdk.serving.vllm_server import serve_with_vllm
+
+pytestmark = pytest.mark.timeout(1200)
+
+KEY = "k-4417"
+MEASURED = Sampling(temperature=0, max_tokens=96)
+ASK: list[Any] = [{"role": "user", "content": "Where is order 4417?"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"order_id": {"enum": ["4417", "4418"]}},
+    "required": ["order_id"],
+    "additionalProperties": False,
+}
+TOOL: Any = {"type": "function", "function": {"name": "get_order", "description": "Read it.", "parameters": SCHEMA}}
+STRICT: Any = {**TOOL, "function": {**TOOL["function"], "strict": True}}
+"""vLLM 0.32 holds arguments to the schema only where a tool asks for it."""
+
+
+@pytest.fixture(scope="module")
+def tuned(small_model: LoadedModel) -> LoadedModel:
+    """The small model with another head, which never takes a token that is only white space: vLLM's grammars allow any
+    number of them within JSON, and a model of random weights does not come to an end there."""
+    tokenizer = small_model.tokenizer
+    model = copy.deepcopy(small_model.model)
+    blank = [number for number in range(len(tokenizer)) if not tokenizer.decode([number]).strip()]
+    with torch.no_grad():
+        head = model.get_input_embeddings().weight.detach().clone()
+        head[:, 0] = 0.0
+        head[blank, 0] = -50.0  # the first number of each state is positive: layers do not write to it
+        model.config.tie_word_embeddings = False
+        model.lm_head.weight = torch.nn.Parameter(head)
+        model.get_input_embeddings().weight[:, 0] = 1.0
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight[0] = 0.0
+            layer.mlp.down_proj.weight[0] = 0.0
+    return replace(small_model, model=model)
+
+
+@pytest.fixture(scope="module")
+def exported(tuned: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The export of a tuned model."""
+    folder = tmp_path_factory.mktemp("runs")
+    saved = save_model(tuned.model, tuned.tokenizer, folder / "desk", family="template", sampling=MEASURED)
+    return export(saved, "vllm", folder / "out")
+
+
+@dataclass
+class Served:
+    """A server that runs in a process of its own."""
+
+    url: str
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=KEY, max_retries=0)
+
+    def ask(self, messages: list[Any] = ASK, **options: Any) -> Any:
+        with self.client() as client:
+            return client.chat.completions.create(model="model", messages=messages, **options)
+
+
+@contextmanager
+def serving(folder: Path, engine: str, environment: dict[str, str]) -> Iterator[Served]:
+    words = ["serve", folder / "model", "--engine", engine, "--port", "0", "--api-key-env", "DESK_KEY"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sdk.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment, "DESK_KEY": KEY},
+        # A shell's background command ignores Ctrl-C, and what it starts does, too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert " is served at " in said, process.communicate()[1]
+        yield Served(said.split(" is served at ")[1].split("/v1")[0])
+    finally:
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, errors
+
+
+@pytest.fixture(scope="module")
+def by_vllm(vllm_python: Path, exported: Path) -> Iterator[Served]:
+    environment = {"TOOLBAKE_VLLM_PYTHON": str(vllm_python), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    with serving(exported, "vllm", {**environment, "VLLM_CPU_KVCACHE_SPACE": "1"}) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def by_the_embedded_engine(exported: Path) -> Iterator[Served]:
+    with serving(exported, "embedded", {}) as served:
+        yield served
+
+
+@pytest.fixture(params=["by_the_embedded_engine", "by_vllm"])
+def served(request: pytest.FixtureRequest) -> Served:
+    server: Served = request.getfixturevalue(request.param)
+    return server
+
+
+def measured_answer(loaded: LoadedModel, messages: list[Any], **options: Any) -> tuple[str, int, int]:
+    """The greedy answer of transformers, and the tokens of the prompt and of the answer."""
+    prompt = loaded.tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True, **options
+    )
+    with torch.no_grad():
+        ids = loaded.model.generate(**prompt, max_new_tokens=MEASURED.max_tokens, do_sample=False)
+    length = prompt["input_ids"].shape[1]
+    answer = ids[0, length:]
+    return loaded.tokenizer.decode(answer, skip_special_tokens=True), length, len(answer)
+
+
+def test_a_request_that_sets_nothing_gets_the_measured_answer(served: Served, tuned: LoadedModel) -> None:
+    reply = served.ask()
+    text, prompt, answer = measured_answer(tuned, ASK)
+    assert reply.choices[0].message.content == text
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (prompt, answer)
+
+
+def test_tools_calls_and_results_are_rendered_as_in_training(served: Served, tuned: LoadedModel) -> None:
+    call = {"name": "get_order", "arguments": json.dumps({"order_id": "4417"})}
+    history = [
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": call}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "shipped"},
+    ]
+    reply = served.ask(history, tools=[TOOL])
+    parsed = {**call, "arguments": {"order_id": "4417"}}
+    history[1] = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": parsed}]}
+    text, prompt, _ = measured_answer(tuned, history, tools=[TOOL])
+    assert reply.choices[0].message.content == text
+    assert reply.usage.prompt_tokens == prompt
+
+
+def test_a_stream_has_the_same_answer(served: Served) -> None:
+    whole = served.ask().choices[0]
+    with served.client() as client:
+        stream = client.chat.completions.create(model="model", messages=ASK, stream=True)
+        chunks = [chunk.choices[0] for chunk in stream if chunk.choices]
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == whole.message.content
+    assert chunks[-1].finish_reason == whole.finish_reason
+
+
+def test_a_required_call_is_one_of_the_tools_with_valid_arguments(served: Served, tuned: LoadedModel) -> None:
+    # The most likely token is the end wherever the form allows it: random weights call again and again.
+    end = {str(tuned.tokenizer.eos_token_id): 100}
+    (call,) = served.ask(tools=[STRICT], tool_choice="required", logit_bias=end).choices[0].message.tool_calls
+    assert call.function.name == "get_order"
+    jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
+
+
+def test_a_named_call_has_valid_arguments(served: Served) -> None:
+    named = {"type": "function", "function": {"name": "get_order"}}
+    (call,) = served.ask(tools=[STRICT], tool_choice=named).choices[0].message.tool_calls
+    assert call.function.name == "get_order"
+    jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
+
+
+def test_an_answer_has_the_form_of_a_schema(served: Served) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "order", "schema": SCHEMA}}
+    jsonschema.validate(json.loads(served.ask(response_format=wanted).choices[0].message.content), SCHEMA)
+
+
+def test_a_request_may_ask_for_another_sampling(served: Served) -> None:
+    greedy = served.ask().choices[0].message.content
+    sampled = {served.ask(temperature=1.0, seed=seed).choices[0].message.content for seed in (1, 2)}
+    assert len(sampled | {greedy}) == 3
+    assert served.ask(max_tokens=2).usage.completion_tokens == 2
+
+
+def test_the_model_is_listed_and_another_is_an_error(served: Served) -> None:
+    with served.client() as client:
+        assert [model.id for model in client.models.list()] == ["model"]
+        with pytest.raises(openai.NotFoundError, match="other"):
+            client.chat.completions.create(model="other", messages=ASK)
+
+
+def test_clients_need_the_key_and_nobody_can_change_the_weights(served: Served) -> None:
+    assert httpx.get(f"{served.url}/v1/models").status_code == 401
+    assert httpx.get(f"{served.url}/health").status_code == 200
+    for path in ("pause", "update_weight_version", "v1/load_lora_adapter"):
+        refused = httpx.post(f"{served.url}/{path}", headers={"Authorization": f"Bearer {KEY}"}, json={})
+        assert refused.status_code == 404, path
+
+
+def test_the_readme_of_an_export_has_the_command_line_that_runs(by_vllm: Served, exported: Path) -> None:
+    lines = (exported / "README.md").read_text().splitlines()
+    printed = next(shlex.split(line) for line in lines if line.startswith("python -m vllm."))
+    (engine,) = [
+        words
+        for place in Path("/proc").glob("[0-9]*")
+        if (words := arguments_of(place)) and printed[2] in words and str(exported / "model") in words
+    ]
+    ran = engine[engine.index(printed[2]) :]
+    port = by_vllm.url.rpartition(":")[2]
+    changed = {"model": str(exported / "model"), "desk": "model", "8000": port}
+    expected = [changed.get(word, word) for word in printed[2:]]
+    assert ran == expected
+
+
+def arguments_of(place: Path) -> list[str]:
+    try:
+        return (place / "cmdline").read_text().split("\0")[:-1]
+    except OSError:
+        return []
+
+
+TOOLS = """
+def get_order(order_id: str) -> str:
+    return "shipped"
+
+def even_letters(rollout):
+    return sum(map(ord, rollout.answer)) % 2 == 0
+"""
+
+
+def test_the_check_of_a_readme_measures_the_server(served: Served, exported: Path, tmp_path: Path) -> None:
+    (tmp_path / "measured.py").write_text(TOOLS)
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps({"prompt": f"Where is order {n}?"}) + "\n" for n in "12"))
+    lines = (exported / "README.md").read_text().splitlines()
+    words = next(shlex.split(line) for line in lines if line.startswith("toolbake evaluate"))
+    given = {"TOOLS": f"{tmp_path}/measured.py:get_order", "TASKS": str(tmp_path / "tasks.jsonl"), "desk": "model"}
+    given |= {"VERIFIER": f"{tmp_path}/measured.py:even_letters", "http://127.0.0.1:8000/v1": f"{served.url}/v1"}
+    command = [given.get(word, word) for word in words[1:]]
+    key = ["--api-key-env", "DESK_KEY", "--json", "--quiet"]
+    told = CliRunner().invoke(app, [*command, *key], env={"DESK_KEY": KEY})
+    assert told.exit_code == 0, told.stderr
+    (condition,) = json.loads(told.stdout)["conditions"].values()
+    assert (condition["rollouts"], condition["unscored"]) == (2, 0)
+
+
+def test_vllm_is_refused_where_it_would_serve_something_else(
+    vllm_python: Path, small_model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLBAKE_VLLM_PYTHON", str(vllm_python))
+    folder = save_model(
+        small_model.model, small_model.tokenizer, tmp_path / "names", family="template", tool_prompt="names"
+    )
+    with pytest.raises(ConfigError, match="show names only of clients' tools, and vLLM shows them in full"):
+        serve_with_vllm(folder, port=0)
+    with pytest.raises(ConfigError, match="there is no api_key"):
+        serve_with_vllm(folder, host="0.0.0.0", port=0)
+
+
+def test_without_vllm_the_engine_is_refused_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLBAKE_VLLM_PYTHON", sys.executable)
+    told = CliRunner().invoke(app, ["serve", "no-such-model", "--engine", "vllm"])
+    assert told.exit_code == 1
+    assert "has no vLLM; name the Python of an environment that has it" in " ".join(told.stderr.split())
+
+
+def test_the_parsers_that_are_named_are_vllms(vllm_python: Path) -> None:
+    packages = next((vllm_python.parents[1] / "lib").glob("python3*")) / "site-packages" / "vllm"
+    calls, reasoning = ((packages / name / "__init__.py").read_text() for name in ("tool_parsers", "reasoning"))
+    for call_parser, reasoning_parser in PARSERS.values():
+        assert f'"{call_parser}": (' in calls
+        assert reasoning_parser is None or f'"{reasoning_parser}": (' in reasoning

@@ -1,0 +1,333 @@
+"""What is written is kept or refused, and an operation without effect is not answered as one that had it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from small_apis import NUMBER, TEXT, api, content, crud, listed, operation, record, ref
+
+from mcp_bridge.errors import ToolFailure
+from sandboxes.api import ApiTwin
+
+Schema = dict[str, Any]
+
+CURRENCY: Schema = {"type": "string", "enum": ["eur", "usd"]}
+MAP: Schema = {"type": "object"}
+CODES: Schema = {**MAP, "patternProperties": {"^x-": CURRENCY}, "additionalProperties": False}
+LABEL = record(["id"], id={"type": "integer", "readOnly": True}, name=TEXT)
+
+
+def ok(twin: ApiTwin, name: str, /, **arguments: Any) -> Any:
+    result = twin.call_now(name, arguments)
+    assert not result.is_error, result.text
+    return result.structured
+
+
+def prices(shown: Schema, sent: Schema = TEXT, **more: Schema) -> ApiTwin:
+    """Prices whose field `of` is answered by one schema and sent by another."""
+    body = record(of=sent, note=TEXT, **more)
+    replaced = {**body, "required": ["note"]}
+    changes = {"patch": body, "put": replaced}
+    row = record(["id"], id=NUMBER, of=shown, note=TEXT)
+    return ApiTwin(api(crud("/prices", "Price", row, body, kind=NUMBER, changes=changes)))
+
+
+# -- what the answer's schema refuses ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shown", "sent", "value", "told"),
+    [
+        (CURRENCY, TEXT, "banana", """of: "banana" is not valid; it must be one of "eur", "usd\""""),
+        ({"type": ["string", "null"], "enum": ["eur", None]}, TEXT, "usd", """of: "usd" is not valid; it must be"""),
+        (CURRENCY, {"type": "string", "enum": ["usd", "gbp"]}, "gbp", 'it must be one of "usd"'),
+        ({"type": "integer", "minimum": 1}, NUMBER, 0, "of: 0 is not valid (0 is less than the minimum of 1)"),
+        ({"type": "string", "maxLength": 3}, TEXT, "long", """of: "long" is not valid ('long' is too long)"""),
+        (record(of=record(code=CURRENCY)), record(of=record(code=TEXT)), {"of": {"code": "x"}}, 'of.of.code: "x" is'),
+        (listed(CURRENCY), listed(TEXT), ["eur", "x"], 'of[1]: "x" is not valid; it must be one of "eur", "usd"'),
+        (listed(record(code=CURRENCY)), listed(record(code=TEXT)), [{"code": "x"}], "of[0].code"),
+        ({**listed(TEXT), "maxItems": 1}, listed(TEXT), ["a", "b"], "is too long"),
+        ({**listed(TEXT), "uniqueItems": True}, listed(TEXT), ["a", "a"], "non-unique"),
+        ({"oneOf": [CURRENCY, {"type": "boolean"}]}, TEXT, "x", 'it must be one of "eur", "usd"'),
+        ({**TEXT, "not": {"enum": ["root"]}}, TEXT, "root", """of: "root" is not valid ('root' should not be valid"""),
+        ({**listed(TEXT), "contains": {"const": "main"}}, listed(TEXT), ["x"], "does not contain items matching"),
+        ({**MAP, "propertyNames": {"pattern": "^[A-Z]+$"}}, MAP, {"ab": 1}, "'ab' does not match '^[A-Z]+$'"),
+        ({**MAP, "minProperties": 1}, MAP, {}, "of: {} is not valid"),
+        (CODES, MAP, {"x-a": "banana"}, 'of.x-a: "banana" is not valid; it must be one of "eur", "usd"'),
+    ],
+)
+def test_a_value_that_no_answer_could_show_is_refused_by_creation_update_and_replacement(
+    shown: Schema, sent: Schema, value: Any, told: str
+) -> None:
+    twin = prices(shown, sent)
+    made = ok(twin, "createPrice", note="n")
+    before = twin.state()
+    names = {"createPrice": {}, "patchPrice": {"id": made["id"]}, "putPrice": {"id": made["id"]}}
+    for name, arguments in names.items():
+        result = twin.call_now(name, {**arguments, "note": "m", "of": value})
+        assert (result.is_error, result.text.startswith("422 Unprocessable Entity: ")) == (True, True), result.text
+        assert told in result.structured["message"]
+    assert twin.state() == before
+
+
+@pytest.mark.parametrize(
+    ("shown", "sent", "value", "kept"),
+    [
+        (CURRENCY, TEXT, "eur", "eur"),
+        (CURRENCY, TEXT, "EUR", "eur"),
+        (NUMBER, TEXT, "7", 7),
+        (TEXT, NUMBER, 7, "7"),
+        ({"type": "boolean"}, TEXT, "true", True),
+        (record(value=CURRENCY, label={"enum": ["Eur", "Usd"]}), CURRENCY, "usd", {"value": "usd", "label": "Usd"}),
+        (record(id=NUMBER, url=TEXT), NUMBER, 7, {"id": 7}),
+        (listed(record(id=NUMBER)), listed(NUMBER), [7, 8], [{"id": 7}, {"id": 8}]),
+        (listed(NUMBER), listed(record(id=NUMBER, name=TEXT)), [{"id": 7, "name": "a"}], [7]),
+        (listed(TEXT), TEXT, "a", ["a"]),
+        (CODES, MAP, {"x-a": "EUR"}, {"x-a": "eur"}),
+    ],
+)
+def test_a_value_that_an_answer_writes_otherwise_is_kept(shown: Schema, sent: Schema, value: Any, kept: Any) -> None:
+    twin = prices(shown, sent)
+    made = ok(twin, "createPrice", of=value)
+    assert made["of"] == kept
+    assert ok(twin, "getPrice", id=made["id"]) == made
+    assert ok(twin, "patchPrice", id=ok(twin, "createPrice", note="n")["id"], of=value)["of"] == kept
+
+
+def test_a_value_is_kept_apart_where_an_answer_could_show_none_that_may_be_sent() -> None:
+    twin = prices({"type": "string", "enum": ["on"]}, {"type": "string", "enum": ["enable"]})
+    made = ok(twin, "createPrice", of="enable", note="n")
+    assert twin.state()["prices"][str(made["id"])]["@of"] == "enable"
+
+
+def test_a_null_empties_a_field_that_answers_have_no_null_for() -> None:
+    twin = prices(TEXT, {"type": ["string", "null"]})
+    made = ok(twin, "createPrice", of="a", note="n")
+    assert "of" not in ok(twin, "patchPrice", id=made["id"], of=None)
+    assert "of" not in ok(twin, "getPrice", id=made["id"])
+
+
+def test_the_trial_sends_what_the_answer_can_show() -> None:
+    row = record(["id", "of"], id=NUMBER, of=CURRENCY)
+    twin = ApiTwin(api(crud("/prices", "Price", row, record(["of"], of=TEXT), kind=NUMBER)))
+    assert [(one.problem, one.untried) for one in twin.report().round_trips] == [("", "")]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": 800, "maximum": 810, "not": {"maximum": 805}},
+        {**listed(TEXT), "contains": {"const": "main"}},
+        {**listed({**NUMBER, "maximum": 50}), "contains": {"minimum": 10}, "minContains": 2, "maxContains": 3},
+        {**listed(record(["kind"], kind=CURRENCY)), "contains": record(["kind"], kind={"const": "usd"})},
+        {**CODES, "minProperties": 1},
+        {**CODES, "required": ["x-a"]},
+        {**MAP, "propertyNames": {"pattern": "^[A-Z]+$"}, "additionalProperties": NUMBER, "minProperties": 1},
+    ],
+)
+def test_answers_and_arguments_hold_whatever_keyword_they_are_described_with(schema: Schema) -> None:
+    row = record(["id", "of"], id=NUMBER, of=schema, note=TEXT)
+    things = crud("/things", "Thing", row, record(["of"], of=schema, note=TEXT), kind=NUMBER)
+    twin = ApiTwin(api(things))
+    assert [(one.problem, one.untried) for one in twin.report().round_trips] == [("", "")]
+    found, kept = ok(twin, "listThings"), twin.state()["things"]
+    assert {str(one["id"]): one["of"] for one in found} == {key: one["of"] for key, one in kept.items()}
+    for one in found:
+        jsonschema.Draft202012Validator(schema).validate(one["of"])
+
+
+def test_what_a_row_must_not_have_together_is_refused_and_never_filled_in() -> None:
+    row = {**record(["id"], id=NUMBER, all={"type": "boolean"}, some=TEXT), "not": {"required": ["all", "some"]}}
+    sent = record(all={"type": "boolean"}, some=TEXT)
+    twin = ApiTwin(api(crud("/scopes", "Scope", row, sent, kind=NUMBER, changes={"patch": sent})))
+    made = ok(twin, "createScope", some="orders")
+    assert made == {"id": made["id"], "some": "orders"}
+    assert all(not {"all", "some"} <= one.keys() for one in twin.state()["scopes"].values())
+    for name, arguments in {"createScope": {"some": "x"}, "patchScope": {"id": made["id"]}}.items():
+        refused = twin.call_now(name, {**arguments, "all": True})
+        assert refused.text.startswith("422 ")
+        assert "the fields are not valid together" in refused.text
+    assert ok(twin, "getScope", id=made["id"]) == made
+
+
+def test_a_row_that_no_answer_can_show_is_a_failure_and_never_answered_with_another_row() -> None:
+    needs_size = {"if": {"properties": {"kind": {"const": "box"}}}, "then": {"required": ["size"]}}
+    row = {**record(["id", "kind"], id=NUMBER, kind=TEXT, size=TEXT), **needs_size}
+    sent = record(["kind"], kind=TEXT, size=TEXT)
+    twin = ApiTwin(api(crud("/parcels", "Parcel", row, sent, kind=NUMBER)))
+    before = twin.state()
+    with pytest.raises(ToolFailure, match="no answer was found that the document's schema allows"):
+        twin.call_now("createParcel", {"kind": "box"})
+    assert twin.state() == before
+    made = ok(twin, "createParcel", kind="box", size="s")
+    assert made == {"id": made["id"], "kind": "box", "size": "s"}
+
+
+def test_rows_closed_beside_their_parts_and_times_that_only_the_server_sets_hold() -> None:
+    hook = record(id=NUMBER, url=TEXT, lastModified=TEXT)
+    row = {"allOf": [ref("Hook")], "additionalProperties": False, "required": ["id", "url"]}
+    sent = record(["url", "lastModified"], url=TEXT, lastModified=TEXT)
+    paths = crud("/hooks", "Hook", row, sent, kind=NUMBER, changes={"patch": record(url=TEXT)})
+    (trip,) = ApiTwin(api(paths, Hook=hook)).report().round_trips
+    assert (trip.problem, trip.untried) == ("", "")
+
+
+def test_a_row_is_taken_back_as_the_twin_gave_it() -> None:
+    """Lists of objects that show more of a row than what names it."""
+    labels = crud("/labels", "Label", ref("Label"), record(name=TEXT), kind=NUMBER)
+    sent = record(["name"], name=TEXT)
+    item = record(["id"], id=NUMBER, labels=listed(ref("Label")), ports=listed(record(["name"], id=NUMBER, name=TEXT)))
+    body = record(labels=listed(sent), ports=listed(sent))
+    twin = ApiTwin(
+        api({**labels, **crud("/items", "Item", item, body, kind=NUMBER, changes={"patch": body})}, Label=LABEL)
+    )
+    label = ok(twin, "createLabel", name="red")
+    made = ok(twin, "createItem", labels=[{"name": "red"}], ports=[{"name": "eth0"}])
+    assert (made["labels"], made["ports"]) == ([label], [{"name": "eth0"}])
+    again = ok(twin, "patchItem", id=made["id"], ports=made["ports"], labels=[{"name": "red"}])
+    assert again == made
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+CLOSED = {**record(code=TEXT, info=TEXT), "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        record(["code"], code=NUMBER),
+        record(["error"], error=record(code=TEXT)),
+        {**record(["error"], error=CLOSED), "additionalProperties": False},
+        {**record(error=record(message={**record(lang=TEXT, value=TEXT), "additionalProperties": False}))},
+    ],
+)
+def test_a_missing_reference_is_refused_with_the_name_of_the_field(error: Schema | None) -> None:
+    stations = crud("/stations", "Station", record(["id"], id=NUMBER, name=TEXT), record(name=TEXT), kind=NUMBER)
+    row = record(["id"], id=NUMBER, station_id=NUMBER)
+    partners = crud("/partners", "Partner", row, record(["station_id"], station_id=NUMBER), kind=NUMBER)
+    refusal = {"description": "Not valid.", **(content(error) if error is not None else {})}
+    partners["/partners"]["post"]["responses"]["422"] = refusal
+    result = ApiTwin(api({**stations, **partners})).call_now("createPartner", {"station_id": 99_999})
+    assert result.text.startswith("422 Unprocessable Entity")
+    assert "station_id: there is no station 99999" in result.text
+
+
+def test_a_refusal_has_the_form_of_its_status() -> None:
+    kinds = {404: "missing", 422: "invalid"}
+    forms = [
+        record(["status", "title"], status={"type": "integer", "enum": [one]}, title={"type": "string", "enum": [kind]})
+        for one, kind in kinds.items()
+    ]
+    prices = crud("/prices", "Price", record(["id"], id=NUMBER, of=CURRENCY), record(of=TEXT), kind=NUMBER)
+    prices["/prices"]["post"]["responses"]["422"] = {"description": "No.", **content({"anyOf": forms})}
+    refused = ApiTwin(api(prices)).call_now("createPrice", {"of": "banana"})
+    assert refused.text.startswith("422 Unprocessable Entity")
+    assert '"status":422,"title":"invalid"' in refused.text
+
+
+# -- answers that the document leaves open ----------------------------------------------------------------------------
+
+
+def open_boards(answer: Schema | None = None) -> ApiTwin:
+    """Boards, and lists on them, whose answers have no schema."""
+    board, card = record(["name"], name=TEXT, desc=TEXT), record(name=TEXT, idBoard=TEXT)
+    names = {"idBoard": TEXT}
+    paths: dict[str, Schema] = {
+        "/boards": {"post": operation("addBoard", sends=board, gives=answer)},
+        "/boards/{idBoard}": {
+            "get": operation("getBoard", names=names, gives=answer),
+            "put": operation("putBoard", names=names, sends=board, gives=answer),
+            "delete": operation("deleteBoard", names=names, gives=answer),
+        },
+        "/boards/{idBoard}/desc": {"put": operation("putDesc", names=names, sends=record(value=TEXT))},
+        "/boards/{idBoard}/cards": {"get": operation("getBoardCards", names=names, gives=answer)},
+        "/cards": {"post": operation("addCard", sends=card), "get": operation("listCards", gives=answer)},
+        "/cards/{idCard}": {
+            "get": operation("getCard", names={"idCard": TEXT}, gives=answer),
+            "put": operation("putCard", names={"idCard": TEXT}, sends=card, gives=answer),
+        },
+    }
+    return ApiTwin(api(paths))
+
+
+@pytest.mark.parametrize("answer", [None, {}], ids=["no body", "any body"])
+def test_what_was_written_is_read_where_the_document_has_no_schema_for_it(answer: Schema | None) -> None:
+    twin = open_boards(answer)
+    board = ok(twin, "addBoard", name="B", desc="d")
+    assert board == {"id": board["id"], "name": "B", "desc": "d"}
+    assert ok(twin, "getBoard", idBoard=board["id"]) == board
+    ok(twin, "putBoard", idBoard=board["id"], name="C")
+    ok(twin, "putDesc", idBoard=board["id"], value="new")
+    assert ok(twin, "getBoard", idBoard=board["id"]) == {**board, "name": "C", "desc": "new"}
+    card = ok(twin, "addCard", name="c", idBoard=board["id"])
+    assert ok(twin, "getBoardCards", idBoard=board["id"]) == [card]
+    assert card in ok(twin, "listCards")
+    assert "idBoard: there is no board 'none'" in twin.call_now("addCard", {"idBoard": "none"}).text
+    ok(twin, "deleteBoard", idBoard=board["id"])
+    assert twin.call_now("getBoard", {"idBoard": board["id"]}).text.startswith("404 ")
+    assert [(one.create, one.problem, one.untried) for one in twin.report().round_trips] == [
+        ("addBoard", "", ""),
+        ("addCard", "", ""),
+    ]
+
+
+def test_what_nobody_can_read_does_not_count_as_a_resource_that_holds() -> None:
+    row, sent = record(["id"], id=NUMBER, name=TEXT), record(name=TEXT)
+    page: Schema = {"description": "It.", **content(TEXT, "text/html")}
+    for changes, told in {
+        (): ("deleteNote changes nothing: the document shows no collection that this belongs to", ""),
+        ("put",): ("", "getNote shows nothing of it, by its schema"),
+    }.items():
+        paths = crud("/notes", "Note", row, sent, kind=NUMBER, changes=dict.fromkeys(changes, sent))
+        paths["/notes/{id}"]["get"]["responses"]["200"] = page
+        (trip,) = ApiTwin(api(paths)).report().round_trips
+        assert (trip.problem, trip.untried) == told
+
+
+def test_a_change_of_what_a_get_reads_at_the_same_path_is_refused_where_it_cannot_be_made() -> None:
+    paths = crud("/users", "User", record(["id"], id=NUMBER, name=TEXT), record(name=TEXT), kind=NUMBER)
+    names = {"id": NUMBER}
+    image: Schema = {"description": "It.", **content(TEXT, "image/png")}
+    get = operation("getAvatar", names=names)
+    get["responses"]["200"] = image
+    paths["/users/{id}/avatar"] = {"get": get, "put": operation("putAvatar", names=names, sends=record(image=TEXT))}
+    twin = ApiTwin(api(paths))
+    user = ok(twin, "createUser", name="Ada")
+    assert twin.call_now("putAvatar", {"id": user["id"], "image": "x"}).text.startswith("422 ")
+    assert [one.operation for one in twin.report().refused] == ["putAvatar"]
+    assert not twin.report().events
+
+
+# -- documents of all kinds -------------------------------------------------------------------------------------------
+
+
+def test_a_list_in_one_branch_of_an_answer_is_listed() -> None:
+    row = record(["id"], id=NUMBER, name=TEXT)
+    paths = crud("/tracks", "Track", ref("Track"), record(name=TEXT), kind=NUMBER)
+    whole = record(["collection"], collection=listed(ref("Track")), next_href=TEXT)
+    paths["/tracks"]["get"] = operation("listTracks", gives={"oneOf": [whole, record(["error"], error=TEXT)]})
+    twin = ApiTwin(api(paths, Track=row))
+    made = ok(twin, "createTrack", name="t")
+    assert made in ok(twin, "listTracks")["collection"]
+
+
+def test_rows_are_named_by_the_property_with_the_choices_of_the_paths_parameter() -> None:
+    kinds: Schema = {"type": "string", "enum": ["validity", "compatibility"]}
+    row = record(["type"], type=kinds, config=TEXT)
+    paths = crud("/rules", "Rule", row, row, parameter="rule", kind=kinds, changes={"put": row})
+    twin = ApiTwin(api(paths), scenario="empty")
+    ok(twin, "createRule", type="validity", config="full")
+    assert ok(twin, "getRule", rule="validity")["config"] == "full"
+    assert twin.call_now("createRule", {"type": "validity"}).is_error
+
+
+def test_the_trial_makes_rows_where_a_list_of_them_is_sent() -> None:
+    row = record(["id"], id=NUMBER, email=TEXT)
+    paths = crud("/members", "Member", ref("Member"), listed(record(email=TEXT)), kind=NUMBER)
+    (trip,) = ApiTwin(api(paths, Member=row)).report().round_trips
+    assert (trip.problem, trip.untried) == ("", "")

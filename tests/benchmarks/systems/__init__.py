@@ -1,5 +1,9 @@
-"""Six small systems for which nobody chose any option of training: three of our own, three of BFCL's APIs."""
+"""Six small systems for which nobody chose any option of training: three of our own, three of BFCL's APIs.
 
+And a booking service behind MCP.
+"""
+
+from .booking import BOOKING as BOOKING
 from .published import CAR, POSTS, TICKETS
 from .system import System
 from .written import BORROWING, EXPENSES, ROOMS

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sandboxes.objects import ObjectTwin
-
 HELD_OUT = 2
 """Of the wordings of a kind: they are never trained on."""
 EACH = 4
@@ -38,7 +36,8 @@ class System:
     """Tools over a world that each task has for itself, and what is asked of them."""
 
     name: str
-    twin: Callable[[], ObjectTwin]
+    tools: Callable[[], Any]
+    """Makes what `sdk.train` takes as tools."""
     world: Callable[[int], Any]
     kinds: tuple[Kind, ...]
 

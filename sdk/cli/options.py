@@ -111,6 +111,27 @@ UserKey = Annotated[
         help="The environment variable that holds the key of the endpoint of --user-model.",
     ),
 ]
+Auditor = Annotated[
+    str | None,
+    typer.Option(
+        "--auditor",
+        metavar="MODEL",
+        show_default="the policy that is trained",
+        rich_help_panel=MODEL_PANEL,
+        help="Audits rollouts in training (grpo.audits_per_step): a folder, a name on the hub, 'embedded', or an "
+        "endpoint with its model (https://host/v1#large-1).",
+    ),
+]
+AuditorKey = Annotated[
+    str | None,
+    typer.Option(
+        "--auditor-key",
+        metavar="VARIABLE",
+        show_default="none",
+        rich_help_panel=MODEL_PANEL,
+        help="The environment variable that holds the key of the endpoint of --auditor.",
+    ),
+]
 ConnectTimeout = Annotated[
     float,
     typer.Option(

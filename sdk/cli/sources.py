@@ -174,14 +174,19 @@ def policy_source(value: str, option: str) -> Any:
     return named_source(value, option)
 
 
-def user_source(model: str | None, key_env: str | None) -> Any:
-    """What `sdk.evaluate` takes as `user_model`. Raises `ConfigError` for a key without an endpoint."""
-    source = None if model is None else "embedded" if model == "embedded" else policy_source(model, "--user-model")
+def second_model(model: str | None, key_env: str | None, option: str, key_option: str) -> Any:
+    """A model beside the policy, such as `user_model`. Raises `ConfigError` for a key without an endpoint."""
+    source = None if model is None else "embedded" if model == "embedded" else policy_source(model, option)
     if key_env is not None:
         if not isinstance(source, dict):
-            raise ConfigError("--user-key does nothing without --user-model https://host/v1#name; leave it out")
-        source["api_key"] = key_from(key_env, "--user-key")
+            raise ConfigError(f"{key_option} does nothing without {option} https://host/v1#name; leave it out")
+        source["api_key"] = key_from(key_env, key_option)
     return source
+
+
+def user_source(model: str | None, key_env: str | None) -> Any:
+    """What `sdk.evaluate` takes as `user_model`. Raises as `second_model`."""
+    return second_model(model, key_env, "--user-model", "--user-key")
 
 
 def key_from(variable: str, option: str = "--api-key-env") -> str | None:

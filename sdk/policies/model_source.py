@@ -78,6 +78,11 @@ def named_source(text: str, where: str) -> ModelSource:
     return None if text == "embedded" else text
 
 
+def second_source(model: ModelSource) -> ModelSource:
+    """The source of a model beside the policy, where None means that there is none: "embedded" is the embedded one."""
+    return None if isinstance(model, str) and model == "embedded" else model
+
+
 def check_model_source(model: Any) -> None:
     """Raises `ConfigError` for what names no model, `ModelError` for a path that leads nowhere. It shows no more:
     there may be a key among them."""

@@ -43,6 +43,8 @@ class RunContext:
     played by that where `play_scripts` is given no other."""
     users: Users = field(default_factory=Users)
     """Who takes the turns of tasks' users."""
+    auditor: Agent | None = None
+    """Audits the rollouts of a training; None: the policy that is trained does."""
 
     @property
     def run_folder(self) -> RunFolder:

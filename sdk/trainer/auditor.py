@@ -4,6 +4,8 @@ In each step some finished rollouts become audit tasks. Half of them are wrong, 
 same verdict earns nothing on average. An audit is rewarded where it agrees with the outcome verifier, and compared with
 the other audits of the same rollout. One policy plays both roles. With `grpo.audit_cost`, a wrong rollout whose error
 is called out is worth less; otherwise no reward of one role reaches the tokens of the other.
+
+A second policy may be the auditor. It is not trained: then audits are figures and, with `grpo.audit_cost`, a cost.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class Audits:
     """Plays the audits of a step, and makes a batch of them."""
 
     def __init__(self, engine: RolloutEngine, config: TrainConfig, context: RunContext) -> None:
-        self._engine = replace(context, verifier=audit_call(), host=None).engine(engine.agent)
+        self._auditor = context.auditor
+        self._engine = replace(context, verifier=audit_call(), host=None).engine(context.auditor or engine.agent)
         self._config = config
         self._folder = context.run_folder
         self._stream: RolloutStream | None = None
@@ -79,7 +82,9 @@ class Audits:
         return [task for kind in kinds for task in chance.sample(sorted(kind, key=lambda task: task.id), count)]
 
     def batch(self, groups: Sequence[Sequence[Rollout]]) -> Batch:
-        """The rows of audits. Audits are compared with each other alone."""
+        """The rows of audits: none where a second policy sampled them. Audits are compared with each other alone."""
+        if self._auditor is not None:
+            groups = [[rollout.model_copy(update={"rows": []}) for rollout in group] for group in groups]
         return build_batch(groups, replace(BatchOptions.of(self._config), advantages="rollout", domain=None))
 
     def charged(self, groups: Sequence[Sequence[Rollout]], rollouts: Sequence[Rollout]) -> list[Rollout]:

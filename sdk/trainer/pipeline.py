@@ -23,7 +23,7 @@ from ..evaluation.measurement import measure
 from ..evaluation.report import Report, build_report
 from ..evaluation.report_text import render_short_markdown
 from ..evaluation.served_model import SERVED, ServedSummary, measure_served, summarise_served
-from ..policies.model_source import ModelSource, require_shown
+from ..policies.model_source import ModelSource, model_label, open_agent, require_shown, second_source
 from ..policies.rendering import ChatRenderer
 from ..policies.tool_prompt import describe_trained, lengths_of, shown_by_default
 from ..policies.vllm.server_placement import visible_gpus
@@ -95,6 +95,7 @@ async def train_async(
     agent: AgentSource | None = None,
     user_model: ModelSource = None,
     user_judge: UserJudge | None = None,
+    auditor: ModelSource = None,
     handlers: Handlers | None = None,
     connect_timeout_s: float = 120.0,
     progress: Progress | None = None,
@@ -107,6 +108,7 @@ async def train_async(
     to train it longer with a larger `grpo.max_steps`; `runs/<fingerprint>` where None. `config`: a `TrainConfig`, a
     mapping or a JSON file. `agent`: an agent of your own that plays the rollouts, see `docs/agents.md`; another one is
     another run. `user_model`: plays the users of all tasks, and `user_judge` looks at them, see `docs/users.md`.
+    `auditor`: a second policy that audits the rollouts (`grpo.audits_per_step`) in place of the one that is trained.
     `handlers`: who answers what servers ask during calls; other answers are another run. `connect_timeout_s`: how long
     a server may take to start.
 
@@ -115,6 +117,9 @@ async def train_async(
     """
     require_extra("train", "sdk.train", ConfigError)
     options = TrainConfig.of(config)
+    if auditor is not None and not options.grpo.audits_per_step:
+        raise ConfigError("auditor does nothing while grpo.audits_per_step is 0; set that, such as 4")
+    audited = {} if auditor is None else {"auditor": model_label(second_source(auditor)) or "embedded"}
     progress = progress or Silent()
     check_verifier(verifier)
     program = program_of(agent)
@@ -160,11 +165,15 @@ async def train_async(
                 validation=tasks.validation,
                 handlers=handlers,
             )
-            identity |= {**agent_identity(program), **users_identity(user_model, user_judge)}
+            identity |= {**agent_identity(program), **users_identity(user_model, user_judge), **audited}
             playing = open_users(
                 every, source.tools, user_model=user_model, judge=user_judge, rows=options.rollouts.concurrency
             )
             users = await stack.enter_async_context(playing)
+            second = None
+            if auditor is not None:
+                opening = open_agent(second_source(auditor), rows=options.rollouts.concurrency)
+                second = await stack.enter_async_context(opening)
             path = run_folder_path(output_dir, identity)
             needed = bytes_still_needed(model, path, options)
             defaults = train_defaults(identity)
@@ -184,6 +193,7 @@ async def train_async(
                     seed=options.seed,
                     host=host,
                     users=users,
+                    auditor=second,
                 )
                 for line in [*settled, *filter(None, [shared_state_line(context.tools)])]:
                     progress.say(line)

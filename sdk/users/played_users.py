@@ -9,7 +9,7 @@ from typing import Any
 from mcp_bridge.records import Tool
 
 from ..errors import ConfigError
-from ..policies.model_source import ModelSource, model_label, named_source, open_agent
+from ..policies.model_source import ModelSource, model_label, named_source, open_agent, second_source
 from ..records import Failure, Rollout, Task
 from ..traces.identity import digest
 from .fidelity import UserJudge, played_by_model, user_failure
@@ -86,7 +86,7 @@ async def open_users(
             return ModelUser(await stack.enter_async_context(open_agent(source, rows=rows)), tools)
 
         if user_model is not None:
-            yield Users(every=await opened(None if user_model == "embedded" else user_model), judge=judge)
+            yield Users(every=await opened(second_source(user_model)), judge=judge)
             return
         names = dict.fromkeys(task.user.model for task in with_user if task.user is not None and task.user.model)
         if judge is not None and not names:
@@ -112,6 +112,6 @@ def _check_tools(tasks: Iterable[Task], tools: Sequence[Tool]) -> None:
 def users_identity(user_model: ModelSource, judge: UserJudge | None) -> dict[str, Any]:
     """What a run is known by beside its tasks, which have their users: the model that plays all of them, and who judges
     it."""
-    played = "embedded" if user_model == "embedded" else model_label(user_model)
+    played = model_label(second_source(user_model)) or "embedded"
     judged = {} if judge is None else {"user_judge": digest(judge)}
     return judged if user_model is None else {"user_model": played, **judged}

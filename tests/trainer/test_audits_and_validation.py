@@ -9,8 +9,10 @@ from typing import Any
 
 import anyio
 import pytest
+from typer.testing import CliRunner
 
 import sdk
+from sdk.cli.app import app
 from sdk.connecting import connect
 from sdk.evidence.run_verification import verify_run
 from sdk.judging import audit_call, audit_tasks
@@ -277,3 +279,44 @@ async def test_a_wrong_rollout_that_its_audits_call_out_is_worth_less_and_a_righ
         audits = Audits(context.engine(ScriptedAgent([])), config, there)
     assert [score(one) for one in audits.charged(groups, [wrong, unseen, right])] == [-0.4, 0, 1]
     assert [score(one) for one in (wrong, unseen, right)] == [0, 0, 1], "what was recorded stays"
+
+
+def test_a_second_policy_audits_in_place_of_the_one_that_is_trained(talker: Path, tmp_path: Path) -> None:
+    config = {**CONFIG, "grpo.max_steps": 2}
+    strict = ScriptedAgent(lambda _messages, _seed: "ERROR: it is not what was asked for", name="strict")
+    result = sdk.train([get_order], TASKS, begins_well, talker, tmp_path / "run", config, auditor=strict)
+    folder = RunFolder.open_to_read(result.run_dir)
+    audits = folder.read_rollouts("audit")
+    assert audits
+    assert {audit.answer for audit in audits} == {"ERROR: it is not what was asked for"}
+    for line in folder.read_metrics():
+        if line["stage"] == "grpo" and line["audit/groups"]:
+            assert (line["audit/right_call"], line["audit/false_alarm"]) == (0.5, 0.5)
+            assert line["audit/trained_tokens"] == 0
+            assert line["audit/cost"] == pytest.approx(0.5 / 8), "of 8 rollouts the wrong one that was audited"
+    assert [str(one) for one in anyio.run(lambda: verify_run(result.run_dir, verifier=begins_well)).findings] == []
+    with pytest.raises(sdk.RunFolderError, match="auditor"):
+        sdk.train([get_order], TASKS, begins_well, talker, tmp_path / "run", config)
+
+
+def test_an_auditor_without_audits_is_refused(tmp_path: Path) -> None:
+    config = {**CONFIG, "grpo.audits_per_step": 0, "grpo.audit_cost": 0}
+    with pytest.raises(sdk.ConfigError, match=r"auditor does nothing while grpo\.audits_per_step is 0"):
+        sdk.train([get_order], TASKS, begins_well, None, tmp_path / "run", config, auditor="embedded")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--auditor", "embedded"], "auditor does nothing while grpo.audits_per_step is 0"),
+        (["--auditor-key", "JUDGE_KEY"], "--auditor-key does nothing without --auditor https://host/v1#name"),
+        (["--auditor", "https://host/v1"], "--auditor: the endpoint https://host/v1 has no model"),
+    ],
+)
+def test_the_command_names_what_is_wrong_with_an_auditor(words: list[str], message: str, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps(task) + "\n" for task in TASKS))
+    given = [f"{__file__}:get_order", str(tasks), "--verifier", f"{__file__}:begins_well"]
+    failed = CliRunner().invoke(app, ["train", *given, *words])
+    assert failed.exit_code == 1
+    assert message in " ".join(failed.stderr.split())

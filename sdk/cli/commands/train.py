@@ -15,6 +15,8 @@ from ..failing import RESUMABLE, clean_errors
 from ..options import (
     AgentName,
     AsJson,
+    Auditor,
+    AuditorKey,
     Command,
     ConnectTimeout,
     Debug,
@@ -107,6 +109,8 @@ def train(
     agent: AgentName = None,
     user_model: UserModel = None,
     user_key: UserKey = None,
+    auditor: Auditor = None,
+    auditor_key: AuditorKey = None,
     handlers: HandlersName = None,
     connect_timeout: ConnectTimeout = 120.0,
     as_json: AsJson = False,
@@ -141,6 +145,7 @@ def train(
             load_handlers,
             load_verifier,
             place_arguments,
+            second_model,
             task_source,
             tool_source,
             user_source,
@@ -162,6 +167,7 @@ def train(
         reach = {
             "agent": agent_source(agent),
             "user_model": user_source(user_model, user_key),
+            "auditor": second_model(auditor, auditor_key, "--auditor", "--auditor-key"),
             "handlers": asked,
             "connect_timeout_s": connect_timeout,
         }

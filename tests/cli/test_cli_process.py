@@ -61,3 +61,29 @@ print(dict(os.environ) == before, gc.get_threshold() == thresholds)
 def test_importing_the_library_changes_neither_the_environment_nor_the_garbage_collector() -> None:
     done = subprocess.run([sys.executable, "-c", CHANGED], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["True", "True"]
+
+
+KEPT = """
+import gc
+import weakref
+from sdk.cli.process import keep_loaded_objects
+
+class Model:
+    def __init__(self):
+        self.itself = self
+
+model = Model()
+there = weakref.ref(model)
+keep_loaded_objects()
+print(len(gc.get_objects()) < 100)
+del model
+gc.collect()
+print(there() is None)
+keep_loaded_objects()
+print(there() is None)
+"""
+
+
+def test_what_is_loaded_is_left_out_of_collections_until_something_else_is_loaded_in_its_place() -> None:
+    done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", "False", "True"]

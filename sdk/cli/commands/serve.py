@@ -130,7 +130,7 @@ def serve(
         from ...serving import serve
         from ...serving.request_log import LOG_FORMATS, logging_to_stderr
         from ...serving.vllm_server import ENGINES, default_engine, serve_with_vllm
-        from ..process import quiet_libraries
+        from ..process import keep_loaded_objects, quiet_libraries
         from ..sources import key_from
 
         if log_format not in LOG_FORMATS:
@@ -166,6 +166,7 @@ def serve(
             start(model_dir, host=host, port=port, api_key=key, **how) as server,
             _reloaded_by_sighup(server),
         ):
+            keep_loaded_objects()
             used = server.defaults
             typer.echo(f"{server.model_name} is served at {server.url}/v1 (Ctrl-C ends it). Try it:\n")
             typer.echo(curl_example(server.url, server.model_name, api_key_env if key else None, used.temperature))
@@ -208,9 +209,11 @@ def _reloaded_by_sighup(server: Server | VllmServer) -> Iterator[None]:
 
 def _reload(server: Server) -> None:
     from ...errors import ToolbakeError
+    from ..process import keep_loaded_objects
 
     try:
         server.reload()
+        keep_loaded_objects()
     except Exception as error:  # whatever is wrong with the new model, the old one is there
         told = isinstance(error, ToolbakeError)
         log.error("%s is served as before; loading it again failed: %s", server.model_name, error, exc_info=not told)

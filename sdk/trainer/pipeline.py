@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -23,6 +24,7 @@ from ..evaluation.measurement import measure
 from ..evaluation.report import Report, build_report
 from ..evaluation.report_text import render_short_markdown
 from ..evaluation.served_model import SERVED, ServedSummary, measure_served, summarise_served
+from ..freed_memory import give_freed_memory_back
 from ..policies.model_source import ModelSource, model_label, open_agent, require_shown, second_source
 from ..policies.rendering import ChatRenderer
 from ..policies.tool_prompt import describe_trained, lengths_of, shown_by_default
@@ -254,6 +256,8 @@ class _Run:
         demonstrations = await self._replayed_demonstrations()
         await self._probe()
         facts = await self._learn(model, demonstrations)
+        gc.collect()  # model, engine and learner hold each other, and the saved model is about to be loaded
+        give_freed_memory_back()
         report = self._write_report(facts, await self._ask_served())
         return TrainResult(model_dir=self.folder.model_dir, run_dir=self.folder.path, report=report)
 

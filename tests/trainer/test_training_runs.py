@@ -1,5 +1,6 @@
 """Whole training runs through the public API, on a tiny model: what a run leaves, and that it survives a kill."""
 
+import gc
 import json
 import threading
 from collections.abc import Iterator
@@ -109,7 +110,15 @@ def test_the_report_has_a_row_of_the_saved_model_asked_as_its_clients_will(run: 
 def test_a_saved_model_that_cannot_be_served_is_told_and_loses_no_run(
     tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from transformers import LlamaForCausalLM
+
+    def models() -> list[Any]:
+        return [one for one in gc.get_objects() if type(one) is LlamaForCausalLM]
+
+    others, held = models(), []
+
     def refuse(host: str, port: int, api_key: str | None) -> None:
+        held.extend(one for one in models() if not any(one is other for other in others))
         raise sdk.ConfigError("cannot listen on this machine")
 
     monkeypatch.setattr("sdk.serving.server.bind", refuse)
@@ -117,6 +126,7 @@ def test_a_saved_model_that_cannot_be_served_is_told_and_loses_no_run(
     run = sdk.train([add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", config)
     assert run.report.served is not None
     assert run.report.served.condition is None
+    assert held == [], "the model that was trained is let go of before the saved one is loaded"
     assert "not asked through the endpoint: cannot listen on this machine" in str(run.report)
     monkeypatch.undo()
     again = sdk.train([add], tasks(), even_letters, str(tiny_model_dir), tmp_path / "run", config)

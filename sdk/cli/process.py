@@ -59,12 +59,11 @@ def tune_process() -> None:
 
 
 def keep_loaded_objects() -> None:
-    """Leave all that is loaded by now out of later garbage collections. Call it again once something else is.
+    """Leave all that is loaded by now out of later garbage collections, until `gc.unfreeze()`.
 
     A full collection walks through the 400,000 objects of torch and transformers, and stops all threads for 0.2 s of
     processor time meanwhile: nothing is answered, not even `/health`.
     """
-    gc.unfreeze()
     gc.collect()
     gc.freeze()
 

@@ -79,11 +79,12 @@ print(len(gc.get_objects()) < 100)
 del model
 gc.collect()
 print(there() is None)
-keep_loaded_objects()
+gc.unfreeze()
+gc.collect()
 print(there() is None)
 """
 
 
-def test_what_is_loaded_is_left_out_of_collections_until_something_else_is_loaded_in_its_place() -> None:
+def test_what_is_loaded_is_left_out_of_collections_until_it_is_given_back() -> None:
     done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["True", "False", "True"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -209,11 +210,10 @@ def _reloaded_by_sighup(server: Server | VllmServer) -> Iterator[None]:
 
 def _reload(server: Server) -> None:
     from ...errors import ToolbakeError
-    from ..process import keep_loaded_objects
 
     try:
         server.reload()
-        keep_loaded_objects()
+        gc.unfreeze()  # the old model is garbage once its last request has ended, which may be later
     except Exception as error:  # whatever is wrong with the new model, the old one is there
         told = isinstance(error, ToolbakeError)
         log.error("%s is served as before; loading it again failed: %s", server.model_name, error, exc_info=not told)

@@ -211,10 +211,10 @@ def test_the_model_is_listed_and_another_is_an_error(served: Served) -> None:
 
 
 def test_clients_need_the_key_and_nobody_can_change_the_weights(served: Served) -> None:
-    assert httpx.get(f"{served.url}/v1/models").status_code == 401
-    assert httpx.get(f"{served.url}/health").status_code == 200
+    assert httpx.get(f"{served.url}/v1/models", timeout=None).status_code == 401
+    assert httpx.get(f"{served.url}/health", timeout=None).status_code == 200
     for path in ("pause", "update_weight_version", "v1/load_lora_adapter"):
-        refused = httpx.post(f"{served.url}/{path}", headers={"Authorization": f"Bearer {KEY}"}, json={})
+        refused = httpx.post(f"{served.url}/{path}", headers={"Authorization": f"Bearer {KEY}"}, json={}, timeout=None)
         assert refused.status_code == 404, path
 
 

@@ -160,7 +160,7 @@ async def url(engine: VllmPolicy) -> AsyncIterator[str]:
     weights there."""
     (url,) = engine.urls
     yield url
-    with httpx.Client() as client:
+    with httpx.Client(timeout=None) as client:
         call(client, f"{url}/collective_rpc", {"method": "put_layers_back"})
         call(client, f"{url}/update_weight_version", {"new_version": "default"})
         call(client, f"{url}/resume")
@@ -183,7 +183,7 @@ async def test_weights_that_are_not_those_of_the_model_are_refused_and_nothing_i
         # why the exchange failed, until the monitor has looked at the server and knows what it holds
         with pytest.raises(PolicyFailure, match=f"{words}|{BROKEN_OFF}"):
             await policy.sample(PROMPT, sampling=TWELVE, seed=1)
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=None) as client:
         assert (await client.get(f"{url}/weight_info")).json()["weight_version"].startswith("incomplete-toolbake-")
         assert (await client.get(f"{url}/is_paused")).json() == {"is_paused": True}
     with pytest.raises(PolicyFailure, match=BROKEN_OFF):
@@ -228,7 +228,7 @@ async def test_weights_in_flight_interrupt_and_every_token_is_of_the_version_tha
 
 async def running(engine: VllmPolicy) -> list[float]:
     """How many requests vLLM says that it computes."""
-    async with httpx.AsyncClient(verify=False) as client:
+    async with httpx.AsyncClient(verify=False, timeout=None) as client:
         text = (await client.get(f"{engine.urls[0]}/metrics")).text
     return [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("vllm:num_requests_running")]
 

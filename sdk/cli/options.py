@@ -90,48 +90,48 @@ AgentName = Annotated[
         "program, which finds the URLs of its model and of its tools in its environment. Also package.module:name.",
     ),
 ]
+
+
+def _second_model(option: str, *, default: str, does: str) -> Any:
+    """The option of a model beside the policy."""
+    return typer.Option(
+        option,
+        metavar="MODEL",
+        show_default=default,
+        rich_help_panel=MODEL_PANEL,
+        help=f"{does}: a folder, a name on the hub, 'embedded', or an endpoint with its model (https://host/v1#large-1).",
+    )
+
+
+def _key_of(model_option: str, option: str) -> Any:
+    """The option of the key of such a model's endpoint."""
+    return typer.Option(
+        option,
+        metavar="VARIABLE",
+        show_default="none",
+        rich_help_panel=MODEL_PANEL,
+        help=f"The environment variable that holds the key of the endpoint of {model_option}.",
+    )
+
+
 UserModel = Annotated[
     str | None,
-    typer.Option(
+    _second_model(
         "--user-model",
-        metavar="MODEL",
-        show_default="none: rules from each user's facts, or the model that it names",
-        rich_help_panel=MODEL_PANEL,
-        help="Plays the users of all tasks: a folder, a name on the hub, 'embedded', or an endpoint with its model "
-        "(https://host/v1#large-1).",
+        default="none: rules from each user's facts, or the model that it names",
+        does="Plays the users of all tasks",
     ),
 ]
-UserKey = Annotated[
-    str | None,
-    typer.Option(
-        "--user-key",
-        metavar="VARIABLE",
-        show_default="none",
-        rich_help_panel=MODEL_PANEL,
-        help="The environment variable that holds the key of the endpoint of --user-model.",
-    ),
-]
+UserKey = Annotated[str | None, _key_of("--user-model", "--user-key")]
 Auditor = Annotated[
     str | None,
-    typer.Option(
+    _second_model(
         "--auditor",
-        metavar="MODEL",
-        show_default="the policy that is trained",
-        rich_help_panel=MODEL_PANEL,
-        help="Audits rollouts in training (grpo.audits_per_step): a folder, a name on the hub, 'embedded', or an "
-        "endpoint with its model (https://host/v1#large-1).",
+        default="the policy that is trained",
+        does="Audits rollouts in training (grpo.audits_per_step)",
     ),
 ]
-AuditorKey = Annotated[
-    str | None,
-    typer.Option(
-        "--auditor-key",
-        metavar="VARIABLE",
-        show_default="none",
-        rich_help_panel=MODEL_PANEL,
-        help="The environment variable that holds the key of the endpoint of --auditor.",
-    ),
-]
+AuditorKey = Annotated[str | None, _key_of("--auditor", "--auditor-key")]
 ConnectTimeout = Annotated[
     float,
     typer.Option(

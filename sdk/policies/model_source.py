@@ -83,6 +83,11 @@ def second_source(model: ModelSource) -> ModelSource:
     return None if isinstance(model, str) and model == "embedded" else model
 
 
+def second_label(model: ModelSource) -> str:
+    """What such a model is called in files. Raises as `model_label`."""
+    return model_label(second_source(model)) or "embedded"
+
+
 def check_model_source(model: Any) -> None:
     """Raises `ConfigError` for what names no model, `ModelError` for a path that leads nowhere. It shows no more:
     there may be a key among them."""

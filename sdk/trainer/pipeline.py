@@ -25,7 +25,7 @@ from ..evaluation.report import Report, build_report
 from ..evaluation.report_text import render_short_markdown
 from ..evaluation.served_model import SERVED, ServedSummary, measure_served, summarise_served
 from ..freed_memory import give_freed_memory_back
-from ..policies.model_source import ModelSource, model_label, open_agent, require_shown, second_source
+from ..policies.model_source import ModelSource, open_agent, require_shown, second_label, second_source
 from ..policies.rendering import ChatRenderer
 from ..policies.tool_prompt import describe_trained, lengths_of, shown_by_default
 from ..policies.vllm.server_placement import visible_gpus
@@ -121,7 +121,7 @@ async def train_async(
     options = TrainConfig.of(config)
     if auditor is not None and not options.grpo.audits_per_step:
         raise ConfigError("auditor does nothing while grpo.audits_per_step is 0; set that, such as 4")
-    audited = {} if auditor is None else {"auditor": model_label(second_source(auditor)) or "embedded"}
+    audited = {} if auditor is None else {"auditor": second_label(auditor)}
     progress = progress or Silent()
     check_verifier(verifier)
     program = program_of(agent)

@@ -9,7 +9,7 @@ from typing import Any
 from mcp_bridge.records import Tool
 
 from ..errors import ConfigError
-from ..policies.model_source import ModelSource, model_label, named_source, open_agent, second_source
+from ..policies.model_source import ModelSource, named_source, open_agent, second_label, second_source
 from ..records import Failure, Rollout, Task
 from ..traces.identity import digest
 from .fidelity import UserJudge, played_by_model, user_failure
@@ -112,6 +112,5 @@ def _check_tools(tasks: Iterable[Task], tools: Sequence[Tool]) -> None:
 def users_identity(user_model: ModelSource, judge: UserJudge | None) -> dict[str, Any]:
     """What a run is known by beside its tasks, which have their users: the model that plays all of them, and who judges
     it."""
-    played = model_label(second_source(user_model)) or "embedded"
     judged = {} if judge is None else {"user_judge": digest(judge)}
-    return judged if user_model is None else {"user_model": played, **judged}
+    return judged if user_model is None else {"user_model": second_label(user_model), **judged}

@@ -29,6 +29,8 @@ _SHORTEST_INTERVAL_S = 0.05
 _LONGEST_INTERVAL_S = 30.0
 _CANCEL_S = 1.0
 """How long a server may take to hear that a task is no longer wanted: the call's time limit has passed by then."""
+_LAST_STATE_S = 1.0
+"""How long a result waits for a state that was asked for before it came."""
 _KEPT_MS = 24 * 60 * 60 * 1000
 """How long a server is asked to keep a result: longer than any call waits for it."""
 _TAKEN_OR_ANSWERED = TypeAdapter[types.CreateTaskResult | types.CallToolResult](
@@ -112,9 +114,11 @@ class TaskCalls:
             return await self._result(task)
         with ungrouped():
             async with anyio.create_task_group() as group:
-                group.start_soon(self._tell, task, progress)
+                ended = anyio.Event()
+                group.start_soon(self._tell, task, progress, ended)
                 result = await self._result(task)
-                group.cancel_scope.cancel()
+                ended.set()
+                group.cancel_scope.deadline = anyio.current_time() + _LAST_STATE_S
         return result
 
     async def _result(self, task: types.Task) -> types.CallToolResult:
@@ -146,12 +150,18 @@ class TaskCalls:
             logger.debug("%s does not tell the state of task %s: %s", self._label, task_id, error)
             raise TaskInterrupted(task_id, otherwise) from error
 
-    async def _tell(self, task: types.Task, progress: ProgressFnT) -> None:
-        """Report what the server says of the state, each time that it says something else."""
+    async def _tell(self, task: types.Task, progress: ProgressFnT, ended: anyio.Event) -> None:
+        """Report what the server says of the state, each time that it says something else, until `ended` is set.
+
+        A state that was asked for by then is reported too: its answer and the result come on ways of their own.
+        """
         told, steps = task.status_message, 0
         state: types.Task | types.GetTaskResult = task
         while state.status not in _ENDED:
-            await anyio.sleep(_interval(state))
+            with anyio.move_on_after(_interval(state)):
+                await ended.wait()
+            if ended.is_set():
+                return
             try:
                 state = await self._state(task.task_id, TimeoutError())
             except TaskInterrupted:

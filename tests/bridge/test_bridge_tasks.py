@@ -75,6 +75,17 @@ async def test_a_task_gives_its_result_and_the_ledger_names_it(kitchen: Kitchen)
     assert steps == ["mixing", "in the oven"]
 
 
+async def test_a_state_that_the_result_overtakes_is_reported_before_the_call_returns(kitchen: Kitchen) -> None:
+    steps: list[str | None] = []
+
+    def follow(step: Progress) -> None:
+        steps.append(step.message)
+
+    async with mcp_bridge.connect(kitchen.url, handlers=Handlers(progress=follow)) as toolset:
+        await toolset.call("bake", {"label": "overtaken", "followed": True, "overtaken": True})
+        assert steps == ["mixing", "in the oven"]
+
+
 async def test_tasks_of_one_session_run_side_by_side(kitchen: Kitchen) -> None:
     async with mcp_bridge.connect(kitchen.url) as toolset, toolset.open_world("one") as world:
         async with anyio.create_task_group() as group:

@@ -40,16 +40,22 @@ def text(words: str, **structured: object) -> types.CallToolResult:
 
 shown: set[tuple[str, str | None]] = set()
 """The ids of tasks whose state was asked for, with the status that was answered."""
+overtaken: set[str] = set()
+"""The ids of tasks whose last state is answered after their result."""
 
 
 @server.experimental.get_task()
 async def get_task(request: types.GetTaskRequest) -> types.GetTaskResult:
     task = await server.experimental.task_support.store.get_task(request.params.taskId)
     shown.add((task.taskId, task.statusMessage))
+    if task.taskId in overtaken and task.statusMessage == "in the oven":
+        await anyio.sleep(0.3)
     return types.GetTaskResult(**task.model_dump())
 
 
 async def bake(task: ServerTaskContext, arguments: dict[str, object]) -> types.CallToolResult:
+    if arguments.get("overtaken"):
+        overtaken.add(task.task_id)
     for step in ("mixing", "in the oven"):
         await task.update_status(step)
         while arguments.get("followed") and (task.task_id, step) not in shown:  # noqa: ASYNC110 - the SDK tells nobody

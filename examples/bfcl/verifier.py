@@ -29,12 +29,12 @@ def verify(rollout: sdk.Rollout) -> sdk.Verdict:
     every result of that turn's gold calls is among the results so far.
 
     That is what the package's own checker asks. The calls are played again in a fresh world, which must end as the
-    rollout's did. Raises `sdk.VerifierError` where it does not.
+    rollout's did. Raises `sdk.VerifierError` where it does not. A task that ends with its first turn is judged there.
     """
     entry = all_entries()[rollout.task.id]
-    turns = calls_by_turn(rollout)
-    if len(turns) != len(entry.gold) or rollout.stop_reason != "answered":
-        where = f"turn {len(turns)} of {len(entry.gold)}"
+    turns, wanted = calls_by_turn(rollout), 1 + len(rollout.task.later_turns)
+    if len(turns) != wanted or rollout.stop_reason != "answered":
+        where = f"turn {len(turns)} of {wanted}"
         return sdk.Verdict(score=0.0, explanation=f"it ended in {where}: {rollout.stop_reason}")
     played = list(play(entry.id, turns))
     _require_same_end(rollout, played[-1].state)
@@ -64,10 +64,12 @@ def verify_the_end(rollout: sdk.Rollout) -> sdk.Verdict:
 
 
 def first_problem(entry_id: str, played: Sequence[Turn], called: Sequence[bool]) -> str | None:
-    """Where `played` leaves the gold way, or None. `called`: whether there was a call in each turn."""
+    """Where `played`, some first turns or all, leaves the gold way, or None. `called`: whether there was a call in each
+    turn."""
     results: list[str] = []
+    turns = len(played)
     for number, (mine, gold, calls) in enumerate(
-        zip(played, gold_turns(entry_id), all_entries()[entry_id].gold, strict=True)
+        zip(played, gold_turns(entry_id)[:turns], all_entries()[entry_id].gold[:turns], strict=True)
     ):
         results += mine.results
         if not calls:

@@ -22,11 +22,9 @@ from ..policies.vllm.vllm_options import Dtype, VllmOptions
 from ..rollouts.limits import Limits
 from .advantages import Baseline, Scale
 
-DEFAULT_WARM_START_STEPS = 10
-"""80 demonstrations teach the form of a call. The rest is left to GRPO."""
-MOST_STEPS_OF_FOUND = 30
-"""Of a warm start on demonstrations that were found, which cost a fraction of a second each: one pass over the training
-tasks, up to so many steps."""
+WARM_START_PASSES = 3
+"""Passes over the demonstrations, chosen on two systems that are measured nowhere else: docs/experiments.md."""
+FEWEST_WARM_START_STEPS, MOST_WARM_START_STEPS = 10, 40
 _TASKS_IN_A_PART = 4
 """How many groups fit into the memory of a small machine at a time."""
 
@@ -96,8 +94,8 @@ class WarmStartOptions(_Options):
     """Supervised training on demonstrations, before GRPO."""
 
     max_steps: int | None = Field(default=None, ge=0)
-    """Optimiser steps; 0 skips the warm start. None: 10 where training tasks have demonstrations. Where they are found:
-    one pass over the training tasks, at least 10 steps and at most 30. Else 0."""
+    """Optimiser steps; 0 skips the warm start. None: three passes over the demonstrations, at least 10 steps and at most
+    40. Where demonstrations are to be found, one for each training task is counted. Else 0."""
     find_demonstrations: bool = True
     """Where no training task has a demonstration and the model solves none of the tasks that it is tried on, search the
     tools for calls that the verifier pays for. See `sdk.synthesis.demonstration_search`."""

@@ -10,7 +10,14 @@ from ..errors import ConfigError
 from ..evaluation.statistics import student_t_975
 from ..records import Task
 from ..tasks import ThreeWaySplit, keep_aside, load_tasks, split_tasks, split_three_ways, spread
-from .config import DEFAULT_WARM_START_STEPS, MOST_STEPS_OF_FOUND, TrainConfig, settled_schedule
+from .config import (
+    FEWEST_WARM_START_STEPS,
+    MOST_WARM_START_STEPS,
+    WARM_START_PASSES,
+    TrainConfig,
+    WarmStartOptions,
+    settled_schedule,
+)
 from .curriculum import tiers_in_order
 
 
@@ -74,11 +81,10 @@ def settle(config: TrainConfig, tasks: ThreeWaySplit) -> tuple[TrainConfig, list
     if config.evaluation.validation is None:
         settled["evaluation.validation"] = len(tasks.validation)
     if config.warm_start.max_steps is None:
-        shown = any(task.demonstration for task in train)
+        shown = sum(bool(task.demonstration) for task in train)
         searches = config.warm_start.find_demonstrations
-        once = math.ceil(len(train) / config.warm_start.batch_size)
-        to_find = min(max(once, DEFAULT_WARM_START_STEPS), MOST_STEPS_OF_FOUND) if searches else 0
-        settled["warm_start.max_steps"] = DEFAULT_WARM_START_STEPS if shown else to_find
+        demonstrations = shown or (len(train) if searches else 0)
+        settled["warm_start.max_steps"] = _warm_start_steps(demonstrations, config.warm_start)
         if not shown and not searches:
             lines.append(
                 f"none of the {len(train)} training tasks has a demonstration: there is no warm start, the model "
@@ -90,6 +96,12 @@ def settle(config: TrainConfig, tasks: ThreeWaySplit) -> tuple[TrainConfig, list
         lines.append(f"{size} tasks in a step: there are no more to begin with (grpo.prompts_per_step)")
     options = config.changed(settled)
     return options.changed({"batching.micro_batches": options.parts}), lines
+
+
+def _warm_start_steps(demonstrations: int, options: WarmStartOptions) -> int:
+    used = demonstrations if options.max_tasks is None else min(demonstrations, options.max_tasks)
+    steps = math.ceil(WARM_START_PASSES * used / options.batch_size)
+    return min(max(steps, FEWEST_WARM_START_STEPS), MOST_WARM_START_STEPS) if used else 0
 
 
 def _kept_aside(tasks: ThreeWaySplit, config: TrainConfig) -> str:

@@ -80,7 +80,9 @@ def _courier(seed: int) -> Courier:
 
 
 def _parcel(courier: Courier, draw: random.Random) -> dict[str, Any]:
-    return {"parcel": draw.choice(sorted(courier.parcels)), "city": draw.choice(CITIES), "day": draw.choice(DAYS)}
+    parcel = draw.choice(sorted(courier.parcels))
+    elsewhere = [city for city in CITIES if city != courier.parcels[parcel]["city"]]
+    return {"parcel": parcel, "city": draw.choice(elsewhere), "day": draw.choice(DAYS)}
 
 
 def _pickup(courier: Courier, draw: random.Random) -> dict[str, Any]:

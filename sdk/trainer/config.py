@@ -94,8 +94,8 @@ class WarmStartOptions(_Options):
     """Supervised training on demonstrations, before GRPO."""
 
     max_steps: int | None = Field(default=None, ge=0)
-    """Optimiser steps; 0 skips the warm start. None: three passes over the demonstrations, at least 10 steps and at most
-    40. Where demonstrations are to be found, one for each training task is counted. Else 0."""
+    """Optimiser steps; 0 skips the warm start. None: three passes over the demonstrations, 10 to 40 steps; where they
+    are yet to be found, one for each training task is counted. Without any, 0."""
     find_demonstrations: bool = True
     """Where no training task has a demonstration and the model solves none of the tasks that it is tried on, search the
     tools for calls that the verifier pays for. See `sdk.synthesis.demonstration_search`."""

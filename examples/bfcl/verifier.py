@@ -32,7 +32,7 @@ def verify(rollout: sdk.Rollout) -> sdk.Verdict:
     rollout's did. Raises `sdk.VerifierError` where it does not. A task that ends with its first turn is judged there.
     """
     entry = all_entries()[rollout.task.id]
-    turns, wanted = calls_by_turn(rollout), 1 + len(rollout.task.later_turns)
+    turns, wanted = calls_by_turn(rollout), _turns(rollout.task)
     if len(turns) != wanted or rollout.stop_reason != "answered":
         where = f"turn {len(turns)} of {wanted}"
         return sdk.Verdict(score=0.0, explanation=f"it ended in {where}: {rollout.stop_reason}")
@@ -52,14 +52,15 @@ def verify_the_end(rollout: sdk.Rollout) -> sdk.Verdict:
         )
     made = [_plain(one.call.name, one.call.arguments) for one in rollout.calls if not one.result.is_error]
     missing = []
-    for call in _gold_calls_that_succeed(entry.id):
+    turns = _turns(rollout.task)
+    for call in _gold_calls_that_succeed(entry.id, turns):
         if call in made:
             made.remove(call)
         else:
             missing.append(call["name"])
     if missing:
         return sdk.Verdict(score=0.0, explanation=f"calls that are missing: {', '.join(missing)}")
-    same = _apis(rollout.final_state) == gold_turns(entry.id)[-1].state
+    same = _apis(rollout.final_state) == gold_turns(entry.id)[turns - 1].state
     return sdk.Verdict(score=float(same), explanation="the end is as asked" if same else "another state at the end")
 
 
@@ -126,12 +127,17 @@ def _origin() -> BfclTwin:
 
 
 @cache
-def _gold_calls_that_succeed(entry_id: str) -> tuple[Call, ...]:
+def _gold_calls_that_succeed(entry_id: str, turns: int) -> tuple[Call, ...]:
     world = _origin().prepare({"scenario": entry_id})
-    calls = [call for turn in all_entries()[entry_id].gold for call in turn]
+    calls = [call for turn in all_entries()[entry_id].gold[:turns] for call in turn]
     good = [call for call in calls if not world.call_now(call["name"], call["arguments"]).is_error]
     world.close()
     return tuple(_plain(call["name"], call["arguments"]) for call in good)
+
+
+def _turns(task: sdk.Task) -> int:
+    """How often the user speaks."""
+    return 1 + len(task.later_turns)
 
 
 def _plain(name: str, arguments: dict[str, Any]) -> Call:

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("bfcl_eval", reason="install it with: pip install --no-deps -r examples/bfcl/requirements.txt")
 
-from dataset import API_NAMES, CATEGORIES, all_entries
+from dataset import API_NAMES, CATEGORIES, Entry, all_entries
 from one_task import in_one_task
 from replay import MCP_JSON, mcp_server, replay, replay_with
 from sandbox_conformance import Call, SandboxConformance
@@ -70,6 +70,23 @@ async def test_all_gold_calls_are_right_in_process_by_both_verifiers(category: s
     rollouts = await replay(tasks((category,)))
     assert [one.verdict and one.verdict.score for one in rollouts] == [1.0] * 200
     assert [verify_the_end(one).score for one in rollouts] == [1.0] * 200
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+async def test_the_first_turns_that_ask_for_a_call_are_tasks_of_their_own(category: str) -> None:
+    first = tasks((category,), first_turn=True)
+    assert [task.id for task in first] == [
+        entry.id for entry in all_entries().values() if _asks_at_once(entry, category)
+    ]
+    rollouts = await replay(first)
+    assert [one.verdict and one.verdict.score for one in rollouts] == [1.0] * len(first)
+    assert [verify_the_end(one).score for one in rollouts] == [1.0] * len(first)
+    nothing = await replay([task.model_copy(update={"demonstration": task.demonstration[-1:]}) for task in first])
+    assert [one.verdict and one.verdict.score for one in nothing] == [0.0] * len(first)
+
+
+def _asks_at_once(entry: Entry, category: str) -> bool:
+    return entry.category == category and bool(entry.gold[0])
 
 
 async def _played(task: Task, demonstration: list[Message]) -> Rollout:

@@ -6,42 +6,22 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.abc
 
-from ..policies.protocol import Agent, Sampling
+from ..policies.protocol import Sampling
 from ..records import Rollout
 from .branching import Branching
 from .concurrency import AdaptiveConcurrency
 from .episode import Job
 from .forks import TurnStart
 
+if TYPE_CHECKING:
+    from .engine import RolloutEngine
+
 OnRollout = Callable[[Rollout], None]
-
-
-class PlaysRollouts(Protocol):
-    """Plays the jobs of a stream, as `RolloutEngine` does."""
-
-    agent: Agent
-    concurrency: int
-
-    async def attempt(
-        self,
-        job: Job,
-        sampling: Sampling,
-        *,
-        starts: list[TurnStart] | None,
-        retries: int,
-        on_broken: Callable[[Rollout, bool], None],
-    ) -> Rollout:
-        """One rollout, played and not scored yet."""
-        ...
-
-    async def judge(self, rollout: Rollout) -> None:
-        """Note the verdict in the rollout."""
-        ...
 
 
 class StreamClosed(Exception):
@@ -125,7 +105,7 @@ class RolloutStream:
 
     def __init__(
         self,
-        engine: PlaysRollouts,
+        engine: RolloutEngine,
         group: anyio.abc.TaskGroup,
         *,
         sampling: Sampling,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..errors import ModelError
 from ..evidence.saved_weights import files_digest, files_of
+from ..policies.hub_cache import cached_folder
 from ..policies.protocol import LOWEST_TEMPERATURE, Sampling
 from ..policies.tool_prompt import render_less, shown_by_default
 from ..records import PROMPT_NAMES, ToolPrompt
@@ -109,12 +110,10 @@ def _fingerprint(source: str) -> str | None:
     to read, as of a hub's older models."""
     folder = Path(source)
     if not folder.is_dir():
-        from huggingface_hub import try_to_load_from_cache
-
-        cached = try_to_load_from_cache(source, "config.json")
-        if not isinstance(cached, str):
+        cached = cached_folder(source)
+        if cached is None:
             return None
-        folder = Path(cached).parent
+        folder = cached
     files = files_of(folder, adapter=False)
     return f"fp_{files_digest(files)[:16]}" if files else None
 

@@ -24,7 +24,7 @@ from ..rollouts.engine import RolloutEngine
 from ..rollouts.run_context import RunContext
 from ..rollouts.seeds import derive_seed
 from ..rollouts.stream import RolloutStream, StreamClosed
-from .batch import Batch, BatchOptions, build_batch
+from .batch import Batch, build_batch
 from .config import TrainConfig
 from .groups import group_jobs
 
@@ -85,7 +85,7 @@ class Audits:
         """The rows of audits: none where a second policy sampled them. Audits are compared with each other alone."""
         if self._auditor is not None:
             groups = [[rollout.model_copy(update={"rows": []}) for rollout in group] for group in groups]
-        return build_batch(groups, replace(BatchOptions.of(self._config), advantages="rollout", domain=None))
+        return build_batch(groups, self._config.changed({"grpo.advantages": "rollout", "grpo.domain": None}))
 
     def charged(self, groups: Sequence[Sequence[Rollout]], rollouts: Sequence[Rollout]) -> list[Rollout]:
         """A step's rollouts as they are compared: each wrong one is worth `grpo.audit_cost` less, times the share of

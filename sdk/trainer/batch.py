@@ -7,45 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from ..records import CUT_OFF, Rollout, TokenRow
 from ..rollouts.tree import TurnSpan, grow_trees, sampled_turns
-from .advantages import Baseline, Scale, Segment, branch_advantages, normalised_by_domain, turn_segments
-from .config import TrainConfig
-
-
-@dataclass(frozen=True)
-class BatchOptions:
-    """How the rollouts of a step are credited, and which of their rows are trained."""
-
-    advantages: Literal["rollout", "turn"] = "rollout"
-    """Whether rollouts with their branches are compared (see `branch_advantages`) or turns (see `turn_segments`)."""
-    scale: Scale = "group"
-    baseline: Baseline = "mean"
-    domain: str | None = None
-    """A tag: advantages are divided by the deviation in their domain in place of the group's (see
-    `normalised_by_domain`)."""
-    mask_truncated_completions: bool = False
-    """Rollouts that a length limit ended are not trained."""
-    average_over_signal: bool = False
-    """Rows of groups without signal do not count in the average that the loss is (see `BatchStats.scored_rows`)."""
-    without_signal: bool = False
-    """Rows of groups without signal are there with an advantage of 0, for the part of a loss that holds for every
-    rollout, as the divergence from a reference (GRPO, arXiv 2402.03300, equation 3) and the entropy bonus do."""
-
-    @classmethod
-    def of(cls, config: TrainConfig) -> BatchOptions:
-        """Those of a run."""
-        return cls(
-            advantages=config.grpo.advantages,
-            scale=config.grpo.scale_rewards,
-            baseline=config.grpo.baseline,
-            domain=config.grpo.domain,
-            mask_truncated_completions=config.grpo.mask_truncated_completions,
-            average_over_signal=config.curriculum.dynamic_sampling_rounds > 0,
-            without_signal=config.trains_without_signal,
-        )
+from .advantages import Segment, branch_advantages, normalised_by_domain, turn_segments
+from .config import GrpoOptions, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -96,17 +62,17 @@ class Batch:
     stats: BatchStats = field(default_factory=BatchStats)
 
 
-def build_batch(groups: Sequence[Sequence[Rollout]], options: BatchOptions | None = None) -> Batch:
+def build_batch(groups: Sequence[Sequence[Rollout]], config: TrainConfig | None = None) -> Batch:
     """Rows to train from groups of rollouts of the same task each, with their branches.
 
     A group has a signal where any of its segments has an advantage: its rollouts among each other, or those of a branch
     point. Raises `ToolbakeError` where turns are compared and a scored rollout has no rewards of its turns.
     """
-    options = options or BatchOptions()
+    config = config or TrainConfig()
     batch = Batch()
     stats = batch.stats
     scores: list[float] = []
-    for group, segments in zip(groups, _credited(groups, options), strict=True):
+    for group, segments in zip(groups, _credited(groups, config.grpo), strict=True):
         scored = [one.verdict.score for one in group if one.scored and one.verdict is not None]
         scores += scored
         signal = any(segment.advantage is not None for segment in segments)
@@ -118,13 +84,13 @@ def build_batch(groups: Sequence[Sequence[Rollout]], options: BatchOptions | Non
             stats.sampled_tokens += _sampled(made)
             if segment.value is None:
                 continue
-            if options.mask_truncated_completions and _is_cut_off(segment, options):
+            if config.grpo.mask_truncated_completions and _is_cut_off(segment, config.grpo):
                 cut_off.add(segment.rollout.id)
                 continue
-            if signal or not options.average_over_signal:
+            if signal or not config.curriculum.dynamic_sampling_rounds:
                 stats.scored_rows += len(made)
                 stats.scored_tokens += _sampled(made)
-            if segment.advantage is not None or options.without_signal:
+            if segment.advantage is not None or config.trains_without_signal:
                 rows += [TrainRow(row, segment.advantage or 0.0) for row in made]
         batch.groups.append(rows)
         stats.cut_off += len(cut_off)
@@ -134,11 +100,11 @@ def build_batch(groups: Sequence[Sequence[Rollout]], options: BatchOptions | Non
     return batch
 
 
-def _credited(groups: Sequence[Sequence[Rollout]], options: BatchOptions) -> list[list[Segment]]:
+def _credited(groups: Sequence[Sequence[Rollout]], options: GrpoOptions) -> list[list[Segment]]:
     """The segments of each group, with their advantages."""
     if options.advantages == "turn":
-        return [turn_segments(group, scale=options.scale) for group in groups]
-    scale = options.scale if options.domain is None else "none"
+        return [turn_segments(group, scale=options.scale_rewards) for group in groups]
+    scale = options.scale_rewards if options.domain is None else "none"
     found = [branch_advantages(grow_trees(group), scale=scale, baseline=options.baseline) for group in groups]
     if options.domain is None:
         return found
@@ -150,7 +116,7 @@ def _credited(groups: Sequence[Sequence[Rollout]], options: BatchOptions) -> lis
     ]
 
 
-def _is_cut_off(segment: Segment, options: BatchOptions) -> bool:
+def _is_cut_off(segment: Segment, options: GrpoOptions) -> bool:
     """Whether what it is worth rests on a rollout that was not finished. What comes before a branch point is worth the
     mean of all that goes on from there."""
     ends = segment.end is None or options.advantages == "turn"

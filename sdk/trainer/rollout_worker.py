@@ -34,7 +34,7 @@ from ..rollouts.stream import RolloutStream, StreamClosed, Ticket
 from ..rollouts.tree import grow_trees, parent_and_turn, sampled_turns
 from ..verifiers.verifier import judges_groups
 from .auditor import Audits
-from .batch import Batch, BatchOptions, BatchStats, build_batch, with_audits
+from .batch import Batch, BatchStats, build_batch, with_audits
 from .config import TrainConfig
 from .curriculum import Curriculum
 from .groups import STAGE, GroupJudging, group_jobs, rewards_by_prompt
@@ -315,7 +315,7 @@ class Collector:
         groups: dict[str, list[Rollout]] = {}
         for rollout in rollouts:
             groups.setdefault(rollout.group, []).append(rollout)
-        return build_batch(list(groups.values()), BatchOptions.of(self._config))
+        return build_batch(list(groups.values()), self._config)
 
     def _keep_broken(self, rollout: Rollout) -> None:
         """Keep an attempt that is made again, beside the rollouts of the step."""

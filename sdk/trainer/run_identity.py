@@ -12,6 +12,7 @@ from mcp_bridge import Handlers, Toolset
 
 from ..errors import ConfigError, RunFolderError
 from ..judging.audit_examples import audit_call
+from ..policies.hub_cache import cached_folder
 from ..policies.model_source import require_place_of
 from ..policies.vllm.vllm_options import VllmOptions
 from ..records import Task
@@ -74,23 +75,12 @@ def weight_bytes(model: str | Path | None) -> int:
     if model is None:
         return EMBEDDED_BYTES
     folder = Path(model).expanduser()
-    found = folder if folder.is_dir() else _downloaded(str(model))
+    found = folder if folder.is_dir() else cached_folder(str(model))
     if found is None:
         return 0
     # A folder may hold the weights in both formats, of which one is loaded.
     stored = max(sum(file.stat().st_size for file in found.glob(kind)) for kind in ("*.safetensors", "*.bin"))
     return stored * _FLOAT32 // _WIDTHS.get(_stored_type(found), _FLOAT32)
-
-
-def _downloaded(name: str) -> Path | None:
-    """The folder of a model from the hub that is on this machine already."""
-    from transformers.utils import cached_file
-
-    try:
-        config = cached_file(name, "config.json", local_files_only=True)
-    except OSError:  # not here, or not a name of the hub; loading it downloads it or raises
-        return None
-    return Path(config).parent if config is not None else None
 
 
 def _stored_type(folder: Path) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxes.divergence.differences import Difference, differences
 
+from ..policies.hub_cache import cached_folder
 from ..traces.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -248,20 +249,9 @@ def _starting_model(run: RunFolder) -> list[Path]:
         return sorted(cache_folder().glob("smollm2-135m-instruct-*"))
     if not isinstance(name, str):
         return []
-    return [Path(name).expanduser()] if Path(name).expanduser().is_dir() else _in_hub_cache(name)
-
-
-def _in_hub_cache(name: str) -> list[Path]:
-    if find_spec("huggingface_hub") is None:
-        return []
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        found = try_to_load_from_cache(name, "tokenizer.json")
-    except HFValidationError:
-        return []
-    return [Path(found).parent] if isinstance(found, str) else []
+    folder = Path(name).expanduser()
+    found = folder if folder.is_dir() else cached_folder(name, "tokenizer.json")
+    return [] if found is None else [found]
 
 
 @functools.lru_cache(maxsize=8)

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from plain_forward import TOLERANCE, plain_logprobs
 
 from mcp_bridge.records import Tool
+from sdk import TrainConfig
 from sdk.policies.models import LoadedModel
 from sdk.policies.protocol import Completion, Sampling
 from sdk.policies.rendering import make_renderer
 from sdk.policies.token_agent import TokenAgent
 from sdk.records import Message, Rollout, Task, TokenRow, Verdict
 from sdk.rollouts.tree import branch_id
-from sdk.trainer.batch import BatchOptions, build_batch
+from sdk.trainer.batch import build_batch
 
 CHATML = """{% if tools %}<|im_start|>system
 {{ tools | tojson }}<|im_end|>
@@ -168,7 +169,7 @@ async def assert_what_is_trained_was_sampled(
     finally:
         if case.publish_at is not None:
             await asyncio.to_thread(engine.publish, loaded.model.state_dict(), version=0)
-    (rows,) = build_batch([rollouts], BatchOptions(scale="none")).groups
+    (rows,) = build_batch([rollouts], TrainConfig.of({"grpo.scale_rewards": "none"})).groups
     trained = [token for row in rows for token in trained_tokens(row.tokens)]
     # The turns before the fork are one group of one, which has no signal; all others are trained, each token once.
     assert sorted(trained) == sorted(token for turn in policy.turns[case.fork_at :] for token in turn)

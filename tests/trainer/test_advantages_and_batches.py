@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sdk import TrainConfig
 from sdk.records import Failure, Rollout, Task, TokenRow, Verdict
 from sdk.trainer.advantages import group_advantages
-from sdk.trainer.batch import BatchOptions, build_batch
+from sdk.trainer.batch import build_batch
 
 
 def test_scores_are_centred_and_divided_by_the_sample_deviation() -> None:
@@ -87,7 +88,7 @@ def test_where_the_loss_has_a_part_for_every_rollout_groups_without_signal_have_
         [rollout("c", 0.0), rollout("d", None)],
         [rollout("e", 1.0), rollout("f", 0.0)],
     ]
-    batch = build_batch(groups, BatchOptions(scale="none", without_signal=True))
+    batch = build_batch(groups, TrainConfig.of({"grpo.scale_rewards": "none", "grpo.beta": 0.1}))
     # What broke is masked out all the same.
     assert [[row.advantage for row in rows] for rows in batch.groups] == [[0.0, 0.0], [0.0], [0.5, -0.5]]
     assert (batch.stats.trained_rows, batch.stats.groups_with_signal) == (5, 1)
@@ -95,7 +96,9 @@ def test_where_the_loss_has_a_part_for_every_rollout_groups_without_signal_have_
 
 
 def test_all_rows_of_a_split_rollout_share_its_advantage() -> None:
-    batch = build_batch([[rollout("a", 1.0, rows=2), rollout("b", 0.0)]], BatchOptions(scale="none"))
+    batch = build_batch(
+        [[rollout("a", 1.0, rows=2), rollout("b", 0.0)]], TrainConfig.of({"grpo.scale_rewards": "none"})
+    )
     assert [row.advantage for row in batch.groups[0]] == [0.5, 0.5, -0.5]
 
 
@@ -108,8 +111,12 @@ def test_leaving_one_out_compares_with_the_mean_of_the_others() -> None:
 def test_a_rollout_cut_off_by_length_is_counted_in_the_baseline_but_not_trained() -> None:
     group = [rollout("a", 1.0), rollout("b", 0.0), rollout("c", 0.0)]
     group[2].stop_reason = "token_limit"
-    (kept,) = build_batch([group], BatchOptions(scale="none")).groups
-    (masked,) = (batch := build_batch([group], BatchOptions(scale="none", mask_truncated_completions=True))).groups
+    (kept,) = build_batch([group], TrainConfig.of({"grpo.scale_rewards": "none"})).groups
+    (masked,) = (
+        batch := build_batch(
+            [group], TrainConfig.of({"grpo.scale_rewards": "none", "grpo.mask_truncated_completions": True})
+        )
+    ).groups
     assert [row.advantage for row in kept] == pytest.approx([2 / 3, -1 / 3, -1 / 3])
     assert [row.advantage for row in masked] == pytest.approx([2 / 3, -1 / 3])
     assert (batch.stats.cut_off, batch.stats.scored_rows, batch.stats.unscored) == (1, 2, 0)
@@ -118,5 +125,5 @@ def test_a_rollout_cut_off_by_length_is_counted_in_the_baseline_but_not_trained(
 def test_with_dynamic_sampling_only_groups_with_signal_are_averaged_over() -> None:
     signal, idle = [rollout("a", 1.0), rollout("b", 0.0)], [rollout("c", 1.0), rollout("d", 1.0)]
     assert build_batch([signal, idle]).stats.scored_rows == 4
-    stats = build_batch([signal, idle], BatchOptions(average_over_signal=True)).stats
+    stats = build_batch([signal, idle], TrainConfig.of({"curriculum.dynamic_sampling_rounds": 1})).stats
     assert (stats.scored_rows, stats.scored_tokens, stats.rollouts) == (2, 4, 4)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sdk import TrainConfig
 from sdk.records import Rollout, Task, TokenRow, Verdict
 from sdk.rollouts.tree import branch_id, grow_trees
 from sdk.trainer.advantages import branch_advantages, group_advantages
-from sdk.trainer.batch import BatchOptions, build_batch
+from sdk.trainer.batch import build_batch
 from sdk.trainer.tree_attention import build_prefix_tree
 
 _fresh = itertools.count(100)
@@ -100,7 +101,7 @@ def groups(draw: st.DrawFn) -> list[Rollout]:
 def test_every_sampled_token_is_trained_at_most_once_and_each_branch_point_sums_to_zero(
     group: list[Rollout],
 ) -> None:
-    batch = build_batch([group], BatchOptions(scale="none"))
+    batch = build_batch([group], TrainConfig.of({"grpo.scale_rewards": "none"}))
     (rows,) = batch.groups
     trained = [t for row in rows for t, s in zip(row.tokens.completion_ids, row.tokens.sampled, strict=True) if s]
     assert len(trained) == len(set(trained)) == batch.stats.trained_tokens
@@ -120,5 +121,5 @@ def test_without_branches_it_is_what_it_is_without_trees(given_scores: list[floa
     advantages = group_advantages(given_scores) or [None] * len(group)
     found = [(row.tokens, row.advantage) for row in build_batch([group]).groups[0]]
     assert found == [(r.rows[0], one) for r, one in zip(group, advantages, strict=True) if one is not None]
-    found = [(row.tokens, row.advantage) for row in build_batch([group], BatchOptions(without_signal=True)).groups[0]]
+    found = [(row.tokens, row.advantage) for row in build_batch([group], TrainConfig.of({"grpo.beta": 0.1})).groups[0]]
     assert found == [(r.rows[0], one or 0.0) for r, one in zip(group, advantages, strict=True) if r.scored]

@@ -17,7 +17,7 @@ from test_training_runs import tasks as sums
 import sdk
 from sdk.records import Task
 from sdk.trainer.advantages import normalised_by_domain
-from sdk.trainer.batch import BatchOptions, build_batch
+from sdk.trainer.batch import build_batch
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.curriculum import Curriculum, tiers_in_order
 
@@ -151,7 +151,7 @@ def test_a_domain_of_large_rewards_does_not_drown_one_of_small_ones() -> None:
         for one in made:
             one.task = Task(prompt="p", tags={"domain": domain})
         groups.append(made)
-    batch = build_batch(groups, BatchOptions(domain="domain"))
+    batch = build_batch(groups, TrainConfig.of({"grpo.domain": "domain"}))
     found = [[row.advantage for row in rows] for rows in batch.groups]
     bank = math.sqrt((50**2 * 2 + 10**2 * 2) / 4)
     assert found[0] == pytest.approx([-1.0, 1.0], rel=1e-3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,17 @@ from test_overlap_and_branches import TASKS, TINY, even_letters
 
 import sdk
 from sandboxes.helpdesk import Helpdesk
+from sdk import TrainConfig
 from sdk.errors import ToolbakeError, VerifierError
 from sdk.records import Rollout, Verdict
 from sdk.traces import RunFolder
 from sdk.trainer.advantages import turn_advantages
-from sdk.trainer.batch import BatchOptions, build_batch
+from sdk.trainer.batch import build_batch
 from sdk.verifiers import all_of, run_verifier, watched, weighted
 
 REWARDS = st.lists(st.none() | st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=1, max_size=5)
 
-BY_TURN = BatchOptions(advantages="turn")
+BY_TURN = TrainConfig.of({"grpo.advantages": "turn"})
 
 
 def with_rewards(name: str, rewards: list[float] | None, **fields: Any) -> Rollout:
@@ -66,7 +66,7 @@ def test_the_first_turns_sum_to_nothing_and_one_turn_each_is_plain_grpo(rewards:
 
 def test_each_turn_is_a_row_and_each_sampled_token_is_trained_once() -> None:
     first, second = with_rewards("a", [1.0, 0.0]), with_rewards("b", [0.0])
-    batch = build_batch([[first, second, with_rewards("c", None)]], replace(BY_TURN, scale="none"))
+    batch = build_batch([[first, second, with_rewards("c", None)]], BY_TURN.changed({"grpo.scale_rewards": "none"}))
     (rows,) = batch.groups
     assert [row.advantage for row in rows] == pytest.approx([1 / 3, -1 / 3, -1 / 3])
     assert [row.tokens.sampled for row in rows] == [[True] * 2, [False] * 3 + [True] * 2, [True] * 2]
@@ -79,14 +79,15 @@ def test_each_turn_is_a_row_and_each_sampled_token_is_trained_once() -> None:
 def test_where_the_loss_has_a_part_for_every_turn_those_without_signal_have_rows_of_advantage_zero() -> None:
     group = [with_rewards("a", [1.0, 1.0]), with_rewards("b", [1.0]), with_rewards("c", None)]
     assert build_batch([group], BY_TURN).groups == [[]]
-    (rows,) = build_batch([group], replace(BY_TURN, without_signal=True)).groups
+    (rows,) = build_batch([group], BY_TURN.changed({"grpo.beta": 0.1})).groups
     assert [row.advantage for row in rows] == [0.0, 0.0, 0.0]
 
 
 def test_a_rollout_that_was_cut_off_counts_in_the_mean_and_is_masked_once() -> None:
     cut = with_rewards("a", [1.0, 0.0], stop_reason="token_limit")
     batch = build_batch(
-        [[cut, with_rewards("b", [0.0])]], replace(BY_TURN, scale="none", mask_truncated_completions=True)
+        [[cut, with_rewards("b", [0.0])]],
+        BY_TURN.changed({"grpo.scale_rewards": "none", "grpo.mask_truncated_completions": True}),
     )
     assert [row.advantage for row in batch.groups[0]] == pytest.approx([-1 / 3])
     assert batch.stats.cut_off == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
+from ..hub_cache import cached_folder
 from ..protocol import LOWEST_TEMPERATURE, Sampling
 from ..tool_prompt import TrainedToolPrompt, as_trained
 from .saving import NOTES_FILE, quiet_loading
@@ -99,7 +100,7 @@ def require_place(name: str | os.PathLike[str]) -> None:
     parts = [part for part in name.split("/") if part]
     is_path = name.startswith(("/", ".", "~")) or name.endswith("/") or "\\" in name or folder.exists()
     if not is_path and (
-        len(parts) == 1 or (len(parts) == 2 and not (_is_folder_here(parts[0]) and not _is_cached(name)))
+        len(parts) == 1 or (len(parts) == 2 and not (_is_folder_here(parts[0]) and not cached_folder(name)))
     ):
         return
     near = _near_folders(folder) if name else []
@@ -113,17 +114,6 @@ def require_place(name: str | os.PathLike[str]) -> None:
 
 def _is_folder_here(name: str) -> bool:
     return name == "runs" or Path(name).is_dir()
-
-
-def _is_cached(name: str) -> bool:
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:  # it comes with the extra that loads models
-        return False
-    try:
-        return isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except ValueError:  # of the hub's own kind: no name of a model
-        return False
 
 
 def _near_folders(folder: Path, most: int = 5) -> list[str]:

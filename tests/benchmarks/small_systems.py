@@ -2,14 +2,19 @@
 
     python tests/benchmarks/small_systems.py [--systems NAME ...] [--seeds 2] [--runs FOLDER] [--alone]
     python tests/benchmarks/small_systems.py --systems "booking service" --seeds 3
+    python tests/benchmarks/small_systems.py --warm-start 30 [--seeds 2]
 
 Three systems are written for this and three are BFCL's APIs (`systems/`), with six to nine tools each. A task is one of
 five kinds in one of six wordings; two wordings of each kind are held out, and a wording is a family. `sdk.train` gets
 the tools, the tasks and a verifier, and no option but the seed. `--alone` takes the demonstrations away: prompts and
-verifier are left. The booking service is a seventh system, behind an MCP server in a process of its own. Each run is a
-process of its own whose folder stays, and its result is added to `systems/measured.jsonl`, so the same command goes on
-where it was stopped; delete a line to measure it again. A run takes about 15 minutes on two cores. `--seeds 0` shows
-the finished runs alone.
+verifier are left. The booking service is a seventh system, behind an MCP server in a process of its own.
+
+`--warm-start` makes so many steps of the warm start alone, on two systems of the same kind (`systems/tuning.py`) on
+which its default length was chosen.
+
+Each run is a process of its own whose folder stays, and its result is added to a file in `systems/`, so the same
+command goes on where it was stopped; delete a line to measure it again. A run takes about 15 minutes on two cores.
+`--seeds 0` shows the finished runs alone.
 """
 
 from __future__ import annotations
@@ -39,8 +44,8 @@ async def expected(rollout: Any) -> Any:
     return await run_verifier(all_of(*parts), rollout)
 
 
-def train(name: str, seed: int, folder: Path, *, alone: bool) -> None:
-    """One run, in this process."""
+def train(name: str, seed: int, folder: Path, *, alone: bool, warm_start: int | None) -> None:
+    """One run, in this process. `warm_start`: so many steps of it, and no GRPO."""
     import asyncio
 
     import sdk
@@ -54,7 +59,8 @@ def train(name: str, seed: int, folder: Path, *, alone: bool) -> None:
     tasks = asyncio.run(solve_file_async(system.tools(), rows))
     if alone:
         tasks = [task.model_copy(update={"demonstration": []}) for task in tasks]
-    sdk.train(system.tools(), tasks, expected, None, folder / "run", {"seed": seed}, progress=Console())
+    options = {} if warm_start is None else {"warm_start.max_steps": warm_start, "grpo.max_steps": 0}
+    sdk.train(system.tools(), tasks, expected, None, folder / "run", {"seed": seed, **options}, progress=Console())
 
 
 def measured(folder: Path) -> dict[str, Any] | None:
@@ -97,6 +103,10 @@ class Results:
         self.path = path
         lines = path.read_text().splitlines() if path.exists() else []
         self._rows = {(row["system"], row["seed"]): row for row in map(json.loads, lines)}
+
+    @property
+    def seeds(self) -> int:
+        return 1 + max((seed for _, seed in self._rows), default=-1)
 
     def get(self, name: str, seed: int) -> dict[str, Any] | None:
         return self._rows.get((name, seed))
@@ -160,9 +170,15 @@ APIs of BFCL, five kinds of requests in six wordings each, two of them held out.
 
 
 def _systems() -> dict[str, Any]:
-    from systems import BOOKING, SYSTEMS
+    from systems import BOOKING, SYSTEMS, TUNING
 
-    return {**SYSTEMS, BOOKING.name: BOOKING}
+    return {**SYSTEMS, BOOKING.name: BOOKING, **TUNING}
+
+
+def _tuning() -> list[str]:
+    from systems import TUNING
+
+    return list(TUNING)
 
 
 def _six() -> list[str]:
@@ -171,7 +187,9 @@ def _six() -> list[str]:
     return list(SYSTEMS)
 
 
-def run_missing(systems: list[str], seeds: int, runs: Path, results: Results, *, alone: bool) -> None:
+def run_missing(
+    systems: list[str], seeds: int, runs: Path, results: Results, *, alone: bool, warm_start: int | None = None
+) -> None:
     """Train each system with each seed, in a process of its own, unless its result is there."""
     for seed in range(seeds):
         for name in systems:
@@ -180,6 +198,7 @@ def run_missing(systems: list[str], seeds: int, runs: Path, results: Results, *,
             print(f"== {name}, seed {seed}", flush=True)
             command = [sys.executable, __file__, "--one", name, str(seed), "--runs", str(runs)]
             command += ["--alone"] if alone else []
+            command += [] if warm_start is None else ["--warm-start", str(warm_start)]
             # As the `toolbake` command has them: without a hub, and with threads that do not spin while they wait.
             own = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "OMP_WAIT_POLICY": "PASSIVE"}
             subprocess.run(command, check=True, env={"GOMP_SPINCOUNT": "3000", **os.environ, **own})
@@ -200,16 +219,22 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=Path, default=None, help=f"where runs are kept; by default {RUNS}")
     parser.add_argument("--alone", action="store_true", help="prompts and verifier alone, without demonstrations")
+    parser.add_argument("--warm-start", type=int, metavar="STEPS", help="the warm start alone, on the tuning systems")
     parser.add_argument("--one", nargs=2, metavar=("NAME", "SEED"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    runs = options.runs or RUNS.with_name("small-systems-alone" if options.alone else "small-systems")
+    kind = "-alone" if options.alone else ""
+    if options.warm_start is not None:
+        kind += f"-warm-start-{options.warm_start}"
+        options.systems = _tuning()
+    runs = options.runs or RUNS.with_name(f"small-systems{kind}")
     if options.one:
         name, seed = options.one
-        train(name, int(seed), _folder(runs, name, int(seed)), alone=options.alone)
+        folder = _folder(runs, name, int(seed))
+        train(name, int(seed), folder, alone=options.alone, warm_start=options.warm_start)
         return
-    results = Results(RESULTS.with_name("measured-alone.jsonl") if options.alone else RESULTS)
-    run_missing(options.systems, options.seeds, runs, results, alone=options.alone)
-    print(table(results, options.systems, seeds=max(options.seeds, 2)))
+    results = Results(RESULTS.with_name(f"measured{kind}.jsonl"))
+    run_missing(options.systems, options.seeds, runs, results, alone=options.alone, warm_start=options.warm_start)
+    print(table(results, options.systems, seeds=max(options.seeds, results.seeds)))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import os
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+import httpx
+import httpx2
 import pytest
 from free_ports import free_port
 from hypothesis import settings
@@ -17,6 +20,11 @@ from hypothesis import settings
 # A machine that others use too may take its time over any single example.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+for library in (httpx, httpx2):
+    # Five seconds by default, for which a busy machine may stop a server that has just been started.
+    patience = inspect.signature(library.get).parameters["timeout"].default
+    patience.connect = patience.read = patience.write = patience.pool = 60.0
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")

@@ -25,7 +25,7 @@ def tool_of(desk: Client, tool) -> StructuredTool:
 async def main() -> None:
     headers = {"Authorization": f"Bearer {os.environ['MCP_API_KEY']}"}
     async with (
-        httpx2.AsyncClient(headers=headers) as http,
+        httpx2.AsyncClient(headers=headers, timeout=60) as http,
         Client(streamable_http_client(os.environ["MCP_URL"], http_client=http)) as desk,
     ):
         tools = [tool_of(desk, tool) for tool in (await desk.list_tools()).tools]

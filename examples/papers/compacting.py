@@ -30,7 +30,7 @@ async def agent(task: sdk.Task, endpoint: sdk.AgentEndpoint) -> str | None:
     """Ask the model and call the tools until it finishes."""
     async with (
         openai.AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.api_key) as model,
-        httpx2.AsyncClient(headers=endpoint.mcp_headers) as http,
+        httpx2.AsyncClient(headers=endpoint.mcp_headers, timeout=60) as http,
         Client(streamable_http_client(endpoint.mcp_url, http_client=http)) as library,
     ):
         tools = [as_function(tool) for tool in (await library.list_tools()).tools]

@@ -34,7 +34,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         for shown, run in (changed or {}).items():
             (cell,) = [cell for cell in book.cells if cell.cell_type == "code" and shown in cell.source]
             cell.source = cell.source.replace(shown, run)
-        client = nbclient.NotebookClient(book, timeout=None, resources={"metadata": {"path": str(folder)}})
+        # `iopub_timeout`: what a cell shows travels on a way of its own, and is dropped where it comes later than that.
+        where = {"metadata": {"path": str(folder)}}
+        client = nbclient.NotebookClient(book, timeout=None, iopub_timeout=60, resources=where)
         await client.async_execute()
         shown = []
         for cell in book.cells:

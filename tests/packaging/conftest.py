@@ -10,7 +10,7 @@ import pytest
 from clean_process import run
 
 ROOT = Path(__file__).resolve().parents[2]
-PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--timeout=60", "--retries=10")
 
 
 @pytest.fixture(scope="session")

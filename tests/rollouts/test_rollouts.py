@@ -120,7 +120,7 @@ async def test_calls_of_one_turn_run_at_the_same_time() -> None:
         arrived.append(name)
         if len(arrived) == 2:
             both.set()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await both.wait()
         return name
 

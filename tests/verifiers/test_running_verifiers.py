@@ -143,7 +143,7 @@ async def test_a_sync_verifier_does_not_block_the_loop():
 
     def waits(rollout):
         began.set()
-        return proceed.wait(10)
+        return proceed.wait(60)
 
     verdicts = []
 

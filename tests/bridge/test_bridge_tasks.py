@@ -55,6 +55,13 @@ def over_stdio(done: Path, **options: Any) -> dict[str, Any]:
     return {"mcpServers": {"kitchen": server}}
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result waits for the last state for as long as a busy machine takes."""
+    monkeypatch.setattr("mcp_bridge.sessions.tasks._LAST_STATE_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_a_task_gives_its_result_and_the_ledger_names_it(kitchen: Kitchen) -> None:
     steps: list[str | None] = []
 
@@ -75,6 +82,7 @@ async def test_a_task_gives_its_result_and_the_ledger_names_it(kitchen: Kitchen)
     assert steps == ["mixing", "in the oven"]
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_state_that_the_result_overtakes_is_reported_before_the_call_returns(kitchen: Kitchen) -> None:
     steps: list[str | None] = []
 

@@ -20,6 +20,14 @@ NO_MODEL = str(SERVERS)
 """A folder without a model: a training that gets so far has refused nothing."""
 QUICK = {"warm_start.max_steps": 0, "evaluation.heldout": 1, "evaluation.validation": 0, "probes.tasks": 0}
 
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left out because a busy machine took its time."""
+    for limit in ("_LOOK_S", "_CALL_S", "_SECONDS"):
+        monkeypatch.setattr(f"sdk.trainer.isolation.{limit}", 100.0)
+
+
 KEEPING = f"""
 import json, os, sys, time
 sys.path.append({str(SERVERS)!r})

@@ -61,6 +61,16 @@ anyio.run(main)
 """
 
 
+async def _listens(port: int) -> None:
+    with anyio.fail_after(60):
+        while True:
+            try:
+                async with await anyio.connect_tcp("127.0.0.1", port):
+                    return
+            except OSError:
+                await anyio.sleep(0.01)
+
+
 async def test_a_run_can_be_resumed_against_the_server_on_which_it_was_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -69,6 +79,7 @@ async def test_a_run_can_be_resumed_against_the_server_on_which_it_was_killed(
     url = f"http://127.0.0.1:{port}/mcp"
     async with anyio.create_task_group() as group:
         group.start_soon(functools.partial(serve_http, Helpdesk(), port=port))
+        await _listens(port)
         async with await anyio.open_process([sys.executable, "-c", CLIENT, url], stderr=None) as client:
             assert client.stdout is not None
             assert await BufferedByteReceiveStream(client.stdout).receive_until(b"\n", 100) == b"open"

@@ -216,7 +216,6 @@ def test_without_a_key_any_name_of_this_machine_will_do(server, host):
 @pytest.mark.parametrize("key", [None, "key"])
 @pytest.mark.parametrize("sent", [b"", b"GET /health", POST, POST + b"\r\n{"])
 def test_a_request_that_does_not_come_to_its_end_is_given_up(sent, key, monkeypatch):
-    monkeypatch.setattr("sdk.serving.connections.REQUEST_S", 0.2)
     answering, let = threading.Event(), threading.Event()
 
     def say(prompt, seed):
@@ -230,6 +229,7 @@ def test_a_request_that_does_not_come_to_its_end_is_given_up(sent, key, monkeypa
         asking.start()
         try:
             assert answering.wait(60)
+            monkeypatch.setattr("sdk.serving.connections.REQUEST_S", 0.2)
             with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=60) as slow:
                 slow.sendall(sent)
                 assert slow.recv(999) == b""  # no answer: the connection is closed

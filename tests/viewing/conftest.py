@@ -10,10 +10,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 from runs_to_view import helpdesk_run, hostile_run, run_apart
 
 from sdk.viewing import view
+
+expect.set_options(timeout=60_000)  # five seconds by default, whatever the limit of a page is
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [

@@ -402,7 +402,8 @@ async def test_a_server_that_is_killed_is_noticed_started_again_and_given_the_pr
     os.kill(pid, signal.SIGKILL)
     completions = await asyncio.gather(*flying)
     assert engine.counts()["restarts"] == before["restarts"] + 1
-    assert 1 <= engine.counts()["retries"] - before["retries"] <= len(flying)
+    # Not at most so many: one may be lost twice, or on a connection that the server closed while this process stalled.
+    assert engine.counts()["retries"] > before["retries"]
     assert engine.pids != [pid]
     for completion in completions:
         assert completion.version == 20

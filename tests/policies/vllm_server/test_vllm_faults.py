@@ -108,7 +108,7 @@ async def test_another_replica_takes_over_what_a_broken_one_lost() -> None:
             holder, other = (one, two) if one.bodies else (two, one)
             holder.stop()
             again = await policy.sample([5, 6, 7], sampling=EIGHT, seed=3)
-            assert policy.counts()["retries"] == 1
+            assert policy.counts()["retries"] <= 1  # none where the watcher was the first to notice
     assert again.token_ids == first.token_ids
     assert len(other.bodies) == 1
 

@@ -1,8 +1,14 @@
-"""Models of the hub that are in this machine's cache."""
+"""Models that are on this machine: in a folder, or in the hub's cache."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+
+def folder_here(model: str | Path, file: str = "config.json") -> Path | None:
+    """The folder of a model: a local one as it is, else that in the cache that has `file`."""
+    folder = Path(model).expanduser()
+    return folder if folder.is_dir() else cached_folder(str(model), file)
 
 
 def cached_folder(name: str, file: str = "config.json") -> Path | None:

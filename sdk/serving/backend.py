@@ -7,11 +7,10 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from ..errors import ModelError
 from ..evidence.saved_weights import files_digest, files_of
-from ..policies.hub_cache import cached_folder
+from ..policies.hub_cache import folder_here
 from ..policies.protocol import LOWEST_TEMPERATURE, Sampling
 from ..policies.tool_prompt import render_less, shown_by_default
 from ..records import PROMPT_NAMES, ToolPrompt
@@ -108,13 +107,8 @@ def load_backend(
 def _fingerprint(source: str) -> str | None:
     """The beginning of the digest that a run's evidence has of its weights; None where there are no safetensors files
     to read, as of a hub's older models."""
-    folder = Path(source)
-    if not folder.is_dir():
-        cached = cached_folder(source)
-        if cached is None:
-            return None
-        folder = cached
-    files = files_of(folder, adapter=False)
+    folder = folder_here(source)
+    files = [] if folder is None else files_of(folder, adapter=False)
     return f"fp_{files_digest(files)[:16]}" if files else None
 
 

@@ -12,7 +12,7 @@ from mcp_bridge import Handlers, Toolset
 
 from ..errors import ConfigError, RunFolderError
 from ..judging.audit_examples import audit_call
-from ..policies.hub_cache import cached_folder
+from ..policies.hub_cache import folder_here
 from ..policies.model_source import require_place_of
 from ..policies.vllm.vllm_options import VllmOptions
 from ..records import Task
@@ -74,8 +74,7 @@ def weight_bytes(model: str | Path | None) -> int:
     """The weights in float32, in which they are trained; 0 where the model is not on this disk."""
     if model is None:
         return EMBEDDED_BYTES
-    folder = Path(model).expanduser()
-    found = folder if folder.is_dir() else cached_folder(str(model))
+    found = folder_here(model)
     if found is None:
         return 0
     # A folder may hold the weights in both formats, of which one is loaded.

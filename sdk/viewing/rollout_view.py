@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxes.divergence.differences import Difference, differences
 
-from ..policies.hub_cache import cached_folder
+from ..policies.hub_cache import folder_here
 from ..traces.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -249,8 +249,7 @@ def _starting_model(run: RunFolder) -> list[Path]:
         return sorted(cache_folder().glob("smollm2-135m-instruct-*"))
     if not isinstance(name, str):
         return []
-    folder = Path(name).expanduser()
-    found = folder if folder.is_dir() else cached_folder(name, "tokenizer.json")
+    found = folder_here(name, "tokenizer.json")
     return [] if found is None else [found]
 
 

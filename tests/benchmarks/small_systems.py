@@ -213,7 +213,7 @@ def _folder(runs: Path, name: str, seed: int) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--systems", nargs="+", choices=list(_systems()), default=_six(), metavar="NAME")
+    parser.add_argument("--systems", nargs="+", choices=list(_systems()), metavar="NAME", help="by default the six")
     parser.add_argument(
         "--seeds", type=int, default=2, help="how many seeds; 0 runs nothing and shows the finished runs"
     )
@@ -225,7 +225,7 @@ def main() -> None:
     kind = "-alone" if options.alone else ""
     if options.warm_start is not None:
         kind += f"-warm-start-{options.warm_start}"
-        options.systems = _tuning()
+    systems = options.systems or (_six() if options.warm_start is None else _tuning())
     runs = options.runs or RUNS.with_name(f"small-systems{kind}")
     if options.one:
         name, seed = options.one
@@ -233,8 +233,8 @@ def main() -> None:
         train(name, int(seed), folder, alone=options.alone, warm_start=options.warm_start)
         return
     results = Results(RESULTS.with_name(f"measured{kind}.jsonl"))
-    run_missing(options.systems, options.seeds, runs, results, alone=options.alone, warm_start=options.warm_start)
-    print(table(results, options.systems, seeds=max(options.seeds, results.seeds)))
+    run_missing(systems, options.seeds, runs, results, alone=options.alone, warm_start=options.warm_start)
+    print(table(results, systems, seeds=max(options.seeds, results.seeds)))
 
 
 if __name__ == "__main__":

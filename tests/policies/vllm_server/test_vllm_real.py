@@ -399,11 +399,12 @@ async def test_a_server_that_is_killed_is_noticed_started_again_and_given_the_pr
         _, pending = await asyncio.wait(flying, timeout=1)
         if not pending:
             os.kill(pid, signal.SIGCONT)
+    # Not from `before` on: those that ended may have lost a connection which the server closed in a stall of ours.
+    retries = engine.counts()["retries"]
     os.kill(pid, signal.SIGKILL)
     completions = await asyncio.gather(*flying)
     assert engine.counts()["restarts"] == before["restarts"] + 1
-    # Not at most so many: one may be lost twice, or on a connection that the server closed while this process stalled.
-    assert engine.counts()["retries"] > before["retries"]
+    assert 1 <= engine.counts()["retries"] - retries <= len(flying)
     assert engine.pids != [pid]
     for completion in completions:
         assert completion.version == 20

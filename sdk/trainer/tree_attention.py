@@ -103,8 +103,18 @@ class Piece:
         visible = torch.ones((n, a + n), dtype=torch.bool, device=self.ancestors.device).tril(diagonal=a)
         if window is not None:
             visible = visible.triu(diagonal=a - window + 1)
-        unseen = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
-        return unseen.repeat(queries_per_key, 1)
+        return _as_scores(visible, queries_per_key, dtype)
+
+
+def _as_scores(visible: torch.Tensor, queries_per_key: int, dtype: torch.dtype) -> torch.Tensor:
+    unseen = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
+    return unseen.repeat(queries_per_key, 1)
+
+
+WHOLE_NODES = {"cuda": 4096}
+"""By device: a tree of at most so many nodes is attended over at once, by a mask over all pairs of nodes. On a GPU a
+kernel's launch costs more than the scores that nobody sees: a group of 8 rows, 512 + 8 x 64 nodes, takes eight calls
+and their gathered keys in each layer otherwise."""
 
 
 class PiecePlan:
@@ -117,12 +127,18 @@ class PiecePlan:
         self, tree: PrefixTree, *, queries_per_key: int, device: torch.device | str, window: int | None = None
     ) -> None:
         nearest = slice(None) if window is None else slice(-(window - 1) if window > 1 else len(tree.depths), None)
+        runs = [(start, end, path[nearest]) for start, end, path in _runs(tree)]
+        nodes = len(tree.token_ids)
+        self._visible: torch.Tensor | None = None
+        """[N, N] where the tree is attended over at once."""
+        if len(runs) > 1 and nodes <= WHOLE_NODES.get(torch.device(device).type, 0):
+            self._visible = _own_paths(runs, nodes, window).to(device)
+            runs = [(0, nodes, [])]
         self.pieces = [
             Piece(
-                start, end, torch.tensor(path[nearest], dtype=torch.long, device=device),
-                follows_all=len(path[nearest]) == start,
+                start, end, torch.tensor(path, dtype=torch.long, device=device), follows_all=len(path) == start
             )
-            for start, end, path in _runs(tree)
+            for start, end, path in runs
         ]  # fmt: skip
         self._window = window
         self.lengths = [piece.end - piece.start for piece in self.pieces]
@@ -132,8 +148,23 @@ class PiecePlan:
     def masks(self, dtype: torch.dtype) -> list[torch.Tensor | None]:
         """Of each piece, in the type that the queries have: under autocast not that of the weights."""
         if dtype not in self._masks:
-            self._masks[dtype] = [piece.mask(self._queries_per_key, dtype, self._window) for piece in self.pieces]
+            if self._visible is not None:
+                self._masks[dtype] = [_as_scores(self._visible, self._queries_per_key, dtype)]
+            else:
+                self._masks[dtype] = [piece.mask(self._queries_per_key, dtype, self._window) for piece in self.pieces]
         return self._masks[dtype]
+
+
+def _own_paths(runs: Sequence[tuple[int, int, list[int]]], nodes: int, window: int | None) -> torch.Tensor:
+    """[N, N], True where a node may look at another. `runs`: (start, end, path above)."""
+    visible = torch.zeros((nodes, nodes), dtype=torch.bool)
+    for start, end, path in runs:
+        n, a = end - start, len(path)
+        seen = torch.ones((n, a + n), dtype=torch.bool).tril(diagonal=a)
+        if window is not None:
+            seen = seen.triu(diagonal=a - window + 1)
+        visible[start:end, [*path, *range(start, end)]] = seen
+    return visible
 
 
 def _runs(tree: PrefixTree) -> Iterator[tuple[int, int, list[int]]]:

@@ -218,6 +218,15 @@ def test_a_version_outside_the_bounds_and_a_missing_extra_are_named_with_the_com
     assert advice["pip install 'toolbake[twins]' for twins of APIs"] == "advice"
 
 
+def test_a_checkout_that_is_not_installed_is_told_of(monkeypatch):
+    def lacking(name: str) -> str:
+        raise machine_checks.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(machine_checks.metadata, "version", lacking)
+    told = [one for one in check_packages("some/model") if "toolbake itself is not installed" in one.found]
+    assert [(one.level, one.do) for one in told] == [("advice", "pip install -e . in its checkout")]
+
+
 def test_a_file_of_settings_is_checked_with_a_line_for_each_thing_that_is_wrong(desk):
     (desk / "train.json").write_text(json.dumps({"engine": "vllm", "vllm": {"python": sys.executable}}))
     report = doctor("--config", "train.json", code=1)

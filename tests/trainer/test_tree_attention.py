@@ -1,6 +1,7 @@
 """Attention over a tree: every node sees exactly its own path, gradients included."""
 
 import math
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -62,6 +63,27 @@ def test_by_pieces_it_is_the_attention_over_each_path(rows: list[list[int]], gro
     q, k, v = heads(tree, groups, torch.float64)
     plan = PiecePlan(tree, queries_per_key=groups, device="cpu", window=window)
     assert_equal_with_gradients(tree, (q, k, v), attend_by_pieces(q, k, v, plan, None), 1e-12, window)
+
+
+@settings(deadline=None)
+@given(ROWS, st.integers(1, 3), WINDOWS)
+def test_at_once_as_on_a_gpu_it_is_the_attention_over_each_path(
+    rows: list[list[int]], groups: int, window: int | None
+) -> None:
+    tree = build_prefix_tree(rows)
+    q, k, v = heads(tree, groups, torch.float64)
+    with patch.dict(ways.WHOLE_NODES, {"cpu": 100}):
+        plan = PiecePlan(tree, queries_per_key=groups, device="cpu", window=window)
+    assert len(plan.pieces) == 1
+    assert_equal_with_gradients(tree, (q, k, v), attend_by_pieces(q, k, v, plan, None), 1e-12, window)
+
+
+def test_a_tree_that_is_too_large_to_be_attended_over_at_once_is_in_pieces() -> None:
+    tree = long_tree()
+    nodes = len(tree.token_ids)
+    for room, pieces in ((nodes, 1), (nodes - 1, 4)):
+        with patch.dict(ways.WHOLE_NODES, {"cpu": room}):
+            assert len(PiecePlan(tree, queries_per_key=1, device="cpu").pieces) == pieces
 
 
 def attended(

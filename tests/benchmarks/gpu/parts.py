@@ -63,6 +63,14 @@ class Machine:
         peak = torch.cuda.max_memory_allocated() / 1e9 if self.device == "cuda" else 0.0
         return statistics.median(taken), peak
 
+    def measured(self, work: Callable[[], object]) -> Row:
+        """The columns of `seconds`; where the GPU's memory does not do, they say so."""
+        try:
+            seconds, peak = self.seconds(work)
+        except torch.OutOfMemoryError:
+            return {"seconds": "out of memory"}
+        return {"seconds": seconds, "peak GB": peak}
+
     def model(self, size: str, dtype: torch.dtype, *, attention: str = "sdpa") -> Any:
         """Random weights of an architecture (Llama 3.2 1B, Qwen3 4B) with the embedded model's vocabulary."""
         from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
@@ -100,7 +108,8 @@ def engine_of(model: Any) -> Iterator[Any]:
 
 def prompts(count: int, tokens: int) -> list[list[int]]:
     chance = torch.Generator().manual_seed(0)
-    return torch.randint(10, 49_000, (count, tokens), generator=chance).tolist()
+    ids: list[list[int]] = torch.randint(10, 49_000, (count, tokens), generator=chance).tolist()
+    return ids
 
 
 def sampled(engine: Any, rows: list[list[int]], new: int) -> list[Any]:
@@ -117,27 +126,46 @@ def sampled(engine: Any, rows: list[list[int]], new: int) -> list[Any]:
 
 
 def conformance_engine(on: Machine) -> list[Row]:
-    rows = []
-    for dtype, bound in ((torch.float32, 1e-3), (torch.bfloat16, 0.2)):
+    """In float32 the engine is exact; in bfloat16 it is as near to float32 as a plain forward in bfloat16 is."""
+    rows, exact = [], None
+    for dtype in (torch.float32, torch.bfloat16):
         model = on.model("1B", dtype) if on.tiny else on.embedded(dtype).model
         model.generation_config.eos_token_id = model.config.eos_token_id = None
+        exact = exact or model
         asked = prompts(4, 40)
         with engine_of(model) as engine:
             together = sampled(engine, [row for row in asked for _ in range(4)], 24)
         with engine_of(model) as engine:
             alone = sampled(engine, [asked[0]], 24)[0]
-        gaps = []
+        engine_gaps, plain_gaps = [], []
         for place, completion in enumerate(together):
             ids = torch.tensor([asked[place // 4] + completion.token_ids], device=on.device)
-            with torch.inference_mode():
-                logits = model(ids).logits[0, 39:-1].float().log_softmax(-1)
+            wanted, plain = (_forward_logprobs(one, ids, 24) for one in (exact, model))
             told = torch.tensor(completion.logprobs, device=on.device)
-            gaps.append((logits[range(24), completion.token_ids] - told).abs().max().item())
+            engine_gaps.append((told - wanted).abs())
+            plain_gaps.append((plain - wanted).abs())
+        ours, theirs = torch.cat(engine_gaps), torch.cat(plain_gaps)
         same = alone.token_ids == together[0].token_ids
-        if max(gaps) > bound or (dtype == torch.float32 and not same):
-            raise AssertionError(f"{dtype}: the largest gap is {max(gaps)} nats, the same tokens alone: {same}")
-        rows.append({"dtype": str(dtype), "largest gap, nats": max(gaps), "same tokens alone and together": same})
+        right = ours.max() < 1e-3 and same if dtype == torch.float32 else ours.mean() < 1.5 * theirs.mean()
+        row = {
+            "dtype": str(dtype),
+            "mean gap to the float32 forward, nats": ours.mean().item(),
+            "largest": ours.max().item(),
+            "of a plain forward in this dtype: mean": theirs.mean().item(),
+            "its largest": theirs.max().item(),
+            "same tokens alone and together": same,
+        }
+        if not right:
+            raise AssertionError(str(row))
+        rows.append(row)
     return rows
+
+
+def _forward_logprobs(model: Any, ids_BL: torch.Tensor, new: int) -> torch.Tensor:
+    """Of the last tokens of one row, [new], nats."""
+    with torch.inference_mode():
+        logits_TV = model(ids_BL).logits[0, -new - 1 : -1].float()
+    return logits_TV.log_softmax(-1)[range(new), ids_BL[0, -new:]]
 
 
 def conformance_gradients(on: Machine) -> list[Row]:
@@ -175,7 +203,9 @@ sdk.train([add], [f"What is {n} + 1?" for n in range(6)], coin, model=sys.argv[1
 def conformance_resume(on: Machine) -> list[Row]:
     from safetensors.torch import load_file
 
-    model = _saved(on, "1B")
+    from sdk.policies.models.smollm2 import embedded_folder
+
+    model = _saved(on, "1B") if on.tiny else embedded_folder()
     whole, broken = (Path(on.scratch.name) / name for name in ("whole", "broken"))
     _train(on, model, whole, steps=3, tokens=16)
     process = _training(on, model, broken, steps=3, tokens=16)
@@ -245,14 +275,12 @@ def step(on: Machine, size: str) -> list[Row]:
                         trainer.accelerator.backward(trainer.compute_loss(trainer.model, {"parts": [part]}))
                     trainer.model.zero_grad()
 
-                seconds, peak = on.seconds(work)
                 rows.append(
                     {
                         "rows x prompt x completion": f"{members} x {prompt} x {completion}",
                         "passes in": "bfloat16" if bf16 else "float32",
                         "forward": "shared prefixes" if shared else "TRL's, padded",
-                        "seconds": seconds,
-                        "peak GB": peak,
+                        **on.measured(work),
                     }
                 )
                 del trainer, collated, model, work
@@ -272,14 +300,14 @@ def rollouts(on: Machine, size: str) -> list[Row]:
     cache = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=256) if on.device == "cpu" else None
     rows = []
 
-    def note(who: str, work: Callable[[], int]) -> None:
+    def note(who: str, work: Callable[[], int], *, rounds: int | None = None) -> None:
         made = 0
 
         def counted() -> None:
             nonlocal made
             made = work()
 
-        seconds, peak = on.seconds(counted)
+        seconds, peak = on.seconds(counted, rounds=rounds)
         if made != len(asked) * new:
             raise RuntimeError(f"{made} tokens in place of {len(asked) * new}")
         rows.append({"by": who, "seconds": seconds, "tokens a second": made / seconds, "peak GB": peak})
@@ -307,10 +335,11 @@ def rollouts(on: Machine, size: str) -> list[Row]:
         )
         if broken := [one.error for one in made.values() if one.error]:
             raise RuntimeError(broken[0])
-        return sum(len(one.generated_tokens) for one in made.values())
+        return sum(map(len, (one.generated_tokens for one in made.values())))
 
     try:
-        note("transformers' continuous batching", by_continuous_batching)
+        # Its set-up and the memory of its cache are in each round, as in each call of a user.
+        note("transformers' continuous batching", by_continuous_batching, rounds=1)
     except Exception as error:  # another library's; the others are measured all the same
         rows.append({"by": f"transformers' continuous batching: {type(error).__name__}: {str(error)[:80]}"})
     return rows
@@ -331,6 +360,22 @@ def end_to_end(on: Machine, size: str) -> list[Row]:
         for line in RunFolder.open_to_read(folder).read_metrics()
         if line["stage"] == "grpo"
     ]
+
+
+def quickstart(on: Machine) -> list[Row]:
+    from sdk.traces import RunFolder
+
+    folder = on.folder / "quickstart"
+    command = [sys.executable, "-m", "sdk.cli", "quickstart", "--output-dir", str(folder)]
+    command += ["--steps", "1", "--heldout", "2", "--prompts", "2"] if on.tiny else []
+    began = time.perf_counter()
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    seconds = time.perf_counter() - began
+    report = json.loads((folder / "report.json").read_text())
+    shares = {name: row["success"]["interval"]["estimate"] for name, row in report["conditions"].items()}
+    steps = [line for line in RunFolder.open_to_read(folder).read_metrics() if line["stage"] == "grpo"]
+    stages = {name: sum(line[f"seconds/{name}"] for line in steps) for name in ("rollout", "update", "publish")}
+    return [{"seconds": seconds, "GRPO steps": len(steps), **stages, **shares}]
 
 
 # What they share

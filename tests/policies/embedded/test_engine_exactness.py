@@ -11,7 +11,7 @@ import torch
 from engine_models import EOS, random_tokens, tiny_model
 from plain_forward import assert_exact, plain_logprobs
 
-from sdk.policies.embedded import EmbeddedEngine
+from sdk.policies.embedded import EmbeddedEngine, attention
 from sdk.policies.protocol import Completion, Sampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -122,6 +122,17 @@ async def test_equal_prompts_are_exact_where_another_of_the_same_batch_makes_a_l
 
 async def test_several_shared_prefixes_in_one_batch_are_exact(model: Any, engine: EmbeddedEngine) -> None:
     prompts = groups(1, 4, seed=10) + groups(1, 4, shared=70, seed=20) + [random_tokens(20, 30)]
+    for prompt, completion in zip(prompts, await sample_all(engine, prompts), strict=True):
+        assert_exact(model, prompt, completion)
+
+
+@pytest.mark.parametrize("room", [0, 119, 120, 8192])
+async def test_prefixes_joined_as_on_a_gpu_are_exact(
+    model: Any, engine: EmbeddedEngine, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "JOINED_TOKENS", {"cpu": room})
+    # Two groups with a prefix each, rows that come and go, and one row without a prefix.
+    prompts = groups(1, 4, seed=10) + groups(2, 3, shared=70, seed=20) + [random_tokens(20, 30)]
     for prompt, completion in zip(prompts, await sample_all(engine, prompts), strict=True):
         assert_exact(model, prompt, completion)
 

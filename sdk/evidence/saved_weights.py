@@ -196,6 +196,8 @@ def _saved(path: Path, expected: Expected) -> Iterator[tuple[str, int]]:
 
 
 def _fault(folder: Path, version: int, published: list[Published]) -> str | None:
+    """Adapters beside whole weights must both be right: those that nothing has trained yet change no whole weights."""
+    right = []
     for adapter in {one.adapter for one in published}:
         files = files_of(folder, adapter=adapter)
         if not files:
@@ -204,7 +206,8 @@ def _fault(folder: Path, version: int, published: list[Published]) -> str | None
             sha = files_digest(files)
         except (OSError, ValueError) as error:
             return f"its weights cannot be read: {error}"
-        if sha in {one.sha256 for one in published if one.adapter == adapter}:
-            return None
+        right.append(sha in {one.sha256 for one in published if one.adapter == adapter})
+    if right and all(right):
+        return None
     lines = ", ".join(str(one.entry) for one in published)
     return f"its weights are not those that evidence.jsonl, line {lines}, has as version {version}"

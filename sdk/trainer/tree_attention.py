@@ -107,14 +107,18 @@ class Piece:
 
 
 def _as_scores(visible: torch.Tensor, queries_per_key: int, dtype: torch.dtype) -> torch.Tensor:
-    unseen = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
-    return unseen.repeat(queries_per_key, 1)
+    """[G n, columns], of [n, columns]. Rows begin at multiples of eight numbers: of others torch's attention on GPUs
+    makes a copy in every layer, and keeps it for the backward pass."""
+    rows, columns = visible.shape
+    scores = torch.zeros((queries_per_key, rows, -(-columns // 8) * 8), dtype=dtype, device=visible.device)
+    scores[..., :columns].masked_fill_(~visible, -torch.inf)
+    return scores.flatten(0, 1)[:, :columns]
 
 
-WHOLE_NODES = {"cuda": 4096}
+WHOLE_NODES = {"cuda": 1536}
 """By device: a tree of at most so many nodes is attended over at once, by a mask over all pairs of nodes. On a GPU a
 kernel's launch costs more than the scores that nobody sees: a group of 8 rows, 512 + 8 x 64 nodes, takes eight calls
-and their gathered keys in each layer otherwise."""
+and their gathered keys in each layer otherwise. Of larger trees nothing is measured."""
 
 
 class PiecePlan:

@@ -250,10 +250,11 @@ class Choice:
 
 def choose(measured: Mapping[str, Sequence[Rollout]], *, threshold: float) -> Choice:
     """The best of several weights, by their rollouts on the same tasks. The most success counts; of equals the higher
-    mean score; of equals the later weights, so that a tie costs no training.
+    mean score; of equals the earliest weights: where these tasks show no gain, training may have done harm that they do
+    not show.
 
-    `measured`: by name, the last weights last. They are compared on the tasks that are scored with all of them; where
-    there is none, the last weights are taken.
+    `measured`: by name, in the order of training. They are compared on the tasks that are scored with all of them;
+    where there is none, the last weights are taken.
     """
     last = list(measured)[-1]
     scored = [{rollout.task.id for rollout in rollouts if rollout.scored} for rollouts in measured.values()]
@@ -263,7 +264,7 @@ def choose(measured: Mapping[str, Sequence[Rollout]], *, threshold: float) -> Ch
         return Choice(last, reason, 0, 0, {})
     summaries = {
         name: summarise_condition([r for r in rollouts if r.task.id in common], threshold=threshold)
-        for name, rollouts in reversed(list(measured.items()))
+        for name, rollouts in measured.items()
     }
     best = best_condition(summaries)
     families = len({rollout.task.family for rollout in measured[last] if rollout.task.id in common})
@@ -281,16 +282,22 @@ def choose(measured: Mapping[str, Sequence[Rollout]], *, threshold: float) -> Ch
 
 def _compared(best: str, last: str, summaries: Mapping[str, ConditionSummary]) -> str:
     if best == last:
-        return f"no earlier weights do better than {last} ({percent(_success(summaries[last]))})"
+        return f"{last} does best ({percent(_success(summaries[last]))})"
     lost = _success(summaries[best]) - _success(summaries[last])
     if lost > 0:
         return f"{last} is {100 * lost:.3g} points below {best}"
-    return f"{last} has the success of {best} and a lower mean score"
+    score = "" if _score(summaries[best]) == _score(summaries[last]) else " and a lower mean score"
+    return f"{last} has the success of {best} ({percent(_success(summaries[best]))}){score}"
 
 
 def _success(summary: ConditionSummary) -> float:
     assert summary.success is not None
     return summary.success.interval.estimate
+
+
+def _score(summary: ConditionSummary) -> float:
+    assert summary.score is not None
+    return summary.score.estimate
 
 
 def _tasks(tasks: int, families: int) -> str:

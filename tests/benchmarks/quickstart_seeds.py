@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sdk import train
+from sdk import TrainConfig, train
 from sdk.cli.commands.quickstart import HELPDESK
 from sdk.cli.options import assigned
 from sdk.cli.process import quiet_bars, quiet_libraries, tune_process
@@ -25,12 +25,13 @@ from sdk.progress import Console
 
 def columns_of(report: dict[str, Any]) -> dict[str, str]:
     """Of one seed."""
-    pairs = {(one["first"], one["second"]): one["success"] for one in report["comparisons"]}
-    added = pairs["after warm start", "after GRPO"]
-    return {
-        **{name: f"{row['success']['interval']['estimate']:.1%}" for name, row in report["conditions"].items()},
-        "GRPO adds": f"{added['estimate']:+.1%} ({added['low']:+.1%} to {added['high']:+.1%})",
-    }
+    found = {name: f"{row['success']['interval']['estimate']:.1%}" for name, row in report["conditions"].items()}
+    found["handed over"] = found.pop("chosen on validation", found.get("after GRPO", ""))
+    for one in report["comparisons"]:
+        if (one["first"], one["second"]) == ("after warm start", "after GRPO"):
+            added = one["success"]
+            found["GRPO adds"] = f"{added['estimate']:+.1%} ({added['low']:+.1%} to {added['high']:+.1%})"
+    return found
 
 
 def main() -> None:
@@ -46,7 +47,8 @@ def main() -> None:
     tasks, verifier = quickstart_tasks(kept_aside=True), quickstart_verifier()
     found = {}
     for seed in options.seeds:
-        config, folder = quickstart_options(seed=seed).changed(changed), options.folder / f"seed-{seed}"
+        folder = options.folder / f"seed-{seed}"
+        config = TrainConfig.of({**quickstart_options(seed=seed).model_dump(exclude_unset=True), **changed})
         train(HELPDESK, tasks, verifier, output_dir=folder, config=config, progress=Console())
         found[seed] = columns_of(json.loads((folder / "report.json").read_text()))
     names = list(dict.fromkeys(name for row in found.values() for name in row))

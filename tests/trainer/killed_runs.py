@@ -87,7 +87,11 @@ def left(folder: Path) -> dict[str, Any]:
         ],
         "rollouts": sorted(r.id for stage in run.rollout_stages() for r in run.read_rollouts(stage)),
         "tokens": hashlib.sha256(json.dumps(tokens, sort_keys=True).encode()).hexdigest(),
-        "weights": hashlib.sha256((run.model_dir / "model.safetensors").read_bytes()).hexdigest(),
+        "weights": [
+            hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+            for folder in (run.model_dir, run.checkpoints / "trained")
+            if folder.exists()
+        ],
     }
 
 

@@ -103,13 +103,20 @@ def test_grpo_that_ruins_the_model_hands_over_the_warm_start_and_says_so(tiny_mo
     ("after_warm_start", "after_grpo", "chosen", "reason"),
     [
         ((1, 1, 0), (1, 0, 0), "after warm start", "after GRPO is 33.3 points below after warm start"),
-        ((1, 1, 0), (1, 0, 1), "after GRPO", "no earlier weights do better than after GRPO (66.7 %)"),
-        ((1, 0.5, 0), (1, 0, 0), "after warm start", "after GRPO has the success of after warm start and a lower mean"),
-        ((0, 0, 0), (0, 0, 0), "after GRPO", "no earlier weights do better than after GRPO (0.0 %)"),
-        ((1, 0, None), (0, 1, 1), "after GRPO", "no earlier weights do better than after GRPO (50.0 %)"),
+        ((1, 1, 0), (1, 1, 1), "after GRPO", "after GRPO does best (100.0 %)"),
+        ((1, 1, 0), (1, 0, 1), "after warm start", "after GRPO has the success of after warm start (66.7 %) on"),
+        (
+            (1, 0.5, 0),
+            (1, 0, 0),
+            "after warm start",
+            "after GRPO has the success of after warm start (33.3 %) and a lower mean score on",
+        ),
+        ((1, 0, 0), (1, 0.5, 0), "after GRPO", "after GRPO does best (33.3 %)"),
+        ((0, 0, 0), (0, 0, 0), "untrained", "after GRPO has the success of untrained (0.0 %) on"),
+        ((1, 0, None), (0, 1, 1), "after warm start", "after GRPO has the success of after warm start (50.0 %) on"),
     ],
 )
-def test_of_several_weights_the_best_on_the_same_tasks_is_chosen_and_of_equals_the_last(
+def test_of_several_weights_the_best_on_the_same_tasks_is_chosen_and_of_equals_the_first(
     after_warm_start: tuple[float | None, ...], after_grpo: tuple[float | None, ...], chosen: str, reason: str
 ) -> None:
     names = ("a1", "a2", "b1")
@@ -123,8 +130,12 @@ def test_of_several_weights_the_best_on_the_same_tasks_is_chosen_and_of_equals_t
     assert choice.reason.startswith(reason)
     one_left_out = "2 kept-aside tasks of 1 family (1 left out, which could not be scored with all weights)"
     of = one_left_out if None in after_warm_start else "3 kept-aside tasks of 2 families"
-    weights = "the weights after the warm start" if chosen == "after warm start" else "the last weights, after GRPO,"
-    assert choice.reason.endswith(f" on {of}: {weights} are handed over")
+    weights = {
+        "untrained": "the untrained weights",
+        "after warm start": "the weights after the warm start",
+        "after GRPO": "the last weights, after GRPO,",
+    }
+    assert choice.reason.endswith(f" on {of}: {weights[chosen]} are handed over")
 
 
 def test_the_untrained_model_is_handed_over_where_all_training_made_it_worse() -> None:

@@ -229,9 +229,10 @@ class NextTokens:
     """Pairs of a prefix [Y, 2, K, P, D] and the rows that share it."""
 
 
-JOINED_TOKENS = {"cuda": 8192}
-"""By device: prefixes of at most so many tokens together are one prefix for a step, of which each row sees its own. On
-a GPU a kernel's launch costs more than the scores that nobody sees."""
+JOINED_TOKENS = {"cuda": 2048}
+"""By device: where the prefixes of a step have at most so many tokens together, they are joined, and a mask hides from
+each row the prefixes of others. On a GPU a kernel's launch costs more than the scores that nobody sees. Of more tokens
+nothing is measured."""
 
 
 class DecodeStep:

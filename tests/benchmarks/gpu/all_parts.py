@@ -115,6 +115,7 @@ def requirements() -> list[Requirement]:
 
 def collect(wheels: Path, python_version: str) -> None:
     """Download what `requirements` needs, in the releases of this environment, for that Python on Linux."""
+    there = {"extra": "", "python_version": python_version, "python_full_version": f"{python_version}.0"}
     pinned, left = dict[str, str](), [one.name for one in requirements()]
     while left:
         name = left.pop()
@@ -130,14 +131,14 @@ def collect(wheels: Path, python_version: str) -> None:
             continue
         for line in found.requires or []:
             wanted = Requirement(line)
-            if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
+            if wanted.marker is None or wanted.marker.evaluate(there):
                 left.append(wanted.name)
     wheels.mkdir(parents=True, exist_ok=True)
     names = [f"{name}=={version}" for name, version in sorted(pinned.items())]
-    there = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python_version}"]
-    there += [f"--platform=manylinux_2_{minor}_{platform.machine()}" for minor in range(39, 4, -1)]
-    there += [f"--platform=manylinux2014_{platform.machine()}"]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels), *there, *names]
+    options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python_version}"]
+    options += [f"--platform=manylinux_2_{minor}_{platform.machine()}" for minor in range(39, 4, -1)]
+    options += [f"--platform=manylinux2014_{platform.machine()}"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels), *options, *names]
     subprocess.run(command, check=True)
 
 

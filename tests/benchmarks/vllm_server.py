@@ -22,7 +22,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "policies" / "vllm_server"))
 
 from vllm_environment import VLLM, installed_python
 
-__all__ = ["DEFAULTS", "FAST", "FOR_TRAINING", "RANK", "Vllm", "by_default", "for_training", "installed_python"]
+__all__ = [
+    "DEFAULTS",
+    "FAST",
+    "FOR_TRAINING",
+    "RANK",
+    "Vllm",
+    "by_default",
+    "for_training",
+    "installed_python",
+    "running",
+]
 
 RANK = 16
 CONTEXT_TOKENS = 1024
@@ -120,7 +130,7 @@ def by_default(loaded: Any, python: Path) -> Iterator[Vllm]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         save_model(loaded.model, loaded.tokenizer, folder / "model")
-        server = stack.enter_context(_running(python, folder / "model", folder / "log.txt"))
+        server = stack.enter_context(running(python, folder / "model", folder / "log.txt"))
         portal = stack.enter_context(start_blocking_portal())
         client = stack.enter_context(
             portal.wrap_async_context_manager(httpx.AsyncClient(base_url=server.url, timeout=600))
@@ -144,7 +154,7 @@ class _Running(NamedTuple):
 
 
 @contextmanager
-def _running(python: Path, model: Path, log: Path) -> Iterator[_Running]:
+def running(python: Path, model: Path, log: Path) -> Iterator[_Running]:
     """vLLM's own server, once it answers."""
     import httpx
 

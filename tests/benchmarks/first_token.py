@@ -41,7 +41,7 @@ def prompt(draw: random.Random, tokens: int) -> str:
 async def stream(
     client: httpx.AsyncClient, model: str, text: str, most: int, heard: Callable[[int], None] = lambda count: None
 ) -> list[float]:
-    """When each token came, by `time.perf_counter`. `heard`: told how many came so far."""
+    """When each token came, by `time.perf_counter`; of an empty answer when it ended. `heard`: told how many came."""
     messages = [{"role": "user", "content": text}]
     body = {"model": model, "messages": messages, "max_tokens": most, "temperature": 1.0, "stream": True}
     times: list[float] = []
@@ -57,7 +57,7 @@ async def stream(
             if any(choice["delta"].get("content") for choice in event["choices"]):
                 times.append(time.perf_counter())
                 heard(len(times))
-    return times
+    return times or [time.perf_counter()]
 
 
 async def first_tokens(client: httpx.AsyncClient, model: str, draw: random.Random, streams: int) -> list[float]:
@@ -66,8 +66,7 @@ async def first_tokens(client: httpx.AsyncClient, model: str, draw: random.Rando
     began = time.perf_counter()
 
     async def one(text: str) -> None:
-        if times := await stream(client, model, text, NEW_TOKENS):
-            firsts.append(times[0] - began)
+        firsts.append((await stream(client, model, text, NEW_TOKENS))[0] - began)
 
     async with anyio.create_task_group() as group:
         for text in [prompt(draw, PROMPT_TOKENS) for _ in range(streams)]:

@@ -23,6 +23,7 @@ class ChatServer:
         config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", ws="none")
         self._server = uvicorn.Server(config)
         self._socket = config.bind_socket()
+        self._socket.listen()  # who comes before the server has begun waits for it
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
 

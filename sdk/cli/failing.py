@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -52,7 +52,7 @@ def _stopped_by_signals() -> Iterator[list[int]]:
     def stop(number: int, frame: FrameType | None) -> None:
         received.append(number)
         handler = signal.getsignal(signal.SIGINT)
-        if not callable(handler):  # the shell ignores SIGINT for commands in the background
+        if not callable(handler):  # Windows
             raise KeyboardInterrupt
         handler(signal.SIGINT, frame)
 
@@ -60,13 +60,31 @@ def _stopped_by_signals() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
         numbers = []
     numbers = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, stop)
-    try:
-        yield received
-    finally:
+    with _heard_by_asyncio() if numbers else nullcontext():
         for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, stop)
+        try:
+            yield received
+        finally:
+            for number in numbers:
+                signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def _heard_by_asyncio() -> Iterator[None]:
+    """Inside, SIGINT has Python's own handler, also where the shell ignores it for commands in the background: in its
+    place asyncio puts one that cancels the main task, which cleans up. An exception raised in the midst of anything
+    would leave a server that is just being started to itself. SIGINT itself is blocked then, and so still ignored."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # drops one that came
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def require_no_failure(rollout: Rollout) -> None:

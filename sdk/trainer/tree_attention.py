@@ -100,10 +100,13 @@ class Piece:
         n, a = self.end - self.start, len(self.ancestors)
         if a == 0 and queries_per_key == 1 and (window is None or window >= n):
             return None
-        visible = torch.ones((n, a + n), dtype=torch.bool, device=self.ancestors.device).tril(diagonal=a)
-        if window is not None:
-            visible = visible.triu(diagonal=a - window + 1)
-        return _as_scores(visible, queries_per_key, dtype)
+        return _as_scores(_on_a_path(n, a, window, self.ancestors.device), queries_per_key, dtype)
+
+
+def _on_a_path(n: int, a: int, window: int | None, device: torch.device | str = "cpu") -> torch.Tensor:
+    """[n, a + n], True where one of n nodes that follow each other may look at the a above them and at themselves."""
+    visible = torch.ones((n, a + n), dtype=torch.bool, device=device).tril(diagonal=a)
+    return visible if window is None else visible.triu(diagonal=a - window + 1)
 
 
 def _as_scores(visible: torch.Tensor, queries_per_key: int, dtype: torch.dtype) -> torch.Tensor:
@@ -163,11 +166,7 @@ def _own_paths(runs: Sequence[tuple[int, int, list[int]]], nodes: int, window: i
     """[N, N], True where a node may look at another. `runs`: (start, end, path above)."""
     visible = torch.zeros((nodes, nodes), dtype=torch.bool)
     for start, end, path in runs:
-        n, a = end - start, len(path)
-        seen = torch.ones((n, a + n), dtype=torch.bool).tril(diagonal=a)
-        if window is not None:
-            seen = seen.triu(diagonal=a - window + 1)
-        visible[start:end, [*path, *range(start, end)]] = seen
+        visible[start:end, [*path, *range(start, end)]] = _on_a_path(end - start, len(path), window)
     return visible
 
 

@@ -90,7 +90,6 @@ def left(folder: Path) -> dict[str, Any]:
         "weights": [
             hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
             for folder in (run.model_dir, run.checkpoints / "trained")
-            if folder.exists()
         ],
     }
 

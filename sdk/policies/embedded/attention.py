@@ -268,15 +268,16 @@ class DecodeStep:
         prefixes = new.prefixes
         self._foreign_RP: torch.Tensor | None = None
         """Which tokens of the joined prefixes are not of a row's own."""
-        self._prefix_places = [torch.arange(kv.shape[3], device=device) for kv, _ in prefixes]
         lengths = [kv.shape[3] for kv, _ in prefixes]
+        self._prefix_lengths = [[length] for length in lengths]
+        """Of each prefix, or of those that are joined in it."""
         if len(prefixes) > 1 and sum(lengths) <= JOINED_TOKENS.get(device.type, 0):
             owners_R = torch.full((rows,), -1)
             for number, (_, those) in enumerate(prefixes):
                 owners_R[list(those)] = number
             of_P = torch.arange(len(prefixes)).repeat_interleave(torch.tensor(lengths))
             self._foreign_RP = (owners_R[:, None] != of_P).to(device)
-            self._prefix_places = [torch.cat(self._prefix_places)]
+            self._prefix_lengths = [lengths]
             prefixes = [(torch.cat([kv for kv, _ in prefixes], dim=3), range(rows))]
         self._prefixes = [(kv, None if len(r) == rows else torch.tensor(r, device=device)) for kv, r in prefixes]
         self._longest_prefix = max((kv.shape[3] for kv, _ in prefixes), default=0)
@@ -325,7 +326,8 @@ class DecodeStep:
                     self._most, device=device
                 )
                 of_prefixes = []
-                for (_, rows), places_P in zip(self._prefixes, self._prefix_places, strict=True):
+                for (_, rows), lengths in zip(self._prefixes, self._prefix_lengths, strict=True):
+                    places_P = torch.cat([torch.arange(length, device=device) for length in lengths])
                     positions_rT = positions_RT if rows is None else positions_RT[rows]
                     unseen_rTP = positions_rT[..., None] - places_P >= (window or math.inf)
                     if self._foreign_RP is not None:

@@ -101,6 +101,10 @@ class WarmStartOptions(_Options):
     tools for calls that the verifier pays for. See `sdk.synthesis.demonstration_search`."""
     max_tasks: int | None = Field(default=None, ge=1)
     """Use demonstrations of at most this many training tasks; all where None."""
+    mistakes: float = Field(default=1.0, ge=0, le=1)
+    """The share of the demonstrations that are also shown after a mistake: a call that is refused before anything is
+    called, and its error. What follows is trained, the mistake is not. Those that the verifier does not pay for so are
+    left out. Not with an agent of your own, which writes its own conversations."""
     batch_size: int = Field(default=8, ge=1)
     """Demonstrations in one step, over all processes."""
     learning_rate: float = Field(default=2e-4, gt=0)

@@ -182,10 +182,10 @@ class Learner:
         """Go on with options that were settled after the model was loaded."""
         self._config = config
 
-    async def warm_start(self, rows: Sequence[TokenRow], shown: Mapping[str, int]) -> None:
+    async def warm_start(self, rows: Sequence[TokenRow], facts: Mapping[str, Any]) -> None:
         """Supervised training on demonstration rows; done once, its weights are kept for a resumed run.
 
-        `shown`: how many demonstrations show how much of the tools, for the record.
+        `facts`: of the demonstrations, for the record.
         """
         kept = self._folder.checkpoints / "warm_start"
         if self._folder.stage("warm_start") is not None:
@@ -211,7 +211,7 @@ class Learner:
                 await self._run(make)
             self.keep(kept)
             self._folder.record_weights(kept, version=0)
-            self._folder.finish_stage("warm_start", {"demonstrations": len(rows), "tool_prompts": dict(shown)})
+            self._folder.finish_stage("warm_start", dict(facts))
         await self._publish(version=0)
 
     async def grpo(self, engine: RolloutEngine, tasks: Sequence[Task], validation: Sequence[Task] = ()) -> None:

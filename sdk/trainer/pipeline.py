@@ -50,6 +50,7 @@ from .groups import STAGE as GRPO
 from .groups import check_groups, drawn_tool_prompt
 from .isolation import ONLY_READ, refuse_shared_state, try_isolation
 from .longer_run import MAX_STEPS, reopen
+from .mistakes import rows_after_mistakes
 from .needed_memory import check_memory
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
@@ -278,8 +279,8 @@ class _Run:
                 demonstrations = await self._found_demonstrations(engine)
                 learner.use_options(self.config)
             if self.config.warm_start.max_steps:
-                rows = await self._warm_start_rows(demonstrations, learner.renderer)
-                await learner.warm_start(rows, Counter(rollout.tool_prompt for rollout in demonstrations))
+                rows, facts = await self._warm_start_rows(demonstrations, learner.renderer)
+                await learner.warm_start(rows, facts)
                 await self._measure(engine, WARM, "after warm start")
             if self.config.grpo.max_steps:
                 await learner.grpo(engine, self.train, self.validation)
@@ -301,12 +302,22 @@ class _Run:
             found=found,
         )
 
-    async def _warm_start_rows(self, demonstrations: Sequence[Rollout], renderer: ChatRenderer) -> list[TokenRow]:
-        if self.context.host is None:
-            return demonstration_rows(demonstrations, renderer, self.tools.tools)
-        if self.folder.stage("warm_start") is not None:  # they were learned from, and an agent takes its time
-            return []
-        return await rows_by_agent(demonstrations, self.context, self.context.host, renderer)
+    async def _warm_start_rows(
+        self, demonstrations: Sequence[Rollout], renderer: ChatRenderer
+    ) -> tuple[list[TokenRow], dict[str, Any]]:
+        """The rows to train on, and how many they are, for the record. None where they were trained on already, because
+        playing demonstrations takes time."""
+        if self.folder.stage("warm_start") is not None:
+            return [], {}
+        after: list[TokenRow] = []
+        if self.context.host is not None:
+            rows = await rows_by_agent(demonstrations, self.context, self.context.host, renderer)
+        else:
+            rows = demonstration_rows(demonstrations, renderer, self.tools.tools)
+            share, seed = self.config.warm_start.mistakes, self.config.seed
+            after = await rows_after_mistakes(demonstrations, self.context, renderer, share=share, seed=seed)
+        prompts = Counter(rollout.tool_prompt for rollout in demonstrations)
+        return rows + after, {"demonstrations": len(rows), "after_mistakes": len(after), "tool_prompts": dict(prompts)}
 
     async def _found_demonstrations(self, engine: RolloutEngine) -> list[Rollout]:
         """Where the model has no success to begin with: those that a search finds. Without any, no warm start."""

@@ -94,17 +94,17 @@ class WarmStartOptions(_Options):
     """Supervised training on demonstrations, before GRPO."""
 
     max_steps: int | None = Field(default=None, ge=0)
-    """Optimiser steps; 0 skips the warm start. None: three passes over the demonstrations, 10 to 40 steps; where they
-    are yet to be found, one for each training task is counted. Without any, 0."""
+    """Optimiser steps; 0 skips the warm start. None: as many as three passes over the demonstrations take, 10 to 40;
+    where they are yet to be found, one for each training task is counted. Without any, 0."""
     find_demonstrations: bool = True
     """Where no training task has a demonstration and the model solves none of the tasks that it is tried on, search the
     tools for calls that the verifier pays for. See `sdk.synthesis.demonstration_search`."""
     max_tasks: int | None = Field(default=None, ge=1)
     """Use demonstrations of at most this many training tasks; all where None."""
     mistakes: float = Field(default=1.0, ge=0, le=1)
-    """The share of the demonstrations that are also shown after a mistake: a call that is refused before anything is
-    called, and its error. What follows is trained, the mistake is not. Those that the verifier does not pay for so are
-    left out. Not with an agent of your own, which writes its own conversations."""
+    """The share of the demonstrations that are also shown with a mistake in them: a call that is refused before
+    anything is called, and its error. What follows is trained, the mistake is not. Where the verifier does not pay for
+    that, there is none. Not with an agent of your own, which writes its own conversations."""
     batch_size: int = Field(default=8, ge=1)
     """Demonstrations in one step, over all processes."""
     learning_rate: float = Field(default=2e-4, gt=0)

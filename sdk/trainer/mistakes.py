@@ -4,121 +4,147 @@ to do after an error.
 A model that saw nothing but right calls takes an error for a success: asked in words that are new to it, it calls
 another tool, reads that nothing was called, and reports that all is done (docs/experiments.md). The idea is that of
 Ye et al., "How to Learn From Mistakes on Grade-School Math Problems" (arXiv 2408.16293). Here the mistake itself is
-context, and is not trained.
+not trained, only what follows.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
 from mcp_bridge import ToolFailure
 from mcp_bridge.toolsets.validation import ArgumentChecker
 
 from ..evaluation.conditions import is_success
 from ..policies.protocol import Agent
-from ..policies.rendering import ChatRenderer
 from ..policies.scripted import replay_demonstration
-from ..policies.token_agent import render_demonstration
-from ..policies.tool_prompt import render_less
-from ..records import Message, Rollout, Task, TokenRow, ToolCall
+from ..records import Message, Rollout, Task, ToolCall
 from ..rollouts.episode import Job
 from ..rollouts.run_context import RunContext, play_scripts
 from ..synthesis.prompt_values import STOPWORDS
 
-_CALL_ID = "the_mistake"
+_WORD = re.compile(r"(?<!\w)[^\W\d_]{3,20}(?!\w)")
 _MOST_VALUES = 8
-_WORD = re.compile(r"[a-z]{3,}")
 
 
-async def rows_after_mistakes(
-    demonstrations: Sequence[Rollout], context: RunContext, renderer: ChatRenderer, *, share: float, seed: int
-) -> list[TokenRow]:
-    """Rows that begin with a mistake and its error, and go on as the demonstration does.
+class Mistaken(NamedTuple):
+    """A demonstration with a mistake in it, played in the world."""
 
-    `demonstrations`: as `replay_demonstrations` returns them. `share`: of those that get such a row, 0 to 1. Each is
-    played in the world. Where the verifier does not pay for it, or a limit ends it, there is no such row, and the
-    console says so.
+    rollout: Rollout
+    call_id: str
+    """Of the mistake."""
+
+
+async def replay_with_mistakes(
+    demonstrations: Sequence[Rollout], context: RunContext, *, share: float, seed: int
+) -> list[Mistaken]:
+    """The demonstrations once more, with a mistake before one of their calls, and the tools' real results.
+
+    `demonstrations`: as `replay_demonstrations` returns them. `share`: of those that get a mistake, 0 to 1. Some are
+    left out, and the console says how many: no call in place of theirs is refused, the verifier does not pay for the
+    mistake, or a limit ends the rollout.
     """
+    wanted = [one for one in demonstrations if random.Random(f"{seed}/mistake?/{one.task.id}").random() < share]
+    if not wanted:
+        return []
     tools = context.tools.tools
     # Lenient, because some sources take more than the schema: what is refused all the same is refused by all of them.
     checker = ArgumentChecker(tools, lenient=[tool.name for tool in tools])
-    seen = _arguments_seen(demonstrations)
+    seen, every = _arguments_seen(demonstrations), {tool.name for tool in tools}
     plays: list[tuple[Job, Agent]] = []
-    ends = {}
-    for rollout in demonstrations:
+    planned: list[tuple[Rollout, int]] = []
+    for rollout in wanted:
         draw = random.Random(f"{seed}/mistake/{rollout.task.id}")
-        names = {tool.name for tool in rollout.tools_of(tools)}
-        if draw.random() < share and (task := _with_mistake(rollout.task, names, checker, seen, draw)) is not None:
+        shown = {tool.name for tool in rollout.tools_of(tools)}
+        if (mistaken := _with_mistake(rollout.task, shown, every, checker, seen, draw)) is not None:
+            task, place = mistaken
             job = Job(id=f"mistake/{task.id}", task=task, seed=0, tool_prompt=rollout.tool_prompt)
             plays.append((job, replay_demonstration(task)))
-            ends[task.id] = rollout.stop_reason
-    if not plays:
-        return []
-    with context.progress.track("demonstrations after a mistake", len(plays)) as step:
+            planned.append((rollout, place))
+    with context.progress.track("demonstrations with a mistake", len(plays)) as step:
         played = await play_scripts(plays, context, step)
-    right = [one for one in played if _recovered(one, ends[one.task.id], context.success_threshold)]
-    if len(right) < len(played):
+    found = [
+        Mistaken(rollout, call_id)
+        for rollout, (demonstration, place) in zip(played, planned, strict=True)
+        if (call_id := _id_at(rollout, place))
+        and _recovered(rollout, demonstration, call_id, context.success_threshold)
+    ]
+    if len(found) < len(wanted):
         context.progress.say(
-            f"{len(played) - len(right)} of {len(played)} demonstrations do not pass the verifier after a mistake, and "
-            "are shown without one"
+            f"{len(wanted) - len(found)} of {len(wanted)} demonstrations are not shown with a mistake in them: they do "
+            "not succeed with one, or no call in place of theirs is refused"
         )
-    rows: list[TokenRow] = []
-    for rollout in right:
-        # Up to the error all is context: what stands before the mistake is trained in the demonstration's own row.
-        heard = 1 + next(at for at, message in enumerate(rollout.messages) if message.tool_call_id == _CALL_ID)
-        renders = render_less(renderer, rollout.tool_prompt)
-        rows += render_demonstration(
-            renders, rollout.messages[:heard], rollout.tools_of(tools), rollout.messages[heard:]
-        )
-    return rows
+    return found
+
+
+def mixed(demonstrations: Sequence[Rollout], mistaken: Sequence[Rollout]) -> list[Rollout]:
+    """Both, evenly: a warm start that goes through them in order sees as many of each, however few steps it makes. A
+    demonstration and its mistake are half of the way apart."""
+    half = len(mistaken) // 2
+    others = [*mistaken[half:], *mistaken[:half]]
+    placed = [((n + 0.5) / len(demonstrations), one) for n, one in enumerate(demonstrations)]
+    placed += [((n + 0.5) / len(others), one) for n, one in enumerate(others)]
+    return [one for _, one in sorted(placed, key=lambda entry: entry[0])]
 
 
 def _with_mistake(
-    task: Task, names: Set[str], checker: ArgumentChecker, seen: Mapping[str, Sequence[Any]], draw: random.Random
-) -> Task | None:
-    """The task with a mistake before one of its demonstration's calls. None where it has no call, or all would be
-    taken. `names`: of the tools that the policy is shown."""
-    places = [place for place, message in enumerate(task.demonstration) if message.tool_calls]
+    task: Task,
+    shown: Set[str],
+    every: Set[str],
+    checker: ArgumentChecker,
+    seen: Mapping[str, Sequence[Any]],
+    draw: random.Random,
+) -> tuple[Task, int] | None:
+    """The task with a mistake before one of its demonstration's calls, and the mistake's place in the demonstration.
+
+    None where it calls none of the tools, or no wrong call would be refused. `shown`, `every`: the names of the tools
+    that the policy is shown, and of all that there are.
+    """
+    said = task.demonstration
+    places = [place for place, message in enumerate(said) if message.tool_calls and message.tool_calls[0].name in shown]
     if not places:
         return None
     place = draw.choice(places)
-    right = task.demonstration[place].tool_calls[0]
     asked = " ".join(message.content for message in task.opening() if message.role == "user")
-    kinds = [kind for kind in _mistakes(right, asked, names, checker, seen) if kind]
-    if not kinds:
-        return None
-    name, arguments = draw.choice(draw.choice(kinds))
-    mistake = Message(role="assistant", tool_calls=[ToolCall(id=_CALL_ID, name=name, arguments=arguments)])
-    changed = [*task.demonstration[:place], mistake, *task.demonstration[place:]]
-    return task.model_copy(update={"demonstration": changed})
+    for name, arguments in _candidates(said[place].tool_calls[0], asked, shown, every, seen, draw):
+        # A word is no tool, so it is refused as it stands; also one that is hidden from the policy must not be called.
+        if name not in every or _refused(checker, name, arguments):
+            mistake = Message(role="assistant", tool_calls=[ToolCall(id="", name=name, arguments=arguments)])
+            return task.model_copy(update={"demonstration": [*said[:place], mistake, *said[place:]]}), place
+    return None
 
 
-def _mistakes(
-    right: ToolCall, asked: str, names: Set[str], checker: ArgumentChecker, seen: Mapping[str, Sequence[Any]]
-) -> list[list[tuple[str, dict[str, Any]]]]:
-    """Calls in place of `right` that are refused before anything is called, by kind: of another tool with the same
-    arguments, of a word of the request as if it were a tool, and with an argument of another demonstration's call."""
-
-    def refused(name: str, arguments: dict[str, Any]) -> bool:
-        try:
-            return checker.problem(name, arguments) is not None
-        except ToolFailure:  # a schema that cannot be applied
-            return False
-
-    words = sorted({word for word in _WORD.findall(asked) if word not in STOPWORDS and word not in names})
-    further = [
-        {**right.arguments, name: value}
-        for name in sorted(seen.keys() - right.arguments.keys())
-        for value in seen[name]
-    ]
-    return [
-        [(name, right.arguments) for name in sorted(names - {right.name}) if refused(name, right.arguments)],
+def _candidates(
+    right: ToolCall,
+    asked: str,
+    shown: Set[str],
+    every: Set[str],
+    seen: Mapping[str, Sequence[Any]],
+    draw: random.Random,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Calls in place of `right`, the likeliest to be refused first within a kind that is drawn: of another tool with
+    the same arguments, of a word of the request as if it were a tool, and with an argument of another demonstration."""
+    words = sorted(set(_WORD.findall(asked.lower())) - STOPWORDS - every)
+    kinds = [
+        [(name, right.arguments) for name in sorted(shown - {right.name})],
         [(word, right.arguments) for word in words],
-        [(right.name, arguments) for arguments in further if refused(right.name, arguments)],
+        [
+            (right.name, {**right.arguments, name: value})
+            for name in sorted(seen.keys() - right.arguments.keys())
+            for value in seen[name]
+        ],
     ]
+    for kind in draw.sample(kinds, len(kinds)):
+        yield from draw.sample(kind, len(kind))
+
+
+def _refused(checker: ArgumentChecker, name: str, arguments: dict[str, Any]) -> bool:
+    try:
+        return checker.problem(name, arguments) is not None
+    except ToolFailure:  # a schema that cannot be applied
+        return False
 
 
 def _arguments_seen(demonstrations: Sequence[Rollout]) -> dict[str, list[Any]]:
@@ -134,8 +160,18 @@ def _arguments_seen(demonstrations: Sequence[Rollout]) -> dict[str, list[Any]]:
     return seen
 
 
-def _recovered(rollout: Rollout, end: str, threshold: float) -> bool:
-    """Whether the mistake was refused, and the rollout ended as the demonstration does and succeeded all the same."""
-    errors = [record.result.error_kind for record in rollout.calls if record.call.id == _CALL_ID]
-    refused = errors[:1] in (["unknown_tool"], ["invalid_arguments"])
-    return refused and rollout.stop_reason == end and rollout.scored and is_success(rollout, threshold)
+def _id_at(rollout: Rollout, place: int) -> str:
+    """The id of the first call of a message, counted among the assistant's; empty where the rollout ended before."""
+    said = [message for message in rollout.messages[len(rollout.task.opening()) :] if message.role == "assistant"]
+    return said[place].tool_calls[0].id if place < len(said) and said[place].tool_calls else ""
+
+
+def _recovered(rollout: Rollout, demonstration: Rollout, call_id: str, threshold: float) -> bool:
+    """Whether the mistake was refused, and the rollout went on to the demonstration's end and succeeded."""
+    errors = [record.result.error_kind for record in rollout.calls if record.call.id == call_id]
+    return (
+        errors in (["unknown_tool"], ["invalid_arguments"])
+        and (rollout.turns, rollout.stop_reason) == (demonstration.turns + 1, demonstration.stop_reason)
+        and rollout.scored
+        and is_success(rollout, threshold)
+    )

@@ -50,7 +50,7 @@ from .groups import STAGE as GRPO
 from .groups import check_groups, drawn_tool_prompt
 from .isolation import ONLY_READ, refuse_shared_state, try_isolation
 from .longer_run import MAX_STEPS, reopen
-from .mistakes import rows_after_mistakes
+from .mistakes import Mistaken, mixed, replay_with_mistakes
 from .needed_memory import check_memory
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
@@ -126,6 +126,11 @@ async def train_async(
     progress = progress or Silent()
     check_verifier(verifier)
     program = program_of(agent)
+    if program is not None and options.warm_start.mistakes and options.warm_start.changed_from_default("mistakes"):
+        raise ConfigError(
+            f"option warm_start.mistakes is {options.warm_start.mistakes}, but an agent of your own writes its own "
+            "conversations, so no mistake can be put into them; leave the option out, or set it to 0"
+        )
     check_model_name(model)
     check_processes(options)
     check_groups(verifier, options)
@@ -305,19 +310,22 @@ class _Run:
     async def _warm_start_rows(
         self, demonstrations: Sequence[Rollout], renderer: ChatRenderer
     ) -> tuple[list[TokenRow], dict[str, Any]]:
-        """The rows to train on, and how many they are, for the record. None where they were trained on already, because
-        playing demonstrations takes time."""
+        """The rows to train on, and what they were made of, for the record. None where they were trained on already,
+        because playing demonstrations takes time."""
         if self.folder.stage("warm_start") is not None:
             return [], {}
-        after: list[TokenRow] = []
+        mistaken: list[Mistaken] = []
         if self.context.host is not None:
             rows = await rows_by_agent(demonstrations, self.context, self.context.host, renderer)
         else:
-            rows = demonstration_rows(demonstrations, renderer, self.tools.tools)
             share, seed = self.config.warm_start.mistakes, self.config.seed
-            after = await rows_after_mistakes(demonstrations, self.context, renderer, share=share, seed=seed)
+            mistaken = await replay_with_mistakes(demonstrations, self.context, share=share, seed=seed)
+            mistakes = {one.rollout.id: one.call_id for one in mistaken}
+            both = mixed(demonstrations, [one.rollout for one in mistaken])
+            rows = demonstration_rows(both, renderer, self.tools.tools, mistakes=mistakes)
         prompts = Counter(rollout.tool_prompt for rollout in demonstrations)
-        return rows + after, {"demonstrations": len(rows), "after_mistakes": len(after), "tool_prompts": dict(prompts)}
+        shown = {"demonstrations": len(demonstrations), "with_a_mistake": len(mistaken), "rows": len(rows)}
+        return rows, {**shown, "tool_prompts": dict(prompts)}
 
     async def _found_demonstrations(self, engine: RolloutEngine) -> list[Rollout]:
         """Where the model has no success to begin with: those that a search finds. Without any, no warm start."""

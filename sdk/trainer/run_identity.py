@@ -145,7 +145,8 @@ def train_defaults(identity: Mapping[str, Any]) -> dict[str, Any]:
     something else than that version did; and in the precision that it is launched with now, since none was written
     down.
     """
-    settled = TrainConfig().changed({"off_policy.importance_sampling_mode": "none"})  # as in all earlier versions
+    # As in all earlier versions.
+    settled = TrainConfig().changed({"off_policy.importance_sampling_mode": "none", "warm_start.mistakes": 0.0})
     return {"train": _stored(settled), "mixed_precision": identity["mixed_precision"]}
 
 

@@ -145,8 +145,8 @@ class Desk:
 
 
 class HidingDesk(ObjectTwin):
-    def hidden(self, scenario: str) -> tuple[str, ...]:  # noqa: ARG002
-        return ("cancel",)
+    def hidden(self, scenario: str) -> tuple[str, ...]:
+        return ("cancel",) if scenario == "later" else ()
 
 
 async def test_a_word_that_names_a_hidden_tool_is_no_mistake_and_demonstrations_may_hold_mistakes_themselves() -> None:
@@ -160,6 +160,7 @@ async def test_a_word_that_names_a_hidden_tool_is_no_mistake_and_demonstrations_
     tasks = [
         sdk.Task(
             prompt=f"Can anyone cancel 7? {number}",
+            setup={"scenario": "later"},
             demonstration=[
                 *([says("inspect", {"order": 7})] if number % 2 else []),
                 says("lookup", {"order": 7}),
@@ -168,7 +169,7 @@ async def test_a_word_that_names_a_hidden_tool_is_no_mistake_and_demonstrations_
         )
         for number in range(20)
     ]
-    async with connect(HidingDesk(Desk)) as source:
+    async with connect(HidingDesk(Desk, scenarios=("default", "later"))) as source:
         context = context_of(source, never_changed, 12)
         found = await replay_with_mistakes(await replay_demonstrations(tasks, context), context, share=1, seed=0)
         assert len(found) == len(tasks)

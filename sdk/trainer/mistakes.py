@@ -124,20 +124,23 @@ def _candidates(
     seen: Mapping[str, Sequence[Any]],
     draw: random.Random,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Calls in place of `right`, the likeliest to be refused first within a kind that is drawn: of another tool with
-    the same arguments, of a word of the request as if it were a tool, and with an argument of another demonstration."""
+    """Calls in place of `right` that may be refused, those of a kind that is drawn first: of another tool with the same
+    arguments, of a word of the request as if it were a tool, with one more argument of another demonstration, and with
+    an argument under such a name."""
     words = sorted(set(_WORD.findall(asked.lower())) - STOPWORDS - every)
+    given, others = right.arguments, sorted(seen.keys() - right.arguments.keys())
     kinds = [
-        [(name, right.arguments) for name in sorted(shown - {right.name})],
-        [(word, right.arguments) for word in words],
-        [
-            (right.name, {**right.arguments, name: value})
-            for name in sorted(seen.keys() - right.arguments.keys())
-            for value in seen[name]
-        ],
+        [(name, given) for name in sorted(shown - {right.name})],
+        [(word, given) for word in words],
+        [(right.name, {**given, name: value}) for name in others for value in seen[name]],
+        [(right.name, _renamed(given, old, new)) for old in given for new in others],
     ]
     for kind in draw.sample(kinds, len(kinds)):
         yield from draw.sample(kind, len(kind))
+
+
+def _renamed(arguments: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
+    return {new if name == old else name: value for name, value in arguments.items()}
 
 
 def _refused(checker: ArgumentChecker, name: str, arguments: dict[str, Any]) -> bool:

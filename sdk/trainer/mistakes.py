@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 from mcp_bridge import ToolFailure
@@ -26,7 +26,6 @@ from ..rollouts.run_context import RunContext, play_scripts
 from ..synthesis.prompt_values import STOPWORDS
 
 _WORD = re.compile(r"(?<!\w)[^\W\d_]{3,20}(?!\w)")
-_MOST_VALUES = 8
 
 
 class Mistaken(NamedTuple):
@@ -52,13 +51,13 @@ async def replay_with_mistakes(
     tools = context.tools.tools
     # Lenient, because some sources take more than the schema: what is refused all the same is refused by all of them.
     checker = ArgumentChecker(tools, lenient=[tool.name for tool in tools])
-    seen, every = _arguments_seen(demonstrations), {tool.name for tool in tools}
+    every = {tool.name for tool in tools}
     plays: list[tuple[Job, Agent]] = []
     planned: list[tuple[Rollout, int]] = []
     for rollout in wanted:
         draw = random.Random(f"{seed}/mistake/{rollout.task.id}")
         shown = {tool.name for tool in rollout.tools_of(tools)}
-        if (mistaken := _with_mistake(rollout.task, shown, every, checker, seen, draw)) is not None:
+        if (mistaken := _with_mistake(rollout.task, shown, every, checker, draw)) is not None:
             task, place = mistaken
             job = Job(id=f"mistake/{task.id}", task=task, seed=0, tool_prompt=rollout.tool_prompt)
             plays.append((job, replay_demonstration(task)))
@@ -90,12 +89,7 @@ def mixed(demonstrations: Sequence[Rollout], mistaken: Sequence[Rollout]) -> lis
 
 
 def _with_mistake(
-    task: Task,
-    shown: Set[str],
-    every: Set[str],
-    checker: ArgumentChecker,
-    seen: Mapping[str, Sequence[Any]],
-    draw: random.Random,
+    task: Task, shown: Set[str], every: Set[str], checker: ArgumentChecker, draw: random.Random
 ) -> tuple[Task, int] | None:
     """The task with a mistake before one of its demonstration's calls, and the mistake's place in the demonstration.
 
@@ -108,7 +102,7 @@ def _with_mistake(
         return None
     place = draw.choice(places)
     asked = " ".join(message.content for message in task.opening() if message.role == "user")
-    for name, arguments in _candidates(said[place].tool_calls[0], asked, shown, every, seen, draw):
+    for name, arguments in _candidates(said[place].tool_calls[0], asked, shown, every, draw):
         # A word is no tool, so it is refused as it stands; also one that is hidden from the policy must not be called.
         if name not in every or _refused(checker, name, arguments):
             mistake = Message(role="assistant", tool_calls=[ToolCall(id="", name=name, arguments=arguments)])
@@ -117,30 +111,18 @@ def _with_mistake(
 
 
 def _candidates(
-    right: ToolCall,
-    asked: str,
-    shown: Set[str],
-    every: Set[str],
-    seen: Mapping[str, Sequence[Any]],
-    draw: random.Random,
+    right: ToolCall, asked: str, shown: Set[str], every: Set[str], draw: random.Random
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Calls in place of `right` that may be refused, those of a kind that is drawn first: of another tool with the same
-    arguments, of a word of the request as if it were a tool, with one more argument of another demonstration, and with
-    an argument under such a name."""
+    arguments, and of a word of the request as if it were a tool.
+
+    Wrong arguments of the right tool are no kind: where these were shown as often, models kept to the wrong tool and
+    made its arguments up (docs/experiments.md).
+    """
     words = sorted(set(_WORD.findall(asked.lower())) - STOPWORDS - every)
-    given, others = right.arguments, sorted(seen.keys() - right.arguments.keys())
-    kinds = [
-        [(name, given) for name in sorted(shown - {right.name})],
-        [(word, given) for word in words],
-        [(right.name, {**given, name: value}) for name in others for value in seen[name]],
-        [(right.name, _renamed(given, old, new)) for old in given for new in others],
-    ]
-    for kind in draw.sample(kinds, len(kinds)):
-        yield from draw.sample(kind, len(kind))
-
-
-def _renamed(arguments: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
-    return {new if name == old else name: value for name, value in arguments.items()}
+    kinds = [sorted(shown - {right.name}), words]
+    for names in draw.sample(kinds, len(kinds)):
+        yield from ((name, right.arguments) for name in draw.sample(names, len(names)))
 
 
 def _refused(checker: ArgumentChecker, name: str, arguments: dict[str, Any]) -> bool:
@@ -148,19 +130,6 @@ def _refused(checker: ArgumentChecker, name: str, arguments: dict[str, Any]) -> 
         return checker.problem(name, arguments) is not None
     except ToolFailure:  # a schema that cannot be applied
         return False
-
-
-def _arguments_seen(demonstrations: Sequence[Rollout]) -> dict[str, list[Any]]:
-    """Of each argument: the values that the demonstrations' calls give it, the first ones."""
-    seen: dict[str, list[Any]] = {}
-    for rollout in demonstrations:
-        for message in rollout.task.demonstration:
-            for call in message.tool_calls:
-                for name, value in call.arguments.items():
-                    values = seen.setdefault(name, [])
-                    if len(values) < _MOST_VALUES and value not in values:
-                        values.append(value)
-    return seen
 
 
 def _id_at(rollout: Rollout, place: int) -> str:

@@ -47,7 +47,7 @@ async def replay_demonstrations(
     with context.progress.track("gold check", len(shown)) as step:
         played = await play_scripts(plays, context, step)
     if found:
-        right = [rollout for rollout in played if _succeeds(rollout, context.success_threshold)]
+        right = [rollout for rollout in played if is_success(rollout, context.success_threshold)]
         if len(right) < len(played):
             left_out = len(played) - len(right)
             context.progress.say(
@@ -58,12 +58,8 @@ async def replay_demonstrations(
     return played
 
 
-def _succeeds(rollout: Rollout, threshold: float) -> bool:
-    return rollout.scored and is_success(rollout, threshold)
-
-
 def _require_success(rollouts: Sequence[Rollout], threshold: float) -> None:
-    wrong = [r for r in rollouts if not _succeeds(r, threshold)]
+    wrong = [r for r in rollouts if not is_success(r, threshold)]
     if wrong:
         reasons = "\n".join(f"  task {r.task.id}: {_reason(r)}" for r in wrong[:_SHOWN])
         more = f"\n  and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
@@ -111,9 +107,9 @@ async def rows_by_agent(
     ]
     with context.progress.track("demonstrations by the agent", len(plays)) as step:
         played = await play_scripts(plays, context, step, host=host)
-    right = [rollout for rollout in played if _succeeds(rollout, context.success_threshold)]
+    right = [rollout for rollout in played if is_success(rollout, context.success_threshold)]
     if len(right) < len(played):
-        wrong = next(rollout for rollout in played if not _succeeds(rollout, context.success_threshold))
+        wrong = next(rollout for rollout in played if not is_success(rollout, context.success_threshold))
         said = (
             f"{len(played) - len(right)} of {len(played)} demonstrations do not pass the verifier when the agent plays "
             f"them, which sends a request for each of their messages then; the first is task {wrong.task.id}: "

@@ -144,6 +144,5 @@ def _recovered(rollout: Rollout, demonstration: Rollout, call_id: str, threshold
     return (
         errors in (["unknown_tool"], ["invalid_arguments"])
         and (rollout.turns, rollout.stop_reason) == (demonstration.turns + 1, demonstration.stop_reason)
-        and rollout.scored
         and is_success(rollout, threshold)
     )

@@ -66,7 +66,7 @@ async def test_other_seeds_make_other_mistakes_and_equal_ones_the_same() -> None
     assert rows[0] == rows[1] != rows[2]
 
 
-async def test_a_share_of_the_demonstrations_is_shown_after_a_mistake() -> None:
+async def test_a_share_of_the_demonstrations_is_shown_with_a_mistake() -> None:
     few, none = (await helpdesk_rows(share=0.3))[0], (await helpdesk_rows(share=0))[0]
     assert 0.1 < len(few) / len(TASKS) < 0.5
     assert none == []

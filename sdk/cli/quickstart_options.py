@@ -88,10 +88,7 @@ def quickstart_options(
     prompts_per_step, max_steps = _at_most(PROMPTS_PER_STEP, prompts), _at_most(GRPO_STEPS, steps)
     return TrainConfig(
         warm_start=WarmStartOptions(
-            max_steps=_at_most(WARM_START_STEPS, steps),
-            batch_size=prompts_per_step,
-            learning_rate=2e-4,
-            mistakes=0.0,  # these steps are one pass over the demonstrations
+            max_steps=_at_most(WARM_START_STEPS, steps), batch_size=prompts_per_step, learning_rate=2e-4
         ),
         grpo=GrpoOptions(
             max_steps=max_steps,

@@ -107,9 +107,9 @@ def _at_worst(condition: ConditionSummary) -> str:
 
 
 def weights_note(report: Report) -> list[str]:
-    """A sentence of a training's report: which weights the run ends with, and why."""
-    reason = report.run.get("handed_over")
-    return [f"{one_line(reason[:1].upper() + reason[1:])}."] if isinstance(reason, str) and reason else []
+    """Sentences of a training's report: whether it ended early, and which weights it ends with, and why."""
+    reasons = [report.run.get(name) for name in ("ended_early", "handed_over")]
+    return [f"{one_line(one[:1].upper() + one[1:])}." for one in reasons if isinstance(one, str) and one]
 
 
 def prompt_note(report: Report) -> list[str]:

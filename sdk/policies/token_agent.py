@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import copy
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mcp_bridge.records import Tool
@@ -63,18 +63,16 @@ class TokenHistory:
         *,
         version: int | Sequence[int],
         extends: bool,
-        sampled: bool = True,
     ) -> None:
         """Take a finished turn: what was heard and said, the prompt sent and the tokens sampled.
 
-        `prompt` is kept as it is: nobody changes it from here on. `sampled`: False where what was said is not to be
-        trained.
+        `prompt` is kept as it is: nobody changes it from here on.
         """
         if extends:
             append_tokens(self._rows[-1], prompt[len(self._prompt) + len(self._completion) :])
         else:
             self._rows.append(TokenRow(prompt_ids=list(prompt)))
-        append_tokens(self._rows[-1], token_ids, sampled=sampled, logprobs=logprobs, version=version)
+        append_tokens(self._rows[-1], token_ids, sampled=True, logprobs=logprobs, version=version)
         self._prompt, self._completion = prompt, list(token_ids)
         self.messages += [*new_messages, message]
 
@@ -97,12 +95,7 @@ def with_call_ids(calls: Sequence[ToolCall], earlier: Sequence[Message]) -> list
 
 
 def render_demonstration(
-    renderer: ChatRenderer,
-    opening: Sequence[Message],
-    tools: Sequence[Tool],
-    conversation: Sequence[Message],
-    *,
-    untrained: Collection[str] = (),
+    renderer: ChatRenderer, opening: Sequence[Message], tools: Sequence[Tool], conversation: Sequence[Message]
 ) -> list[TokenRow]:
     """The rows of a conversation that begins with `opening` and goes on with `conversation`.
 
@@ -110,8 +103,6 @@ def render_demonstration(
     assistant's. `sampled` is True for the assistant's tokens, the turn-ending one included; log-probabilities are
     0.0 and versions -1, because nobody sampled them. Messages after the last assistant's are in no row. One row,
     unless the template rewrites history.
-
-    `untrained`: ids of calls. A message that makes one of them is context, and not `sampled`.
     """
     if not conversation or conversation[0].role != "assistant":
         first = conversation[0].role if conversation else "nothing"
@@ -126,9 +117,7 @@ def render_demonstration(
             raise ConfigError("a demonstration has two assistant messages in a row; put the tool results between them")
         prompt, extends = history.next_prompt(heard)
         reply = renderer.encode_reply(message, tools)
-        learnt = all(call.id not in untrained for call in message.tool_calls)
-        zeros = [0.0] * len(reply)
-        history.record(heard, message, prompt, reply, zeros, version=-1, extends=extends, sampled=learnt)
+        history.record(heard, message, prompt, reply, [0.0] * len(reply), version=-1, extends=extends)
         heard = []
     return history.rows
 

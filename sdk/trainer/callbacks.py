@@ -7,7 +7,6 @@ import math
 import shutil
 import threading
 import time
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from .config import TrainConfig
 from .curriculum import Curriculum
 from .groups import STAGE
 from .rollout_worker import Collector
-from .run_identity import LATEST_KEPT, MOST_CANDIDATES
+from .run_identity import LATEST_KEPT, candidate_steps
 
 _CHECKPOINT = f"{PREFIX_CHECKPOINT_DIR}-"
 PUBLISHING = "seconds/publish"
@@ -58,8 +57,7 @@ class ThinCheckpoints(TrainerCallback):  # type: ignore[misc]
     checkpoint has the optimiser's moments, too: all of a long run's would fill the disk."""
 
     def __init__(self, config: TrainConfig) -> None:
-        checkpoints = ceil(config.grpo.max_steps / config.grpo.save_steps)
-        self._every = config.grpo.save_steps * max(1, ceil((checkpoints - 1) / MOST_CANDIDATES))
+        self._every = candidate_steps(config)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         folders = {int(path.name.rpartition("-")[2]): path for path in Path(args.output_dir).glob(f"{_CHECKPOINT}*")}

@@ -1,4 +1,4 @@
-"""All options of a training run, with defaults that suit the embedded model on two CPU cores: the quickstart's.
+"""All options of a training run, with defaults that suit the embedded model on two CPU cores.
 
 Options whose meaning is that of TRL's `GRPOConfig` have its names. Where a name differs, so does the meaning.
 """
@@ -59,6 +59,10 @@ class EvaluationOptions(_Options):
     """Measure success on the validation tasks, greedily, before the first step of GRPO and after every so many; never
     where None. The learning curve and the metrics have it, and an alarm is raised where the reward rises and it does
     not. The held-out tasks are not touched."""
+    early_stopping_patience: int = Field(default=2, ge=0)
+    """End GRPO where so many measurements in a row, on the validation tasks, are below the best one before them; 0:
+    never. The name is that of transformers' `EarlyStoppingCallback`. Where `eval_steps` is None they are made at the
+    checkpoints from which the weights are chosen in the end, which costs nothing more."""
     success_threshold: float = 1.0
     """A rollout whose score reaches this counts as a success, in the report and in the choice of tasks."""
 
@@ -101,10 +105,6 @@ class WarmStartOptions(_Options):
     tools for calls that the verifier pays for. See `sdk.synthesis.demonstration_search`."""
     max_tasks: int | None = Field(default=None, ge=1)
     """Use demonstrations of at most this many training tasks; all where None."""
-    mistakes: float = Field(default=1.0, ge=0, le=1)
-    """The share of the demonstrations that are also shown with a mistake in them: a call that is refused before
-    anything is called, and its error. What follows is trained, the mistake is not. Where the verifier does not pay for
-    that, there is none. Not with an agent of your own, which writes its own conversations."""
     batch_size: int = Field(default=8, ge=1)
     """Demonstrations in one step, over all processes."""
     learning_rate: float = Field(default=2e-4, gt=0)
@@ -587,6 +587,11 @@ class TrainConfig(_Options):
         if self.evaluation.eval_steps is not None and (self.evaluation.validation == 0 or not self.grpo.max_steps):
             zero = "evaluation.validation is 0; set it, such as 0.1" if self.grpo.max_steps else "grpo.max_steps is 0"
             raise ValueError(f"evaluation.eval_steps does nothing while {zero}")
+        asked = self.evaluation.changed_from_default("early_stopping_patience")
+        if asked and self.evaluation.early_stopping_patience and self.evaluation.validation == 0:
+            raise ValueError(
+                "evaluation.early_stopping_patience does nothing while evaluation.validation is 0; set it, such as 0.1"
+            )
         clips = self.off_policy.changed_from_default("importance_sampling_clip_max")
         if clips and self.engine == "embedded" and self.correction(on_cpu=True) == "none":
             raise ValueError(

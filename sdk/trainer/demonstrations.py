@@ -6,7 +6,7 @@ Finding this here costs seconds; training on it would cost the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from mcp_bridge.records import Tool
 
@@ -69,22 +69,15 @@ def _require_success(rollouts: Sequence[Rollout], threshold: float) -> None:
         )
 
 
-def demonstration_rows(
-    rollouts: Sequence[Rollout],
-    renderer: ChatRenderer,
-    tools: Sequence[Tool],
-    *,
-    mistakes: Mapping[str, str] | None = None,
-) -> list[TokenRow]:
+def demonstration_rows(rollouts: Sequence[Rollout], renderer: ChatRenderer, tools: Sequence[Tool]) -> list[TokenRow]:
     """The rows to train on: what the policy would have sampled in each replayed demonstration, with the demonstration's
-    tool prompt. `mistakes`: by the ids of rollouts, that of a call whose message is read and not trained."""
+    tool prompt."""
     renderers = {length: render_less(renderer, length) for length in {rollout.tool_prompt for rollout in rollouts}}
     rows: list[TokenRow] = []
     for rollout in rollouts:
         opening = rollout.task.opening()
         shown, said = rollout.tools_of(tools), rollout.messages[len(opening) :]
-        mistake = [mistakes[rollout.id]] if mistakes and rollout.id in mistakes else []
-        rows += render_demonstration(renderers[rollout.tool_prompt], opening, shown, said, untrained=mistake)
+        rows += render_demonstration(renderers[rollout.tool_prompt], opening, shown, said)
     return rows
 
 

@@ -51,7 +51,7 @@ from .rollout_worker import BROKEN, FIGURES, Collector, TrainingStopped
 from .sampler import Sampler, open_sampler, publish, rest, sampler_facts, weights_digest
 from .sharding import forget_weights
 from .shared_prefix import check_fits
-from .validation import forget_after
+from .validation import StoppedEarly, forget_after, last_step
 from .warm_start import make_warm_start
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -91,7 +91,8 @@ class TrainerThread:
         self._started = threading.Event()
         self._ended = threading.Event()
         self.finished = False
-        """Whether the trainer made its last step."""
+        """Whether the trainer made its last step, or ended early."""
+        self.early: StoppedEarly | None = None
 
     def work(self) -> None:
         """In the worker thread: make the trainer, and train to the end or until stopped."""
@@ -102,6 +103,8 @@ class TrainerThread:
             trainer = run_trainer(partial(self._make, StopOnRequest(self._stop)), self._checkpoint)
             self.finished = trainer.state.global_step >= trainer.args.max_steps
             del trainer
+        except StoppedEarly as early:
+            self.early, self.finished = early.with_traceback(None), True  # a traceback would hold the trainer
         finally:
             gc.collect()  # a trainer and its optimiser hold each other
             let_idle_threads_go()
@@ -182,10 +185,10 @@ class Learner:
         """Go on with options that were settled after the model was loaded."""
         self._config = config
 
-    async def warm_start(self, rows: Sequence[TokenRow], facts: Mapping[str, Any]) -> None:
+    async def warm_start(self, rows: Sequence[TokenRow], shown: Mapping[str, int]) -> None:
         """Supervised training on demonstration rows; done once, its weights are kept for a resumed run.
 
-        `facts`: of the demonstrations, for the record.
+        `shown`: how many demonstrations show how much of the tools, for the record.
         """
         kept = self._folder.checkpoints / "warm_start"
         if self._folder.stage("warm_start") is not None:
@@ -211,7 +214,7 @@ class Learner:
                 await self._run(make)
             self.keep(kept)
             self._folder.record_weights(kept, version=0)
-            self._folder.finish_stage("warm_start", dict(facts))
+            self._folder.finish_stage("warm_start", {"demonstrations": len(rows), "tool_prompts": dict(shown)})
         await self._publish(version=0)
 
     async def grpo(self, engine: RolloutEngine, tasks: Sequence[Task], validation: Sequence[Task] = ()) -> None:
@@ -233,14 +236,16 @@ class Learner:
             forget_after(self._folder, done)
             if self._folder.resumed and (done or dropped):
                 self._progress.say(f"going on from step {done}; {dropped} rollouts of unsaved steps set aside")
+            facts: dict[str, Any] = {"steps": self._config.grpo.max_steps}
             if checkpoint is not None and done >= self._config.grpo.max_steps:
                 self._load(checkpoint)
-            else:
-                await self._reinforce(engine, tasks, validation, output_dir, checkpoint, done)
+            elif early := await self._reinforce(engine, tasks, validation, output_dir, checkpoint, done):
+                self._progress.say(str(early))
+                facts |= {"last": early.step, "ended_early": str(early)}
             self.keep(kept)
-            self._folder.record_weights(kept, version=self._config.grpo.max_steps)
-            self._folder.finish_stage(STAGE, {"steps": self._config.grpo.max_steps})
-        await self._publish(version=self._config.grpo.max_steps)
+            self._folder.record_weights(kept, version=facts.get("last", facts["steps"]))
+            self._folder.finish_stage(STAGE, facts)
+        await self._publish(version=last_step(self._folder, self._config))
 
     async def _reinforce(
         self,
@@ -250,7 +255,7 @@ class Learner:
         output_dir: Path,
         checkpoint: Path | None,
         done: int,
-    ) -> None:
+    ) -> StoppedEarly | None:
         with self._progress.track("GRPO", self._config.grpo.max_steps, done) as step:
             curriculum = Curriculum(tasks, self._config)
             collector = Collector(engine, curriculum, self._config, self._context, step=step, validation=validation)
@@ -276,7 +281,7 @@ class Learner:
                 self._progress.say(f"rollouts branch; their worlds {how_worlds_are_copied(engine.source)}")
             tell("grpo", (str(output_dir), self._config, checkpoint))
             async with collector.sampling():
-                await self._run(make, checkpoint, on_stop=collector.stop)
+                return await self._run(make, checkpoint, on_stop=collector.stop)
 
     def save(self) -> None:
         """Write the model for use. The last checkpoint is kept, to train the run longer; the others are removed."""
@@ -285,7 +290,7 @@ class Learner:
             self.keep(self._folder.model_dir)
             self._folder.record_weights(self._folder.model_dir, version=self._version)
         newest, _ = newest_checkpoint(self._folder.checkpoints / STAGE)
-        keep_last_checkpoint(self._folder, newest, self._config.grpo.max_steps)
+        keep_last_checkpoint(self._folder, newest, last_step(self._folder, self._config))
         for leftover in (STAGE, "warm_start_trainer", "untrained"):
             shutil.rmtree(self._folder.checkpoints / leftover, ignore_errors=True)
 
@@ -302,10 +307,10 @@ class Learner:
         make: Callable[[StopOnRequest], Any],
         checkpoint: Path | None = None,
         on_stop: Callable[[], None] | None = None,
-    ) -> None:
+    ) -> StoppedEarly | None:
         """Train in a worker thread, to the end or until cancelled; the thread has ended when this returns or raises.
 
-        Raises what the trainer raises. A cancelled stage never looks finished.
+        Returns why it ended early, or None. Raises what the trainer raises. A cancelled stage never looks finished.
         """
         thread = TrainerThread(make, checkpoint)
         try:
@@ -322,6 +327,7 @@ class Learner:
         else:
             await anyio.lowlevel.checkpoint()  # raises where a cancellation is pending
             raise TrainingStopped("training stopped before its last step; the same call goes on from the run folder")
+        return thread.early
 
     async def use(self, folder: Path, *, version: int) -> None:
         """Sample from weights that the run has kept, and end with them unless others are used later."""

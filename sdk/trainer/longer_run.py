@@ -10,7 +10,7 @@ from ..evaluation.served_model import SERVED
 from ..traces.run_folder import RunFolder
 from ..traces.run_info import LAST_CHECKPOINT
 from .groups import STAGE
-from .validation import CHOICE, EARLIER_CHOICE, LAST_STAGE
+from .validation import CHOICE, EARLIER_CHOICE, EARLIER_STOP, LAST_STAGE
 
 MAX_STEPS = "train.grpo.max_steps"
 """The option that may be larger when a run goes on, in the configuration of its folder."""
@@ -31,15 +31,18 @@ def keep_last_checkpoint(folder: RunFolder, checkpoint: Path | None, steps: int)
 
 
 def reopen(folder: RunFolder, steps: int) -> int | None:
-    """Make a run that is finished with fewer than `steps` steps of GRPO go on with the next; returns how many it has.
+    """Make a run that was finished with `grpo.max_steps` lower than `steps` go on; returns how many it has made.
     None where there is nothing to reopen.
 
     The rollouts of its end are set aside; the weights that it had chosen stay among those that are chosen from.
     """
     done = folder.stage(STAGE)
-    finished = int(done["steps"]) if done is not None else 0
-    if finished >= steps or not any(folder.stage(name) is not None for name in _MARKED):
+    wanted = int(done["steps"]) if done is not None else 0
+    if wanted >= steps or not any(folder.stage(name) is not None for name in _MARKED):
         return None
+    finished = int(done.get("last", wanted)) if done is not None else 0
+    if finished < wanted:
+        folder.finish_stage(EARLIER_STOP, {"step": finished})
     choice = folder.stage(CHOICE)
     if choice is not None:
         folder.finish_stage(EARLIER_CHOICE, {"version": choice["version"]})

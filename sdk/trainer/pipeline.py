@@ -50,7 +50,6 @@ from .groups import STAGE as GRPO
 from .groups import check_groups, drawn_tool_prompt
 from .isolation import ONLY_READ, refuse_shared_state, try_isolation
 from .longer_run import MAX_STEPS, reopen
-from .mistakes import Mistaken, mixed, replay_with_mistakes
 from .needed_memory import check_memory
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
@@ -126,11 +125,6 @@ async def train_async(
     progress = progress or Silent()
     check_verifier(verifier)
     program = program_of(agent)
-    if program is not None and options.warm_start.mistakes and options.warm_start.changed_from_default("mistakes"):
-        raise ConfigError(
-            f"option warm_start.mistakes is {options.warm_start.mistakes}, but an agent of your own writes its own "
-            "conversations, so no mistake can be put into them; leave the option out, or set it to 0"
-        )
     check_model_name(model)
     check_processes(options)
     check_groups(verifier, options)
@@ -284,8 +278,8 @@ class _Run:
                 demonstrations = await self._found_demonstrations(engine)
                 learner.use_options(self.config)
             if self.config.warm_start.max_steps:
-                rows, facts = await self._warm_start_rows(demonstrations, learner.renderer)
-                await learner.warm_start(rows, facts)
+                rows = await self._warm_start_rows(demonstrations, learner.renderer)
+                await learner.warm_start(rows, Counter(rollout.tool_prompt for rollout in demonstrations))
                 await self._measure(engine, WARM, "after warm start")
             if self.config.grpo.max_steps:
                 await learner.grpo(engine, self.train, self.validation)
@@ -307,25 +301,12 @@ class _Run:
             found=found,
         )
 
-    async def _warm_start_rows(
-        self, demonstrations: Sequence[Rollout], renderer: ChatRenderer
-    ) -> tuple[list[TokenRow], dict[str, Any]]:
-        """The rows to train on, and what they were made of, for the record. None where they were trained on already,
-        because playing demonstrations takes time."""
-        if self.folder.stage("warm_start") is not None:
-            return [], {}
-        mistaken: list[Mistaken] = []
-        if self.context.host is not None:
-            rows = await rows_by_agent(demonstrations, self.context, self.context.host, renderer)
-        else:
-            share, seed = self.config.warm_start.mistakes, self.config.seed
-            mistaken = await replay_with_mistakes(demonstrations, self.context, share=share, seed=seed)
-            mistakes = {one.rollout.id: one.call_id for one in mistaken}
-            both = mixed(demonstrations, [one.rollout for one in mistaken])
-            rows = demonstration_rows(both, renderer, self.tools.tools, mistakes=mistakes)
-        prompts = Counter(rollout.tool_prompt for rollout in demonstrations)
-        shown = {"demonstrations": len(demonstrations), "with_a_mistake": len(mistaken), "rows": len(rows)}
-        return rows, {**shown, "tool_prompts": dict(prompts)}
+    async def _warm_start_rows(self, demonstrations: Sequence[Rollout], renderer: ChatRenderer) -> list[TokenRow]:
+        if self.context.host is None:
+            return demonstration_rows(demonstrations, renderer, self.tools.tools)
+        if self.folder.stage("warm_start") is not None:  # they were learned from, and an agent takes its time
+            return []
+        return await rows_by_agent(demonstrations, self.context, self.context.host, renderer)
 
     async def _found_demonstrations(self, engine: RolloutEngine) -> list[Rollout]:
         """Where the model has no success to begin with: those that a search finds. Without any, no warm start."""
@@ -423,6 +404,7 @@ class _Run:
                 "tool_prompt": describe_trained(self.config.tool_prompt),
                 "folder": str(self.folder.path),
                 **self.choice,
+                **({"ended_early": early} if (early := (self.folder.stage(GRPO) or {}).get("ended_early")) else {}),
                 **run_facts(self.folder.info, self.folder.config),
                 **guard_facts(self.tools),
                 **call_facts(self.folder.read_calls()),

@@ -70,6 +70,12 @@ def _copies(config: TrainConfig) -> int:
     return chooses + moments + max((LATEST_KEPT + 1) * each + 1, max(LATEST_KEPT, written) * each + KEPT_COPIES)
 
 
+def candidate_steps(config: TrainConfig) -> int:
+    """After every so many steps there is a checkpoint that is kept to choose from."""
+    checkpoints = ceil(config.grpo.max_steps / config.grpo.save_steps)
+    return config.grpo.save_steps * max(1, ceil((checkpoints - 1) / MOST_CANDIDATES))
+
+
 def weight_bytes(model: str | Path | None) -> int:
     """The weights in float32, in which they are trained; 0 where the model is not on this disk."""
     if model is None:
@@ -146,7 +152,12 @@ def train_defaults(identity: Mapping[str, Any]) -> dict[str, Any]:
     down.
     """
     # As in all earlier versions.
-    settled = TrainConfig().changed({"off_policy.importance_sampling_mode": "none", "warm_start.mistakes": 0.0})
+    settled = TrainConfig().changed(
+        {
+            "off_policy.importance_sampling_mode": "none",
+            "evaluation.early_stopping_patience": 0,
+        }
+    )
     return {"train": _stored(settled), "mixed_precision": identity["mixed_precision"]}
 
 

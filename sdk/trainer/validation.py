@@ -28,6 +28,7 @@ from ..rollouts.stream import StreamClosed
 from ..traces.run_folder import RunFolder
 from .config import TrainConfig
 from .groups import STAGE
+from .run_identity import candidate_steps
 
 if TYPE_CHECKING:
     from .learner import Learner
@@ -68,8 +69,37 @@ def forget_after(folder: RunFolder, done: int) -> None:
             folder.drop_after(stage, -2)
 
 
+class StoppedEarly(Exception):
+    """GRPO ends with the present weights, since success on the kept-aside tasks fell. `step`: how many steps are in
+    them."""
+
+    def __init__(self, step: int, reason: str) -> None:
+        super().__init__(reason)
+        self.step = step
+
+
+def fall(success: Mapping[int, float], patience: int, *, since: int = 0) -> str | None:
+    """A sentence where the latest `patience` measurements are all below the best one before them; else None.
+
+    `success`: by step. `since`: a step; the latest ones are those after it.
+    """
+    steps = sorted(success)
+    earlier, latest = steps[:-patience], steps[-patience:]
+    if not patience or not earlier or latest[0] <= since:
+        return None
+    best = max(earlier, key=lambda step: success[step])
+    if max(success[step] for step in latest) >= success[best]:
+        return None
+    rates = ", ".join(percent(success[step]) for step in latest)
+    return (
+        f"GRPO ended early, after {latest[-1]} steps: success on the kept-aside tasks was {percent(success[best])} "
+        f"after step {best}, and lower in the last {patience} measurements ({rates})"
+    )
+
+
 class Validating:
-    """Measures every `eval_steps` steps, the first time before the first step."""
+    """Measures every `eval_steps` steps, or at every checkpoint that is kept to choose from; the first time before the
+    first step. Ends the training where success falls."""
 
     def __init__(self, engine: RolloutEngine, tasks: Sequence[Task], config: TrainConfig, context: RunContext) -> None:
         self._engine = context.engine(engine.agent)  # of its own, so that its counts do not mix with those of training
@@ -79,6 +109,9 @@ class Validating:
         self._folder = folder = context.run_folder
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
+        self._patience = config.evaluation.early_stopping_patience if tasks else 0
+        self._every = config.evaluation.eval_steps or (candidate_steps(config) if self._patience else None)
+        self._since = (folder.stage(EARLIER_STOP) or {}).get("step", 0)
         self.seconds = 0.0
         """That measuring took in the latest step."""
         self.success: dict[int, float] = successes(folder)
@@ -87,11 +120,11 @@ class Validating:
     async def measure(self, step: int) -> None:
         """Measure the present weights, which have done `step` steps, where it is time to.
 
-        Raises `StreamClosed` where training was stopped meanwhile, and `ToolbakeError` where nothing could be scored.
+        Raises `StreamClosed` where training was stopped meanwhile, `ToolbakeError` where nothing could be scored, and
+        `StoppedEarly`.
         """
         self.seconds = 0.0
-        every = self._config.evaluation.eval_steps
-        if every is None or step % every or self._stopped:
+        if self._every is None or step % self._every or self._stopped:
             return
         started = time.monotonic()
         first = WARM_STAGE if self._config.warm_start.max_steps else UNTRAINED_STAGE
@@ -111,6 +144,9 @@ class Validating:
         if "success" in line:
             self.success[step] = line["success"]
         self.seconds = time.monotonic() - started
+        reason = fall(self.success, self._patience, since=self._since)
+        if reason is not None and step % self._config.grpo.save_steps == 0:  # a longer run begins from its checkpoint
+            raise StoppedEarly(step, reason)
 
     def stop(self) -> None:
         """Stop measuring. `measure` then raises `StreamClosed`."""
@@ -129,6 +165,9 @@ CHOICE = "choice"
 EARLIER_CHOICE = "earlier_choice"
 """The stage whose data is the version of the weights that a finished run had chosen, before it was trained longer."""
 
+EARLIER_STOP = "earlier_stop"
+"""The stage whose data is the step at which a run had ended early, before it was trained longer."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -140,10 +179,16 @@ class Candidate:
     version: int
 
 
+def last_step(folder: RunFolder, config: TrainConfig) -> int:
+    """How many steps of GRPO a finished run has made: fewer than `grpo.max_steps` where it ended early."""
+    done = folder.stage(STAGE) or {}
+    return int(done.get("last", config.grpo.max_steps))
+
+
 def candidates(folder: RunFolder, config: TrainConfig) -> list[Candidate]:
     """Untrained, after the warm start, after each checkpoint of GRPO and after its last step, in this order. Of a run
     that is trained longer those that it had chosen, too."""
-    checkpoints = folder.checkpoints
+    checkpoints, last = folder.checkpoints, last_step(folder, config)
     found = [Candidate("untrained", UNTRAINED_STAGE, checkpoints / "untrained", 0)]
     if config.warm_start.max_steps:
         found.append(Candidate("after warm start", WARM_STAGE, checkpoints / "warm_start", 0))
@@ -151,12 +196,11 @@ def candidates(folder: RunFolder, config: TrainConfig) -> list[Candidate]:
     if (earlier := folder.stage(EARLIER_CHOICE)) is not None and earlier["version"]:
         kept.setdefault(earlier["version"], checkpoints / "chosen")
     found += [
-        Candidate(f"step {step}", stage_of_step(step), path, step)
-        for step, path in sorted(kept.items())
-        if step < config.grpo.max_steps
+        Candidate(f"step {step}", stage_of_step(step), path, step) for step, path in sorted(kept.items()) if step < last
     ]
     if config.grpo.max_steps:
-        found.append(Candidate("after GRPO", LAST_STAGE, checkpoints / "trained", config.grpo.max_steps))
+        stage = LAST_STAGE if last == config.grpo.max_steps else stage_of_step(last)  # measured before it ended early
+        found.append(Candidate("after GRPO", stage, checkpoints / "trained", last))
     return found
 
 

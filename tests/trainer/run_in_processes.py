@@ -4,8 +4,8 @@ run_in_processes.py MODEL_DIR FOLDER RUNS
 RUNS: JSON, the options of each run by its name; a `model` among them is trained in place of MODEL_DIR. In a run whose
 name begins with "resumed" the verifier is broken from the second step on; the run ends with an error, and is called
 again with the verifier mended; where it has a `buffer`, another value of that buffer is put into the checkpoint it goes
-on from. In one whose name begins with "fails" the first process cannot write the figures of its
-first step; nothing can be called after it.
+on from. In one whose name begins with "early" only the weights that it begins with are right. In one whose name begins
+with "fails" the first process cannot write the figures of its first step; nothing can be called after it.
 """
 
 import json
@@ -21,10 +21,12 @@ from test_training_runs import TINY, add, even_letters, tasks
 import sdk
 from sdk.traces import RunFolder
 
-BROKEN = False
+BROKEN = EARLY = False
 
 
 def judge(rollout: sdk.Rollout) -> bool:
+    if EARLY and rollout.step < 0:
+        return {version for row in rollout.rows for version in row.versions if version >= 0} == {0}
     if BROKEN and rollout.step >= 1:
         raise RuntimeError("broken")
     return even_letters(rollout)
@@ -69,5 +71,6 @@ if __name__ == "__main__":
             BROKEN = False
             if buffer is not None and os.environ["RANK"] == "0":
                 change_buffer(buffer, folder / name / "checkpoints" / "grpo")
+        EARLY = name.startswith("early")
         result = sdk.train([add], tasks(), judge, trained, folder / name, {**TINY, **options})
         tell(f"{name}: {list(result.report.conditions)} by {PartialState().distributed_type.value}")

@@ -16,7 +16,7 @@ from sdk.tasks import ThreeWaySplit
 from sdk.traces import RunFolder
 from sdk.trainer.callbacks import ThinCheckpoints
 from sdk.trainer.task_splits import settle, split_for_training
-from sdk.trainer.validation import choose
+from sdk.trainer.validation import choose, fall
 
 SHORT = {"max_turns": 2, "max_turn_tokens": 40, "max_tokens": 64}
 
@@ -188,6 +188,83 @@ def test_a_run_that_only_loses_ends_with_the_weights_it_began_with_and_goes_on_s
     assert again.report.run["handed_over"] == run.report.run["handed_over"]
 
 
+@pytest.mark.parametrize(
+    ("success", "patience", "since", "ends"),
+    [
+        ({0: 0.5, 5: 0.4, 10: 0.3, 15: 0.4}, 3, 0, True),
+        ({0: 0.5, 5: 0.4, 10: 0.5, 15: 0.4}, 3, 0, False),  # as good as before is no fall
+        ({0: 0.5, 5: 0.6, 10: 0.5, 15: 0.5, 20: 0.5}, 3, 0, True),
+        ({0: 0.5, 5: 0.6, 10: 0.5, 15: 0.7, 20: 0.5}, 3, 0, False),
+        ({0: 0.5, 5: 0.4, 10: 0.3}, 3, 0, False),  # too few measurements
+        ({0: 0.5, 5: 0.4, 10: 0.3, 15: 0.4}, 0, 0, False),
+        ({0: 0.5, 5: 0.4, 10: 0.3, 15: 0.4, 20: 0.4}, 3, 15, False),  # ended early after 15, and is trained longer
+        ({0: 0.5, 5: 0.4, 10: 0.3, 15: 0.4, 20: 0.4, 25: 0.4, 30: 0.4}, 3, 15, True),
+        ({}, 3, 0, False),
+    ],
+)
+def test_grpo_ends_early_where_success_stays_below_its_best(
+    success: dict[int, float], patience: int, since: int, ends: bool
+) -> None:
+    assert (fall(success, patience, since=since) is not None) == ends
+
+
+def right_once_in_a_while(rollout: sdk.Rollout) -> float:
+    """As `right_untrained`, and right again from the fourth step on."""
+    said = {version for row in rollout.rows for version in row.versions if version >= 0}
+    return 1.0 if min(said, default=9) >= 4 and rollout.step < 0 else right_untrained(rollout)
+
+
+@pytest.mark.timeout(300)
+def test_a_run_ends_early_says_so_is_as_it_was_when_called_again_and_can_be_trained_longer(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    config = {
+        "grpo.num_generations": 2,
+        "grpo.save_steps": 1,
+        "evaluation.early_stopping_patience": 2,
+        "warm_start.max_steps": 0,
+        "probes.tasks": 0,
+        "limits": {"max_turns": 1, "max_turn_tokens": 4},
+    }
+    words = [f"Where is order {n}?" for n in range(10)]
+
+    def run(steps: int) -> tuple[sdk.TrainResult, Heard]:
+        heard, options = Heard(), {**config, "grpo.max_steps": steps}
+        verifier = right_once_in_a_while
+        return sdk.train(
+            [read_order], words, verifier, tiny_model_dir, tmp_path / "run", options, progress=heard
+        ), heard
+
+    def steps_made() -> list[int]:
+        lines = RunFolder.open_to_read(tmp_path / "run").read_metrics()
+        return [line["step"] for line in lines if line["stage"] == "grpo"]
+
+    first, heard = run(4)
+    assert steps_made() == [0, 1]
+    reason = (
+        "GRPO ended early, after 2 steps: success on the kept-aside tasks was 100.0 % after step 0, and lower in the "
+        "last 2 measurements (0.0 %, 0.0 %)"
+    )
+    assert reason in heard.lines
+    assert f"{reason}." in str(first.report).splitlines()
+    assert f"{reason}." in (first.run_dir / "report.md").read_text()
+    assert first.report.run["chosen_weights"] == "untrained"
+    assert list(first.report.run["validation"]["success"]) == ["untrained", "step 1", "after GRPO"]
+    assert first.report.training is not None
+    assert first.report.training.steps == 2
+    metrics = (first.run_dir / "metrics.jsonl").read_bytes()
+
+    again, heard = run(4)
+    assert steps_made() == [0, 1]
+    assert again.report.run["ended_early"] == reason
+    assert (again.run_dir / "metrics.jsonl").read_bytes() == metrics
+
+    longer, heard = run(6)
+    assert steps_made() == [0, 1, 2, 3, 4, 5]
+    assert "ended_early" not in longer.report.run
+    assert list(longer.report.run["validation"]["success"])[-1] == "after GRPO"
+
+
 def says_a_number(rollout: sdk.Rollout) -> bool:
     return rollout.task.id in rollout.answer
 
@@ -239,9 +316,8 @@ def test_the_defaults_are_what_the_quickstart_found_over_several_seeds() -> None
     settled, _ = settle(sdk.TrainConfig(), ThreeWaySplit(shown, [], []))
     sides = ThreeWaySplit(shown[8:], shown[:8], [])
     quickstart, _ = settle(found, sides)
-    # Its warm start is shorter: it was chosen on the helpdesk, where GRPO adds more after it. One pass over the
-    # demonstrations leaves no room for mistakes.
-    assert quickstart.warm_start == settled.warm_start.model_copy(update={"max_steps": 10, "mistakes": 0.0})
+    # Its warm start is shorter: it was chosen on the helpdesk, where GRPO adds more after it.
+    assert quickstart.warm_start == settled.warm_start.model_copy(update={"max_steps": 10})
     # It runs on any machine, so it spares memory, which changes no gradient.
     lean = {"offload_optimizer": True}
     assert settled.batching.model_copy(update=lean) == quickstart.batching

@@ -60,12 +60,16 @@ SHARDED = {
 
 FAILS = {"grpo.max_steps": 2, "warm_start.max_steps": 0}
 
+EARLY = {"grpo.max_steps": 4, "warm_start.max_steps": 0, "evaluation.validation": 2, "grpo.learning_rate": 0.5}
+
 
 @pytest.fixture(scope="module")
 def runs(tiny_model_dir: Path, experts_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("sharded")
     buffers = {**BUFFERS, "model": str(experts_dir)}
-    return folder, launch("fsdp2.yaml", tiny_model_dir, folder, {**RUNS, "buffers": buffers, "fails": FAILS})
+    return folder, launch(
+        "fsdp2.yaml", tiny_model_dir, folder, {**RUNS, "buffers": buffers, "early": EARLY, "fails": FAILS}
+    )
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -88,7 +92,14 @@ def test_a_model_with_buffers_in_its_checkpoints_is_sharded_without_them(
     )
 
 
-def test_a_sharded_run_that_ended_early_went_on_from_its_checkpoint(runs: tuple[Path, str]) -> None:
+def test_a_sharded_run_whose_success_falls_ends_early_in_all_processes(runs: tuple[Path, str]) -> None:
+    folder, said = runs
+    assert said.count("early: ['untrained', 'after GRPO', 'chosen on validation']") == 2
+    lines = sdk.traces.RunFolder.open_to_read(folder / "early").read_metrics()
+    assert [line["step"] for line in lines if line["stage"] == "grpo"] == [0, 1]
+
+
+def test_a_sharded_run_that_was_cut_off_went_on_from_its_checkpoint(runs: tuple[Path, str]) -> None:
     folder, said = runs
     assert said.count("resumed whole ended:") == 2
     assert said.count("resumed whole: ['untrained', 'after warm start', 'after GRPO'] by FSDP") == 2
@@ -102,7 +113,7 @@ def test_a_first_process_that_fails_in_a_step_ends_though_the_others_wait_for_it
     assert "fails in process 1: RuntimeError" in said  # the connection was closed
 
 
-@pytest.mark.parametrize("name", [*RUNS, "buffers"])
+@pytest.mark.parametrize("name", [*RUNS, "buffers", "early"])
 def test_the_weights_that_a_sharded_run_kept_are_those_that_its_evidence_says_were_sampled_from(
     runs: tuple[Path, str], name: str
 ) -> None:

@@ -131,7 +131,9 @@ async def test_a_run_goes_on_when_a_later_version_has_one_more_option_that_chang
         await started(tmp_path / "run", config=TINY)
     now = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     # An option of later versions that is settled, or that does something by default, has the value of earlier ones.
-    earlier_default = sdk.TrainConfig.of({"off_policy.importance_sampling_mode": "none", "warm_start.mistakes": 0})
+    earlier_default = sdk.TrainConfig.of(
+        {"off_policy.importance_sampling_mode": "none", "evaluation.early_stopping_patience": 0}
+    )
     defaults = earlier_default.model_dump(mode="json")
     for option in OPTIONS:
         earlier = without(now, ("train", *option))

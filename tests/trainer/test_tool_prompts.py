@@ -56,9 +56,7 @@ def test_every_prompt_of_a_run_shows_names_only(by_name: sdk.TrainResult, tiny_m
             prompt = prompt_of(rollout.rows[0], tiny_model_dir)
             assert "- add()" in prompt
             assert DESCRIPTION not in prompt
-    # Two turns leave no room for a mistake.
-    shown = {"demonstrations": 6, "with_a_mistake": 0, "rows": 6}
-    assert folder.stage("warm_start") == {**shown, "tool_prompts": {"names": 6}}
+    assert folder.stage("warm_start") == {"demonstrations": 6, "tool_prompts": {"names": 6}}
 
 
 def test_what_is_sampled_with_a_shorter_prompt_is_what_is_trained(mixed: sdk.TrainResult) -> None:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 _ENOUGH = 8
 """Groups or rollouts from which on a kind of tasks is spoken of."""
+_FEW = 4
+"""Held-out tasks of a kind from which on it is spoken of. With fewer than `_ENOUGH` twice the difference is asked for,
+since one task is much of it."""
 _MOST_KINDS = 20
 _FALLS_SHORT = 0.25
 """Held-out tasks of a kind that succeed so much more rarely than its tasks in training are of other families."""
@@ -147,10 +150,10 @@ def _other_families(of_kind: Mapping[str, Sequence[_Practised]], measured: Mappi
     for kind, practised in of_kind.items():
         late = [one.right for one in practised[-max(_ENOUGH, len(practised) // 3) :]]
         held_out = measured.get(kind, [])
-        if min(len(late), len(held_out)) < _ENOUGH:
+        if len(late) < _ENOUGH or len(held_out) < _FEW:
             continue
         trained, found = sum(late) / len(late), sum(held_out) / len(held_out)
-        if trained - found >= _FALLS_SHORT:
+        if trained - found >= (_FALLS_SHORT if len(held_out) >= _ENOUGH else 2 * _FALLS_SHORT):
             families = len({one.family for one in practised})
             steps.append(
                 f"{kind}: {_percent(trained)} of the rollouts succeed at the end of training, but {_percent(found)} of "

@@ -20,7 +20,7 @@ from .measurement import measure
 SERVED = "served"
 """The stage of the rollouts through the endpoint."""
 
-_NOT_SENT = dict.fromkeys(("temperature", "top_p", "max_tokens", "seed"))
+NOT_SENT = dict.fromkeys(("temperature", "top_p", "max_tokens", "seed"))
 """What a client leaves out that keeps to its defaults. `EndpointAgent` sends no field that is None."""
 
 
@@ -49,7 +49,7 @@ async def measure_served(model_dir: Path, tasks: Sequence[Task], context: RunCon
     key = secrets.token_urlsafe(32)
     server = await anyio.to_thread.run_sync(partial(serve, model_dir, port=0, api_key=key, drain_seconds=0))
     try:
-        async with EndpointAgent(f"{server.url}/v1", server.model_name, key, extra_body=_NOT_SENT) as agent:
+        async with EndpointAgent(f"{server.url}/v1", server.model_name, key, extra_body=NOT_SENT) as agent:
             return await measure(context.engine(agent), tasks, context, stage=SERVED, title="through the endpoint")
     finally:
         with anyio.CancelScope(shield=True):

@@ -76,6 +76,16 @@ class VllmServer:
         raise ToolbakeError(f"vLLM exited with status {status}; {self._process.last_words()}")
 
 
+_SETTLED = ("--host", "--port", "--api-key", "--uds", "--model", "--config", "--ssl-keyfile", "--ssl-certfile")
+"""Arguments of `vllm serve` that are not handed on: a second `--host` would replace the one that was checked."""
+
+
+def _is_settled(argument: str) -> bool:
+    """Also by a beginning of its name, which vLLM takes for the whole."""
+    name = argument.partition("=")[0].replace("_", "-")
+    return name.startswith("--") and any(settled.startswith(name) for settled in _SETTLED)
+
+
 def serve_with_vllm(
     model_dir: str | os.PathLike[str] | None,
     host: str = "127.0.0.1",
@@ -92,12 +102,18 @@ def serve_with_vllm(
     """Start vLLM with a model, as `sdk.serve` serves it, and wait until it answers.
 
     The arguments are those of `sdk.serve`. `call_parser`: vLLM's parser of the model's calls, where toolbake does not
-    know it. `arguments`: further ones of `vllm serve`. The environment with vLLM is the one that `TOOLBAKE_VLLM_PYTHON`
+    know it. `arguments`: further ones of `vllm serve`, such as `--tensor-parallel-size=2`; not those that say where it
+    listens and who may ask, which are arguments here. The environment with vLLM is the one that `TOOLBAKE_VLLM_PYTHON`
     names, else this one.
 
     Raises `ConfigError` without vLLM, for an address that cannot be used, and for a tool prompt other than `full`, the
     only one that vLLM has; `ModelError` for a model that cannot be loaded; `PolicyFailure` where vLLM does not start.
     """
+    if settled := [one for one in arguments if _is_settled(one)]:
+        raise ConfigError(
+            f"{settled[0]!r} is not handed on to vLLM: the host, the port, the key and the model are arguments of "
+            "their own, and TLS is for a reverse proxy"
+        )
     build = find_vllm(None)
     listener = bind(host, port, api_key)  # refuses what must not be, before the model is looked at
     port = listener.getsockname()[1]
@@ -116,6 +132,7 @@ def serve_with_vllm(
         defaults["do_sample"] = temperature > 0
     command = [
         *vllm_arguments(model, model.source, host=host, port=port, build=build, defaults=defaults),
+        "--enable-request-id-headers",
         *arguments,
     ]
     environment = {"VLLM_API_KEY": api_key} if api_key is not None else {}

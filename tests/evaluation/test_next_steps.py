@@ -67,6 +67,13 @@ def test_a_kind_that_succeeds_in_training_and_not_on_held_out_tasks_wants_more_f
     assert "learned 1 family of this kind: write tasks of more" in one
 
 
+@pytest.mark.parametrize(("found", "said"), [("0000", 1), ("0011", 0), ("000", 0), ("0001000", 1)])
+def test_of_few_held_out_tasks_of_a_kind_a_large_difference_is_told(found: str, said: int) -> None:
+    practice = [rollout for step in range(10) for rollout in practised("slot", "0111", step=step)]
+    told = advice(practice, held_out("slot", found) + held_out("b", "01"))
+    assert sum("kind=slot: 77 % of the rollouts succeed" in one for one in told) == said
+
+
 @pytest.mark.parametrize(
     ("reason", "fix"),
     [("token_limit", "limits.max_turn_tokens"), ("turn_limit", "limits.max_turns"), ("context_limit", "tool_prompt")],

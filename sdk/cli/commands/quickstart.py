@@ -222,20 +222,20 @@ def fresh_folder(wanted: Path) -> Path:
 async def ask_served_model(
     server: Server, tools: Any, task: Task, verifier: VerifierLike, *, limits: Limits
 ) -> Rollout:
-    """The conversation about `task` in a fresh world, as any client of the endpoint would have it.
+    """The conversation about `task` in a fresh world, as a client of the endpoint has it that keeps to its defaults.
 
     Raises `ToolbakeError` where the endpoint or a tool broke.
     """
     from ...connecting import connect
+    from ...evaluation.served_model import NOT_SENT
     from ...policies.endpoint import EndpointAgent
     from ...policies.protocol import Sampling
     from ...rollouts.engine import RolloutEngine
     from ...rollouts.episode import Job
 
     async with connect(tools, call_timeout_s=limits.call_timeout_s) as source:
-        async with EndpointAgent(f"{server.url}/v1", server.model_name) as agent:
+        async with EndpointAgent(f"{server.url}/v1", server.model_name, extra_body=NOT_SENT) as agent:
             engine = RolloutEngine(agent=agent, source=source, verifier=verifier, limits=limits)
-            sampling = Sampling(temperature=0.0, max_tokens=limits.max_turn_tokens)
-            rollout = (await engine.run([Job(id=f"ask/{task.id}", task=task, seed=0)], sampling=sampling))[0]
+            rollout = (await engine.run([Job(id=f"ask/{task.id}", task=task, seed=0)], sampling=Sampling()))[0]
     require_no_failure(rollout)
     return rollout

@@ -91,6 +91,15 @@ EngineName = Annotated[
     ),
 ]
 
+VllmArguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--vllm-arg",
+        metavar="--NAME=VALUE",
+        help="An argument to hand on to `vllm serve`, such as --vllm-arg=--tensor-parallel-size=2. Repeat it for more.",
+    ),
+]
+
 
 def serve(
     model_dir: Annotated[
@@ -112,6 +121,7 @@ def serve(
     log_format: LogFormatName = "text",
     engine: EngineName = None,
     call_parser: CallParser = None,
+    vllm_arg: VllmArguments = None,
     debug: Debug = False,
 ) -> None:
     """Serve a model over HTTP, for anything that speaks OpenAI's chat API.
@@ -158,8 +168,10 @@ def serve(
             if idle:
                 raise ConfigError(f"{idle[0]} does nothing for vLLM; take it out, or add --engine embedded")
             start, how["call_parser"], how["progress"] = serve_with_vllm, call_parser, progress
-        elif call_parser is not None:
-            raise ConfigError("--tool-call-parser does nothing for the embedded engine; take it out")
+            how["arguments"] = tuple(vllm_arg or ())
+        elif call_parser is not None or vllm_arg:
+            idle_one = "--tool-call-parser" if call_parser is not None else "--vllm-arg"
+            raise ConfigError(f"{idle_one} does nothing for the embedded engine; take it out")
         else:
             how |= {"max_waiting": max_waiting, "drain_seconds": drain_seconds}
         with (

@@ -77,6 +77,9 @@ def exported(tuned: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return export(saved, "vllm", folder / "out")
 
 
+HANDED_ON = "--max-logprobs=3"
+
+
 @dataclass
 class Served:
     """A server that runs in a process of its own."""
@@ -92,8 +95,8 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, engine: str, environment: dict[str, str]) -> Iterator[Served]:
-    words = ["serve", folder / "model", "--engine", engine, "--port", "0", "--api-key-env", "DESK_KEY"]
+def serving(folder: Path, engine: str, environment: dict[str, str], *more: str) -> Iterator[Served]:
+    words = ["serve", str(folder / "model"), "--engine", engine, "--port", "0", "--api-key-env", "DESK_KEY", *more]
     process = subprocess.Popen(
         [sys.executable, "-m", "sdk.cli", *words],
         stdout=subprocess.PIPE,
@@ -117,7 +120,8 @@ def serving(folder: Path, engine: str, environment: dict[str, str]) -> Iterator[
 @pytest.fixture(scope="module")
 def by_vllm(vllm_python: Path, exported: Path) -> Iterator[Served]:
     environment = {"TOOLBAKE_VLLM_PYTHON": str(vllm_python), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    with serving(exported, "vllm", {**environment, "VLLM_CPU_KVCACHE_SPACE": "1"}) as served:
+    environment["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    with serving(exported, "vllm", environment, f"--vllm-arg={HANDED_ON}") as served:
         yield served
 
 
@@ -230,7 +234,7 @@ def test_the_readme_of_an_export_has_the_command_line_that_runs(by_vllm: Served,
     port = by_vllm.url.rpartition(":")[2]
     changed = {"model": str(exported / "model"), "desk": "model", "8000": port}
     expected = [changed.get(word, word) for word in printed[2:]]
-    assert ran == expected
+    assert ran == [*expected, "--enable-request-id-headers", HANDED_ON]
 
 
 def arguments_of(place: Path) -> list[str]:
@@ -264,6 +268,20 @@ def test_the_check_of_a_readme_measures_the_server(served: Served, exported: Pat
     assert (condition["rollouts"], condition["unscored"]) == (2, 0)
 
 
+def test_an_answer_has_the_id_that_its_request_gave(served: Served) -> None:
+    with served.client() as client:
+        asked = client.chat.completions.with_raw_response.create(
+            model="model", messages=ASK, extra_headers={"X-Request-Id": "desk-7"}
+        )
+    assert asked.headers["X-Request-Id"] == "desk-7"
+
+
+def test_vllm_has_the_arguments_that_are_handed_on(by_vllm: Served) -> None:
+    assert len(by_vllm.ask(logprobs=True, top_logprobs=3).choices[0].logprobs.content[0].top_logprobs) == 3
+    with pytest.raises(openai.BadRequestError, match="logprobs"):
+        by_vllm.ask(logprobs=True, top_logprobs=4)
+
+
 def test_vllm_is_refused_where_it_would_serve_something_else(
     vllm_python: Path, small_model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +293,11 @@ def test_vllm_is_refused_where_it_would_serve_something_else(
         serve_with_vllm(folder, port=0)
     with pytest.raises(ConfigError, match="there is no api_key"):
         serve_with_vllm(folder, host="0.0.0.0", port=0)
+    for argument in ("--host=0.0.0.0", "--ho", "--api_key=none", "--ssl-keyfile=key.pem"):
+        with pytest.raises(ConfigError, match=f"'{argument}' is not handed on to vLLM: the host, the port, the key"):
+            serve_with_vllm(folder, port=0, arguments=(argument,))
+    told = CliRunner().invoke(app, ["serve", str(folder), "--engine", "embedded", "--vllm-arg=--dtype=float32"])
+    assert "--vllm-arg does nothing for the embedded engine; take it out" in " ".join(told.stderr.split())
 
 
 def test_without_vllm_the_engine_is_refused_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,6 +250,22 @@ def pydantic_ai_structured(url, mode):
     return [pydantic_ai.Agent(model, output_type=output).run_sync(QUESTION).output.model_dump()]
 
 
+def litellm_structured(url):
+    import litellm
+    from pydantic import BaseModel
+
+    class Place(BaseModel):
+        city: str
+        orders: int
+
+    messages = [{"role": "user", "content": QUESTION}]
+    options = {"model": "openai/desk", "api_base": url, "api_key": "none", "num_retries": 0, "response_format": Place}
+    said = litellm.completion(messages=messages, **options).choices[0].message.content
+    chunks = list(litellm.completion(messages=messages, stream=True, **options))
+    again = litellm.stream_chunk_builder(chunks).choices[0].message.content
+    return [Place.model_validate_json(text).model_dump() for text in (said, again)]
+
+
 STRUCTURED = {
     "openai": openai_parse,
     "openai, responses": openai_responses_parse,
@@ -262,6 +278,7 @@ STRUCTURED = {
     "langchain, JSON": lambda url: langchain_structured(url, method="json_mode"),
     "langgraph": langgraph_structured,
     "llamaindex": llamaindex_structured,
+    "litellm": litellm_structured,
 }
 """Answers in the form of a class."""
 

@@ -80,6 +80,17 @@ LONG_FILES = (
     "policies/embedded/test_engine_smollm2.py",
     "serving/test_serving_a_real_model.py",
     "serving/test_measured_sampling.py",
+    "cli/test_cli_commands.py",
+    "judging/test_ranked_training.py",
+    "alarms/test_alarms_in_training.py",
+    "evidence/test_verify_command.py",
+    "evidence/test_weights_of_all_kinds.py",
+    "probing/test_planted_verifiers.py",
+    "house/test_docs_site.py",
+    "house/test_private_names.py",
+    "synthesis/test_finding_demonstrations.py",
+    "trainer/test_training_with_users.py",
+    "trainer/test_full_disk.py",
 )
 """They take 20 seconds to minutes, with few tests. Where processes share the files, one that got such a file last
 would keep all waiting."""

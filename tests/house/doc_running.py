@@ -19,6 +19,8 @@ SHORT: dict[str, Any] = {
     "grpo.max_steps": 1,
     "grpo.prompts_per_step": 1,
     "grpo.num_generations": 2,
+    "probes.tasks": 1,
+    "evaluation.max_served": 1,
     "limits": Limits(max_turns=2, max_turn_tokens=8),
 }
 """What a shortened training runs with, whatever the block says."""

@@ -26,6 +26,7 @@ SHORT = {
     "train": [
         *("--set", "warm_start.max_steps=1", "--set", "grpo.max_steps=1", "--set", "grpo.num_generations=2"),
         *("--set", "grpo.prompts_per_step=2", "--set", "limits.max_turn_tokens=8", "--set", "limits.max_tokens=16"),
+        *("--set", "probes.tasks=1", "--set", "evaluation.max_served=1"),
     ],
 }
 """The model of the tests has random weights: it shows that everything runs, not that it learns."""

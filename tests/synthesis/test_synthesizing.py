@@ -136,6 +136,8 @@ def test_made_tasks_train_a_model_as_they_stand(tiny_model_folder: Path, tmp_pat
         "grpo.max_steps": 1,
         "grpo.prompts_per_step": 1,
         "grpo.num_generations": 2,
+        "probes.tasks": 0,
+        "evaluation.max_served": 0,
     }
     result = sdk.train(
         Helpdesk(),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -76,14 +78,27 @@ class VllmServer:
         raise ToolbakeError(f"vLLM exited with status {status}; {self._process.last_words()}")
 
 
-_SETTLED = ("--host", "--port", "--api-key", "--uds", "--model", "--config", "--ssl-keyfile", "--ssl-certfile")
+_SETTLED = (
+    *("--host", "--port", "--api-key", "--uds", "--grpc", "--grpc-port", "--ssl-keyfile", "--ssl-certfile"),
+    *("--model", "--served-model-name", "--config"),
+)
 """Arguments of `vllm serve` that are not handed on: a second `--host` would replace the one that was checked."""
 
+_FORM = re.compile(r"--[a-z][a-z_-]*(\.[\w.-]+(?==))?(=.*)?", re.IGNORECASE | re.DOTALL)
 
-def _is_settled(argument: str) -> bool:
-    """Also by a beginning of its name, which vLLM takes for the whole."""
-    name = argument.partition("=")[0].replace("_", "-")
-    return name.startswith("--") and any(settled.startswith(name) for settled in _SETTLED)
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Raises `ConfigError` for what vLLM could read as another argument, or would take for one that is settled. It
+    takes the beginning of a name for the whole."""
+    for argument in arguments:
+        if _FORM.fullmatch(argument) is None:
+            raise ConfigError(f"{argument!r} is not handed on to vLLM; write it as --NAME or --NAME=VALUE")
+        name = argument.partition("=")[0].replace("_", "-").lower()
+        if any(settled.startswith(name) for settled in _SETTLED):
+            raise ConfigError(
+                f"{argument!r} is not handed on to vLLM: the host, the port, the key and the model are arguments of "
+                "their own, and TLS is for a reverse proxy"
+            )
 
 
 def serve_with_vllm(
@@ -109,11 +124,7 @@ def serve_with_vllm(
     Raises `ConfigError` without vLLM, for an address that cannot be used, and for a tool prompt other than `full`, the
     only one that vLLM has; `ModelError` for a model that cannot be loaded; `PolicyFailure` where vLLM does not start.
     """
-    if settled := [one for one in arguments if _is_settled(one)]:
-        raise ConfigError(
-            f"{settled[0]!r} is not handed on to vLLM: the host, the port, the key and the model are arguments of "
-            "their own, and TLS is for a reverse proxy"
-        )
+    _check_arguments(arguments)
     build = find_vllm(None)
     listener = bind(host, port, api_key)  # refuses what must not be, before the model is looked at
     port = listener.getsockname()[1]

@@ -56,13 +56,15 @@ class EvaluationOptions(_Options):
     number. None: those tagged, else about 15 % of the training tasks (see `sdk.tasks.keep_aside`). 0: none, the run
     ends with its last weights, also where they are worse than those it began with."""
     eval_steps: int | None = Field(default=None, ge=1)
-    """Measure success on the validation tasks, greedily, before the first step of GRPO and after every so many; never
-    where None. The learning curve and the metrics have it, and an alarm is raised where the reward rises and it does
-    not. The held-out tasks are not touched."""
+    """Measure success on the validation tasks, greedily, before the first step of GRPO and after every so many; where
+    None at the checkpoints from which the weights are chosen, unless `early_stopping_patience` is 0. The learning curve
+    and the metrics have it. Where it is set, an alarm is raised if the reward rises and success does not. The held-out
+    tasks are not touched."""
     early_stopping_patience: int = Field(default=2, ge=0)
     """End GRPO where so many measurements in a row, on the validation tasks, are below the best one before them; 0:
     never. The name is that of transformers' `EarlyStoppingCallback`. Where `eval_steps` is None they are made at the
-    checkpoints from which the weights are chosen in the end, which costs nothing more."""
+    checkpoints from which the weights are chosen in the end, which costs nothing more. Training ends at a checkpoint
+    (`grpo.save_steps`); measurements in which a task could not be scored do not count."""
     success_threshold: float = 1.0
     """A rollout whose score reaches this counts as a success, in the report and in the choice of tasks."""
 
@@ -590,7 +592,8 @@ class TrainConfig(_Options):
         asked = self.evaluation.changed_from_default("early_stopping_patience")
         if asked and self.evaluation.early_stopping_patience and self.evaluation.validation == 0:
             raise ValueError(
-                "evaluation.early_stopping_patience does nothing while evaluation.validation is 0; set it, such as 0.1"
+                "evaluation.early_stopping_patience does nothing while evaluation.validation is 0; set that, such as "
+                "to 0.1"
             )
         clips = self.off_policy.changed_from_default("importance_sampling_clip_max")
         if clips and self.engine == "embedded" and self.correction(on_cpu=True) == "none":

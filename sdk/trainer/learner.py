@@ -241,6 +241,8 @@ class Learner:
                 self._load(checkpoint)
             elif early := await self._reinforce(engine, tasks, validation, output_dir, checkpoint, done):
                 self._progress.say(str(early))
+                for stage in (STAGE, BROKEN):  # rollouts of later steps that had begun
+                    self._folder.drop_after(stage, early.step - 1)
                 facts |= {"last": early.step, "ended_early": str(early)}
             self.keep(kept)
             self._folder.record_weights(kept, version=facts.get("last", facts["steps"]))

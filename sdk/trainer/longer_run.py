@@ -10,7 +10,7 @@ from ..evaluation.served_model import SERVED
 from ..traces.run_folder import RunFolder
 from ..traces.run_info import LAST_CHECKPOINT
 from .groups import STAGE
-from .validation import CHOICE, EARLIER_CHOICE, EARLIER_STOP, LAST_STAGE
+from .validation import CHOICE, EARLIER_CHOICE, EARLIER_END, LAST_STAGE
 
 MAX_STEPS = "train.grpo.max_steps"
 """The option that may be larger when a run goes on, in the configuration of its folder."""
@@ -41,8 +41,7 @@ def reopen(folder: RunFolder, steps: int) -> int | None:
     if wanted >= steps or not any(folder.stage(name) is not None for name in _MARKED):
         return None
     finished = int(done.get("last", wanted)) if done is not None else 0
-    if finished < wanted:
-        folder.finish_stage(EARLIER_STOP, {"step": finished})
+    folder.finish_stage(EARLIER_END, {"step": finished})
     choice = folder.stage(CHOICE)
     if choice is not None:
         folder.finish_stage(EARLIER_CHOICE, {"version": choice["version"]})

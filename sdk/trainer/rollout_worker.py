@@ -203,7 +203,7 @@ class Collector:
             return
         known = recalled(rollout for rollout in self._folder.iter_rollouts(STAGE) if rollout.step < done)
         if self._watch is not None:
-            self._watch.recall(known, self.validating.success)
+            self._watch.recall(known, self._measured())
         if not self._curriculum.adapts:
             return
         # With their branches: whether a group has a signal, and so how many more a step takes, may rest on these.
@@ -223,7 +223,7 @@ class Collector:
         if self._audits is not None:
             batch = self._with_audits(self._audits, step, batch, rollouts)
         self.stats = batch.stats
-        alarms = self._watch.observe(step, rollouts, self.validating.success) if self._watch is not None else []
+        alarms = self._watch.observe(step, rollouts, self._measured()) if self._watch is not None else []
         self._note_figures(step, rollouts, alarms)
         self._raise_alarms(alarms)
         return batch
@@ -355,6 +355,10 @@ class Collector:
         self._broken_before = self._broken
         self._replayed_before = self._stream.counts.branches_replayed
         self._folder.append_metrics(line)
+
+    def _measured(self) -> dict[int, float]:
+        """What the alarms see of the validation tasks: nothing, unless they were asked to be measured so often."""
+        return self.validating.success if self._config.evaluation.eval_steps is not None else {}
 
     def stop(self) -> None:
         """Give up the rollouts in flight; the waiting trainer then raises `TrainingStopped`."""

@@ -152,12 +152,7 @@ def train_defaults(identity: Mapping[str, Any]) -> dict[str, Any]:
     down.
     """
     # As in all earlier versions.
-    settled = TrainConfig().changed(
-        {
-            "off_policy.importance_sampling_mode": "none",
-            "evaluation.early_stopping_patience": 0,
-        }
-    )
+    settled = TrainConfig().changed({"off_policy.importance_sampling_mode": "none"})
     return {"train": _stored(settled), "mixed_precision": identity["mixed_precision"]}
 
 

@@ -54,10 +54,10 @@ def figures_of(step: int, rollouts: Sequence[Rollout], threshold: float) -> dict
     return line | ({"score": summary.score.estimate} if summary.score is not None else {})
 
 
-def successes(folder: RunFolder) -> dict[int, float]:
-    """What was measured so far, by step."""
+def successes(folder: RunFolder, *, whole: bool = False) -> dict[int, float]:
+    """What was measured so far, by step. `whole`: only where all tasks could be scored."""
     lines = [line for line in folder.read_metrics() if line.get("stage") == VALIDATION and "success" in line]
-    return {int(line["step"]): float(line["success"]) for line in lines}
+    return {int(line["step"]): float(line["success"]) for line in lines if not (whole and line["unscored"])}
 
 
 def forget_after(folder: RunFolder, done: int) -> None:
@@ -74,12 +74,12 @@ class StoppedEarly(Exception):
     them."""
 
     def __init__(self, step: int, reason: str) -> None:
-        super().__init__(reason)
+        super().__init__(f"GRPO ended early, after {step} steps: {reason}")
         self.step = step
 
 
 def fall(success: Mapping[int, float], patience: int, *, since: int = 0) -> str | None:
-    """A sentence where the latest `patience` measurements are all below the best one before them; else None.
+    """Words where the latest `patience` measurements are all below the best one before them; else None.
 
     `success`: by step. `since`: a step; the latest ones are those after it.
     """
@@ -92,8 +92,8 @@ def fall(success: Mapping[int, float], patience: int, *, since: int = 0) -> str 
         return None
     rates = ", ".join(percent(success[step]) for step in latest)
     return (
-        f"GRPO ended early, after {latest[-1]} steps: success on the kept-aside tasks was {percent(success[best])} "
-        f"after step {best}, and lower in the last {patience} measurements ({rates})"
+        f"success on the kept-aside tasks was {percent(success[best])} after step {best}, and lower in the last "
+        f"{patience} measurements ({rates})"
     )
 
 
@@ -111,11 +111,12 @@ class Validating:
         self._stopped = False
         self._patience = config.evaluation.early_stopping_patience if tasks else 0
         self._every = config.evaluation.eval_steps or (candidate_steps(config) if self._patience else None)
-        self._since = (folder.stage(EARLIER_STOP) or {}).get("step", 0)
+        self._since = (folder.stage(EARLIER_END) or {}).get("step", 0)
         self.seconds = 0.0
         """That measuring took in the latest step."""
         self.success: dict[int, float] = successes(folder)
         """By step."""
+        self._whole = successes(folder, whole=True)
 
     async def measure(self, step: int) -> None:
         """Measure the present weights, which have done `step` steps, where it is time to.
@@ -124,8 +125,13 @@ class Validating:
         `StoppedEarly`.
         """
         self.seconds = 0.0
-        if self._every is None or step % self._every or self._stopped:
-            return
+        if self._every is not None and step % self._every == 0 and not self._stopped:
+            await self._measure(step)
+        reason = fall(self._whole, self._patience, since=self._since)
+        if reason is not None and step % self._config.grpo.save_steps == 0:  # a longer run begins from its checkpoint
+            raise StoppedEarly(step, reason)
+
+    async def _measure(self, step: int) -> None:
         started = time.monotonic()
         first = WARM_STAGE if self._config.warm_start.max_steps else UNTRAINED_STAGE
         rollouts: list[Rollout] = []
@@ -143,10 +149,9 @@ class Validating:
         self._folder.append_metrics(line)
         if "success" in line:
             self.success[step] = line["success"]
+            if not line["unscored"]:
+                self._whole[step] = line["success"]
         self.seconds = time.monotonic() - started
-        reason = fall(self.success, self._patience, since=self._since)
-        if reason is not None and step % self._config.grpo.save_steps == 0:  # a longer run begins from its checkpoint
-            raise StoppedEarly(step, reason)
 
     def stop(self) -> None:
         """Stop measuring. `measure` then raises `StreamClosed`."""
@@ -165,8 +170,8 @@ CHOICE = "choice"
 EARLIER_CHOICE = "earlier_choice"
 """The stage whose data is the version of the weights that a finished run had chosen, before it was trained longer."""
 
-EARLIER_STOP = "earlier_stop"
-"""The stage whose data is the step at which a run had ended early, before it was trained longer."""
+EARLIER_END = "earlier_end"
+"""The stage whose data is the last step of a run before it was trained longer."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +249,8 @@ async def choose_checkpoint(
         await learner.use(candidate.folder, version=candidate.version)
         rollouts = await _measure(candidate, engine, tasks, context, config)
         measured[candidate.name] = rollouts
-        if config.evaluation.eval_steps is not None and candidate.stage == LAST_STAGE:
+        meanwhile = config.evaluation.eval_steps is not None or config.evaluation.early_stopping_patience
+        if meanwhile and candidate.stage == LAST_STAGE:
             folder.drop_metrics_after(candidate.version - 1, VALIDATION)
             folder.append_metrics(figures_of(candidate.version, rollouts, config.evaluation.success_threshold))
     choice = choose(measured, threshold=config.evaluation.success_threshold)

@@ -265,6 +265,24 @@ def test_a_run_ends_early_says_so_is_as_it_was_when_called_again_and_can_be_trai
     assert list(longer.report.run["validation"]["success"])[-1] == "after GRPO"
 
 
+def test_a_run_ends_early_at_a_checkpoint_whenever_success_is_measured(tiny_model_dir: Path, tmp_path: Path) -> None:
+    config = {
+        "grpo.num_generations": 2,
+        "grpo.max_steps": 5,
+        "grpo.save_steps": 3,
+        "evaluation.eval_steps": 1,
+        "warm_start.max_steps": 0,
+        "probes.tasks": 0,
+        "limits": {"max_turns": 1, "max_turn_tokens": 4},
+    }
+    words = [f"Where is order {n}?" for n in range(10)]
+    run = sdk.train([read_order], words, right_untrained, tiny_model_dir, tmp_path / "run", config)
+    folder = RunFolder.open_to_read(run.run_dir)
+    assert [line["step"] for line in folder.read_metrics() if line["stage"] == "grpo"] == [0, 1, 2]
+    assert run.report.run["ended_early"].startswith("GRPO ended early, after 3 steps: ")
+    assert {rollout.step for rollout in folder.iter_rollouts("grpo")} == {0, 1, 2}
+
+
 def says_a_number(rollout: sdk.Rollout) -> bool:
     return rollout.task.id in rollout.answer
 

@@ -293,8 +293,11 @@ def test_vllm_is_refused_where_it_would_serve_something_else(
         serve_with_vllm(folder, port=0)
     with pytest.raises(ConfigError, match="there is no api_key"):
         serve_with_vllm(folder, host="0.0.0.0", port=0)
-    for argument in ("--host=0.0.0.0", "--ho", "--api_key=none", "--ssl-keyfile=key.pem"):
+    for argument in ("--host=0.0.0.0", "--ho", "--api_key=none", "--ssl-keyfile=key.pem", "--grpc"):
         with pytest.raises(ConfigError, match=f"'{argument}' is not handed on to vLLM: the host, the port, the key"):
+            serve_with_vllm(folder, port=0, arguments=(argument,))
+    for argument in ("0.0.0.0", "-O--host=0.0.0.0", "--override-generation-config.x", "--", "-tp=2"):
+        with pytest.raises(ConfigError, match="write it as --NAME or --NAME=VALUE"):
             serve_with_vllm(folder, port=0, arguments=(argument,))
     told = CliRunner().invoke(app, ["serve", str(folder), "--engine", "embedded", "--vllm-arg=--dtype=float32"])
     assert "--vllm-arg does nothing for the embedded engine; take it out" in " ".join(told.stderr.split())

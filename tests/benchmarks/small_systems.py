@@ -7,7 +7,8 @@
 Three systems are written for this and three are BFCL's APIs (`systems/`), with six to nine tools each. A task is one of
 five kinds in one of six wordings; two wordings of each kind are held out, and a wording is a family. `sdk.train` gets
 the tools, the tasks and a verifier, and no option but the seed. `--alone` takes the demonstrations away: prompts and
-verifier are left. The booking service is a seventh system, behind an MCP server in a process of its own.
+verifier are left. The booking service is a seventh system, behind an MCP server in a process of its own, and the order
+desk's tasks of one call are an eighth.
 
 `--warm-start` makes so many steps of the warm start alone, on two systems of the same kind (`systems/tuning.py`) on
 which its default length was chosen.
@@ -33,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "runs" / "small-systems"
 RESULTS = Path(__file__).parent / "systems" / "measured.jsonl"
 SUCCESS = 1.0
+ORDER_DESK = "order desk"
 UNTRAINED, WARM_START = "untrained", "after_warm_start"
 
 
@@ -52,15 +54,31 @@ def train(name: str, seed: int, folder: Path, *, alone: bool, warm_start: int | 
     from sdk.progress import Console
     from sdk.synthesis.solution import solve_file_async
 
-    system = _systems()[name]
     folder.mkdir(parents=True, exist_ok=True)
-    rows = folder / "requests.jsonl"
-    rows.write_text("".join(json.dumps(row) + "\n" for row in system.rows()))
-    tasks = asyncio.run(solve_file_async(system.tools(), rows))
+    if name == ORDER_DESK:
+        tools, tasks, verifier = _order_desk()
+    else:
+        system = _systems()[name]
+        rows = folder / "requests.jsonl"
+        rows.write_text("".join(json.dumps(row) + "\n" for row in system.rows()))
+        tools, tasks, verifier = system.tools(), asyncio.run(solve_file_async(system.tools(), rows)), expected
     if alone:
         tasks = [task.model_copy(update={"demonstration": []}) for task in tasks]
     options = {} if warm_start is None else {"warm_start.max_steps": warm_start, "grpo.max_steps": 0}
-    sdk.train(system.tools(), tasks, expected, None, folder / "run", {"seed": seed, **options}, progress=Console())
+    sdk.train(tools, tasks, verifier, None, folder / "run", {"seed": seed, **options}, progress=Console())
+
+
+def _order_desk() -> tuple[Any, list[Any], Any]:
+    """Its 14 kinds of one call: 336 tasks to train on, 168 held out."""
+    import sandboxes.helpdesk
+    from sdk.cli.quickstart_options import quickstart_verifier
+    from sdk.tasks import load_tasks
+
+    return (
+        sandboxes.helpdesk.Helpdesk(),
+        list(load_tasks(sandboxes.helpdesk.tasks(tiers=("1",)))),
+        quickstart_verifier(),
+    )
 
 
 def measured(folder: Path) -> dict[str, Any] | None:
@@ -172,7 +190,7 @@ APIs of BFCL, five kinds of requests in six wordings each, two of them held out.
 def _systems() -> dict[str, Any]:
     from systems import BOOKING, SYSTEMS, TUNING
 
-    return {**SYSTEMS, BOOKING.name: BOOKING, **TUNING}
+    return {**SYSTEMS, BOOKING.name: BOOKING, ORDER_DESK: None, **TUNING}
 
 
 def _tuning() -> list[str]:

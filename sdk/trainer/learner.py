@@ -48,7 +48,7 @@ from .longer_run import keep_last_checkpoint
 from .lora import keep_model, load_kept, plain_model, with_adapters
 from .processes import Command, holding_device, join, sharded, share, stage_ended, tell
 from .rollout_worker import BROKEN, FIGURES, Collector, TrainingStopped
-from .sampler import Sampler, open_sampler, publish, rest, sampler_facts, weights_digest
+from .sampler import Sampler, forget, open_sampler, publish, rest, sampler_facts, weights_digest
 from .sharding import forget_weights
 from .shared_prefix import check_fits
 from .validation import StoppedEarly, forget_after, last_step
@@ -260,7 +260,15 @@ class Learner:
     ) -> StoppedEarly | None:
         with self._progress.track("GRPO", self._config.grpo.max_steps, done) as step:
             curriculum = Curriculum(tasks, self._config)
-            collector = Collector(engine, curriculum, self._config, self._context, step=step, validation=validation)
+            collector = Collector(
+                engine,
+                curriculum,
+                self._config,
+                self._context,
+                step=step,
+                validation=validation,
+                after_measuring=partial(forget, self.engine),
+            )
             collector.recall(done)
 
             def make(stop: StopOnRequest) -> Any:

@@ -131,7 +131,9 @@ class Collector:
         *,
         step: Step,
         validation: Sequence[Task] = (),
+        after_measuring: Callable[[], None] = lambda: None,
     ) -> None:
+        self._after_measuring = after_measuring
         self._engine = engine
         self._curriculum = curriculum
         self._config = config
@@ -219,6 +221,8 @@ class Collector:
         """The batch of a step. Raises `TrainingStopped`, and `ToolbakeError` where nothing could be scored."""
         self.rollout_seconds = 0.0
         self._in_loop(step, self.validating.measure, step)
+        if self.validating.seconds and not self._config.off_policy.max_off_policy_steps:
+            self._after_measuring()  # a run that is killed here does not measure again when it goes on
         batch, rollouts = self._collect(step, self._play)
         if self._audits is not None:
             batch = self._with_audits(self._audits, step, batch, rollouts)

@@ -141,6 +141,12 @@ def rest(sampler: WeightPublisher) -> None:
         sampler.rest()
 
 
+def forget(sampler: WeightPublisher) -> None:
+    """Have the embedded engine sample as if nothing had been sampled with its weights yet."""
+    if isinstance(sampler, EmbeddedEngine):
+        sampler.forget()
+
+
 def sampler_facts(sampler: Sampler) -> dict[str, Any]:
     """Facts of the sampler, for the report: failures and restarts."""
     if isinstance(sampler, VllmPolicy):

@@ -37,10 +37,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class NewWeights:
-    """Weights that wait to be taken in; None: none yet, and the memory of the present ones is given back."""
+    """Weights that wait to be taken in; None: none yet, and the memory of the present ones is given back, unless `keep`
+    says that they stay."""
 
     state: Mapping[str, Any] | None
     version: int
+    keep: bool = False
     done: threading.Event = field(default_factory=threading.Event)
     error: Exception | None = None
 
@@ -73,12 +75,12 @@ class Batch:
     def load(self, new: NewWeights) -> None:
         """Take new weights, or give those up that there are; only while not busy."""
         with torch.inference_mode():
-            if new.state is None:
-                self._decoder.weights.drop()
-            else:
+            if new.state is not None:
                 self._decoder.weights.load(new.state)
+            elif not new.keep:
+                self._decoder.weights.drop()
             self.rows.forget()
-        self.rests = new.state is None
+        self.rests = new.state is None and not new.keep
         # Other weights say other things; and what is sampled from the same ones does not depend on what was before.
         self._guesses = Guesses()
         self.version = new.version
@@ -277,6 +279,14 @@ class EmbeddedEngine:
         """
         self._hand_over(NewWeights(None, self.version))
         give_freed_memory_back()
+
+    def forget(self) -> None:
+        """Forget all stored keys and values, as if the weights had just been published: what is sampled next does not
+        depend, to the last bit, on what was sampled before. Blocks until requests in flight have ended.
+
+        Raises `PolicyFailure` when the engine has failed or is closed.
+        """
+        self._hand_over(NewWeights(None, self.version, keep=True))
 
     def _hand_over(self, ticket: NewWeights) -> None:
         with self._changed:

@@ -162,3 +162,15 @@ async def test_an_engine_that_rests_gives_its_weights_back_and_goes_on_with_the_
         await asyncio.to_thread(engine.publish, MODEL.state_dict(), version=1)
         after = await waiting
     assert (after.token_ids, after.logprobs, after.version) == (before.token_ids, before.logprobs, 1)
+
+
+async def test_an_engine_that_forgets_samples_as_if_it_had_sampled_nothing_before() -> None:
+    prompt = random_tokens(30, 0)
+    with EmbeddedEngine(MODEL) as fresh:
+        expected = await fresh.sample(prompt, sampling=SAMPLING, seed=0)
+    with EmbeddedEngine(MODEL) as engine:
+        await engine.sample(prompt[:17], sampling=SAMPLING, seed=1)
+        await asyncio.to_thread(engine.forget)
+        assert (engine._batch.rows.rows, engine._batch.rows.prefixes) == ([], [])
+        found = await engine.sample(prompt, sampling=SAMPLING, seed=0)
+    assert (found.token_ids, found.logprobs, found.version) == (expected.token_ids, expected.logprobs, 0)

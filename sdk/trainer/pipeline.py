@@ -220,7 +220,7 @@ def _say_what_is_there(folder: RunFolder, finished: int | None, options: TrainCo
     """`finished`: the steps of a finished run that is trained longer."""
     if finished is not None:
         progress.say(
-            f"{folder.path} holds a run that ended after {finished} steps of GRPO: going on to {options.grpo.max_steps}"
+            f"{folder.path} holds a run that ended after step {finished} of GRPO: going on to {options.grpo.max_steps}"
         )
     elif folder.stage("report") is not None:
         progress.say(f"{folder.path} holds a finished run: its parts are read again, nothing is trained twice")

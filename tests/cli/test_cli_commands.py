@@ -307,7 +307,7 @@ def test_training_writes_a_model_and_the_same_command_goes_on(desk, tiny_model_f
         assert (by_run.model_name, by_model.model_name) == ("tiny", "tiny")
     longer = toolbake(*("grpo.max_steps=2" if word == "grpo.max_steps=1" else word for word in words))
     assert longer.exit_code == 0, longer.stderr
-    assert "runs/tiny holds a run that ended after 1 steps of GRPO: going on to 2" in longer.stderr
+    assert "runs/tiny holds a run that ended after step 1 of GRPO: going on to 2" in longer.stderr
     assert [line["step"] for line in RunFolder.open_to_read(folder).read_metrics() if line["stage"] == "grpo"] == [0, 1]
     other = toolbake(*words, "--set", "seed=1")
     assert other.exit_code == 1

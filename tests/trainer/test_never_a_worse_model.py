@@ -208,6 +208,14 @@ def test_grpo_ends_early_where_success_stays_below_its_best(
     assert (fall(success, patience, since=since) is not None) == ends
 
 
+BRIEF: dict[str, Any] = {
+    "grpo.num_generations": 2,
+    "warm_start.max_steps": 0,
+    "probes.tasks": 0,
+    "limits": {"max_turns": 1, "max_turn_tokens": 4},
+}
+
+
 def right_once_in_a_while(rollout: sdk.Rollout) -> float:
     """As `right_untrained`, and right again from the fourth step on."""
     said = {version for row in rollout.rows for version in row.versions if version >= 0}
@@ -218,14 +226,7 @@ def right_once_in_a_while(rollout: sdk.Rollout) -> float:
 def test_a_run_ends_early_says_so_is_as_it_was_when_called_again_and_can_be_trained_longer(
     tiny_model_dir: Path, tmp_path: Path
 ) -> None:
-    config = {
-        "grpo.num_generations": 2,
-        "grpo.save_steps": 1,
-        "evaluation.early_stopping_patience": 2,
-        "warm_start.max_steps": 0,
-        "probes.tasks": 0,
-        "limits": {"max_turns": 1, "max_turn_tokens": 4},
-    }
+    config = {**BRIEF, "grpo.save_steps": 1, "evaluation.early_stopping_patience": 2}
     words = [f"Where is order {n}?" for n in range(10)]
 
     def run(steps: int) -> tuple[sdk.TrainResult, Heard]:
@@ -266,15 +267,7 @@ def test_a_run_ends_early_says_so_is_as_it_was_when_called_again_and_can_be_trai
 
 
 def test_a_run_ends_early_at_a_checkpoint_whenever_success_is_measured(tiny_model_dir: Path, tmp_path: Path) -> None:
-    config = {
-        "grpo.num_generations": 2,
-        "grpo.max_steps": 5,
-        "grpo.save_steps": 3,
-        "evaluation.eval_steps": 1,
-        "warm_start.max_steps": 0,
-        "probes.tasks": 0,
-        "limits": {"max_turns": 1, "max_turn_tokens": 4},
-    }
+    config = {**BRIEF, "grpo.max_steps": 5, "grpo.save_steps": 3, "evaluation.eval_steps": 1}
     words = [f"Where is order {n}?" for n in range(10)]
     run = sdk.train([read_order], words, right_untrained, tiny_model_dir, tmp_path / "run", config)
     folder = RunFolder.open_to_read(run.run_dir)

@@ -169,9 +169,12 @@ def serve(
                 raise ConfigError(f"{idle[0]} does nothing for vLLM; take it out, or add --engine embedded")
             start, how["call_parser"], how["progress"] = serve_with_vllm, call_parser, progress
             how["arguments"] = tuple(vllm_arg or ())
-        elif call_parser is not None or vllm_arg:
-            idle_one = "--tool-call-parser" if call_parser is not None else "--vllm-arg"
-            raise ConfigError(f"{idle_one} does nothing for the embedded engine; take it out")
+        elif of_vllm := [
+            option
+            for option, value in (("--tool-call-parser", call_parser), ("--vllm-arg", vllm_arg or None))
+            if value is not None
+        ]:
+            raise ConfigError(f"{of_vllm[0]} does nothing for the embedded engine; take it out")
         else:
             how |= {"max_waiting": max_waiting, "drain_seconds": drain_seconds}
         with (

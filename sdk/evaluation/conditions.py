@@ -196,12 +196,6 @@ class ConditionSummary(BaseModel):
     """Over all rollouts, scored or not."""
 
 
-def tasks_of_families(tasks: int, families: int | None) -> str:
-    """`20 tasks of 5 families`; without the families where a report of an earlier version did not count them."""
-    shown = "1 task" if tasks == 1 else f"{tasks:,} tasks"
-    return shown if families is None else f"{shown} of {families:,} famil{'y' if families == 1 else 'ies'}"
-
-
 def require_threshold(threshold: float) -> None:
     """Raises `ConfigError` for a threshold that no score reaches or fails to reach, such as `nan`."""
     if not math.isfinite(threshold):

@@ -44,7 +44,7 @@ class _Practised(NamedTuple):
 def next_steps(
     practice: Iterable[Rollout],
     heldout: Sequence[Rollout],
-    training: TrainingSummary,
+    training: TrainingSummary | None,
     *,
     threshold: float,
     learnt: float | None,
@@ -52,9 +52,9 @@ def next_steps(
 ) -> list[str]:
     """What the figures of a run advise, the gravest first; nothing where they give no reason.
 
-    `practice`: the rollouts of GRPO, in the order of its steps. `heldout`: those of its last weights. `learnt`:
-    held-out success after GRPO less that before it. `lost`: success of the weights that are handed over less that of
-    GRPO's last ones, on the tasks kept aside.
+    `practice`: the rollouts of GRPO, in the order of its steps. `heldout`: those of the last weights. `training`: of
+    GRPO; None where there was a warm start alone. `learnt`: held-out success after GRPO less that before it. `lost`:
+    success of the weights that are handed over less that of GRPO's last ones, on the tasks kept aside.
     """
     kind_of = _kinds([rollout.task for rollout in heldout])
     of_kind = defaultdict[str, list[_Practised]](list)
@@ -68,9 +68,13 @@ def next_steps(
     for rollout in heldout:
         if rollout.scored:
             measured[kind_of(rollout.task)].append(is_success(rollout, threshold))
+    if training is None:
+        cut_off = _cut_off([rollout.stop_reason for rollout in heldout if rollout.scored], "held-out rollouts")
+        return [*cut_off, *_never_solved(measured)]
+    late = [one.stop_reason for practised in of_kind.values() for one in practised[len(practised) // 2 :]]
     steps = [
         *_broken(training),
-        *_cut_off(of_kind),
+        *_cut_off(late, "rollouts in the second half of training"),
         *_without_signal(of_kind),
         *_other_families(of_kind, measured),
         *_reward_alone(training, learnt),
@@ -111,14 +115,24 @@ def _broken(training: TrainingSummary) -> list[str]:
     ]
 
 
-def _cut_off(of_kind: Mapping[str, Sequence[_Practised]]) -> list[str]:
-    late = [one for practised in of_kind.values() for one in practised[len(practised) // 2 :]]
-    found = Counter(one.stop_reason for one in late)
+def _cut_off(ends: Sequence[StopReason], which: str) -> list[str]:
+    found = Counter(ends)
     return [
-        f"{_percent(found[reason] / len(late))} of the rollouts in the second half of training ended with "
-        f"{reason}: {fix}."
+        f"{_percent(found[reason] / len(ends))} of the {which} ended with {reason}: {fix}."
         for reason, fix in _FIXES.items()
-        if found[reason] > _OFTEN * len(late)
+        if found[reason] > _OFTEN * len(ends)
+    ]
+
+
+def _never_solved(measured: Mapping[str, Sequence[bool]]) -> list[str]:
+    never = [
+        f"{kind} ({len(right)} tasks)" for kind, right in measured.items() if len(right) >= _FEW and not any(right)
+    ]
+    if not never:
+        return []
+    return [
+        f"No held-out task is solved of {', '.join(never)}: give more demonstrations of such tasks, in other wordings, "
+        "or train on the warm start for longer (warm_start.max_steps)."
     ]
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.safe_text import cut, one_line, visible
 
+from ..tasks import tasks_of_families
 from ..traces.atomic_files import write_bytes
-from .conditions import ConditionSummary, tasks_of_families
+from .conditions import ConditionSummary
 from .faults import FAULTS, FaultKind
 from .statistics import Interval, PassRate
 

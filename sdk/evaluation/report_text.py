@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.safe_text import aligned, cut, fence, inline, one_line, table
 
 from ..records import PROMPT_NAMES
+from ..tasks import tasks_of_families
 from ..transcript import transcript
 from .comparisons import PairedComparison
-from .conditions import FAMILY, ConditionSummary, Spread, SuccessRate, tasks_of_families
+from .conditions import FAMILY, ConditionSummary, Spread, SuccessRate
 from .examples import RULE, Example
 from .faults import FAULTS, TELLING_RULE, ConditionErrors, TellingRollout
 from .statistics import Interval, PassRate
@@ -59,8 +60,12 @@ def _short_rows(report: Report) -> list[tuple[str, ...]]:
 def _with_served(report: Report) -> list[tuple[str, ConditionSummary]]:
     """The conditions by name, and what the saved model did through the endpoint."""
     served = report.served.condition if report.served is not None else None
-    asked = [] if served is None else [(f"through the endpoint ({tasks_of_families(served.rollouts, None)})", served)]
+    asked = [] if served is None else [(f"through the endpoint ({_scored(served)})", served)]
     return [*report.conditions.items(), *asked]
+
+
+def _scored(served: ConditionSummary) -> str:
+    return tasks_of_families(served.scored, served.success.families if served.success else None)
 
 
 def served_note(report: Report) -> list[str]:
@@ -70,7 +75,7 @@ def served_note(report: Report) -> list[str]:
         return []
     if served.condition is None:
         return [f"The saved model was not asked through the endpoint: {one_line(served.problem or 'no reason known')}"]
-    scored, like = tasks_of_families(served.condition.scored, None), one_line(served.like)
+    scored, like = _scored(served.condition), one_line(served.like)
     said = f"Through the endpoint with a client's defaults, {scored} came out as in the measurement {like!r}"
     if not served.differ:
         return [f"{said}."]

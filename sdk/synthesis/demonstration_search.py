@@ -24,6 +24,7 @@ from ..progress import Silent
 from ..records import Message, Rollout, Task, ToolCall
 from ..rollouts.episode import Job
 from ..rollouts.run_context import RunContext, play_scripts
+from ..tasks import counted
 from ..verifiers import run_verifier
 from .answer_wordings import DONE, wordings
 from .call_candidates import CallCandidate, CallCandidates, ResultValue, values_of
@@ -72,9 +73,9 @@ class SearchReport:
 
     found: dict[str, Found] = field(default_factory=dict)
     """By the task's id."""
-    paid_for_nothing: list[str] = field(default_factory=list)
+    paid_for_nothing: list[Task] = field(default_factory=list)
     """Tasks whose verifier pays for an answer without a call."""
-    not_found: list[str] = field(default_factory=list)
+    not_found: list[Task] = field(default_factory=list)
     candidates: int = 0
     faulty_tools: dict[str, str] = field(default_factory=dict)
     """Tool -> the last failure of a tool that was not tried again."""
@@ -84,12 +85,12 @@ class SearchReport:
     """The last of them."""
     verifier_failures: int = 0
     verifier_failure: str = ""
-    out_of_time: int = 0
+    out_of_time: list[Task] = field(default_factory=list)
     """Tasks that were not searched because the time was over."""
 
     @property
-    def searched(self) -> int:
-        return len(self.found) + len(self.not_found) + len(self.paid_for_nothing)
+    def searched(self) -> list[Task]:
+        return [*(one.task for one in self.found.values()), *self.not_found, *self.paid_for_nothing]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -99,15 +100,15 @@ class SearchReport:
         lengths = Counter(len(one.tools) for one in self.found.values())
         shown = ", ".join(f"{n} of {length} call{'s' * (length > 1)}" for length, n in sorted(lengths.items()))
         lines = [
-            f"demonstrations found: {len(self.found)} for {self.searched} tasks{f' ({shown})' if shown else ''}, from "
-            f"{self.candidates} candidates that were played"
+            f"demonstrations found: {len(self.found)} for {counted(self.searched)}{f' ({shown})' if shown else ''}, "
+            f"from {self.candidates} candidates that were played"
         ]
         shapes = Counter(" then ".join(one.tools) for one in self.found.values())
         lines += [f"  {count} by {shape}" for shape, count in shapes.most_common(8)]
         if self.paid_for_nothing:
             lines.append(
-                f"  {len(self.paid_for_nothing)} left out: the verifier pays for an answer without a call, the first "
-                f"is task {self.paid_for_nothing[0]!r}"
+                f"  {counted(self.paid_for_nothing)} left out: the verifier pays for an answer without a call, the "
+                f"first is task {self.paid_for_nothing[0].id!r}"
             )
         lines += [f"  {tool} was not tried any more: {why}" for tool, why in self.faulty_tools.items()]
         if self.failures:
@@ -115,7 +116,7 @@ class SearchReport:
         if self.verifier_failures:
             lines.append(f"  the verifier failed {self.verifier_failures} times, the last: {self.verifier_failure}")
         if self.out_of_time:
-            lines.append(f"  {self.out_of_time} tasks were not searched: the time was over")
+            lines.append(f"  not searched: {counted(self.out_of_time)}, because the time was over")
         return lines
 
 
@@ -207,7 +208,7 @@ class DemonstrationSearch:
                     break
                 wave = order[begin : begin + self._tasks_at_once]
                 if anyio.current_time() > deadline:
-                    self.report.out_of_time += len(order) - begin
+                    self.report.out_of_time += order[begin:]
                     break
                 results: dict[str, Found | str] = {}
                 searches = {task.id: _TaskSearch(self, task, self._experience(task)) for task in wave}
@@ -227,9 +228,9 @@ class DemonstrationSearch:
                             on_found(result.rollout)
                         step.advance(note=f"{len(self.report.found)} found")
                     elif result is None:
-                        self.report.out_of_time += 1
+                        self.report.out_of_time.append(task)
                     else:
-                        (self.report.paid_for_nothing if result else self.report.not_found).append(task.id)
+                        (self.report.paid_for_nothing if result else self.report.not_found).append(task)
                         if wanted is None:
                             step.advance()
         return self.report

@@ -110,7 +110,11 @@ async def find_demonstrations(
     for line in report.lines():
         context.progress.say(line)
     train = [with_demonstration(report.found[task.id]) if task.id in report.found else task for task in tasks.train]
-    facts: dict[str, Any] = {"found": len(report.found), "searched": report.searched, "candidates": report.candidates}
+    facts: dict[str, Any] = {
+        "found": len(report.found),
+        "searched": len(report.searched),
+        "candidates": report.candidates,
+    }
     if report.found:
         content = as_lines([_on_side(task, side) for side, part in _sides(tasks, train) for task in part])
         write_bytes(path, content)

@@ -24,6 +24,7 @@ from ..policies.protocol import Agent
 from ..progress import Progress, Silent
 from ..records import Task
 from ..rollouts.limits import Limits
+from ..tasks import counted
 from ..traces.identity import digest, tools_identity
 from .attempts import is_left_out, tried
 from .draft_task import Draft, calls_of, draft
@@ -57,7 +58,7 @@ class SynthesizedTasks:
         worded = sum(task.tags["wording"] == "model" for task in self.tasks)
         if self.tasks:
             by_model = f", {worded} are worded by the model" if worded else ""
-            made = f"{len(self.tasks)} tasks{where} from {self.attempts} attempts: {shown}"
+            made = f"{counted(self.tasks)}{where} from {self.attempts} attempts: {shown}"
             lines = [f"{made}; all were played again in fresh worlds{by_model}"]
         else:
             lines = [f"no task was made in {self.attempts} attempts"]

@@ -1,6 +1,25 @@
 """Tasks: reading them from what the user has, and splitting them without leaks."""
 
 from .loader import load_tasks
-from .splitting import Split, ThreeWaySplit, keep_aside, split_tasks, split_three_ways, spread
+from .splitting import (
+    Split,
+    ThreeWaySplit,
+    counted,
+    keep_aside,
+    split_tasks,
+    split_three_ways,
+    spread,
+    tasks_of_families,
+)
 
-__all__ = ["Split", "ThreeWaySplit", "keep_aside", "load_tasks", "split_tasks", "split_three_ways", "spread"]
+__all__ = [
+    "Split",
+    "ThreeWaySplit",
+    "counted",
+    "keep_aside",
+    "load_tasks",
+    "split_tasks",
+    "split_three_ways",
+    "spread",
+    "tasks_of_families",
+]

@@ -88,8 +88,8 @@ def split_three_ways(
             "tag some tasks with it" if "split" in tasks[0].tags else "give more families, or another share or seed"
         )
         raise ConfigError(
-            f"no task is left for {empty}: {len(rest)} tasks beside the held-out ones, of "
-            f"{len({task.family for task in rest})} families, validation={validation}, seed={seed}; {tagged}"
+            f"no task is left for {empty}: {counted(rest)} beside the held-out ones, validation={validation}, "
+            f"seed={seed}; {tagged}"
         )
     _refuse_leaks(split._asdict())
     return split
@@ -204,6 +204,17 @@ def spread(tasks: Sequence[Task], count: int | None) -> list[Task]:
     return [tasks[place * len(tasks) // count] for place in range(count)]
 
 
+def counted(tasks: Sequence[Task], what: str = "task") -> str:
+    """`20 tasks of 5 families`: what is known of success depends on the families, not on the tasks."""
+    return tasks_of_families(len(tasks), len({task.family for task in tasks}), what)
+
+
+def tasks_of_families(tasks: int, families: int | None, what: str = "task") -> str:
+    """The same of numbers; without the families where a report of an earlier version did not count them."""
+    shown = f"{tasks:,} {what}{'' if tasks == 1 else 's'}"
+    return shown if families is None else f"{shown} of {families:,} famil{'y' if families == 1 else 'ies'}"
+
+
 def _refuse_empty_side(split: Split, tasks: Sequence[Task], heldout: float | int, seed: int) -> None:
     if split.train and split.heldout:
         return
@@ -212,9 +223,7 @@ def _refuse_empty_side(split: Split, tasks: Sequence[Task], heldout: float | int
     fix = "tag some tasks with it" if "split" in tasks[0].tags else "give more families, another share or another seed"
     if families < 2:
         fix = "give tasks of at least two families"
-    raise ConfigError(
-        f"no task is left for {empty}: {len(tasks)} tasks of {families} families, heldout={heldout}, seed={seed}; {fix}"
-    )
+    raise ConfigError(f"no task is left for {empty}: {counted(tasks)}, heldout={heldout}, seed={seed}; {fix}")
 
 
 def _refuse_leaks(sides: Mapping[str, Sequence[Task]]) -> None:

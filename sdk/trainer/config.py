@@ -68,6 +68,11 @@ class EvaluationOptions(_Options):
     success_threshold: float = 1.0
     """A rollout whose score reaches this counts as a success, in the report and in the choice of tasks."""
 
+    def measures_meanwhile(self) -> dict[str, int]:
+        """The options that someone set so that validation tasks are measured during GRPO."""
+        asked = self.changed_from_default("eval_steps", "early_stopping_patience")
+        return {name: value for name in asked if (value := getattr(self, name))}
+
 
 class ProbeOptions(_Options):
     """Before training, degenerate policies try to earn the reward, and one that can stops the run. `sdk.certify` has
@@ -586,15 +591,10 @@ class TrainConfig(_Options):
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> TrainConfig:
-        if self.evaluation.eval_steps is not None and (self.evaluation.validation == 0 or not self.grpo.max_steps):
+        measuring = self.evaluation.measures_meanwhile()
+        if measuring and (self.evaluation.validation == 0 or not self.grpo.max_steps):
             zero = "evaluation.validation is 0; set it, such as 0.1" if self.grpo.max_steps else "grpo.max_steps is 0"
-            raise ValueError(f"evaluation.eval_steps does nothing while {zero}")
-        asked = self.evaluation.changed_from_default("early_stopping_patience")
-        if asked and self.evaluation.early_stopping_patience and self.evaluation.validation == 0:
-            raise ValueError(
-                "evaluation.early_stopping_patience does nothing while evaluation.validation is 0; set that, such as "
-                "to 0.1"
-            )
+            raise ValueError(f"evaluation.{next(iter(measuring))} does nothing while {zero}")
         clips = self.off_policy.changed_from_default("importance_sampling_clip_max")
         if clips and self.engine == "embedded" and self.correction(on_cpu=True) == "none":
             raise ValueError(

@@ -36,7 +36,7 @@ from ..rollouts.engine import RolloutEngine
 from ..rollouts.forks import live_tools, require_forkable
 from ..rollouts.run_context import RunContext
 from ..synthesis.found_demonstrations import find_demonstrations, shared_state_line
-from ..tasks import ThreeWaySplit, spread
+from ..tasks import ThreeWaySplit, counted, spread
 from ..traces.run_folder import RunFolder
 from ..users.fidelity import UserJudge
 from ..users.played_users import open_users, users_identity
@@ -376,7 +376,9 @@ class _Run:
             return None
         like, measured = list(self.conditions.items())[-1]
         if self.folder.stage(SERVED) is None:
-            self.progress.say(f"serving the saved model to ask it {len(tasks)} held-out tasks as its clients will")
+            self.progress.say(
+                f"serving the saved model to ask it {counted(tasks, 'held-out task')} as its clients will"
+            )
             try:
                 await measure_served(self.folder.model_dir, tasks, self.context)
             except (ToolbakeError, RuntimeError, OSError) as error:
@@ -414,15 +416,14 @@ class _Run:
             tools=self.tools.tools,
         )
         report.served = served
-        if training is not None:
-            report.next_steps = self._next_steps(report, training)
+        report.next_steps = self._next_steps(report, training)
         note_conditions(self.folder, self.stages, self.tools.tools)
         learning_curve(metrics, report.conditions, self.folder.curve_png, stage=GRPO)
         report.write(self.folder.path)
         self.folder.finish_stage("report", {"conditions": list(self.conditions)})
         return report
 
-    def _next_steps(self, report: Report, training: TrainingSummary) -> list[str]:
+    def _next_steps(self, report: Report, training: TrainingSummary | None) -> list[str]:
         from ..evaluation.next_steps import next_steps
 
         measured = [name for name in report.conditions if name != CHOSEN]

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..evaluation.statistics import student_t_975
 from ..records import Task
-from ..tasks import ThreeWaySplit, keep_aside, load_tasks, split_tasks, split_three_ways, spread
+from ..tasks import ThreeWaySplit, counted, keep_aside, load_tasks, split_tasks, split_three_ways, spread
 from .config import (
     FEWEST_WARM_START_STEPS,
     MOST_WARM_START_STEPS,
@@ -87,8 +87,8 @@ def settle(config: TrainConfig, tasks: ThreeWaySplit) -> tuple[TrainConfig, list
         settled["warm_start.max_steps"] = _warm_start_steps(demonstrations, config.warm_start)
         if not shown and not searches:
             lines.append(
-                f"none of the {len(train)} training tasks has a demonstration: there is no warm start, the model "
-                "learns from its own attempts alone"
+                f"no demonstration in {counted(train, 'training task')}: there is no warm start, the model learns from "
+                "its own attempts alone"
             )
     size = min(config.grpo.prompts_per_step, _first_to_choose_from(train, config))
     if config.grpo.max_steps and size < config.grpo.prompts_per_step and not _step_is_set(config):
@@ -108,13 +108,10 @@ def _kept_aside(tasks: ThreeWaySplit, config: TrainConfig) -> str:
     lost = "the run ends with its last weights, also where they are worse than those it began with"
     if not tasks.validation:
         none = config.evaluation.validation == 0
-        why = "evaluation.validation is 0" if none else f"{len(tasks.train)} training tasks are too few"
+        why = "evaluation.validation is 0" if none else f"{counted(tasks.train, 'training task')} are too few"
         return f"no task is kept aside to choose weights on ({why}): {lost}"
     families = {task.family for task in tasks.validation}
-    line = (
-        f"kept aside to choose weights on: {len(tasks.validation)} tasks of {len(families)} families; trained on: "
-        f"{len(tasks.train)} tasks"
-    )
+    line = f"kept aside to choose weights on: {counted(tasks.validation)}; trained on: {counted(tasks.train)}"
     return f"{line}, also of these families" if families & {task.family for task in tasks.train} else line
 
 
@@ -134,8 +131,8 @@ def _few_families(tasks: ThreeWaySplit) -> list[str]:
         known = "nothing certain is known of success at worst"
     total = len({task.family for side in tasks for task in side})
     return [
-        f"few families: {len(tasks.heldout)} held-out tasks of {held} {'family' if held == 1 else 'families'} (of "
-        f"{total}). Intervals count families, so {known}; {_FEW_FAMILIES} held-out families would do for "
+        f"few families: {counted(tasks.heldout, 'held-out task')} (of {total}). Intervals count families, so {known}; "
+        f"{_FEW_FAMILIES} held-out families would do for "
         f"{_points(_FEW_FAMILIES)} points, 30 for {_points(30)}, 100 for {_points(100)}. Give every wording, entity or "
         "combination a family of its own, or raise evaluation.heldout"
     ]
@@ -149,16 +146,17 @@ def _points(families: int) -> int:
 def require_a_way_to_learn(tasks: ThreeWaySplit, config: TrainConfig) -> None:
     """Raises `ConfigError` where nothing could be learned with these tasks and settled options, or measured."""
     train = tasks.train
-    if config.evaluation.eval_steps is not None and not tasks.validation:
-        raise ConfigError(
-            f"evaluation.eval_steps is {config.evaluation.eval_steps}, but of {len(train)} training tasks none could "
-            "be kept aside to measure on; add tasks, or set evaluation.validation to a number of them"
-        )
+    for name, value in config.evaluation.measures_meanwhile().items():
+        if not tasks.validation:
+            raise ConfigError(
+                f"evaluation.{name} is {value}, but of {counted(train, 'training task')} none could be kept aside to "
+                "measure on; add tasks, or set evaluation.validation to a number of them"
+            )
     lacks = not any(task.demonstration for task in train) and not config.warm_start.find_demonstrations
     if config.warm_start.max_steps and lacks:
         raise ConfigError(
-            f"warm_start.max_steps is {config.warm_start.max_steps}, but none of the {len(train)} training tasks has a "
-            "demonstration; add demonstrations, or leave the option out for a model that can already call tools"
+            f"warm_start.max_steps is {config.warm_start.max_steps}, but of {counted(train, 'training task')} none "
+            "has a demonstration; add demonstrations, or leave the option out for a model that can already call tools"
         )
     if not config.warm_start.max_steps and not config.grpo.max_steps:
         raise ConfigError(

@@ -25,6 +25,7 @@ from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.run_context import RunContext
 from ..rollouts.stream import StreamClosed
+from ..tasks import tasks_of_families
 from ..traces.run_folder import RunFolder
 from .config import TrainConfig
 from .groups import STAGE
@@ -322,8 +323,8 @@ def choose(measured: Mapping[str, Sequence[Rollout]], *, threshold: float) -> Ch
     left_out = f" ({unscored} left out, which could not be scored with all weights)" if unscored else ""
     return Choice(
         name=best,
-        reason=f"{_compared(best, last, summaries)} on {_tasks(len(common), families)}{left_out}: "
-        f"{_weights(best)} are handed over",
+        reason=f"{_compared(best, last, summaries)} on {tasks_of_families(len(common), families, 'kept-aside task')}"
+        f"{left_out}: {_weights(best)} are handed over",
         tasks=len(common),
         families=families,
         success={name: _success(summaries[name]) for name in measured},
@@ -348,10 +349,6 @@ def _success(summary: ConditionSummary) -> float:
 def _score(summary: ConditionSummary) -> float:
     assert summary.score is not None
     return summary.score.estimate
-
-
-def _tasks(tasks: int, families: int) -> str:
-    return f"{tasks} kept-aside task{'' if tasks == 1 else 's'} of {families} famil{'y' if families == 1 else 'ies'}"
 
 
 def _weights(name: str) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FIELDS = (
     *("run", "stage", "id", "task", "policy", "group", "step", "score", "state", "stop", "turns", "tokens"),
-    *("seconds", "mistakes", "tools", "prompt", "answer", "tags", "note"),
+    *("seconds", "mistakes", "tools", "prompt", "answer", "tags", "note", "family"),
 )
 """The places of a row, in their order. `run` is a number, `state` one of `scored`, `failed` and `unscored`, `mistakes`
 the tool results that were errors, `tools` the names that were called in order, and `note` what broke or what the
@@ -65,6 +65,7 @@ def summary(line: Mapping[str, Any], *, run: int, stage: str) -> list[Any]:
         str(line.get("answer", ""))[:_ROW_CHARS],
         {str(key): str(value) for key, value in _mapping(task, "tags").items()},
         (broke or str(verdict.get("explanation", "")))[:_ROW_CHARS],
+        str(task.get("family") or task.get("id", "")),
     ]
 
 

@@ -34,6 +34,7 @@ def run_facts(run: RunFolder) -> dict[str, Any]:
         "titles": {},
         "intervals": {},
         "faults": {},
+        "next_steps": [],
         "fault_meanings": FAULTS,
         "problems": [],
     }
@@ -49,7 +50,7 @@ def run_facts(run: RunFolder) -> dict[str, Any]:
 
 def _reported(run: RunFolder, report: dict[str, Any]) -> dict[str, Any]:
     """Of each stage that is a condition of the report: its title there, the interval of its success as (low, estimate,
-    high), and the fault of each rollout that failed. Lenient: reports of other versions are shown as far as they go."""
+    high), and the fault of each rollout that failed; and what the report advises. Lenient: reports of other versions are shown as far as they go."""
     noted = run.stage(CONDITIONS) or {}
     conditions, errors = report.get("conditions", {}), report.get("errors", {})
     stages = noted.get("stages") or {name: name.lower().replace(" ", "_") for name in conditions}
@@ -59,7 +60,8 @@ def _reported(run: RunFolder, report: dict[str, Any]) -> dict[str, Any]:
         if (interval := (conditions.get(name, {}).get("success") or {}).get("interval")) is not None:
             intervals[stage] = [interval[end] for end in ("low", "estimate", "high")]
         faults[stage] = errors.get(name, {}).get("faults", {})
-    return {"titles": titles, "intervals": intervals, "faults": faults}
+    steps = [str(step) for step in report.get("next_steps", [])]
+    return {"titles": titles, "intervals": intervals, "faults": faults, "next_steps": steps}
 
 
 def facts_version(runs: Sequence[RunFolder]) -> str:

@@ -75,7 +75,7 @@ def test_a_project_that_is_ready_has_nothing_to_fix_and_the_report_reads_so(shop
     assert "3 of 3 gold solutions were replayed and hold" in result.stdout
     assert "rewarded" in result.stdout
     assert "(0 must be fixed)" in result.stdout
-    assert "1 tasks of 1 families; trained on:" in result.stdout
+    assert "1 task of 1 family; trained on:" in result.stdout
     assert "--set evaluation.heldout=0.4" in result.stdout
 
 

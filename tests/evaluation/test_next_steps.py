@@ -74,6 +74,15 @@ def test_of_few_held_out_tasks_of_a_kind_a_large_difference_is_told(found: str, 
     assert sum("kind=slot: 77 % of the rollouts succeed" in one for one in told) == said
 
 
+def test_after_a_warm_start_alone_held_out_rollouts_tell_what_was_cut_off_and_what_is_never_solved() -> None:
+    heldout = [*FAIR, *held_out("refund", "0000"), *practised("b", "0", stop_reason="turn_limit")]
+    more = {"threshold": 1.0, "learnt": None, "lost": 0.0}
+    cut_off, never = next_steps([], [*heldout, *practised("b", "0", stop_reason="turn_limit")], None, **more)
+    assert cut_off == "9 % of the held-out rollouts ended with turn_limit: raise limits.max_turns."
+    assert never.startswith("No held-out task is solved of kind=refund (4 tasks): give more demonstrations")
+    assert next_steps([], FAIR, None, **more) == []
+
+
 @pytest.mark.parametrize(
     ("reason", "fix"),
     [("token_limit", "limits.max_turn_tokens"), ("turn_limit", "limits.max_turns"), ("context_limit", "tool_prompt")],

@@ -50,7 +50,7 @@ def test_tasks_are_made_checked_and_named_where_an_edit_broke_them(desk: str, tm
         *("--phrase", "get_order=the order numbered {order_id}"),
     )
     assert made.exit_code == 0, made.output
-    assert "2 tasks in" in made.stdout
+    assert "2 tasks of 2 families in" in made.stdout
     assert {str(task.setup) for task in load_tasks(path)} == {"{'seed': 7}"}
     checked = synthesize(desk, "--check", path)
     assert checked.exit_code == 0, checked.output

@@ -12,7 +12,7 @@ from heard import Heard
 import sdk
 from sdk.cli.quickstart_options import quickstart_options
 from sdk.evidence.saved_weights import files_digest
-from sdk.tasks import ThreeWaySplit
+from sdk.tasks import ThreeWaySplit, counted
 from sdk.traces import RunFolder
 from sdk.trainer.callbacks import ThinCheckpoints
 from sdk.trainer.task_splits import settle, split_for_training
@@ -296,7 +296,7 @@ def test_functions_ten_strings_and_a_lambda_train_to_the_end(tiny_model_dir: Pat
     )
     assert list(run.report.conditions)[:3] == ["untrained", "after warm start", "after GRPO"]
     said = "\n".join(heard.lines)
-    assert f"demonstrations found: {len(train)} for {len(train)} tasks ({len(train)} of 1 call)" in said
+    assert f"demonstrations found: {len(train)} for {counted(train)} ({len(train)} of 1 call)" in said
     assert f"{len(train)} tasks in a step: there are no more to begin with" in said
     options = RunFolder.open_to_read(run.run_dir).config["train"]
     assert options["warm_start"]["max_steps"] == 10
@@ -394,17 +394,20 @@ def test_tasks_are_kept_aside_only_where_enough_are_left_for_a_step_and_a_warm_s
         tasks, sdk.TrainConfig.of({"evaluation.heldout": 2, "grpo.prompts_per_step": 8})
     )
     assert (len(train), len(aside)) == (8, 0)
-    with pytest.raises(
-        sdk.ConfigError, match=r"evaluation\.eval_steps is 5, but of 2 training tasks none could be kept aside"
-    ):
-        sdk.train(
-            [read_order],
-            ["a", "b", "c"],
-            says_a_number,
-            None,
-            None,
-            {"evaluation.eval_steps": 5, "evaluation.heldout": 1},
-        )
+    for option in ("eval_steps", "early_stopping_patience"):
+        why = rf"evaluation\.{option} is 5, but of 2 training tasks of 2 families none could be kept aside"
+        with pytest.raises(sdk.ConfigError, match=why):
+            sdk.train(
+                [read_order],
+                ["a", "b", "c"],
+                says_a_number,
+                None,
+                None,
+                {f"evaluation.{option}": 5, "evaluation.heldout": 1},
+            )
+        for idle in ("grpo.max_steps", "evaluation.validation"):
+            with pytest.raises(sdk.ConfigError, match=rf"evaluation\.{option} does nothing while {idle} is 0"):
+                sdk.TrainConfig.of({f"evaluation.{option}": 5, idle: 0})
 
 
 def test_of_a_long_run_s_checkpoints_a_few_over_its_length_and_the_latest_are_kept(tmp_path: Path) -> None:

@@ -111,7 +111,9 @@ async def reported_run(path: Path) -> Path:
     with RunFolder.create_or_resume(path, {"model": None, "what": path.name}) as run:
         note_conditions(run, {"before": "untrained", "after GRPO": "after_grpo"}, Helpdesk().tools)
         conditions = {"before": [*run.iter_rollouts("untrained")], "after GRPO": [*run.iter_rollouts("after_grpo")]}
-        build_report(conditions, tools=Helpdesk().tools).write(path)
+        report = build_report(conditions, tools=Helpdesk().tools)
+        report.next_steps = ["Raise <b>limits.max_turns</b>."]
+        report.write(path)
     return path
 
 

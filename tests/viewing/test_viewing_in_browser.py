@@ -108,6 +108,7 @@ def test_a_run_with_a_report_leads_from_what_went_wrong_to_the_rollouts_that_did
 ) -> None:
     run = run_apart(lambda: reported_run(tmp_path / "desk"))
     page = open_page(serve(run))
+    expect(page.locator(".next li")).to_have_text(["Raise <b>limits.max_turns</b>."])
     # Probes are folded, and stages have the report's names.
     expect(page.locator(".probes > summary")).to_have_text("1 degenerate probe: none of 3 rollouts earned the reward")
     names = page.locator(".stages").first.locator("tbody th").all_text_contents()

@@ -11,7 +11,7 @@ from mcp_bridge.errors import BridgeError
 
 from ...connecting import connect
 from ...errors import ConfigError, ToolbakeError
-from ...tasks import load_tasks
+from ...tasks import counted, load_tasks
 from ...verifiers.expectations import AsExpected
 from .advice import Advice
 
@@ -175,17 +175,18 @@ def _counted(tasks: Sequence[Task]) -> list[Advice]:
     from ...trainer.config import TrainConfig
     from ...trainer.task_splits import split_for_training
 
-    families = len({task.family for task in tasks})
-    found = [Advice("tasks", "good", f"{len(tasks)} tasks of {families} families")]
+    found = [Advice("tasks", "good", counted(tasks))]
     if len(tasks) < _FEW_TASKS:
         fix = "make more tasks: toolbake synthesize TOOLS --to more.jsonl -n 100, or toolbake solve with more requests"
-        found.append(Advice("tasks", "advice", f"{len(tasks)} tasks are few; a hundred make a better model", fix, 26))
+        found.append(
+            Advice("tasks", "advice", f"{counted(tasks)} are few; a hundred tasks make a better model", fix, 26)
+        )
     try:
         sides = split_for_training(list(tasks), TrainConfig())
     except ConfigError as error:
         return [*found, Advice("tasks", "problem", str(error), f"give more families: {_first(error)}", 7)]
     held = len({task.family for task in sides.heldout})
-    shown = f"held out: {len(sides.heldout)} tasks of {held} families; trained on: {len(sides.train)} tasks"
+    shown = f"held out: {counted(sides.heldout)}; trained on: {counted(sides.train)}"
     if held < _FEW_FAMILIES:
         fix = (
             f"hold out at least {_FEW_FAMILIES} families, for an interval worth reading: add tasks of new families, "

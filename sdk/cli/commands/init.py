@@ -290,10 +290,11 @@ Next:
 
 
 def _said(folder: Path, tools: ProjectTools, tasks: Sequence[Task], why: str) -> list[str]:
+    from ...tasks import counted
+
     lines = [f"A project is in {folder.resolve() if str(folder) == '.' else folder}, with {tools.what}."]
     if tasks:
-        families = len({task.family for task in tasks})
-        lines.append(f"{len(tasks)} tasks of {families} families, each solved once in a world of its own.")
+        lines.append(f"{counted(tasks)}, each solved once in a world of its own.")
         lines += why.splitlines()
     else:
         lines.append(f"No task could be made by trying the tools: {why}")

@@ -53,6 +53,7 @@ def solve(
         source = tool_source(tools, command)
 
         from ...blocking import solve_file
+        from ...tasks import counted
         from ...traces.atomic_files import write_bytes
 
         with printing_to_stderr():
@@ -61,5 +62,5 @@ def solve(
         write_bytes(to, "".join(lines).encode())
         changing = sum(bool(task.expected.get("changes")) for task in solved)
         typer.echo(
-            f"{len(solved)} tasks in {to}: {changing} change the world, {len(solved) - changing} ask for an answer"
+            f"{counted(solved)} in {to}: {changing} change the world, {len(solved) - changing} ask for an answer"
         )

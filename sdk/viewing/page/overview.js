@@ -36,6 +36,7 @@ function stageRow([arm, rows]) {
   const right = scored.filter((row) => outcome(row) === "right").length;
   const mean = (value) => (rows.length ? rows.reduce((sum, row) => sum + value(row), 0) / rows.length : null);
   const tasks = new Set(rows.map((row) => row.task)).size;
+  const families = new Set(rows.map((row) => row.family)).size;
   const link = el("a", { href: `#${new URLSearchParams({ v: "rollouts", arm })}` }, armTitle(arm));
   const once = tasks === rows.length && scored.length > 0;
   return el("tr", {},
@@ -43,7 +44,7 @@ function stageRow([arm, rows]) {
     el("td", { class: "figure" }, scored.length ? `${figure((100 * right) / scored.length, 1)} %` : "–"),
     el("td", { class: "interval" }, reported(rows[0]) ?? (once ? unclustered(right, scored.length) : null)),
     el("td", { class: "figure" }, scored.length ? figure(scored.reduce((sum, row) => sum + row.score, 0) / scored.length, 3) : "–"),
-    el("td", { class: "figure" }, figure(rows.length)), el("td", { class: "figure" }, figure(tasks)),
+    el("td", { class: "figure" }, figure(rows.length)), el("td", { class: "figure" }, figure(tasks)), el("td", { class: "figure" }, figure(families)),
     el("td", { class: "figure" }, rows.length - scored.length ? el("a", { href: `#${new URLSearchParams({ v: "rollouts", arm, result: "failed" })}` }, figure(rows.length - scored.length)) : "0"),
     el("td", { class: "figure" }, figure(mean((row) => row.turns), 1)), el("td", { class: "figure" }, figure(mean((row) => row.tokens), 0)),
     el("td", { class: "figure" }, seconds(mean((row) => row.seconds) ?? 0)));
@@ -70,7 +71,7 @@ function whisker(low, middle, high, note) {
 }
 
 function stageTable(arms) {
-  const heads = ["stage", "right", "95 % interval", "mean score", "rollouts", "tasks", "not scored", "turns", "tokens", "time"];
+  const heads = ["stage", "right", "95 % interval", "mean score", "rollouts", "tasks", "families", "not scored", "turns", "tokens", "time"];
   return el("div", { class: "scroll" }, el("table", { class: "stages" },
     el("thead", {}, el("tr", {}, heads.map((head, place) => el("th", { scope: "col", class: place ? "figure" : "" }, head)))),
     el("tbody", {}, arms.map(stageRow))));
@@ -172,6 +173,7 @@ function runNode(run) {
     ["evidence", run.evidence ? "recorded; toolbake verify recomputes it" : ""]];
   return el("section", { class: "run" }, el("h1", {}, plain(run.name)),
     el("dl", { class: "facts" }, facts.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, plain(typeof value === "string" ? value : JSON.stringify(value)))])),
+    run.next_steps.length ? [el("h2", {}, "Next"), el("ul", { class: "next" }, run.next_steps.map((step) => el("li", {}, plain(step))))] : null,
     run.problems.map((problem) => el("p", { class: "warn" }, plain(problem))),
     el("details", {}, el("summary", {}, "all settings"), el("div", { class: "text code" }, jsonNodes(JSON.stringify(config)))));
 }

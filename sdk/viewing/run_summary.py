@@ -50,7 +50,8 @@ def run_facts(run: RunFolder) -> dict[str, Any]:
 
 def _reported(run: RunFolder, report: dict[str, Any]) -> dict[str, Any]:
     """Of each stage that is a condition of the report: its title there, the interval of its success as (low, estimate,
-    high), and the fault of each rollout that failed; and what the report advises. Lenient: reports of other versions are shown as far as they go."""
+    high), and the fault of each rollout that failed. With what the report advises. Lenient: reports of other versions
+    are shown as far as they go."""
     noted = run.stage(CONDITIONS) or {}
     conditions, errors = report.get("conditions", {}), report.get("errors", {})
     stages = noted.get("stages") or {name: name.lower().replace(" ", "_") for name in conditions}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -46,6 +47,16 @@ def inline(text: object, limit: int = 120) -> str:
 def one_line(text: str) -> str:
     """The text in `visible` form on a single line."""
     return " ".join(visible(text).split())
+
+
+def json_problem(error: json.JSONDecodeError) -> str:
+    """What is wrong in a JSON text, where, and what may stand there. It shows one character: the text may hold keys."""
+    found = f"{error.doc[error.pos]!r} stands" if error.pos < len(error.doc) else "the text ends"
+    line = f"line {error.lineno}, " if "\n" in error.doc else ""
+    return (
+        f"{error.msg.removesuffix(' at')} at {line}column {error.colno}, where {found}; "
+        "write JSON there: texts in double quotes, numbers, true, false, null, [...] or {...}"
+    )
 
 
 def fence(text: str) -> str:

@@ -19,6 +19,7 @@ from referencing.exceptions import PointerToNowhere, Unresolvable
 from ..access.redaction import header_credentials, public_url, redacted, url_secrets
 from ..access.settings import Access
 from ..errors import SourceError
+from ..safe_text import json_problem
 
 MOST_BYTES = 64 * 1024 * 1024
 """The largest document that is read."""
@@ -109,9 +110,7 @@ def load_text(text: str, where: str) -> Any:
             except json.JSONDecodeError as error:
                 # YAML's flow style begins like JSON; only what is neither is refused.
                 if Path(where).suffix.lower() == ".json":
-                    raise SourceError(
-                        f"{where} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-                    ) from None
+                    raise SourceError(f"{where} is not valid JSON: {json_problem(error)}") from None
         return plain(yaml.load(text, Loader=_Loader), where)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

@@ -37,6 +37,7 @@ from typing import Any
 from ..access.redaction import shown_text, shown_value, url_secrets
 from ..access.settings import read_access
 from ..errors import SourceError
+from ..safe_text import json_problem
 from .environment import WORLD_DIR, expanded, read_env_file, secret_variables
 from .server_options import ServerOptions, read_options
 from .specs import HttpSpec, OpenApiSpec, ServerSpec, StdioSpec, UrlTransport
@@ -82,9 +83,7 @@ def read_file(path: Path) -> list[ServerSpec | OpenApiSpec]:
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:
-        raise SourceError(
-            f"{str(path)!r} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        ) from error
+        raise SourceError(f"{str(path)!r} is not valid JSON: {json_problem(error)}") from error
     if not isinstance(config, Mapping):
         raise SourceError(f'{str(path)!r} holds a {type(config).__name__}; it must be {{"mcpServers": {{...}}}}')
     if {"openapi", "swagger"} & set(config) and "mcpServers" not in config:

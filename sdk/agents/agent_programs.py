@@ -213,7 +213,9 @@ class CommandAgent:
         try:
             self._words = shlex.split(command) if isinstance(command, str) else list(command)
         except ValueError as error:
-            raise ConfigError(f"agent is {command!r}, which no shell could split: {error}") from None
+            raise ConfigError(
+                f"agent is {command!r}, which no shell could split: {error}; close each quote, and write \\\\ for \\"
+            ) from None
         if not self._words:
             raise ConfigError("agent is empty; give a program and its arguments, such as 'node agent.js'")
         self.name = " ".join(shown_arguments(self._words))

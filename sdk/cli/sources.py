@@ -74,7 +74,9 @@ def _split_command(command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise ConfigError(f"--command is {command!r}, which no shell could split: {error}") from None
+        raise ConfigError(
+            f"--command is {command!r}, which no shell could split: {error}; close each quote, and write \\\\ for \\"
+        ) from None
     if not words:
         raise ConfigError("--command is empty; give a program and its arguments, such as 'python server.py'")
     return words

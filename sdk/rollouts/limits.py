@@ -52,7 +52,7 @@ class Limits(BaseModel):
             name = ".".join(map(str, problem["loc"]))
             if problem["type"] == "extra_forbidden":
                 known = ", ".join(cls.model_fields)
-                raise ConfigError(f"there is no limit {name!r}; the limits are {known}") from None
+                raise ConfigError(f"limits: there is no limit {name!r}; the limits are {known}") from None
             raise ConfigError(f"limit {name} is {problem['input']!r}: {problem['msg']}") from None
 
     def check(self, tools: Sequence[Tool]) -> None:

@@ -135,7 +135,8 @@ def _whole(draft: _Draft, rollout: Rollout) -> Task:
         raise ConfigError(f"the calls could not be played: {rollout.failure.message}")
     for record in rollout.calls:
         if record.result.is_error:
-            raise ConfigError(f"{_written(record.call)} is refused: {record.result.text[:300]}")
+            said = record.result.text[:300].rstrip(" .\n")
+            raise ConfigError(f"{_written(record.call)} is refused: {said}; correct the call, or the task's setup")
     expected: dict[str, Any] = {**draft.task.expected}
     changes = None
     if rollout.initial_state is not None and rollout.final_state is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_bridge.extras import require_extra
+from mcp_bridge.safe_text import json_problem
 
 from ..errors import ConfigError
 from .task_rows import from_arrow_row, from_csv_cells, task_fields
@@ -29,7 +30,8 @@ def read_file(path: Path) -> Iterator[tuple[Any, str]]:
             f"{path}: cannot read {suffix or 'a file without suffix'} as tasks; use {', '.join(SUFFIXES)}"
         )
     if not path.is_file():
-        raise ConfigError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}; give the path to a task file")
+        found = "a folder" if path.is_dir() else "and there is no such file"
+        raise ConfigError(f"tasks is {str(path)!r}, {found}; give the path of a file with tasks")
     return readers[suffix](path)
 
 
@@ -59,8 +61,7 @@ def strict_json(text: str, where: str) -> Any:
     try:
         return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        in_line = f" (line {error.lineno})" if "\n" in text else ""
-        raise ConfigError(f"{where}: not JSON: {error.msg} at column {error.colno}{in_line}") from error
+        raise ConfigError(f"{where}: not JSON: {json_problem(error)}") from error
     except RecursionError as error:
         raise ConfigError(f"{where}: nested too deeply to be read") from error
     except ValueError as error:  # a number of thousands of digits

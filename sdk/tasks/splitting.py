@@ -53,7 +53,7 @@ def split_tasks(tasks: Sequence[Task], *, heldout: float | int = 0.2, seed: int 
     Example: `train, heldout = split_tasks(load_tasks("tasks.jsonl"), heldout=0.25)`
     """
     if len(tasks) < 2:
-        raise ConfigError(f"{len(tasks)} tasks cannot be divided into training and held-out ones; give at least two")
+        raise ConfigError(f"tasks: {len(tasks)} cannot be divided into training and held-out ones; give at least two")
     _check_share(heldout, len(tasks), "heldout")
     if any("split" in task.tags for task in tasks):
         sides = _sides_by_tag(tasks)
@@ -84,12 +84,9 @@ def split_three_ways(
         split = ThreeWaySplit(train, chosen, held)
     if not split.train or not split.validation:
         empty = "train" if not split.train else "validation"
-        tagged = (
-            "tag some tasks with it" if "split" in tasks[0].tags else "give more families, or another share or seed"
-        )
         raise ConfigError(
             f"no task is left for {empty}: {counted(rest)} beside the held-out ones, validation={validation}, "
-            f"seed={seed}; {tagged}"
+            f"seed={seed}; {_way_to_fill(empty, tasks)}"
         )
     _refuse_leaks(split._asdict())
     return split
@@ -220,10 +217,13 @@ def _refuse_empty_side(split: Split, tasks: Sequence[Task], heldout: float | int
         return
     empty = "train" if not split.train else "heldout"
     families = len({task.family for task in tasks})
-    fix = "tag some tasks with it" if "split" in tasks[0].tags else "give more families, another share or another seed"
-    if families < 2:
-        fix = "give tasks of at least two families"
+    fix = _way_to_fill(empty, tasks) if families >= 2 else "give tasks of at least two families"
     raise ConfigError(f"no task is left for {empty}: {counted(tasks)}, heldout={heldout}, seed={seed}; {fix}")
+
+
+def _way_to_fill(side: str, tasks: Sequence[Task]) -> str:
+    tag = f"tag some tasks with it: tags['split'] = {side!r}"
+    return tag if "split" in tasks[0].tags else "give more families, another share or another seed"
 
 
 def _refuse_leaks(sides: Mapping[str, Sequence[Task]]) -> None:

@@ -31,7 +31,9 @@ def task_from_mapping(row: Mapping[Any, Any], where: str) -> Task:
         return _task_of_example(row, where)
     _refuse_unknown(row, task_fields(), where, hint="data of your own belongs under 'expected' or 'tags'")
     if "prompt" not in row:
-        raise ConfigError(f"{where}: has no 'prompt'; its fields are {sorted(map(str, row)) or 'none'}")
+        raise ConfigError(
+            f"{where}: has no 'prompt'; add what the user asks for; its fields are {sorted(map(str, row)) or 'none'}"
+        )
     fields = dict(row)
     for name in ("prompt", *_MESSAGE_LISTS):
         if isinstance(fields.get(name), list):

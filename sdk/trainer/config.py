@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from mcp_bridge.safe_text import json_problem
+
 from ..errors import ConfigError
 from ..policies.protocol import LOWEST_TEMPERATURE
 from ..policies.tool_prompt import TrainedToolPrompt, as_trained
@@ -723,7 +725,7 @@ def _json(text: str, path: Path) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"config file {str(path)!r} is not valid JSON: line {error.lineno}: {error.msg}") from None
+        raise ConfigError(f"config file {str(path)!r} is not valid JSON: {json_problem(error)}") from None
 
 
 def _yaml(text: str, path: Path) -> Any:

@@ -264,7 +264,7 @@ def check_verifier(verifier: Any) -> None:
     except TypeError as error:
         raise ConfigError(
             f"the verifier {verifier_name(verifier)} takes {signature} and is called with one argument, the rollout: "
-            f"{error}"
+            f"{error}; let it take (rollout)"
         ) from error
 
 

@@ -1,25 +1,33 @@
-"""Sixty typical mistakes: what is typed or called, and what the message must hold: the value, the place, the fix."""
+"""Sixty typical mistakes: what is typed or called, and how the message names the value, the place and the fix."""
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import sdk
+from sandboxes.helpdesk import Helpdesk
 from sandboxes.objects import ObjectTwin
 from sdk.verifiers import answer_match, calls_match, final_state, weighted
 
-TRAIN = ["train", "desk.py:tools", "tasks.jsonl", "--verifier", "checks.py:verify"]
-ROLLOUT = ["rollout", "desk.py:tools", "Hi you"]
+JUDGED_BY = "train desk.py:tools tasks.jsonl --verifier"
+TRAIN = f"{JUDGED_BY} checks.py:verify"
+TRAIN_MINE = TRAIN.replace("tasks.jsonl", "mine.jsonl")
+ROLLOUT = "rollout desk.py:tools"
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """`does`: the words of a command, or a call in Python. `files`: written before. `says`: parts of the message."""
+    """`does`: a command, or a call in Python. `value`, `place`, `fix`: three parts of the message, which say what is
+    wrong, where it is (`HERE`: the current folder) and what to write or do instead. `files`: written before."""
 
-    does: list[str] | Callable[[], Any]
-    says: tuple[str, ...]
+    does: str | Callable[[], Any]
+    value: str
+    place: str
+    fix: str
     files: dict[str, str] = field(default_factory=dict)
 
 
@@ -27,13 +35,11 @@ def rows(*lines: str) -> dict[str, str]:
     return {"mine.jsonl": "\n".join(lines) + "\n"}
 
 
-def servers(entry: str) -> dict[str, str]:
-    return {"mine.json": '{"mcpServers": {"one": ' + entry + "}}"}
+def server(**entry: Any) -> dict[str, str]:
+    return {"mine.json": json.dumps({"mcpServers": {"one": entry}})}
 
 
 def solve(calls: str, **more: Any) -> Callable[[], Any]:
-    from sandboxes.helpdesk import Helpdesk
-
     return lambda: sdk.solve(Helpdesk(), "What is order 4256?", calls, {"seed": 43}, **more)
 
 
@@ -41,8 +47,6 @@ class Counter:
     """With something in it that cannot be copied."""
 
     def __init__(self) -> None:
-        import threading
-
         self._lock = threading.Lock()
 
     def count(self, text: str) -> int:
@@ -54,196 +58,203 @@ FASTAPI = '{"openapi": "3.1.0", "info": {"title": "o", "version": "1"}, "paths":
 
 MISTAKES: dict[str, Mistake] = {
     # ---- tools
-    "no tools": Mistake(["tools"], ("neither TOOLS nor --command", "mcp.json, a URL")),
+    "no tools": Mistake("tools", "neither TOOLS nor --command", "TOOLS is", "an mcp.json, a URL, or an object"),
     "tools twice": Mistake(
-        ["tools", "mcp.json", "--command", "x"], ("TOOLS (mcp.json) and --command (x)", "exactly one")
+        "tools mcp.json --command x", "TOOLS (mcp.json) and --command (x)", "TOOLS and --command;", "exactly one of"
     ),
-    "a file that is not there": Mistake(["tools", "none.json"], ("'none.json'", "TOOLS", "--command")),
+    "a file that is not there": Mistake("tools none.json", "'none.json'", "TOOLS is", "give the path of an mcp.json"),
     "a Python file without a name": Mistake(
-        ["tools", "desk.py"], ("'desk.py'", "desk.py:name", "--command 'python desk.py'")
+        "tools desk.py", "'desk.py', a Python file", "TOOLS is", "start it: --command 'python desk.py'"
     ),
-    "a name that the file lacks": Mistake(["tools", "desk.py:tool"], ("'tool'", "desk.py", "Did you mean 'tools'?")),
-    "a module that is not there": Mistake(["tools", "no_such.part:x"], ("'no_such'", "TOOLS", "install it")),
+    "a name that the file lacks": Mistake(
+        *("tools desk.py:tool", "has no 'tool'", "TOOLS: desk.py"),
+        "Did you mean 'tools'? It has: ORDERS, cancel_order, get_order, tools",
+    ),
+    "a module that is not there": Mistake(
+        "tools no_such.part:x", "there is no module 'no_such'", "TOOLS:", "install it, start from the folder"
+    ),
     "an mcp.json that is no JSON": Mistake(
-        ["tools", "mine.json"], ("mine.json", "line 1, column 2", "not valid JSON"), {"mine.json": "{"}
+        "tools mine.json", "where the text ends", "'mine.json'", "write JSON there: texts", {"mine.json": "{"}
     ),
     "an mcp.json without servers": Mistake(
-        ["tools", "mine.json"], ('"mcpServers"', "mine.json", "must look like"), {"mine.json": "{}"}
+        "tools mine.json", 'no object "mcpServers"', "mine.json", "it must look like", {"mine.json": "{}"}
     ),
     "a mistyped key": Mistake(
-        ["tools", "mine.json"],
-        ("'comand'", "server 'one' in mine.json", "Did you mean 'command'?"),
-        servers('{"comand": "x"}'),
+        "tools mine.json", "'comand'", "server 'one' in mine.json", "Did you mean 'command'?", server(comand="x")
     ),
     "an option in the wrong place": Mistake(
-        ["tools", "mine.json"],
-        ("'deny'", "server 'one' in mine.json", '"toolbake": {"deny"'),
-        servers('{"command": "x", "deny": ["a"]}'),
+        *("tools mine.json", "'deny'", "server 'one' in mine.json", 'object "toolbake": {"deny": ["a"]}'),
+        server(command="x", deny=["a"]),
     ),
     "command and url": Mistake(
-        ["tools", "mine.json"],
-        ("it has both", "server 'one' in mine.json", "exactly one"),
-        servers('{"command": "x", "url": "https://x.example"}'),
+        *("tools mine.json", "it has both", "server 'one' in mine.json", "exactly one of them"),
+        server(command="x", url="https://x.example"),
     ),
     "a variable that is not set": Mistake(
-        ["tools", "mine.json"],
-        ("NO_SUCH_TOKEN", "server 'one' in mine.json", "environment"),
-        servers('{"command": "x", "env": {"A": "${NO_SUCH_TOKEN}"}}'),
+        *("tools mine.json", "NO_SUCH_TOKEN is not set", "server 'one' in mine.json: env.A", "Set it, or give a"),
+        server(command="x", env={"A": "${NO_SUCH_TOKEN}"}),
     ),
     "a program that is not there": Mistake(
-        ["tools", "mine.json"], ("no-such-program", "one"), servers('{"command": "no-such-program"}')
+        *("tools mine.json", "'no-such-program' cannot be started", "one (no-such-program)", "Give the full path"),
+        server(command="no-such-program"),
     ),
     "a command that no shell splits": Mistake(
-        ["tools", "--command", "python 'x"], ('"python \'x"', "--command", "no shell could split")
+        'tools --command "python \'x"', '"python \'x", which no shell could split', "--command is", "close each quote"
     ),
     "a server that takes long": Mistake(
-        ["tools", "--command", "sleep 60", "--connect-timeout", "0.3"], ("0.3 s", "sleep 60", "--connect-timeout 0.9")
+        "tools --command 'sleep 60' --connect-timeout 0.3", "within 0.3 s", "sleep 60", "--connect-timeout 0.9"
     ),
-    "tasks in place of tools": Mistake(
-        ["tools", "tasks.jsonl"], ("'tasks.jsonl'", "TOOLS", "give the tools before it")
-    ),
+    "tasks in place of tools": Mistake("tools tasks.jsonl", "'tasks.jsonl'", "TOOLS is", "give the tools before it"),
     "an API document without a server": Mistake(
-        ["tools", "mine.json"],
-        ("the document names no server", "mine.json", '"base_url"', "toolbake init --openapi"),
-        {"mine.json": FASTAPI},
+        "tools mine.json", "the document names no server", "mine.json:", '"base_url"', {"mine.json": FASTAPI}
     ),
     "a class in place of an object": Mistake(
-        lambda: sdk.rollout(Counter, "Hi"), ("the class Counter", "give an instance of it")
+        lambda: sdk.rollout(Counter, "Hi"), "the class Counter", "the source is", "give an instance of it"
     ),
     "an object that cannot be copied": Mistake(
-        lambda: sdk.solve(ObjectTwin(Counter), "Hi", 'count(text="a")'), ("cannot pickle", "Counter.count", "copy=")
+        *(lambda: sdk.solve(ObjectTwin(Counter), "Hi", 'count(text="a")'), "cannot pickle '_thread.lock' object"),
+        *("Counter.count", "give ObjectTwin(..., copy=...)"),
     ),
     "a model folder that is not there": Mistake(
-        ["tools", "desk.py:tools", "--model", "./none"], ("'./none'", "config.json", "hub name")
+        "tools desk.py:tools --model ./none", "no model folder './none'", "model:", "give a folder with a config.json"
     ),
     # ---- tasks
     "no tasks": Mistake(
-        ["train", "desk.py:tools", "--verifier", "checks.py:verify"], ("TASKS is missing", "file.py:name")
+        "train desk.py:tools --verifier checks.py:verify", "is missing", "TASKS", "give a .jsonl, .json,"
     ),
     "a file of tasks that is not there": Mistake(
-        [*TRAIN[:2], "none.jsonl", *TRAIN[3:]], ("none.jsonl", "no such file")
+        TRAIN.replace("tasks.jsonl", "none.jsonl"), "'none.jsonl'", "tasks is", "give the path of a file with tasks"
     ),
     "a task without a prompt": Mistake(
-        [*TRAIN[:2], "mine.jsonl", *TRAIN[3:]],
-        ("'prompt'", "mine.jsonl, line 1", "its fields are"),
-        rows('{"id": "a"}'),
+        TRAIN_MINE, "has no 'prompt'", "mine.jsonl, line 1", "add what the user asks for", rows('{"id": "a"}')
     ),
     "a mistyped field": Mistake(
-        [*TRAIN[:2], "mine.jsonl", *TRAIN[3:]],
-        ("'expcted'", "mine.jsonl, line 1", "did you mean 'expected'?"),
-        rows('{"prompt": "a", "expcted": {}}'),
+        TRAIN_MINE, "'expcted'", "mine.jsonl, line 1", "did you mean 'expected'?", rows('{"prompt": "a", "expcted": 1}')
     ),
     "a line that is no JSON": Mistake(
-        [*TRAIN[:2], "mine.jsonl", *TRAIN[3:]], ("mine.jsonl, line 2", "JSON"), rows('{"prompt": "a"}', '{"prompt": ')
+        *(TRAIN_MINE, "value at column 12, where '}' stands", "mine.jsonl, line 2", "write JSON there: texts"),
+        rows('{"prompt": "a"}', '{"prompt": }'),
     ),
     "two tasks with one id": Mistake(
-        [*TRAIN[:2], "mine.jsonl", *TRAIN[3:]],
-        ("'a'", "mine.jsonl, line 2"),
+        *(TRAIN_MINE, "the same id 'a'", "mine.jsonl, line 2 and mine.jsonl, line 1", "give each task an id"),
         rows('{"id": "a", "prompt": "b"}', '{"id": "a", "prompt": "c"}'),
     ),
-    "one task only": Mistake(
-        [*TRAIN[:2], "mine.jsonl", *TRAIN[3:]], ("1 tasks cannot be divided", "at least two"), rows('{"prompt": "a"}')
-    ),
+    "one task only": Mistake(TRAIN_MINE, "1 cannot be divided", "tasks:", "give at least two", rows('{"prompt": "a"}')),
     "only some tasks have a side": Mistake(
-        [*TRAIN[:2], "mine.jsonl", *TRAIN[3:]],
-        ("split", "train"),
-        rows('{"prompt": "a", "tags": {"split": "train"}}', '{"prompt": "b"}'),
+        *(TRAIN_MINE, "1 of 2 tasks lack tags['split']", "the first is 'b'", "tag every task with 'train', "),
+        rows('{"prompt": "a", "tags": {"split": "train"}}', '{"id": "b", "prompt": "b"}'),
     ),
     "both sides in one file, one empty": Mistake(
-        [*TRAIN[:2], "mine.jsonl", *TRAIN[3:]],
-        ("no task is left for heldout", "tag"),
+        *(TRAIN_MINE, "no task is left for heldout", "tags['split']", "tag some tasks with it"),
         rows('{"prompt": "a", "tags": {"split": "train"}}', '{"prompt": "b", "tags": {"split": "train"}}'),
     ),
-    "a prompt and tasks": Mistake([*ROLLOUT, "--tasks", "tasks.jsonl"], ("this has both", "exactly one")),
-    "neither a prompt nor tasks": Mistake(ROLLOUT[:2], ("this has neither", "PROMPT in quotes or --tasks")),
+    "a prompt and tasks": Mistake(
+        f"{ROLLOUT} Hi --tasks tasks.jsonl", "this has both", "PROMPT in quotes or --tasks", "exactly one of them"
+    ),
+    "neither a prompt nor tasks": Mistake(
+        ROLLOUT, "this has neither", "PROMPT in quotes or --tasks", "exactly one of them"
+    ),
     "an id that no task has": Mistake(
-        [*ROLLOUT[:2], "--tasks", "tasks.jsonl", "--task-id", "t9"], ("'t9'", "tasks.jsonl", "its ids are t0, t1")
+        *(f"{ROLLOUT} --tasks tasks.jsonl --task-id t9", "'t9', which tasks.jsonl does not have", "--task-id is"),
+        "its ids are t0, t1, t2, t3, t4, t5",
     ),
     "a request without calls": Mistake(
-        ["solve", "desk.py:tools", "--tasks", "mine.jsonl", "--to", "new.jsonl"],
-        ("'calls'", "mine.jsonl, line 1", "get_order(order_id="),
-        rows('{"prompt": "a"}'),
+        *("solve desk.py:tools --tasks mine.jsonl --to new.jsonl", "has no 'calls'", "mine.jsonl, line 1"),
+        *("write those that solve it, for example get_order(order_id=", rows('{"prompt": "a"}')),
     ),
     "solved tasks over others": Mistake(
-        ["solve", "desk.py:tools", "--tasks", "tasks.jsonl", "--to", "tasks.jsonl"],
-        ("tasks.jsonl exists", "give a new file"),
+        "solve desk.py:tools --tasks tasks.jsonl --to tasks.jsonl", "which exists", "--to is", "give a new file"
     ),
-    "a call without names of arguments": Mistake(solve("get_order('4256')"), ("get_order", "need their names")),
+    "a call without names of arguments": Mistake(
+        solve("get_order('4256')"), "\"get_order('4256')\" cannot", "the arguments of get_order", "write for example"
+    ),
     "a call that a tool refuses": Mistake(
-        solve("get_order(order_id='1')"), ("get_order(order_id='1')", "is refused", "No order '1'")
+        solve("get_order(order_id='1')"), "(order_id='1') is refused: No order '1';", "the task:", "correct the call"
     ),
-    "a call of no tool": Mistake(solve("get_ordr(order_id='1')"), ("'get_ordr'", "the tools are", "get_order")),
+    "a call of no tool": Mistake(
+        solve("get_ordr(order_id='1')"), "there is no tool 'get_ordr'", "the task:", "the tools are cancel_order,"
+    ),
     "an answer that no result has": Mistake(
-        solve("get_order(order_id='4256')", answer="$.prise"),
-        ("'$.prise'", "the result of call 1", "which has $1.customer"),
+        *(solve("get_order(order_id='4256')", answer="$.prise"), "'$.prise' is not in", "the result of call 1"),
+        "which has $1.customer, $1.product",
     ),
     "an answer that is not clear": Mistake(
-        solve("get_order(order_id='4256')"), ("values", "name the one that is asked for", "answer: '$.")
+        *(solve("get_order(order_id='4256')"), "the last one returns 6 values", "the task:"),
+        "name the one that is asked for, for example answer: '$.customer'",
     ),
     "tasks made by real calls": Mistake(
-        ["synthesize", "desk.py:tools", "--to", "made.jsonl"],
-        ("get_order, cancel_order", "are not simulated", "ObjectTwin"),
+        *("synthesize desk.py:tools --to made.jsonl", "are not simulated", "get_order, cancel_order"),
+        "give a sandbox or a twin in its place: sandboxes.objects.ObjectTwin",
     ),
     # ---- verifiers
-    "a mistyped verifier": Mistake([*TRAIN[:4], "checks.py:verfy"], ("'verfy'", "checks.py", "Did you mean 'verify'?")),
+    "a mistyped verifier": Mistake(
+        *(f"{JUDGED_BY} checks.py:verfy", "has no 'verfy'", "--verifier: checks.py"),
+        "Did you mean 'verify'? It has: make_verifier, threshold, verify",
+    ),
     "a file in place of a verifier": Mistake(
-        [*TRAIN[:4], "checks.py"], ("'checks.py'", "--verifier", "checks.py:verify", "'expected'")
+        *(f"{JUDGED_BY} checks.py", "'checks.py'", "--verifier is"),
+        "name an object of a file or module: path/to/file.py:name or package.module:name, such as checks.py:verify",
     ),
     "a factory in place of a verifier": Mistake(
-        [*TRAIN[:4], "checks.py:make_verifier"],
-        ("checks.py:make_verifier", "--verifier", "verify = make_verifier(...)"),
+        *(f"{JUDGED_BY} checks.py:make_verifier", "takes () and is called with one argument"),
+        *("--verifier checks.py:make_verifier", "write `verify = make_verifier(...)` into a file"),
     ),
     "a number in place of a verifier": Mistake(
-        [*TRAIN[:4], "checks.py:threshold"], ("0.5 (float)", "--verifier", "a function of the rollout")
+        f"{JUDGED_BY} checks.py:threshold", "the verifier is 0.5 (float)", "--verifier checks.py:", "give a function of"
     ),
     "a word in place of a verifier": Mistake(
-        lambda: sdk.evaluate([], ["Hi"], "expected"), ("'expected' (str)", "as_expected()")
-    ),  # type: ignore[arg-type]
+        lambda: sdk.evaluate([], ["Hi"], "expected"), "'expected' (str)", "the verifier is", "sdk.verifiers.as_expected"
+    ),
     "a class in place of a verifier": Mistake(
-        lambda: sdk.evaluate([], ["Hi"], type("Mine", (), {})), ("the class Mine", "give an instance: Mine()")
+        lambda: sdk.evaluate([], ["Hi"], Counter), "the class Counter", "the verifier is", "give an instance: Counter()"
     ),
     "a verifier without an argument": Mistake(
-        lambda: sdk.evaluate([], ["Hi"], lambda: 1.0), ("takes ()", "one argument, the rollout")
-    ),  # type: ignore[arg-type,misc]
-    "tasks that expect nothing": Mistake([*TRAIN[:4], "expected"], ("task 't0'", "expects nothing", "toolbake solve")),
-    "a mistyped form of calls": Mistake(
-        lambda: calls_match(order="right"), ("'right'", "calls_match: order", "choose one of")
-    ),  # type: ignore[arg-type]
-    "a text in place of a tuple": Mistake(
-        lambda: final_state(ignore="orders"), ("'orders'", "final_state: ignore", "give a tuple")
-    ),  # type: ignore[arg-type]
-    "options in one text": Mistake(
-        lambda: answer_match(options="gold"), ("'gold'", "answer_match: options", "give a tuple")
-    ),  # type: ignore[arg-type]
-    "weights without verifiers": Mistake(
-        lambda: weighted([final_state()]), ("final_state()", "weighted", "give {verifier: weight, ...}")
-    ),  # type: ignore[arg-type]
-    # ---- options
-    "a mistyped setting": Mistake([*TRAIN, "--set", "group_size=4"], ("'group_size'", "it is grpo.num_generations")),
-    "a setting without a value": Mistake(
-        [*TRAIN, "--set", "grpo.max_steps"], ("'grpo.max_steps'", "--set", "name=value")
+        lambda: sdk.evaluate([], ["Hi"], lambda: 1.0), "takes ()", "the verifier <lambda>", "let it take (rollout)"
     ),
-    "a word in place of a number": Mistake([*TRAIN, "--set", "grpo.max_steps=many"], ("'many'", "grpo.max_steps")),
-    "a mistyped limit": Mistake([*ROLLOUT, "--limit", "max_turn=3"], ("'max_turn'", "the limits are max_turns,")),
+    "tasks that expect nothing": Mistake(
+        f"{JUDGED_BY} expected", "expects nothing", "task 't0'", "give expected with some of answer, answer_json"
+    ),
+    "a mistyped form of calls": Mistake(
+        lambda: calls_match(order="right"), "'right'", "calls_match: order", "choose one of any, in_order, exact"
+    ),
+    "a text in place of a tuple": Mistake(
+        lambda: final_state(ignore="orders"), "is 'orders'", "final_state: ignore", "give a tuple: ('orders',)"
+    ),
+    "options in one text": Mistake(
+        lambda: answer_match(options="gold"), "is 'gold'", "answer_match: options", "give a tuple: ('gold',)"
+    ),
+    "weights without verifiers": Mistake(
+        lambda: weighted([final_state()]), "[final_state()]", "weighted:", "give {verifier: weight, ...}"
+    ),
+    # ---- options
+    "a mistyped setting": Mistake(
+        f"{TRAIN} --set group_size=4", "no option 'group_size'", "config:", "it is grpo.num_generations"
+    ),
+    "a setting without a value": Mistake(
+        f"{TRAIN} --set grpo.max_steps", "'grpo.max_steps'", "--set is", "it must look like name=value, such as"
+    ),
+    "a word in place of a number": Mistake(
+        f"{TRAIN} --set grpo.max_steps=many", "'many'", "option grpo.max_steps", "should be a valid integer"
+    ),
+    "a mistyped limit": Mistake(
+        f"{ROLLOUT} Hi --limit max_turn=3", "no limit 'max_turn'", "limits:", "the limits are max_turns, "
+    ),
     "an endpoint without a model": Mistake(
-        [*ROLLOUT, "--endpoint", "http://x/v1"], ("http://x/v1", "--endpoint", "needs --model")
+        f"{ROLLOUT} Hi --endpoint http://x/v1", "http://x/v1", "--endpoint", "needs --model: the name of a model there"
     ),
     "a key that is not set": Mistake(
-        ["serve", "./none", "--api-key-env", "NO_SUCH_KEY"],
-        ("'NO_SUCH_KEY'", "--api-key-env", "set it to the key itself"),
+        "serve ./none --api-key-env NO_SUCH_KEY", "'NO_SUCH_KEY'", "--api-key-env is", "set it to the key itself"
     ),
     "an open address without a key": Mistake(
-        ["serve", "./none", "--host", "0.0.0.0", "--port", "0"],
-        ("'0.0.0.0'", "there is no api_key", "host='127.0.0.1'"),
+        "serve ./none --host 0.0.0.0 --port 0", "'0.0.0.0'", "host is", "give an api_key, or host='127.0.0.1'"
     ),
     "a folder that is in use for something else": Mistake(
-        [*TRAIN, "--set", "evaluation.heldout=1", "--output-dir", "."],
-        ("is not empty and holds no run", "choose a new or empty output_dir"),
+        *(f"{TRAIN} --set evaluation.heldout=1 --output-dir .", "holds no run (checks.py, desk.py,", "HERE"),
+        "choose a new or empty output_dir",
     ),
     "a run that has no model": Mistake(
-        ["serve", "run", "--port", "0"],
-        ("'run'", "has no model yet", "run the command that began it"),
+        *("serve run --port 0", "no model yet", "'run' is the folder of a run", "run the command that began it again"),
         {"run/run.json": "{}"},
     ),
-    "a report of no run": Mistake(["report", "."], ("holds no run", "output_dir of a run")),
+    "a report of no run": Mistake("report .", "it has no run.json", "HERE", "give the output_dir of a run"),
 }

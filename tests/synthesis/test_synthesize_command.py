@@ -118,7 +118,7 @@ def test_a_served_model_that_can_neither_word_nor_solve_is_said_to_do_neither(
         (["--to", "a.jsonl", "--phrase", "x=y", "--phrase", "x=z"], "names its tool a second time"),
         (["--to", "a.jsonl", "--difficulty", "easy"], "--difficulty is 'easy'; give two shares"),
         (["--to", "a.jsonl", "--writer-key", "KEY"], "--writer-key does nothing without --writer"),
-        (["--check", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
+        (["--check", "nowhere.jsonl"], "'nowhere.jsonl', and there is no such file"),
     ],
 )
 def test_options_that_cannot_work_are_refused_with_the_fix(

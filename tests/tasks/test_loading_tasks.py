@@ -163,7 +163,7 @@ def test_exact_repeats_and_clashing_ids_name_both_places():
 
 
 def test_missing_and_unreadable_files_say_so(tmp_path):
-    with pytest.raises(ConfigError, match=r"nowhere\.jsonl: no such file"):
+    with pytest.raises(ConfigError, match=r"nowhere\.jsonl', and there is no such file"):
         load_tasks(str(tmp_path / "nowhere.jsonl"))
     with pytest.raises(ConfigError, match="looks like a path"):
         load_tasks("tasks.jsnl")
@@ -172,7 +172,7 @@ def test_missing_and_unreadable_files_say_so(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read \.txt as tasks"):
         load_tasks(tmp_path / "tasks.txt")
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(ConfigError, match="is a folder"):
+    with pytest.raises(ConfigError, match=r"folder\.json', a folder"):
         load_tasks(tmp_path / "folder.json")
     latin = tmp_path / "latin.jsonl"
     latin.write_bytes(b'"one"\n"caf\xe9"\n')

@@ -48,7 +48,9 @@ def solve(
         if to.suffix != ".jsonl":
             raise ConfigError(f"--to is {str(to)!r}; tasks are written as .jsonl")
         if to.exists():
-            raise ConfigError(f"{to} exists; give a new file, so that tasks edited by hand are not lost")
+            raise ConfigError(
+                f"--to is {str(to)!r}, which exists; give a new file, so that tasks edited by hand are not lost"
+            )
         quiet_libraries()
         source = tool_source(tools, command)
 

@@ -113,14 +113,3 @@ def test_a_recording_is_a_source_of_tools_for_every_command(desk):
     listed = toolbake("tools", "desk.jsonl", "--json")
     assert listed.exit_code == 0, listed.stderr
     assert [tool["source"] for tool in json.loads(listed.stdout)["tools"]] == ["recorded"] * 9
-    mistaken = toolbake("tools", "tasks.jsonl")
-    assert mistaken.exit_code == 1
-    assert "If it holds tasks, give the tools before it" in mistaken.stderr
-
-
-def test_a_run_without_a_model_says_how_to_get_one(desk):
-    (desk / "run").mkdir()
-    (desk / "run" / "run.json").write_text("{}")
-    result = toolbake("serve", "run", "--port", "0")
-    assert result.exit_code == 1
-    assert "'run' is the folder of a run that has no model yet; run the command that began it again" in result.stderr

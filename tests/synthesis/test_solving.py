@@ -59,16 +59,7 @@ def test_a_solved_order_has_the_changes_of_the_world_and_no_answer() -> None:
 @pytest.mark.parametrize(
     ("calls", "answer", "problem"),
     [
-        ("get_order(order_id='1')", None, r"get_order\(order_id='1'\) is refused: No order '1'"),
-        ("get_order(order_id='4256')", None, r"name the one that is asked for, .*answer: '\$.customer'"),
-        (
-            "get_order(order_id='4256')",
-            "$.colour",
-            r"'\$.colour' is not in the result .* has \$1.customer",
-        ),
         ("get_order(order_id='4256')", "$3.status", "names call 3; there are 1"),
-        ("get_ordr(order_id='4256')", None, "there is no tool 'get_ordr'; the tools are .*get_order"),
-        ("get_order('4256')", None, "the arguments of get_order need their names"),
         ("get_order(order_id=open('/etc/passwd').read())", None, "an argument of get_order is not a number"),
         ("__import__('os').system('true')", None, "line 1 is not a call"),
         ("get_order(order_id=", None, "cannot be read as calls"),

@@ -132,6 +132,15 @@ Auditor = Annotated[
     ),
 ]
 AuditorKey = Annotated[str | None, _key_of("--auditor", "--auditor-key")]
+Teacher = Annotated[
+    str | None,
+    _second_model(
+        "--teacher",
+        default="none: demonstrations are searched",
+        does="Plays training tasks where none has a demonstration; what the verifier pays for is the warm start",
+    ),
+]
+TeacherKey = Annotated[str | None, _key_of("--teacher", "--teacher-key")]
 ConnectTimeout = Annotated[
     float,
     typer.Option(

@@ -45,6 +45,8 @@ class RunContext:
     """Who takes the turns of tasks' users."""
     auditor: Agent | None = None
     """Audits the rollouts of a training; None: the policy that is trained does."""
+    teacher: Agent | None = None
+    """Plays training tasks that have no demonstration; None: demonstrations are searched."""
 
     @property
     def run_folder(self) -> RunFolder:

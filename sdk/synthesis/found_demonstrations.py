@@ -15,12 +15,13 @@ from mcp_bridge.sources.specs import FunctionSpec
 from ..errors import RunFolderError
 from ..records import Rollout, Task
 from ..rollouts.run_context import RunContext
-from ..tasks import load_tasks
+from ..tasks import counted, load_tasks
 from ..tasks.splitting import ThreeWaySplit
 from ..traces.atomic_files import write_bytes
 from .demonstration_search import DemonstrationSearch, SearchBounds, with_demonstration
 from .function_effects import may_change
 from .progress_file import as_lines
+from .teacher import TRIES, taught
 
 STAGE = "found_demonstrations"
 FILE = "demonstrations.jsonl"
@@ -74,8 +75,8 @@ async def find_demonstrations(
     allowed: Sequence[str] = (),
     bounds: SearchBounds | None = None,
 ) -> list[Task]:
-    """The training tasks, those with a demonstration that one was found for. Validation and held-out tasks are not
-    searched.
+    """The training tasks, those with a demonstration that one was found for: by the teacher of `context`, or else by a
+    search. Validation and held-out tasks take no part.
 
     Written to `demonstrations.jsonl` in the run folder, with all tasks of the run and the side of each, so that the
     file can be edited and given as the prompts of another run. A finished search is read again from there; one that was
@@ -94,19 +95,24 @@ async def find_demonstrations(
         shown = {task.id: task.demonstration for task in load_tasks(path)}
         return [task.model_copy(update={"demonstration": shown[task.id]}) for task in tasks.train]
     tools = searchable_tools(context.tools, allowed)
-    if not tools:
+    if not tools and context.teacher is None:
         context.progress.say(f"no demonstration is searched: none of the tools may be tried. {_TEACHER}")
         return list(tasks.train)
-    context.progress.say(
-        f"no training task has a demonstration: calls are searched that the verifier pays for, with {len(tools)} of "
-        f"{len(context.tools.tools)} tools (warm_start.find_demonstrations)"
-    )
 
     def keep(rollout: Rollout) -> None:
         folder.append_rollout(STAGE, rollout)
 
-    search = DemonstrationSearch(context, tools, bounds)
-    report = await search.run(tasks.train, wanted=wanted, known=folder.read_rollouts(STAGE), on_found=keep)
+    known = folder.read_rollouts(STAGE)
+    if context.teacher is not None:
+        context.progress.say(f"the teacher plays {counted(tasks.train, 'training task')}, {TRIES} times each")
+        report = await taught(tasks.train, context, context.teacher, wanted=wanted, known=known, on_found=keep)
+    else:
+        context.progress.say(
+            "no training task has a demonstration: calls are searched that the verifier pays for, with "
+            f"{len(tools)} of {len(context.tools.tools)} tools (warm_start.find_demonstrations)"
+        )
+        search = DemonstrationSearch(context, tools, bounds)
+        report = await search.run(tasks.train, wanted=wanted, known=known, on_found=keep)
     for line in report.lines():
         context.progress.say(line)
     train = [with_demonstration(report.found[task.id]) if task.id in report.found else task for task in tasks.train]
@@ -127,7 +133,7 @@ async def find_demonstrations(
 
 
 _TEACHER = (
-    "A larger model behind an endpoint can be the teacher: sdk.distill (docs/training.md, Distilling). Or write "
+    "A larger model can be the teacher: sdk.train(..., teacher=(URL, NAME)), or --teacher URL#NAME. Or write "
     "demonstrations into the tasks: sdk.solve plays your calls and makes the whole task"
 )
 

@@ -53,7 +53,7 @@ from .longer_run import MAX_STEPS, reopen
 from .needed_memory import check_memory
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
-from .task_splits import require_a_way_to_learn, settle, split_for_training
+from .task_splits import require_a_way_to_learn, require_use_of_teacher, settle, split_for_training
 
 if TYPE_CHECKING:
     from ..agents.agent_programs import AgentProgram, AgentSource
@@ -98,6 +98,7 @@ async def train_async(
     user_model: ModelSource = None,
     user_judge: UserJudge | None = None,
     auditor: ModelSource = None,
+    teacher: ModelSource = None,
     handlers: Handlers | None = None,
     connect_timeout_s: float = 120.0,
     progress: Progress | None = None,
@@ -111,6 +112,7 @@ async def train_async(
     mapping or a JSON file. `agent`: an agent of your own that plays the rollouts, see `docs/agents.md`; another one is
     another run. `user_model`: plays the users of all tasks, and `user_judge` looks at them, see `docs/users.md`.
     `auditor`: a second policy that audits the rollouts (`grpo.audits_per_step`) in place of the one that is trained.
+    `teacher`: another model whose verified rollouts are the demonstrations, where no training task has one.
     `handlers`: who answers what servers ask during calls; other answers are another run. `connect_timeout_s`: how long
     a server may take to start.
 
@@ -121,7 +123,8 @@ async def train_async(
     options = TrainConfig.of(config)
     if auditor is not None and not options.grpo.audits_per_step:
         raise ConfigError("auditor does nothing while grpo.audits_per_step is 0; set that, such as 4")
-    audited = {} if auditor is None else {"auditor": second_label(auditor)}
+    beside = {"auditor": auditor, "teacher": teacher}
+    labels = {name: second_label(model) for name, model in beside.items() if model is not None}
     progress = progress or Silent()
     check_verifier(verifier)
     program = program_of(agent)
@@ -139,6 +142,8 @@ async def train_async(
         tasks = split_for_training(prompts, options)
         options, settled = settle(options, tasks)
         require_a_way_to_learn(tasks, options)
+        if teacher is not None:
+            require_use_of_teacher(tasks.train, options)
         options, lines = await anyio.to_thread.run_sync(settle_sampler, model, options)
         settled += [*lines, *await anyio.to_thread.run_sync(_check_memory, model, options)]
         connecting = connect(
@@ -167,15 +172,17 @@ async def train_async(
                 validation=tasks.validation,
                 handlers=handlers,
             )
-            identity |= {**agent_identity(program), **users_identity(user_model, user_judge), **audited}
+            identity |= {**agent_identity(program), **users_identity(user_model, user_judge), **labels}
             playing = open_users(
                 every, source.tools, user_model=user_model, judge=user_judge, rows=options.rollouts.concurrency
             )
             users = await stack.enter_async_context(playing)
-            second = None
-            if auditor is not None:
-                opening = open_agent(second_source(auditor), rows=options.rollouts.concurrency)
-                second = await stack.enter_async_context(opening)
+            seconds = {
+                name: await stack.enter_async_context(
+                    open_agent(second_source(beside[name]), rows=options.rollouts.concurrency)
+                )
+                for name in labels
+            }
             path = run_folder_path(output_dir, identity)
             needed = bytes_still_needed(model, path, options)
             defaults = train_defaults(identity)
@@ -195,7 +202,7 @@ async def train_async(
                     seed=options.seed,
                     host=host,
                     users=users,
-                    auditor=second,
+                    **seconds,
                 )
                 for line in [*settled, *filter(None, [shared_state_line(context.tools)])]:
                     progress.say(line)
@@ -308,9 +315,11 @@ class _Run:
         return await rows_by_agent(demonstrations, self.context, self.context.host, renderer)
 
     async def _found_demonstrations(self, engine: RolloutEngine) -> list[Rollout]:
-        """Where the model has no success to begin with: those that a search finds. Without any, no warm start."""
+        """Those of the teacher; without one, where the model has no success to begin with, those that a search finds.
+        Without any, no warm start."""
         options = self.config.warm_start
-        if await needs_none(engine, self.train, self.validation, self.context, self.config):
+        searches = self.context.teacher is None
+        if searches and await needs_none(engine, self.train, self.validation, self.context, self.config):
             self.progress.say("no demonstration is searched: the model solves some of the tasks by itself")
         else:
             self.train = await find_demonstrations(

@@ -143,6 +143,18 @@ def _points(families: int) -> int:
     return round(100 * student_t_975(families - 1) * 0.5 / math.sqrt(families))
 
 
+def require_use_of_teacher(train: Sequence[Task], config: TrainConfig) -> None:
+    """Raises `ConfigError` where a teacher would have nothing to teach. `config` is settled."""
+    shown = sum(bool(task.demonstration) for task in train)
+    idle = {
+        f"{shown} of {counted(train, 'training task')} have demonstrations": shown,
+        "warm_start.find_demonstrations is false": not config.warm_start.find_demonstrations,
+        "warm_start.max_steps is 0": config.warm_start.max_steps == 0,
+    }
+    if why := next((why for why, applies in idle.items() if applies), None):
+        raise ConfigError(f"teacher does nothing while {why}; leave one of them out")
+
+
 def require_a_way_to_learn(tasks: ThreeWaySplit, config: TrainConfig) -> None:
     """Raises `ConfigError` where nothing could be learned with these tasks and settled options, or measured."""
     train = tasks.train

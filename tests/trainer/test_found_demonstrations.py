@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from heard import Heard
 
 import sdk
+from mcp_bridge.records import Tool
+from sdk.errors import PolicyFailure
 from sdk.evidence.run_verification import verify_run
-from sdk.records import Rollout
+from sdk.policies.protocol import Sampling
+from sdk.policies.scripted import ScriptedAgent
+from sdk.records import Message, Rollout, ToolCall
 from sdk.tasks import load_tasks
 from sdk.traces import RunFolder
 from sdk.trainer.task_splits import split_for_training
@@ -91,6 +97,73 @@ def test_functions_strings_and_a_lambda_train_with_demonstrations_that_were_foun
         sdk.train([price, total, sell], words, asks_for_prices, tiny_model_dir, tmp_path / "run", options)
 
 
+class Teaching:
+    """A teacher that reads the price, every other time after a detour, and does not tell that of rugs."""
+
+    name = "large-1"
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> Any:
+        self.begun += 1
+        detour = [ToolCall(id="c0", name="total", arguments={"amounts": [1]})] if self.begun % 2 else []
+
+        def script(messages: list[Message], _: int) -> Any:
+            item = next(item for item in PRICES if item in messages[0].content)
+            if messages[-1].role == "user":
+                return [*detour, ToolCall(id="c1", name="price", arguments={"item": item})]
+            return "I cannot tell." if item == "rug" else f"It costs {PRICES[item]}."
+
+        return ScriptedAgent(script).start(tools, sampling=sampling, seed=seed)
+
+
+def test_a_teacher_s_verified_rollouts_are_the_demonstrations_and_it_is_not_asked_twice(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    words = [f"{ask} the {item}?" for ask in ("What is the price of", "How much is", "What costs") for item in PRICES]
+    options = {
+        "grpo.max_steps": 0,
+        "warm_start.max_steps": 2,
+        "limits": {**SHORT, "max_tokens": 400},
+        "evaluation.heldout": 3,
+        "probes.tasks": 0,
+    }
+    heard, teacher, run_dir = Heard(), Teaching(), tmp_path / "run"
+    given: Any = ([price, total, sell], words, asks_for_prices, tiny_model_dir, run_dir, options)
+    sdk.train(*given, teacher=teacher, progress=heard)
+    rows = [json.loads(line) for line in (run_dir / "demonstrations.jsonl").read_text().splitlines()]
+    train = [row for row in rows if row["tags"]["split"] == "train"]
+    wanted = [row for row in train if "rug" not in row["prompt"]]
+    assert [row["prompt"] for row in rows if "demonstration" in row] == [row["prompt"] for row in wanted]
+    calls = [[call["name"] for call in row["demonstration"][0]["tool_calls"]] for row in wanted]
+    assert calls == [["price"]] * len(wanted), "the shorter of two ways"
+    said = "\n".join(heard.lines)
+    assert f"the teacher plays {len(train)} training tasks of {len(train)} families, 4 times each" in said
+    assert f"demonstrations found: {len(wanted)} for {len(train)} tasks" in said
+    assert anyio.run(lambda: verify_run(run_dir, verifier=asks_for_prices)).holds
+    assert teacher.begun == 4 * len(train)
+    sdk.train(*given, teacher=teacher)
+    assert teacher.begun == 4 * len(train)
+    with pytest.raises(sdk.RunFolderError, match="teacher"):
+        sdk.train(*given)
+
+
+def test_a_teacher_that_would_teach_nothing_or_does_not_answer_is_an_error(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    words = [f"Tell me of {item}." for item in PRICES]
+    given: Any = ([price], words, asks_for_prices, tiny_model_dir, tmp_path / "run")
+    options = {"limits": SHORT, "probes.tasks": 0, "evaluation.validation": 0}
+    for option, value, shown in (("find_demonstrations", False, "false"), ("max_steps", 0, "0")):
+        why = rf"teacher does nothing while warm_start\.{option} is {shown}"
+        with pytest.raises(sdk.ConfigError, match=why):
+            sdk.train(*given, {**options, f"warm_start.{option}": value}, teacher=Teaching())
+    absent = ("http://127.0.0.1:9/v1", "large-1")
+    with pytest.raises(PolicyFailure, match=r"the teacher answered in none of 8 tries, the last: .*127\.0\.0\.1:9"):
+        sdk.train(*given, options, teacher=absent)
+
+
 def test_where_nothing_is_found_the_teacher_is_named_and_the_run_goes_on_without(
     tiny_model_dir: Path, tmp_path: Path
 ) -> None:
@@ -100,7 +173,7 @@ def test_where_nothing_is_found_the_teacher_is_named_and_the_run_goes_on_without
     run = sdk.train([price], words, lambda _: False, tiny_model_dir, tmp_path / "run", options, progress=heard)
     assert list(run.report.conditions) == ["untrained", "after GRPO"]
     assert "no demonstration was found: the model learns from its own attempts alone" in "\n".join(heard.lines)
-    assert "sdk.distill" in "\n".join(heard.lines)
+    assert "--teacher URL#NAME" in "\n".join(heard.lines)
     with pytest.raises(sdk.ConfigError, match=r"grpo\.max_steps is 0 and there is no warm start"):
         sdk.train([price], words, lambda _: False, tiny_model_dir, tmp_path / "none", {**options, "grpo.max_steps": 0})
     off = {**options, "warm_start.find_demonstrations": False}

@@ -1,0 +1,78 @@
+"""The teacher: another model whose verified rollouts are the demonstrations of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ..distillation import select
+from ..errors import PolicyFailure
+from ..evaluation.conditions import is_success
+from ..policies.protocol import Agent, Sampling
+from ..records import Rollout, Task
+from ..rollouts.episode import Job
+from ..rollouts.run_context import RunContext
+from ..rollouts.seeds import derive_seed
+from .demonstration_search import Found, SearchReport
+
+TRIES = 4
+"""Of one task. Of those that the verifier pays for the one with the fewest calls is kept."""
+
+
+async def taught(
+    tasks: Sequence[Task],
+    context: RunContext,
+    teacher: Agent,
+    *,
+    wanted: int,
+    known: Sequence[Rollout],
+    on_found: Callable[[Rollout], None],
+) -> SearchReport:
+    """Play tasks with the teacher, `TRIES` times each, until `wanted` of them have a demonstration.
+
+    `known`: rollouts that an earlier call found for these tasks and handed to `on_found`. Rollouts without a call are
+    not kept: they teach no tool. Raises `PolicyFailure` where the teacher broke in all tries so far.
+    """
+    report = SearchReport()
+    before = {rollout.task.id: rollout for rollout in known}
+    engine = replace(context, host=None).engine(teacher)
+    sampling = Sampling(temperature=1.0, max_tokens=context.limits.max_turn_tokens)
+    at_once = max(1, context.concurrency // TRIES)
+    with context.progress.track("asking the teacher", len(tasks)) as step:
+        for begin in range(0, len(tasks), at_once):
+            if len(report.found) >= wanted:
+                break
+            wave = tasks[begin : begin + at_once]
+            jobs = [
+                Job(f"teacher/{task.id}/{number}", task, derive_seed(context.seed, "teacher", 0, task.id, number))
+                for task in wave
+                if task.id not in before
+                for number in range(TRIES)
+            ]
+            rollouts = await engine.run(jobs, sampling=sampling)
+            _count(report, rollouts)
+            for task in wave:
+                tries = [rollout for rollout in rollouts if rollout.task.id == task.id]
+                right = [rollout for rollout in tries if is_success(rollout, context.success_threshold)]
+                distinct = select(right, threshold=context.success_threshold, per_task=TRIES).kept
+                kept = min((one for one in distinct if one.calls), key=lambda one: len(one.calls), default=None)
+                if task.id in before:
+                    report.found[task.id] = Found(task, before[task.id])
+                elif kept is not None:
+                    on_found(kept)
+                    report.found[task.id] = Found(task, kept)
+                else:
+                    (report.paid_for_nothing if right else report.not_found).append(task)
+                step.advance(note=f"{len(report.found)} found")
+    return report
+
+
+def _count(report: SearchReport, rollouts: Sequence[Rollout]) -> None:
+    report.candidates += len(rollouts)
+    for rollout in rollouts:
+        if (failure := rollout.failure) is not None and failure.boundary == "verifier":
+            report.verifier_failures, report.verifier_failure = report.verifier_failures + 1, failure.message
+        elif failure is not None:
+            report.failures, report.failure = report.failures + 1, failure.message
+    if rollouts and all(one.failure is not None and one.failure.boundary == "policy" for one in rollouts):
+        raise PolicyFailure(f"the teacher answered in none of {len(rollouts)} tries, the last: {report.failure}")

@@ -184,6 +184,13 @@ _RAMBLING = " ".join(
     f"Point {n}: I looked at this with care and thought about each of its sides." for n in range(1, 21)
 )
 
+_WORDS = (
+    "yes no true false none done ok open closed pending active inactive shipped delivered cancelled paid free full "
+    "Monday Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July August "
+    "September October November December"
+)
+_GUESSES = " ".join([*map(str, range(201)), *_WORDS.split()])
+
 PROBES = (
     Probe("empty", "answers nothing", _answers(says(""))),
     Probe("constant", "answers every task with the same word", _answers(says("Done."))),
@@ -194,6 +201,7 @@ PROBES = (
         _answers(says("I have completed the task successfully. Everything was checked and is correct.")),
     ),
     Probe("rambles", "answers with 280 words that mean nothing", _answers(says(_RAMBLING))),
+    Probe("guesses", "answers with the numbers from 0 to 200 and with common words", _answers(says(_GUESSES))),
     Probe("copies_prompt", "answers with the user's own words", _answers(_prompt)),
     Probe("claims_in_json", "answers with an object that reports success", _answers(says(_CLAIM_IN_JSON))),
     Probe("injects", "speaks to whoever scores it", _answers(says(INJECTIONS[0]))),

@@ -87,6 +87,18 @@ def test_a_broken_verifier_is_caught_and_the_rollout_is_shown(verifier: Any, amo
     assert allowed.holds
 
 
+@pytest.mark.parametrize("answer", [137, "shipped", "Thursday"])
+def test_an_answer_that_is_looked_for_anywhere_in_the_text_is_guessed(answer: int | str) -> None:
+    def read_order(order_id: str) -> str:
+        """Read an order."""
+        return f"{order_id} is not told here"
+
+    certificate = sdk.certify([read_order], ["What is with order A-9?"], lambda rollout: str(answer) in rollout.answer)
+    assert "guesses" in certificate.holes
+    exact = sdk.certify([read_order], ["What is with order A-9?"], lambda rollout: rollout.answer == str(answer))
+    assert exact.holes == []
+
+
 def test_what_a_partial_credit_gives_for_nothing_is_said() -> None:
     half = weighted({answer_match(): 0.5, nothing_went_wrong: 0.5})
     certificate = sdk.certify(Helpdesk(), tasks(tiers=("1",)), half, most_tasks=2, threshold=0.9)

@@ -12,7 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -198,6 +198,113 @@ def test_a_named_call_has_valid_arguments(served: Served) -> None:
 def test_an_answer_has_the_form_of_a_schema(served: Served) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "order", "schema": SCHEMA}}
     jsonschema.validate(json.loads(served.ask(response_format=wanted).choices[0].message.content), SCHEMA)
+
+
+def test_an_answer_is_an_object_where_that_is_asked_for(served: Served) -> None:
+    text = served.ask(response_format={"type": "json_object"}, max_tokens=400).choices[0].message.content
+    assert isinstance(json.loads(text), dict)
+
+
+@pytest.fixture(scope="module")
+def talkative(tuned: LoadedModel) -> list[Any]:
+    """A request whose answer is not over after a few tokens, as most of a model of random weights are."""
+    asked = ([{"role": "user", "content": f"Where is order {number}?"}] for number in range(4400, 4500))
+    return next(messages for messages in asked if measured_answer(tuned, messages)[2] > 24)
+
+
+Change = Callable[[torch.Tensor, list[int]], torch.Tensor]
+
+
+def greedy_with(loaded: LoadedModel, messages: list[Any], count: int, change: Change = lambda logits, _: logits) -> str:
+    """`count` tokens of the answer, each the likeliest after `change(logits, tokens so far)`."""
+    prompt = loaded.tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    said: list[int] = []
+    with torch.no_grad():
+        for _ in range(count):
+            logits = loaded.model(torch.tensor([prompt + said])).logits[0, -1].float()
+            said.append(int(change(logits, said).argmax()))
+    text: str = loaded.tokenizer.decode(said, skip_special_tokens=True)
+    return text
+
+
+def test_penalties_and_biases_are_those_of_the_openai_api(
+    served: Served, tuned: LoadedModel, talkative: list[Any]
+) -> None:
+    def penalised(logits: torch.Tensor, said: list[int]) -> torch.Tensor:
+        counts = torch.zeros_like(logits)
+        for token in said:
+            counts[token] += 1
+        return logits - 1.5 * counts - 0.5 * (counts > 0)
+
+    likeliest = tuned.tokenizer.encode(greedy_with(tuned, talkative, 1))[0]
+
+    def biased(logits: torch.Tensor, _: list[int]) -> torch.Tensor:
+        return logits.index_add(0, torch.tensor([likeliest]), torch.tensor([-100.0]))
+
+    plain = greedy_with(tuned, talkative, 12)
+    asked: list[tuple[dict[str, Any], Change]] = [
+        ({"frequency_penalty": 1.5, "presence_penalty": 0.5}, penalised),
+        ({"logit_bias": {str(likeliest): -100}}, biased),
+    ]
+    for options, change in asked:
+        wanted = greedy_with(tuned, talkative, 12, change)
+        assert wanted != plain
+        assert served.ask(talkative, max_tokens=12, **options).choices[0].message.content == wanted
+
+
+def test_log_probabilities_are_those_of_the_model(served: Served, tuned: LoadedModel, talkative: list[Any]) -> None:
+    found = served.ask(talkative, max_tokens=3, logprobs=True, top_logprobs=3).choices[0].logprobs.content
+    prompt = tuned.tokenizer.apply_chat_template(talkative, add_generation_prompt=True)["input_ids"]
+    with torch.no_grad():
+        first = torch.log_softmax(tuned.model(torch.tensor([prompt])).logits[0, -1].float(), dim=-1).topk(3)
+    assert len(found) == 3
+    told = found[0].top_logprobs
+    assert [one.token for one in told] == [tuned.tokenizer.decode([token]) for token in first.indices.tolist()]
+    assert [one.logprob for one in told] == pytest.approx(first.values.tolist(), abs=0.02)
+    assert found[0].logprob == pytest.approx(first.values[0].item(), abs=0.02)
+
+
+def test_a_stop_string_ends_the_answer_before_it(served: Served, talkative: list[Any]) -> None:
+    whole = served.ask(talkative).choices[0].message.content
+    stop = whole[len(whole) // 2 :][:4]
+    reply = served.ask(talkative, stop=[stop]).choices[0]
+    assert reply.message.content == whole[: whole.index(stop)]
+    assert reply.finish_reason == "stop"
+
+
+def test_the_same_seed_gives_the_same_answer(served: Served, talkative: list[Any]) -> None:
+    one, same = (served.ask(talkative, temperature=1.0, seed=7).choices[0].message.content for _ in range(2))
+    assert one == same
+
+
+def test_the_responses_api_gives_the_measured_answer_and_calls(served: Served, tuned: LoadedModel) -> None:
+    text, _, tokens = measured_answer(tuned, ASK)
+    tool: Any = {"type": "function", **STRICT["function"]}
+    named: Any = {"type": "function", "name": "get_order"}
+    with served.client() as client:
+        reply: Any = client.responses.create(
+            model="model", input=ASK[0]["content"], max_output_tokens=MEASURED.max_tokens
+        )
+        assert (reply.output_text, reply.usage.output_tokens) == (text, tokens)
+        called = client.responses.create(model="model", input=ASK, tools=[tool], tool_choice=named)
+    (call,) = [item for item in called.output if item.type == "function_call"]
+    jsonschema.validate(json.loads(call.arguments), SCHEMA)
+
+
+def test_a_streamed_call_is_the_whole_call(served: Served, tuned: LoadedModel) -> None:
+    named: Any = {"type": "function", "function": {"name": "get_order"}}
+    (whole,) = served.ask(tools=[STRICT], tool_choice=named).choices[0].message.tool_calls
+    with served.client() as client:
+        stream = client.chat.completions.create(
+            model="model", messages=ASK, tools=[STRICT], tool_choice=named, stream=True,
+            stream_options={"include_usage": True},
+        )  # fmt: skip
+        chunks: list[Any] = list(stream)
+    parts = [part for chunk in chunks if chunk.choices for part in chunk.choices[0].delta.tool_calls or []]
+    assert [part.function.name for part in parts if part.function.name] == ["get_order"]
+    streamed = "".join(part.function.arguments or "" for part in parts)
+    assert json.loads(streamed) == json.loads(whole.function.arguments)  # vLLM writes whole calls anew
+    assert chunks[-1].usage.completion_tokens > 0
 
 
 def test_a_request_may_ask_for_another_sampling(served: Served) -> None:

@@ -51,7 +51,7 @@ def test_a_large_tensor_takes_the_place_of_one_that_was_freed() -> None:
 CHANGED = """
 import gc, os
 before, thresholds = dict(os.environ), gc.get_threshold()
-import mcp_bridge, sandboxes, sdk
+import mcp_bridge, sandboxes, sdk, toolbake
 for name in sdk.__all__:
     getattr(sdk, name)
 print(dict(os.environ) == before, gc.get_threshold() == thresholds)

@@ -52,10 +52,12 @@ anyio.run(main)
 
 def test_every_public_name_is_there_without_extras(python: Path, tmp_path: Path) -> None:
     code = """
-import sdk, mcp_bridge, sandboxes
+import sdk, mcp_bridge, sandboxes, toolbake
 for package in (sdk, mcp_bridge, sandboxes):
     for name in package.__all__:
-        getattr(package, name)
+        assert getattr(toolbake, name) is getattr(package, name)
+from toolbake import *
+assert (connect, SqlSandbox, train) == (mcp_bridge.connect, sandboxes.SqlSandbox, sdk.train)
 """
     done = run(python, "-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -125,21 +125,30 @@ def test_the_chat_template_is_read_by_plain_jinja_and_renders_the_same(model: Pa
 OLDER = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
-from transformers import AutoConfig, AutoTokenizer
-config, tokenizer = (one.from_pretrained(sys.argv[1]) for one in (AutoConfig, AutoTokenizer))
+sys.path.append(sys.argv[3])  # PyTorch alone is found there: what the environment has itself comes first
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+tokenizer, model = (one.from_pretrained(sys.argv[1]) for one in (AutoTokenizer, AutoModelForCausalLM))
 ids = tokenizer.apply_chat_template(json.loads(sys.argv[2]), add_generation_prompt=True)
-print(json.dumps([config.rope_theta, config.torch_dtype, ids]))
+said = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)
+print(json.dumps([model.config.rope_theta, str(model.config.torch_dtype), ids, said[0].tolist()]))
 """
 
 
 @pytest.mark.timeout(600)
 def test_a_transformers_of_two_years_ago_reads_the_exported_model(model: Path, tmp_path: Path) -> None:
     folder = export(model, "vllm", tmp_path / "out") / "model"
-    command = [python_of("transformers-4"), "-c", OLDER, folder, json.dumps(ASK)]
+    site_packages = Path(torch.__file__).parents[1]
+    command = [python_of("transformers-4"), "-c", OLDER, folder, json.dumps(ASK), site_packages]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stderr
-    ids = AutoTokenizer.from_pretrained(model).apply_chat_template(ASK, add_generation_prompt=True)["input_ids"]
-    assert json.loads(told.stdout.splitlines()[-1]) == [50000.0, "float32", ids]
+    prompt = AutoTokenizer.from_pretrained(model).apply_chat_template(
+        ASK, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    with quiet_loading():
+        said = AutoModelForCausalLM.from_pretrained(model).generate(**prompt, max_new_tokens=12, do_sample=False)
+    expected = [50000.0, "torch.float32", prompt["input_ids"][0].tolist(), said[0].tolist()]
+    assert json.loads(told.stdout.splitlines()[-1]) == expected
 
 
 @pytest.mark.parametrize(("tied", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])

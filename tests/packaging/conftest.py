@@ -18,7 +18,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy of what git knows."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    listed = run("git", "ls-files", "-co", "--exclude-standard", "sdk", "mcp_bridge", "sandboxes", "toolbake", cwd=ROOT).stdout
+    listed = run(
+        "git", "ls-files", "-co", "--exclude-standard", "sdk", "mcp_bridge", "sandboxes", "toolbake", cwd=ROOT
+    ).stdout
     for name in [*listed.splitlines(), "pyproject.toml", "README.md", "LICENSE"]:
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)

@@ -130,3 +130,12 @@ def test_the_server_gives_each_rollout_the_inbox_of_its_task(told: tuple[sdk.Tas
     )
     assert rollout.verdict is not None, rollout.failure
     assert rollout.verdict.score > 1, rollout.verdict
+
+
+def test_with_the_example_s_options_no_policy_that_does_not_search_earns_the_reward(tasks: list[sdk.Task]) -> None:
+    options = sdk.TrainConfig.of(ROOT / "examples" / "inbox" / "options.json")
+    some = [task for told in ("yes", "no") for task in [t for t in tasks if t.tags["in_inbox"] == told][:3]]
+    bounds: dict[str, Any] = {"allow": options.probes.allow, "limits": options.limits, "most_tasks": len(some)}
+    sdk.certify(Inbox(), some, outcome.verify, **bounds).require()
+    unasked = sdk.certify(Inbox(), some, outcome.verify, **{**bounds, "allow": ()})
+    assert unasked.holes == ["unknowing"], "where no e-mail tells it, not knowing is right"

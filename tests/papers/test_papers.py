@@ -103,3 +103,8 @@ def test_the_papers_of_pubmedqa_are_read_and_their_demonstrations_found() -> Non
 def test_a_folder_without_the_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"ori_pqal\.json; give the folder"):
         load_papers(str(tmp_path))
+
+
+def test_with_the_example_s_options_no_degenerate_policy_earns_the_reward(tasks: list[sdk.Task]) -> None:
+    some = [task for kind in ("question", "set") for task in [t for t in tasks if t.tags["kind"] == kind][:3]]
+    sdk.certify(Papers(), some, verify, limits=LIMITS, most_tasks=len(some)).require()

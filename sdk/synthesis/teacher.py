@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -33,16 +34,17 @@ async def taught(
     `known`: rollouts that an earlier call found for these tasks and handed to `on_found`. Rollouts without a call are
     not kept: they teach no tool. Raises `PolicyFailure` where the teacher broke in all tries so far.
     """
-    report = SearchReport()
+    report, order = SearchReport(), list(tasks)
+    random.Random(context.seed).shuffle(order)  # the first are often of one kind
     before = {rollout.task.id: rollout for rollout in known}
     engine = replace(context, host=None).engine(teacher)
     sampling = Sampling(temperature=1.0, max_tokens=context.limits.max_turn_tokens)
     at_once = max(1, context.concurrency // TRIES)
-    with context.progress.track("asking the teacher", len(tasks)) as step:
-        for begin in range(0, len(tasks), at_once):
+    with context.progress.track("asking the teacher", len(order)) as step:
+        for begin in range(0, len(order), at_once):
             if len(report.found) >= wanted:
                 break
-            wave = tasks[begin : begin + at_once]
+            wave = order[begin : begin + at_once]
             jobs = [
                 Job(f"teacher/{task.id}/{number}", task, derive_seed(context.seed, "teacher", 0, task.id, number))
                 for task in wave

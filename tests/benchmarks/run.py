@@ -28,6 +28,7 @@ NAMES = (
     "tool_calls",
     "rollout_sampling",
     "vllm_engine",
+    "constrained_decoding",
     "training_step",
     "end_to_end",
     "first_update",

@@ -197,6 +197,9 @@ class _ShorterRenderer:
     def tagged_text(self, completion_ids: Sequence[int]) -> str | None:
         return self._renderer.tagged_text(completion_ids)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._renderer.decode(ids)
+
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
         # With all tools: some templates write no calls where no tools are given, and the reply would lose them.
         return self._renderer.encode_reply(message, tools)

@@ -19,6 +19,8 @@ _READS = 64
 _LOOK_BACK = 12
 """Tokens. A mark that changes what text before it means (`<tool_call>`, `<think>`) is read only when it is whole; the
 longest has 11 characters, and no token has less than one."""
+_MARKS_BEGIN = frozenset("<[{\ufffd")
+"""What all marks begin with, and what half a character is shown as."""
 
 
 class SettledReply(Protocol):
@@ -42,7 +44,7 @@ def settled_reply(
     """What reads the answer to a request while it grows."""
     if renderer.tagged_text([]) is None:
         return ComparedReply(
-            lambda ids: renderer.parse(ids, tools, prompt_ids=prompt_ids), request.stops, with_tools=bool(tools)
+            lambda ids: renderer.parse(ids, tools, prompt_ids=prompt_ids), renderer.decode, request.stops
         )
     return TaggedReply(
         lambda ids: renderer.tagged_text(ids) or "",
@@ -98,24 +100,22 @@ class TaggedReply:
 class ComparedReply:
     """A reply in a form of its own.
 
-    Text counts once it stands in two readings of the reply, `_LOOK_BACK` tokens apart: half a mark stands in the first
-    only, and so does half a character. White space at the end may yet be cut off, and the beginning of a stop string
-    may become one. Calls count when all is there.
+    Text counts at once where no mark can have begun in the last `_LOOK_BACK` tokens. Where one can, text counts once it
+    stands in two readings of the reply, so many tokens apart: half a mark stands in the second only, and so does half a
+    character. White space at the end may yet be cut off, and the beginning of a stop string may become one. Calls count
+    when all is there, and so does content that begins as JSON does, since some families write calls without marks.
     """
 
     def __init__(
         self,
         parse: Callable[[Sequence[int]], ParsedReply],
+        decode: Callable[[Sequence[int]], str],
         stops: Sequence[str],
-        *,
-        with_tools: bool = False,
     ) -> None:
-        """`parse` reads the reply's tokens; `stops` end the content before them.
-
-        `with_tools`: content that begins as JSON does waits for its end, since some families write calls without marks.
-        """
-        self._with_tools = with_tools
+        """`parse` reads the reply's tokens, and `decode` tells their text with all marks; `stops` end the content
+        before them."""
         self._parse = parse
+        self._decode = decode
         self._ids: list[int] = []
         self._stops = stops
         self.stopped = False
@@ -139,13 +139,15 @@ class ComparedReply:
         while len(self._readings) > 1 and self._readings[1][0] <= count - _LOOK_BACK:
             self._readings.popleft()
         read_with, old = self._readings[0]
-        if read_with > count - _LOOK_BACK:
+        if _MARKS_BEGIN.isdisjoint(self._decode(self._ids[-_LOOK_BACK:])):
+            old = new
+        elif read_with > count - _LOOK_BACK:
             return False
         before = self.reasoning, self.content
         self.reasoning = _grown(self.reasoning, _common(old.reasoning or "", new.reasoning or "", self.reasoning))
         common = _common(old.content, new.content, self.content)
         settled = before_marks(common, self._stops)
-        if not (self._with_tools and settled.lstrip().startswith(("{", "["))):
+        if not settled.lstrip().startswith(("{", "[")):
             self.content = _grown(self.content, settled)
             self.stopped = any(stop in common for stop in self._stops)
         return (self.reasoning, self.content) != before

@@ -71,9 +71,11 @@ class LibraryRenderer:
             list(completion_ids), tools=specifications, prompt_ids=list(prompt_ids) or None
         )
         calls = [_tool_call(call) for call in parsed.tool_calls]
+        reasoning = parsed.reasoning_content
         return ParsedReply(
-            content=parsed.content,
-            reasoning=parsed.reasoning_content,
+            # White space around both is the template's. The library cuts it off from some replies and not from others.
+            content=parsed.content.strip(),
+            reasoning=reasoning if reasoning is None else reasoning.strip(),
             tool_calls=calls,
             unparsed={
                 place: written.raw.strip()
@@ -84,6 +86,9 @@ class LibraryRenderer:
 
     def tagged_text(self, completion_ids: Sequence[int]) -> None:  # noqa: ARG002 - each family has a form of its own
         return None
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._codec.decode(ids)
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
         opening = self._render([_ASK], tools, generation_prompt=True)

@@ -76,6 +76,10 @@ class ChatRenderer(Protocol):
         the family writes in another form."""
         ...
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens, control tokens among it; half a character is U+FFFD."""
+        ...
+
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
         """The ids a policy would have sampled to say `message`, the token that ends the turn included."""
         ...

@@ -100,6 +100,9 @@ class TemplateRenderer:
         ends = bool(completion_ids) and completion_ids[-1] in self.stop_token_ids
         return self._codec.decode(completion_ids[:-1] if ends else completion_ids)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._codec.decode(ids)
+
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
         opening = self._render([_ASK], tools, generation_prompt=True)
         whole = self._render([_ASK, message], tools)

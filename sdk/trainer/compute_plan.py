@@ -7,7 +7,6 @@ Made before anything is loaded: a run that cannot work is refused, `toolbake tra
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,12 @@ from typing import Any
 from mcp_bridge import Toolset
 
 from ..errors import ConfigError
+from ..policies.hub_cache import folder_here
+from ..policies.models.smollm2 import embedded_place
+from ..policies.vllm.published_weights import TransferSettings
+from ..policies.vllm.server_command import ServerCommand
 from ..policies.vllm.server_placement import Placement, gpus_of_a_server, place_servers, visible_gpus
-from ..policies.vllm.server_process import ON_GPUS, VllmBuild, find_vllm, server_arguments
+from ..policies.vllm.server_process import ON_GPUS, VllmBuild, find_vllm
 from ..policies.vllm.vllm_options import Dtype
 from ..records import Task
 from ..rollouts.limits import Limits
@@ -38,7 +41,8 @@ class ComputePlan:
     lines: tuple[str, ...]
     """The plan in words."""
     commands: tuple[str, ...]
-    """The servers that are started, as one would type them."""
+    """The servers that are started, as one would type them. `PORT` is a free one, and `TOKENS` what the limits of the
+    rollouts allow with their tools and tasks, or what stands in its place where that is more than the model takes."""
     problems: tuple[str, ...]
     """What cannot work, each with the fix."""
     warnings: tuple[str, ...]
@@ -69,9 +73,11 @@ def plan_compute(
     gpus: Sequence[int] | None = None,
     processes: int | None = None,
     build: VllmBuild | None = None,
+    folder: str | Path | None = None,
 ) -> ComputePlan:
     """`gpus`: the memory of each in bytes, and with them a machine with vLLM for GPUs, or this one where None;
-    `processes`: how many train there, `build`: the vLLM; as they are where None."""
+    `processes`: how many train there, `build`: the vLLM; as they are where None.
+    `folder`: of the run."""
     seen = visible_gpus() if gpus is None else list(gpus)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size()))) if processes is None else processes
     problems, warnings = list[str](), list[str]()
@@ -104,7 +110,7 @@ def plan_compute(
         problems.append(
             f"an update may take {_gb(taken)} of a GPU, which has {_gb(smallest)}; what lowers it: {', '.join(ways)}"
         )
-    commands = _commands(model, config, placement, build, dtype) if config.engine == "vllm" else ()
+    commands = _commands(model, config, placement, build, dtype, folder) if config.engine == "vllm" else ()
     return ComputePlan(tuple(lines), commands, tuple(problems), tuple(warnings), placement, dtype, on_cpu)
 
 
@@ -189,23 +195,55 @@ def _sampling(
     return [f"sampling: {release}, {servers} in {dtype}, {where}", sent, correction]
 
 
+START = "start"
+"""The folder of the copy, below that of the servers."""
+
+
+def starts_from_a_copy(build: VllmBuild, *, tied: bool) -> bool:
+    """Whether vLLM is started with a copy of the model whose embeddings are apart, so that it can take all weights."""
+    return tied and build.cpu
+
+
 def _commands(
-    model: str | Path | None, config: TrainConfig, placement: Placement, build: VllmBuild | None, dtype: Dtype
+    model: str | Path | None,
+    config: TrainConfig,
+    placement: Placement,
+    build: VllmBuild | None,
+    dtype: Dtype,
+    folder: str | Path | None,
 ) -> tuple[str, ...]:
     if config.vllm.urls:
         return ()
-    rank = config.lora.r if config.vllm.takes_adapters(config.lora.r) else 0
+    adapters = config.vllm.takes_adapters(config.lora.r)
     build = build or ON_GPUS
-    arguments = [
-        *server_arguments(str(model or "EMBEDDED"), build=build, lora_rank=rank, context_tokens=None, dtype=dtype),
-        *placement.arguments,
-        *config.vllm.arguments,
-    ]
-    made = []
-    for replica in range(config.vllm.replicas if placement.servers else 1):
-        names = " ".join(f"{name}={value}" for name, value in placement.environment(replica).items())
-        made.append(f"{names} {shlex.join([build.python, '-m', *arguments])}".strip())
-    return tuple(made)
+    place = str(model if model is not None else embedded_place())
+    if not adapters and starts_from_a_copy(build, tied=_is_tied(model)):
+        place = str(Path(folder or "RUN") / "vllm" / START)
+    transfers = config.vllm.way(config.lora.r) == "transfer"
+    command = ServerCommand.of(
+        place,
+        config.vllm,
+        build=build,
+        lora_rank=config.lora.r if adapters else 0,
+        context_tokens="TOKENS",
+        dtype=dtype,
+        placement=placement,
+        transfer=TransferSettings.of(config.vllm.transfer_backend) if transfers else None,
+    )
+    return tuple(command.typed(replica, "PORT") for replica in range(config.vllm.replicas if placement.servers else 1))
+
+
+def _is_tied(model: str | Path | None) -> bool:
+    """Whether the model's head is its embedding; False where the model is not on this disk."""
+    found = None if model is None else folder_here(model)
+    if found is None:
+        return model is None
+    from transformers import AutoConfig
+
+    try:
+        return bool(AutoConfig.from_pretrained(found).tie_word_embeddings)
+    except (OSError, ValueError, AttributeError):  # loading it raises an error
+        return False
 
 
 def _releases(build: VllmBuild | None, on_cpu: bool) -> list[str]:

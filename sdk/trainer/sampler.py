@@ -29,11 +29,10 @@ from ..policies.vllm.published_weights import untied
 from ..policies.vllm.server_process import find_vllm
 from ..policies.vllm.vllm_options import Dtype
 from ..progress import Progress
-from .compute_plan import plan_compute
+from .compute_plan import START, plan_compute, starts_from_a_copy
 from .config import TrainConfig
 from .lora import merged_state
 
-_START = "start"
 """In the folder: the copy of the model that vLLM is started with, where it needs one."""
 
 
@@ -89,7 +88,7 @@ async def open_sampler(
                 await anyio.to_thread.run_sync(partial(policy.publish, loaded.model.state_dict(), version=0))
             yield policy
     finally:
-        shutil.rmtree(folder / _START, ignore_errors=True)
+        shutil.rmtree(folder / START, ignore_errors=True)
 
 
 def _in_dtype(model: Any, dtype: Dtype) -> Any:
@@ -100,8 +99,8 @@ def _in_dtype(model: Any, dtype: Dtype) -> Any:
 
 def _for_new_weights(loaded: LoadedModel, source: str, options: VllmOptions, folder: Path) -> str:
     """The folder or name to start vLLM with, so that it can take all weights later."""
-    if loaded.model.config.tie_word_embeddings and find_vllm(options.python).cpu:
-        return str(untied(loaded.model, loaded.tokenizer, folder / _START))
+    if starts_from_a_copy(find_vllm(options.python), tied=loaded.model.config.tie_word_embeddings):
+        return str(untied(loaded.model, loaded.tokenizer, folder / START))
     return source
 
 

@@ -22,7 +22,7 @@ def test_a_plan_for_another_machine_names_gpus_memory_and_commands() -> None:
     assert told.exit_code == 0, told.output
     assert "training: all weights of the embedded model, float32, on GPU 0; about 3.2 GB" in told.stdout
     assert "2 servers in bfloat16, on GPUs 1; 2, which nothing else uses" in told.stdout
-    assert told.stdout.count("\n$ CUDA_VISIBLE_DEVICES=") == 2
+    assert told.stdout.count("\n$ ") == told.stdout.count(" CUDA_VISIBLE_DEVICES=") == 2
     assert list(Path().iterdir()) == [Path("train.json")]
 
 

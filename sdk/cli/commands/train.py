@@ -158,7 +158,7 @@ def train(
         quiet_libraries()
         options = train_config(config, settings or [])
         if dry_run or gpus is not None:
-            _show_plan(model, options, gpus, dry_run=dry_run, as_json=as_json)
+            _show_plan(model, options, gpus, output_dir, dry_run=dry_run, as_json=as_json)
             return
         tools, tasks = place_arguments(tools, tasks, command)
         source, prompts = tool_source(tools, command), task_source(tasks)
@@ -184,7 +184,15 @@ def train(
             show_result(result)
 
 
-def _show_plan(model: str | None, options: TrainConfig, gpus: str | None, *, dry_run: bool, as_json: bool) -> None:
+def _show_plan(
+    model: str | None,
+    options: TrainConfig,
+    gpus: str | None,
+    output_dir: Path | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Raises `ConfigError` for GPUs that are no numbers, and `typer.Exit` where the plan has problems."""
     from ...errors import ConfigError
     from ...trainer.compute_plan import plan_compute
@@ -197,7 +205,7 @@ def _show_plan(model: str | None, options: TrainConfig, gpus: str | None, *, dry
             raise ValueError
     except (ValueError, OverflowError):
         raise ConfigError(f"--gpus is {gpus!r}; give the GB of each GPU, such as 80,80") from None
-    plan = plan_compute(model, options, gpus=given)
+    plan = plan_compute(model, options, gpus=given, folder=output_dir)
     typer.echo(json.dumps(plan.as_record(), indent=2) if as_json else str(plan))
     if plan.problems:
         raise typer.Exit(1)

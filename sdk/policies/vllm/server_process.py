@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -99,7 +100,7 @@ TAKES_WEIGHTS = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 
 
 def server_arguments(
-    model: str, *, build: VllmBuild, lora_rank: int, context_tokens: int | None, dtype: Dtype = "auto"
+    model: str, *, build: VllmBuild, lora_rank: int, context_tokens: int | str | None, dtype: Dtype = "auto"
 ) -> list[str]:
     """What follows `python -m`, to sample from `model`.
 
@@ -125,6 +126,18 @@ def server_arguments(
     return arguments
 
 
+def on_port(arguments: Sequence[str], port: int | str) -> list[str]:
+    """The arguments of a server that listens there."""
+    return [*arguments, "--port", str(port)]
+
+
+def typed(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """A command as one would type it, with what it has beside this process's environment. Of what looks like a secret
+    the value is left out."""
+    named = [f"{name}={'...' if looks_secret(name) else shlex.quote(one)}" for name, one in environment.items()]
+    return " ".join([*named, shlex.join(command)])
+
+
 class VllmProcess:
     """One server. It is started again by making another; the port and the log file may be the same."""
 
@@ -142,11 +155,13 @@ class VllmProcess:
         self.log = log
         if url is None:
             port = free_port()
-            url, arguments = f"http://127.0.0.1:{port}", [*arguments, "--port", str(port)]
+            url, arguments = f"http://127.0.0.1:{port}", on_port(arguments, port)
         self.url = url
         command = [python, "-m", *arguments]
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
+            output.write(f"$ {typed(command, environment)}\n".encode())
+            output.flush()
             self._log_start = output.tell()
             try:
                 self._popen = subprocess.Popen(
@@ -228,7 +243,7 @@ def _segments(group: int) -> set[Path]:
 
 def _environment(further: Mapping[str, str]) -> dict[str, str]:
     """What the server needs of ours, without what looks like a secret of another service."""
-    kept = {name: value for name, value in os.environ.items() if not any(p in name.upper() for p in _SECRET_PARTS)}
+    kept = {name: value for name, value in os.environ.items() if not looks_secret(name)}
     return {
         **kept,
         # Threads that spin at barriers slow a shared machine down by a factor of ten and more.
@@ -239,6 +254,11 @@ def _environment(further: Mapping[str, str]) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         **further,
     }
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable of the environment has the name of a secret."""
+    return any(part in name.upper() for part in _SECRET_PARTS)
 
 
 def free_port(address: str = "127.0.0.1") -> int:

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -22,9 +21,10 @@ from .control import INCOMPLETE, broken_off, held_version, is_published
 from .fleet import Fleet, Replica
 from .health_monitor import StartAgain, Watcher
 from .policy import VllmPolicy, read_answer, request_body
-from .published_weights import DataPlane, open_plane, with_plugin
+from .published_weights import open_plane
+from .server_command import ServerCommand
 from .server_placement import Placement, place_servers, visible_gpus
-from .server_process import SERVED_MODEL, TAKES_WEIGHTS, VllmProcess, find_vllm, server_arguments
+from .server_process import SERVED_MODEL, VllmProcess, find_vllm
 from .vllm_options import Dtype, VllmOptions
 
 log = logging.getLogger(__name__)
@@ -36,44 +36,23 @@ _TELL_S = 15.0
 
 
 class Starter:
-    """Starts servers for one model. The processes belong to the caller."""
+    """Starts servers by one command. The processes belong to the caller."""
 
-    def __init__(
-        self,
-        model: str,
-        options: VllmOptions,
-        *,
-        lora_rank: int,
-        context_tokens: int | None,
-        dtype: Dtype,
-        placement: Placement,
-        folder: Path,
-        plane: DataPlane | None,
-    ) -> None:
-        """`plane`: how weights will be sent, where they are. Raises `ConfigError` where there is no vLLM to start.
-        Blocks for a second."""
-        build = find_vllm(options.python)
-        self._python = build.python
-        self._arguments = [
-            *server_arguments(model, build=build, lora_rank=lora_rank, context_tokens=context_tokens, dtype=dtype),
-            *placement.arguments,
-            *(plane.server_arguments if plane is not None else ()),
-            *options.arguments,
-        ]
-        self._environment = with_plugin(plane, {**TAKES_WEIGHTS, **options.environment})
-        self._placement = placement
+    def __init__(self, command: ServerCommand, *, folder: Path, max_restarts: int) -> None:
+        """`folder`: for their logs."""
+        self._command = command
         self._replicas: dict[VllmProcess, int] = {}
         self._folder = folder
-        self._restarts_left = options.max_restarts
-        self._max_restarts = options.max_restarts
+        self._restarts_left = max_restarts
+        self._max_restarts = max_restarts
         self._started = 0
 
     def start(self, replica: int) -> VllmProcess:
         """Start one, counted from 0, on its GPUs, without waiting."""
         self._started += 1
         log = self._folder / f"vllm-{self._started}.log"
-        environment = {**self._environment, **self._placement.environment(replica)}
-        process = VllmProcess(self._python, self._arguments, log=log, environment=environment)
+        command = self._command
+        process = VllmProcess(command.python, command.arguments, log=log, environment=command.environment(replica))
         self._replicas[process] = replica
         return process
 
@@ -240,16 +219,17 @@ async def open_vllm(
                         placement = place_servers(options, visible_gpus())
                 if placement.problems:
                     raise ConfigError(placement.problems[0])
-                make = partial(
-                    Starter,
+                command = ServerCommand.of(
+                    model,
+                    options,
+                    build=await anyio.to_thread.run_sync(find_vllm, options.python),
                     lora_rank=lora_rank,
                     context_tokens=context_tokens,
                     dtype=dtype,
                     placement=placement,
-                    folder=place,
-                    plane=plane,
+                    transfer=plane.settings if plane is not None else None,
                 )
-                starter = await anyio.to_thread.run_sync(make, model, options)
+                starter = Starter(command, folder=place, max_restarts=options.max_restarts)
                 start_again = starter.start_again
                 processes = []
                 for number in range(options.replicas):  # each is in `replicas` as soon as it was started

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,9 @@ import pytest
 from fake_policy import FakePolicy, running
 from frameworks.clients import FRAMEWORKS, STRUCTURED
 from other_environments import python_of
+
+pytestmark = pytest.mark.timeout(300)
+"""Of every test: whichever comes first may make the environment."""
 
 CLIENTS = Path(__file__).parent / "frameworks" / "clients.py"
 QUIET = {
@@ -30,49 +35,47 @@ def look_up_and_say(prompt: str, seed: int) -> str:
     return f"<think>I look.</think><tool_call>{json.dumps(call)}</tool_call>"
 
 
+PLACE = {"city": "Rome", "orders": 3}
+
+
+def fill_in(prompt: str, seed: int) -> str:
+    """By a tool where the framework made one of the class."""
+    (name,) = re.findall('"name": "(final_result|Place)", ', prompt) or [None]
+    return (
+        json.dumps(PLACE)
+        if name is None
+        else f"<tool_call>{json.dumps({'name': name, 'arguments': PLACE})}</tool_call>"
+    )
+
+
 @pytest.fixture(scope="module")
-def url():
-    with running(FakePolicy(look_up_and_say)) as server:
-        yield f"{server.url}/v1"
+def ask() -> Iterator[Callable[[str], Any]]:
+    """What the agents of a framework were told, all in one process: each takes seconds to import its framework."""
+
+    @cache
+    def run(framework: str) -> Any:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | QUIET
+        python = python_of("llamaindex" if framework == "llamaindex" else "frameworks")
+        command = [str(python), str(CLIENTS), framework, f"{talking.url}/v1", f"{filling.url}/v1"]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=200)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        return json.loads(ended.stdout.splitlines()[-1])
+
+    with running(FakePolicy(look_up_and_say)) as talking, running(FakePolicy(fill_in)) as filling:
+        yield lambda name: run(name.split(", ")[0])
 
 
-@pytest.fixture
-def python(framework: str) -> Path:
-    return python_of("llamaindex" if framework == "llamaindex" else "frameworks")
-
-
-def run(framework: str, url: str, python: Path) -> Any:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | QUIET
-    command = [str(python), str(CLIENTS), framework, url]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=200)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return json.loads(ended.stdout.splitlines()[-1])
-
-
-@pytest.mark.timeout(300)  # the first one may make the environment
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_an_agent_calls_its_tools_in_two_turns_whole_and_streamed(framework: str, url: str, python: Path) -> None:
-    assert run(framework, url, python) == {
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_an_agent_calls_its_tools_in_two_turns_whole_and_streamed(name: str, ask: Callable[[str], Any]) -> None:
+    assert ask(name)[0][name] == {
         "answers": ["It has been shipped.", "It has been shipped."],
         "called": ["4417", "4418"],
     }
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("framework", STRUCTURED)
-def test_an_answer_has_the_form_of_the_class_that_was_asked_for(framework: str, python: Path) -> None:
-    place = {"city": "Rome", "orders": 3}
-
-    def fill_in(prompt: str, seed: int) -> str:
-        """By a tool where the framework made one of the class."""
-        (name,) = re.findall('"name": "(final_result|Place)", ', prompt) or [None]
-        return (
-            json.dumps(place)
-            if name is None
-            else f"<tool_call>{json.dumps({'name': name, 'arguments': place})}</tool_call>"
-        )
-
-    with running(FakePolicy(fill_in)) as server:
-        answers = run(f"{framework}: form", f"{server.url}/v1", python)["answers"]
-    assert answers == [place] * len(answers)
-    assert answers
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_an_answer_has_the_form_of_the_class_that_was_asked_for(name: str, ask: Callable[[str], Any]) -> None:
+    found = ask(name)[1][name]
+    assert "answers" in found, found["error"]
+    assert found["answers"] == [PLACE] * len(found["answers"])
+    assert found["answers"]

@@ -1,15 +1,25 @@
-"""An agent of each framework, as its own tutorial writes it, against an endpoint: `clients.py FRAMEWORK URL`.
+"""The agents of a framework, as its own tutorial writes them: `clients.py FRAMEWORK URL FORM_URL`.
 
-Each asks a question that takes a call, runs the tool, hears the answer, and asks again in the same conversation, whole
-and streamed. Prints `{"answers": [...], "called": [...]}`. Runs in an environment that has the frameworks alone.
+Each asks at URL a question that takes a call, runs the tool, hears the answer, and asks again in the same conversation,
+whole and streamed. Those of `STRUCTURED` ask at FORM_URL for an answer in the form of a class. Prints `[talks, forms]`,
+by the agent's name `{"answers": [...], "called": [...]}` or `{"error": ...}`. Runs in an environment that has the
+frameworks alone.
 """
 
 import asyncio
 import json
 import sys
+import traceback
+
+from pydantic import BaseModel
 
 QUESTION, AGAIN = "Where is order 4417?", "And order 4418?"
 called = []
+
+
+class Place(BaseModel):
+    city: str
+    orders: int
 
 
 def get_order(order_id: str) -> str:
@@ -150,11 +160,6 @@ def _llamaindex_model(url):
 
 def openai_parse(url):
     from openai import OpenAI
-    from pydantic import BaseModel
-
-    class Place(BaseModel):
-        city: str
-        orders: int
 
     with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         messages = [{"role": "user", "content": QUESTION}]
@@ -167,11 +172,6 @@ def openai_parse(url):
 
 def langchain_structured(url, **options):
     from langchain_openai import ChatOpenAI
-    from pydantic import BaseModel
-
-    class Place(BaseModel):
-        city: str
-        orders: int
 
     model = ChatOpenAI(model="desk", base_url=url, api_key="none", max_retries=0).with_structured_output(
         Place, **options
@@ -181,11 +181,6 @@ def langchain_structured(url, **options):
 
 def openai_responses_parse(url):
     from openai import OpenAI
-    from pydantic import BaseModel
-
-    class Place(BaseModel):
-        city: str
-        orders: int
 
     with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         return [client.responses.parse(model="desk", input=QUESTION, text_format=Place).output_parsed.model_dump()]
@@ -194,11 +189,6 @@ def openai_responses_parse(url):
 def langgraph_structured(url):
     from langchain_openai import ChatOpenAI
     from langgraph.prebuilt import create_react_agent
-    from pydantic import BaseModel
-
-    class Place(BaseModel):
-        city: str
-        orders: int
 
     model = ChatOpenAI(model="desk", base_url=url, api_key="none", max_retries=0)
     agent = create_react_agent(model, [], response_format=Place)
@@ -207,11 +197,6 @@ def langgraph_structured(url):
 
 def llamaindex_structured(url):
     from llama_index.core.llms import ChatMessage
-    from pydantic import BaseModel
-
-    class Place(BaseModel):
-        city: str
-        orders: int
 
     model = _llamaindex_model(url).as_structured_llm(Place)
     return [model.chat([ChatMessage(QUESTION)]).raw.model_dump()]
@@ -221,11 +206,6 @@ def openai_agents_structured(url, api="OpenAIResponsesModel"):
     import agents
     from agents import Agent, Runner
     from openai import AsyncOpenAI
-    from pydantic import BaseModel
-
-    class Place(BaseModel):
-        city: str
-        orders: int
 
     async def talk():
         async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
@@ -237,13 +217,8 @@ def openai_agents_structured(url, api="OpenAIResponsesModel"):
 
 def pydantic_ai_structured(url, mode):
     import pydantic_ai
-    from pydantic import BaseModel
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
-
-    class Place(BaseModel):
-        city: str
-        orders: int
 
     model = OpenAIChatModel("desk", provider=OpenAIProvider(base_url=url, api_key="none"))
     output = getattr(pydantic_ai, mode)(Place)
@@ -252,11 +227,6 @@ def pydantic_ai_structured(url, mode):
 
 def litellm_structured(url):
     import litellm
-    from pydantic import BaseModel
-
-    class Place(BaseModel):
-        city: str
-        orders: int
 
     messages = [{"role": "user", "content": QUESTION}]
     options = {"model": "openai/desk", "api_base": url, "api_key": "none", "num_retries": 0, "response_format": Place}
@@ -287,7 +257,7 @@ FRAMEWORKS = {
     "openai-agents, chat completions": lambda url: openai_agents(url, "OpenAIChatCompletionsModel"),
     "pydantic-ai": pydantic_ai,
     "litellm": litellm,
-    "litellm as for vLLM": lambda url: litellm(url, "hosted_vllm"),
+    "litellm, as for vLLM": lambda url: litellm(url, "hosted_vllm"),
     "langchain": langchain,
     "langchain, strict": lambda url: langchain(url, strict=True),
     "langchain, responses": lambda url: langchain(url, responses=True),
@@ -295,6 +265,19 @@ FRAMEWORKS = {
     "llamaindex": llamaindex,
 }
 
+
+def told(ask, url):
+    called.clear()
+    try:
+        return {"answers": ask(url), "called": called.copy()}
+    except Exception:
+        return {"error": traceback.format_exc()}
+
+
 if __name__ == "__main__":
-    answers = {**FRAMEWORKS, **{f"{name}: form": ask for name, ask in STRUCTURED.items()}}[sys.argv[1]](sys.argv[2])
-    print(json.dumps({"answers": answers, "called": called}))
+    framework, *urls = sys.argv[1:]
+    found = [
+        {name: told(ask, url) for name, ask in agents.items() if name.split(", ")[0] == framework}
+        for agents, url in zip((FRAMEWORKS, STRUCTURED), urls, strict=True)
+    ]
+    print(json.dumps(found))

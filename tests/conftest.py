@@ -48,7 +48,6 @@ LONG_FILES = (
     "trainer/test_longer_runs.py",
     "bridge/test_bridge_conformance.py",
     "bfcl/test_bfcl_replay.py",
-    "bridge/test_bridge_login.py",
     "exporting/test_exports.py",
     "house/test_docs_your_own_tools.py",
     "notebooks/test_notebooks.py",

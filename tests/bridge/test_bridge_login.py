@@ -5,62 +5,81 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import socket
 import stat
 import subprocess
 import sys
+import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
 import anyio
 import pytest
 from free_ports import free_port
-from listening_servers import listening
 from other_environments import python_of
+from typer.testing import CliRunner, Result
 
 from mcp_bridge import SourceError, ToolFailure, connect
+from sdk.cli.app import app
 
 SERVER = Path(__file__).parent / "servers" / "oauth_server.py"
 BROWSER = """
 import sys
 from urllib.request import ProxyHandler, build_opener
 
-build_opener(ProxyHandler({})).open(sys.argv[1]).read()
+def browse(url):
+    build_opener(ProxyHandler({})).open(url).read()
+    return True
+
+if __name__ == "__main__":
+    browse(sys.argv[1])
 """
 
 Start = Callable[..., str]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def oauth() -> Iterator[Start]:
-    """Starts a server and gives its URL."""
-    with ExitStack() as stack:
+    """Starts a server and gives its URL; all in one process, each with clients and tokens of its own."""
+    command = [str(python_of("fastmcp")), str(SERVER)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 
         def start(kind: str = "") -> str:
-            port = free_port()
-            stack.enter_context(listening([str(python_of("fastmcp")), str(SERVER), str(port), kind], "listening"))
-            return f"http://127.0.0.1:{port}/mcp"
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(kind, file=process.stdin, flush=True)
+            return f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
 
         yield start
+        process.kill()
 
 
 @pytest.fixture
 def config_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the tokens are kept: in files, as on a machine without a keyring."""
+    """Where the tokens are kept: in files, as on a machine without a keyring. And a browser, here and in processes."""
     (tmp_path / "browser.py").write_text(BROWSER)
+    monkeypatch.setattr(webbrowser, "open", runpy.run_path(str(tmp_path / "browser.py"))["browse"])
     monkeypatch.setenv("BROWSER", f"{sys.executable} {tmp_path / 'browser.py'} %s")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+    monkeypatch.setattr("sdk.cli.process.quiet_libraries", lambda: None)  # it is for all of a process
     return tmp_path / "config" / "toolbake" / "logins"
 
 
-def log_in(*words: str) -> subprocess.CompletedProcess[str]:
+def log_in(*words: str) -> Result:
+    """The command in this process, to be called where no event loop runs."""
+    done = CliRunner().invoke(app, ["login", *words])
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done
+
+
+def log_in_process(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sdk.cli", "login", *words]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ}, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def kept(folder: Path) -> Any:
@@ -84,7 +103,7 @@ async def test_a_login_in_the_browser_is_kept_and_used_by_every_connection(
     with pytest.raises(SourceError, match=r"refused us; log in with `toolbake login MCP_JSON --server accounts`"):
         async with connect(file):
             pass
-    done = log_in(str(file), "--server", "accounts")
+    done = log_in_process(str(file), "--server", "accounts")
     assert done.returncode == 0, done.stderr
     assert "logged in; the tokens are kept in" in done.stdout
     assert re.search(r"log in at this address, .*: http://127\.0\.0\.1:\d+/authorize\?", done.stderr)
@@ -103,8 +122,8 @@ async def test_a_client_that_is_registered_with_one_address_logs_in_with_it(
     url, file = oauth(redirect), tmp_path / "mcp.json"
     auth = {"type": "authorization_code", "client_id": "desktop", "redirect_uri": redirect}
     file.write_text(json.dumps(config(url, auth=auth)))
-    done = log_in(str(file))
-    assert done.returncode == 0, done.stderr
+    done = await anyio.to_thread.run_sync(log_in, str(file))
+    assert done.exit_code == 0, done.stderr
     async with connect(file) as toolset:
         assert (await toolset.call("echo", {"text": "in"})).text == "in"
 
@@ -116,7 +135,7 @@ def test_an_address_whose_port_is_taken_is_named(tmp_path: Path, config_folder: 
         auth = {"type": "authorization_code", "client_id": "desktop", "redirect_uri": redirect}
         file.write_text(json.dumps(config("https://stock.example/mcp", auth=auth)))
         done = log_in(str(file))
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert f"cannot come back to auth.redirect_uri '{redirect}'" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
@@ -126,7 +145,7 @@ async def test_tokens_that_end_during_a_session_are_refreshed_once_and_kept(
 ) -> None:
     caplog.set_level("DEBUG")
     url = oauth()
-    assert log_in(url).returncode == 0
+    assert (await anyio.to_thread.run_sync(log_in, url)).exit_code == 0
     before = kept(config_folder)["tokens"]
     async with connect(url) as toolset, toolset.open_world("a") as one, toolset.open_world("b") as two:
         await one.call("end_tokens", {})
@@ -144,7 +163,7 @@ async def test_tokens_that_end_during_a_session_are_refreshed_once_and_kept(
 
 async def test_several_programs_with_one_login_refresh_it_once_between_them(oauth: Start, config_folder: Path) -> None:
     url = oauth()
-    assert log_in(url).returncode == 0
+    assert (await anyio.to_thread.run_sync(log_in, url)).exit_code == 0
     async with connect(url) as first, connect(url) as second, connect(url) as third:
         await first.call("end_tokens", {})
 
@@ -162,7 +181,7 @@ async def test_a_login_that_cannot_be_refreshed_is_an_error_that_names_the_comma
     oauth: Start, config_folder: Path
 ) -> None:
     url = oauth("rejecting")
-    assert log_in(url).returncode == 0
+    assert (await anyio.to_thread.run_sync(log_in, url)).exit_code == 0
     async with connect(url) as toolset:
         await toolset.call("end_tokens", {})
         with pytest.raises(ToolFailure, match=r"status 401, error 'invalid_grant'. Log in again with `toolbake login`"):
@@ -219,7 +238,7 @@ def test_an_answer_with_a_wrong_state_or_issuer_brings_no_login(
     kind: str, told: str, oauth: Start, config_folder: Path
 ) -> None:
     done = log_in(oauth(kind))
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert re.search(told, done.stderr), done.stderr
     assert "Traceback" not in done.stderr
     assert not config_folder.exists()
@@ -229,7 +248,7 @@ async def test_a_refresh_token_of_ones_own_is_renewed_where_the_user_says_and_it
     oauth: Start, config_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = oauth()
-    assert log_in(url).returncode == 0
+    assert (await anyio.to_thread.run_sync(log_in, url)).exit_code == 0
     login = kept(config_folder)
     shutil.rmtree(config_folder)
     monkeypatch.setenv("ACCOUNTS_TOKEN", login["tokens"]["refresh_token"])
@@ -272,7 +291,7 @@ async def test_a_login_that_cannot_work_is_refused(more: dict[str, Any], told: s
             pass
 
 
-def test_only_servers_that_take_a_login_are_logged_in_with(tmp_path: Path) -> None:
+def test_only_servers_that_take_a_login_are_logged_in_with(tmp_path: Path, config_folder: Path) -> None:
     file = tmp_path / "mcp.json"
     own = config("https://stock.example/mcp", headers={"Authorization": "Bearer x"})
     file.write_text(json.dumps(own))
@@ -281,6 +300,6 @@ def test_only_servers_that_take_a_login_are_logged_in_with(tmp_path: Path) -> No
         (("--server", "other"), "the servers with a URL are 'accounts'"),
     ):
         done = log_in(str(file), *words)
-        assert done.returncode == 1
+        assert done.exit_code == 1
         assert told in done.stderr
     assert "has a login of its own" in log_in(str(file), "--server", "accounts").stderr

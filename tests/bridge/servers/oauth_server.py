@@ -1,10 +1,9 @@
-"""An MCP server of FastMCP's that users log in with, and the authorization server that gives its tokens, as one.
+"""MCP servers of FastMCP's that users log in with, each as one with the authorization server that gives its tokens.
 
-    oauth_server.py PORT KIND
-
-KIND is what is wrong with it: `state` (the browser comes back with another state), `issuer` (it comes back from another
-issuer), `rejecting` (refresh tokens are refused) or empty. With `http://...` no client can register itself: there is
-one, `desktop`, and its browser comes back to that address alone.
+Starts one for each line of stdin, a KIND, and answers with its port. KIND is what is wrong with it: `state` (the
+browser comes back with another state), `issuer` (it comes back from another issuer), `rejecting` (refresh tokens are
+refused) or empty. With `http://...` no client can register itself: there is one, `desktop`, and its browser comes back
+to that address alone.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import threading
 from typing import Any
 
 import uvicorn
@@ -79,9 +79,14 @@ def app(origin: str, kind: str) -> Any:
     return server.http_app()
 
 
+def start(kind: str) -> int:
+    listening = socket.create_server(("127.0.0.1", 0), backlog=256)
+    port: int = listening.getsockname()[1]
+    config = uvicorn.Config(app(f"http://127.0.0.1:{port}", kind), log_level="critical", lifespan="on")
+    threading.Thread(target=uvicorn.Server(config).run, kwargs={"sockets": [listening]}, daemon=True).start()
+    return port
+
+
 if __name__ == "__main__":
-    port = int(sys.argv[1])
-    config = uvicorn.Config(app(f"http://127.0.0.1:{port}", sys.argv[2]), log_level="critical", lifespan="on")
-    with socket.create_server(("127.0.0.1", port), backlog=256) as listening:
-        print("listening", file=sys.stderr, flush=True)
-        uvicorn.Server(config).run(sockets=[listening])
+    for line in sys.stdin:
+        print(start(line.strip()), flush=True)

@@ -55,16 +55,23 @@ def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def workspace(tmp_path: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The present folder of the examples, as a reader has it in a clone, only smaller."""
-    helpdesk = tmp_path / "examples" / "helpdesk"
-    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.fixture(scope="session")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the examples, as a reader has it in a clone, only smaller. To be left as it is."""
+    folder = tmp_path_factory.mktemp("clone")
+    helpdesk = folder / "examples" / "helpdesk"
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     (helpdesk / "tasks.jsonl").write_text(_few_tasks(), encoding="utf-8")
-    shutil.copy(helpdesk / "tasks.jsonl", tmp_path / "tasks.jsonl")
-    shutil.copy(helpdesk / "mcp.json", tmp_path / "mcp.json")
-    shutil.copy(helpdesk / "server.py", tmp_path / "server.py")
-    (tmp_path / "verify.py").write_text("from sdk.verifiers import answer_match\n\nverify = answer_match()\n")
+    for name in ("tasks.jsonl", "mcp.json", "server.py"):
+        shutil.copy(helpdesk / name, folder / name)
+    (folder / "verify.py").write_text("from sdk.verifiers import answer_match\n\nverify = answer_match()\n")
+    return folder
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, clone: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The present folder of the examples, which may be changed, and the tiny model in place of the embedded one."""
+    shutil.copytree(clone, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     # Set first, so that what a page sets is undone.

@@ -61,22 +61,27 @@ def test_the_bridge_is_measured_as_its_users_call_it() -> None:
     assert set(found) == {"mcp_bridge"}
 
 
-@pytest.mark.timeout(300)
-def test_generate_with_its_cache_kept_samples_what_it_samples_from_the_whole_conversations() -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", _KEPT], capture_output=True, text=True, cwd=FOLDER, timeout=250, check=False
+@pytest.fixture(scope="module")
+def beside() -> subprocess.CompletedProcess[str]:
+    """In a process of its own: the program of the second test sets how memory is kept before torch is loaded."""
+    return subprocess.run(
+        [sys.executable, "-c", _SIDES + _KEPT], capture_output=True, text=True, cwd=FOLDER, timeout=250, check=False
     )
-    assert found.returncode == 0, found.stderr
 
 
 @pytest.mark.timeout(300)
-def test_the_steps_beside_trl_have_the_quickstarts_tasks_and_options_that_fit_them() -> None:
-    # In a process of its own: the program sets how memory is kept before torch is loaded.
-    found = subprocess.run(
-        [sys.executable, "-c", _SIDES], capture_output=True, text=True, cwd=FOLDER, timeout=250, check=False
-    )
-    assert found.returncode == 0, found.stderr
-    *counts, schedule = found.stdout.split()
+def test_generate_with_its_cache_kept_samples_what_it_samples_from_the_whole_conversations(
+    beside: subprocess.CompletedProcess[str],
+) -> None:
+    assert beside.returncode == 0, beside.stderr
+
+
+@pytest.mark.timeout(300)
+def test_the_steps_beside_trl_have_the_quickstarts_tasks_and_options_that_fit_them(
+    beside: subprocess.CompletedProcess[str],
+) -> None:
+    assert beside.stdout, beside.stderr
+    *counts, schedule = beside.stdout.split()
     trained, validation, heldout = map(int, counts)
     assert trained > 100
     assert (validation, heldout) == (0, 1)
@@ -84,8 +89,6 @@ def test_the_steps_beside_trl_have_the_quickstarts_tasks_and_options_that_fit_th
 
 
 _KEPT = """
-import sys
-sys.path.insert(0, ".")
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from engine_throughput import generate, padded

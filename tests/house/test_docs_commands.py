@@ -72,7 +72,10 @@ def parse(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", lines_of("toolbake"), ids=" ".join)
-def test_a_command_in_the_docs_exists_with_its_options(words: list[str], workspace: Path) -> None:
+def test_a_command_in_the_docs_exists_with_its_options(
+    words: list[str], clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(clone)
     parse(words)
 
 

@@ -43,7 +43,8 @@ def private_names(root: Path) -> set[tuple[str, str]]:
     """(file, name) of all private names of others that the packages under `root` use."""
     files = {path.relative_to(root): path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))}
     sources = {file: _Source(file, path.read_text()) for file, path in files.items()}
-    found = {(str(file), name) for file, source in sources.items() for name in source.foreign(sources)}
+    ours = {source.name: source.own for source in sources.values()}
+    found = {(str(file), name) for file, source in sources.items() for name in source.foreign(ours)}
     return found | set(_overridden(sources))
 
 
@@ -59,15 +60,16 @@ class _Source:
     """One of our modules."""
 
     def __init__(self, file: Path, text: str) -> None:
-        self.tree = ast.parse(text)
+        self.nodes = list(ast.walk(ast.parse(text)))
         parts = file.with_suffix("").parts
         self.name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         self._package = parts[:-1]
         self.own = set(self._own())
+        self.imported = list(self._imported())
 
     def _own(self) -> Iterator[str]:
         """The private names that the module itself defines."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 yield node.name
             elif isinstance(node, ast.arg):
@@ -77,9 +79,9 @@ class _Source:
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _of_self(node):
                 yield node.attr
 
-    def imported(self) -> Iterator[str]:
+    def _imported(self) -> Iterator[str]:
         """The names of the modules, ours or not, that it imports from."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.ImportFrom):
                 parent = self._package[: len(self._package) + 1 - node.level] if node.level else ()
                 module = ".".join([*parent, *([node.module] if node.module else [])])
@@ -88,13 +90,12 @@ class _Source:
             elif isinstance(node, ast.Import):
                 yield from (one.name for one in node.names)
 
-    def foreign(self, sources: dict[Path, _Source]) -> Iterator[str]:
-        """Private names used that neither it nor one of ours that it imports defines."""
-        ours = {source.name: source.own for source in sources.values()}
-        own = self.own.union(*(ours.get(name, set()) for name in self.imported()))
-        for node in ast.walk(self.tree):
+    def foreign(self, ours: dict[str, set[str]]) -> Iterator[str]:
+        """Private names used that neither it nor one of `ours` that it imports defines."""
+        own = self.own.union(*(ours.get(name, set()) for name in self.imported))
+        for node in self.nodes:
             yield from (name for name in _used(node) if _is_private(name) and name not in own)
-        for name in self.imported():
+        for name in self.imported:
             if name.partition(".")[0] not in PACKAGES:
                 yield from (part for part in name.split(".") if _is_private(part))
 
@@ -133,7 +134,7 @@ def _overridden(sources: dict[Path, _Source]) -> Iterator[tuple[str, str]]:
     """Private names of classes of others that classes of ours, derived from them, define or use."""
     by_module = {source.name: (file, source) for file, source in sources.items()}
     for source in sources.values():
-        if not any(isinstance(node, ast.ClassDef) and node.bases for node in ast.walk(source.tree)):
+        if not any(isinstance(node, ast.ClassDef) and node.bases for node in source.nodes):
             continue
         try:
             module = importlib.import_module(source.name)
@@ -145,7 +146,7 @@ def _overridden(sources: dict[Path, _Source]) -> Iterator[tuple[str, str]]:
             theirs = {name for one in made.__mro__ if not _is_ours(one) for name in _privates_of(one)}
             for one in filter(_is_ours, made.__mro__):
                 where, its_source = by_module[one.__module__]
-                names = _names_in(its_source.tree, one.__name__)
+                names = _names_in(its_source, one.__name__)
                 yield from ((str(where), name) for name in names & theirs if _is_private(name))
 
 
@@ -153,10 +154,10 @@ def _is_ours(one: type) -> bool:
     return one.__module__.partition(".")[0] in PACKAGES
 
 
-def _names_in(tree: ast.Module, name: str) -> set[str]:
+def _names_in(source: _Source, name: str) -> set[str]:
     """What a class defines, and uses of `self` and `super()`."""
     found: set[str] = set()
-    for made in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name):
+    for made in (node for node in source.nodes if isinstance(node, ast.ClassDef) and node.name == name):
         for node in ast.walk(made):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 found.add(node.name)
@@ -171,19 +172,20 @@ def _privates_of(one: type) -> frozenset[str]:
     if one is object or one.__module__ in ("typing", "abc", "enum", "builtins"):
         return frozenset()
     names = {name for name in (*vars(one), *inspect.get_annotations(one)) if name.startswith("_")}
-    for node in ast.walk(_tree_of(sys.modules[one.__module__])):
-        if isinstance(node, ast.ClassDef) and node.name == one.__name__:
+    for node in _classes_of(sys.modules[one.__module__]):
+        if node.name == one.__name__:
             inner = (part for part in ast.walk(node) if isinstance(part, ast.Attribute))
             names |= {part.attr for part in inner if isinstance(part.ctx, ast.Store) and _of_self(part)}
     return frozenset(name for name in names if not name.startswith("__"))
 
 
 @functools.cache
-def _tree_of(module: Any) -> ast.Module:
+def _classes_of(module: Any) -> list[ast.ClassDef]:
     try:
-        return ast.parse(inspect.getsource(module))
+        tree = ast.parse(inspect.getsource(module))
     except (OSError, TypeError):
-        return ast.Module(body=[], type_ignores=[])
+        return []
+    return [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
 
 
 if __name__ == "__main__":

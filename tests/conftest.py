@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -169,27 +171,47 @@ def unused_tcp_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model, 8 wide, with the embedded model's real tokenizer and template."""
-    import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+def short_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The embedded model's tokenizer and template, with the first 4,096 of its 49,152 tokens.
+
+    They spell any text. A tiny model with all of them is little else than their embeddings, and most of what a training
+    of it takes is to load and to write them, again and again.
+    """
+    from transformers import AutoTokenizer
 
     from sdk.policies.models.smollm2 import embedded_folder
 
+    folder = tmp_path_factory.mktemp("tokenizer")
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(embedded_folder() / name, folder)
+    whole = json.loads((embedded_folder() / "tokenizer.json").read_text())
+    model = whole["model"]
+    kept = {token: number for token, number in model["vocab"].items() if number < 4096}
+    merges = [pair for pair in model["merges"] if {*pair, "".join(pair)} <= kept.keys()]
+    text = json.dumps({**whole, "model": {**model, "vocab": kept, "merges": merges}})
+    (folder / "tokenizer.json").write_text(text)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_model_folder(short_tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model, 8 wide."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     folder = tmp_path_factory.mktemp("tiny") / "model"
-    tokenizer = AutoTokenizer.from_pretrained(embedded_folder())
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=len(short_tokenizer),
         hidden_size=8,
         intermediate_size=16,
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=2,
         max_position_embeddings=1024,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=short_tokenizer.eos_token_id,
+        pad_token_id=short_tokenizer.pad_token_id,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    short_tokenizer.save_pretrained(folder)
     return folder

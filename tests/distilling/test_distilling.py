@@ -71,17 +71,15 @@ def test_answers_with_line_separators_of_unicode_are_read_back_as_they_were(tmp_
 
 
 @pytest.mark.timeout(300)
-def test_sft_trainer_learns_from_the_data_set(solver: Any, tmp_path: Path) -> None:
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+def test_sft_trainer_learns_from_the_data_set(solver: Any, short_tokenizer: Any, tmp_path: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
     from trl import SFTConfig, SFTTrainer
 
     from sdk.policies.models import save_model
     from sdk.policies.models.loading import load_model
-    from sdk.policies.models.smollm2 import embedded_folder
 
-    tokenizer = AutoTokenizer.from_pretrained(embedded_folder())
     shape = LlamaConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=len(short_tokenizer),
         hidden_size=16,
         intermediate_size=32,
         num_hidden_layers=1,
@@ -89,7 +87,7 @@ def test_sft_trainer_learns_from_the_data_set(solver: Any, tmp_path: Path) -> No
         num_key_value_heads=1,
         tie_word_embeddings=True,
     )
-    loaded = load_model(str(save_model(LlamaForCausalLM(shape), tokenizer, tmp_path / "tiny")))
+    loaded = load_model(str(save_model(LlamaForCausalLM(shape), short_tokenizer, tmp_path / "tiny")))
     data = sdk.distill(
         tools=[get_order, add],
         prompts=PROMPTS,

@@ -21,18 +21,16 @@ TASKS_OF_A_SIDE = 4
 
 
 @pytest.fixture(scope="session")
-def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two layers, 32 wide, random weights, with the embedded model's real tokenizer and chat template.
+def tiny_model_folder(short_tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers, 32 wide, random weights.
 
     It ends most turns soon, so that nobody waits for it to ramble to the limit.
     """
     import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     from sdk.policies.models.saving import save_model
-    from sdk.policies.models.smollm2 import embedded_folder
 
-    tokenizer = AutoTokenizer.from_pretrained(embedded_folder())
     torch.manual_seed(0)
     shape = LlamaConfig(
         hidden_size=32,
@@ -40,18 +38,18 @@ def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        vocab_size=len(tokenizer),
+        vocab_size=len(short_tokenizer),
         max_position_embeddings=2048,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=short_tokenizer.eos_token_id,
+        bos_token_id=short_tokenizer.bos_token_id,
+        pad_token_id=short_tokenizer.pad_token_id,
     )
     model = LlamaForCausalLM(shape)
     with torch.no_grad():
         model.model.embed_tokens.weight[:, 0] += 1.0  # the same for every token: a constant that the head can read
-        model.lm_head.weight[tokenizer.eos_token_id, 0] = 1.6
+        model.lm_head.weight[short_tokenizer.eos_token_id, 0] = 1.6
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    save_model(model, tokenizer, folder)
+    save_model(model, short_tokenizer, folder)
     return folder
 
 

@@ -22,8 +22,6 @@ from sdk.rollouts.run_context import RunContext
 from sdk.traces import RunFolder
 from sdk.trainer.auditor import Audits
 
-OK, ERROR = 13663, 22538
-"""Tokens of the embedded model's vocabulary."""
 TASKS: list[dict[str, Any]] = [{"id": f"t{n}", "prompt": f"Where is order {n}?", "family": f"f{n}"} for n in range(8)]
 CONFIG = {
     **{
@@ -69,15 +67,19 @@ def talker(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
     folder = tmp_path_factory.mktemp("talker") / "model"
     model = LlamaForCausalLM.from_pretrained(tiny_model_folder)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model_folder)
+    words = ["OK", "ERROR"]
+    tokenizer.add_tokens(words)
+    model.resize_token_embeddings(len(tokenizer))
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 weight.zero_()
         model.model.embed_tokens.weight.fill_(1.0)
         model.lm_head.weight.fill_(-4.0)
-        model.lm_head.weight[[OK, ERROR, model.config.eos_token_id]] = 1.0
+        model.lm_head.weight[[*tokenizer.convert_tokens_to_ids(words), tokenizer.eos_token_id]] = 1.0
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(tiny_model_folder).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 

@@ -32,7 +32,7 @@ def row(prompt: list[int], completion: list[int], advantage: float = 1.0) -> Tra
         prompt_ids=prompt,
         completion_ids=completion,
         sampled=[True] * count,
-        logprobs=[-10.5] * count,
+        logprobs=[-8.0] * count,
         versions=[0] * count,
     )
     return TrainRow(tokens, advantage)

@@ -31,7 +31,7 @@ ROW = TokenRow(
     prompt_ids=[5, 6, 7],
     completion_ids=[8, 9, 10, 11],
     sampled=[True, True, False, True],
-    logprobs=[-10.0, -10.5, 0.0, -11.0],
+    logprobs=[-7.5, -8.0, 0.0, -8.5],
     versions=[0, 0, -1, 0],
 )
 
@@ -161,7 +161,7 @@ def test_a_token_that_the_sampler_held_for_impossible_leaves_the_gradient_finite
 ) -> None:
     correction = {} if kind == "none" else {"importance_sampling_mode": kind, "importance_sampling_clip_max": 1.5}
     trainer = trainer_for(tiny_model_dir, tmp_path, off_policy=correction, **{"grpo.loss_type": loss_type})
-    row = ROW.model_copy(update={"logprobs": [-10.0, -500.0, 0.0, -11.0]})
+    row = ROW.model_copy(update={"logprobs": [-7.5, -500.0, 0.0, -8.5]})
     loss = loss_of(trainer, advantage, row)
     loss.backward()
     gradients = [weight.grad for weight in trainer.model.parameters()]

@@ -29,6 +29,10 @@ server.tool(name="cancel_order", annotations=destructive, structured_output=Fals
 server.tool(name="close_shop", annotations=destructive, structured_output=False)(lambda: "")
 server.run("stdio")
 """
+SMALL = [
+    *("--set", "grpo.prompts_per_step=2", "--set", "warm_start.max_steps=1", "--set", "limits.max_turn_tokens=4"),
+    *("--set", "evaluation.heldout=1", "--set", "evaluation.max_served=1", "--set", "probes.tasks=1"),
+]
 HELPDESK = shlex.join([sys.executable, "-m", "sandboxes.helpdesk"])
 
 
@@ -266,18 +270,7 @@ def test_training_writes_a_model_and_the_same_command_goes_on(desk, tiny_model_f
     )
     words = [
         *("train", "desk.py:tools", "tasks.jsonl", "--verifier", "checks.py:verify", "--model", tiny_model_folder),
-        *(
-            "--output-dir",
-            "runs/tiny",
-            "--config",
-            "config.json",
-            "--set",
-            "grpo.max_steps=1",
-            "--set",
-            "evaluation.heldout=1",
-        ),
-        *("--set", "grpo.prompts_per_step=2", "--set", "warm_start.max_steps=1"),
-        *("--set", "limits.max_turn_tokens=4"),
+        *("--output-dir", "runs/tiny", "--config", "config.json", *SMALL, "--set", "grpo.max_steps=1"),
     ]
     result = toolbake(*words)
     assert result.exit_code == 0, result.stderr
@@ -319,9 +312,7 @@ def test_training_writes_a_model_and_the_same_command_goes_on(desk, tiny_model_f
 def test_a_training_that_is_told_to_terminate_stops_as_by_ctrl_c_and_its_evidence_is_closed(desk, tiny_model_folder):
     process = start_toolbake(
         *("train", "desk.py:tools", "tasks.jsonl", "--verifier", "checks.py:verify", "--model", tiny_model_folder),
-        *("--output-dir", "run", "--set", "grpo.max_steps=100000", "--set", "grpo.num_generations=2"),
-        *("--set", "grpo.prompts_per_step=2", "--set", "evaluation.heldout=1", "--set", "warm_start.max_steps=1"),
-        *("--set", "limits.max_turn_tokens=4"),
+        *("--output-dir", "run", *SMALL, "--set", "grpo.max_steps=100000", "--set", "grpo.num_generations=2"),
         cwd=desk,
     )
     try:

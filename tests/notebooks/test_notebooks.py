@@ -78,7 +78,7 @@ async def test_a_model_is_trained_served_and_asked(run: Any, tiny_model_folder: 
     # What a random model learns does not matter here; the quickstart trains the embedded one.
     smaller = {
         "as_expected(), output_dir": f"as_expected(), {str(tiny_model_folder)!r}, output_dir",
-        '"evaluation.max_heldout": 8': '"evaluation.max_heldout": 2, "warm_start.max_steps": 2',
+        '"evaluation.max_heldout": 8': '"evaluation.max_heldout": 2, "warm_start.max_steps": 2, "probes.tasks": 1',
     }
     shown = "\n".join(await run("3_train_and_serve.ipynb", smaller))
     assert "| untrained " in shown

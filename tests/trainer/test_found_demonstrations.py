@@ -23,6 +23,7 @@ from sdk.traces import RunFolder
 from sdk.trainer.task_splits import split_for_training
 
 SHORT = {"max_turns": 3, "max_turn_tokens": 8, "max_tokens": 16}
+FEW = {"probes.tasks": 1, "evaluation.max_served": 1}
 PRICES = {"lamp": 12, "desk": 80, "rug": 31}
 SOLD: list[str] = []
 
@@ -52,7 +53,7 @@ def test_functions_strings_and_a_lambda_train_with_demonstrations_that_were_foun
 ) -> None:
     words = [f"{ask} the {item}?" for ask in ("What is the price of", "How much is", "What costs") for item in PRICES]
     words.append("Please say the price of the lamp.")
-    options = {"grpo.max_steps": 0, "warm_start.max_steps": 2, "limits": SHORT, "evaluation.heldout": 3}
+    options = {"grpo.max_steps": 0, "warm_start.max_steps": 2, "limits": SHORT, "evaluation.heldout": 3, **FEW}
     heard = Heard()
     run = sdk.train(
         [price, total, sell], words, asks_for_prices, tiny_model_dir, tmp_path / "run", options, progress=heard
@@ -168,7 +169,7 @@ def test_where_nothing_is_found_the_teacher_is_named_and_the_run_goes_on_without
     tiny_model_dir: Path, tmp_path: Path
 ) -> None:
     heard = Heard()
-    options = {"grpo.max_steps": 1, "limits": SHORT, "evaluation.validation": 0, "probes.tasks": 0}
+    options = {"grpo.max_steps": 1, "limits": SHORT, "evaluation.validation": 0, **FEW, "probes.tasks": 0}
     words = [f"Tell me of {item}." for item in PRICES]
     run = sdk.train([price], words, lambda _: False, tiny_model_dir, tmp_path / "run", options, progress=heard)
     assert list(run.report.conditions) == ["untrained", "after GRPO"]
@@ -185,7 +186,7 @@ def test_where_nothing_is_found_the_teacher_is_named_and_the_run_goes_on_without
 
 def test_a_model_that_solves_tasks_by_itself_is_given_no_demonstrations(tiny_model_dir: Path, tmp_path: Path) -> None:
     heard = Heard()
-    options = {"grpo.max_steps": 1, "limits": SHORT, "evaluation.validation": 0, "probes.tasks": 0}
+    options = {"grpo.max_steps": 1, "limits": SHORT, "evaluation.validation": 0, **FEW, "probes.tasks": 0}
     words = [f"Tell me of {item}." for item in PRICES]
     run = sdk.train([price], words, lambda _: True, tiny_model_dir, tmp_path / "run", options, progress=heard)
     assert list(run.report.conditions) == ["untrained", "after GRPO"]

@@ -169,6 +169,7 @@ def test_a_run_that_only_loses_ends_with_the_weights_it_began_with_and_goes_on_s
         "grpo.max_steps": 2,
         "grpo.num_generations": 2,
         "probes.tasks": 0,
+        "evaluation.max_served": 0,
         "limits": {"max_turns": 1, "max_turn_tokens": 4},
     }
     words = [f"Where is order {n}?" for n in range(10)]
@@ -212,6 +213,7 @@ BRIEF: dict[str, Any] = {
     "grpo.num_generations": 2,
     "warm_start.max_steps": 0,
     "probes.tasks": 0,
+    "evaluation.max_served": 0,
     "limits": {"max_turns": 1, "max_turn_tokens": 4},
 }
 
@@ -291,7 +293,10 @@ def test_functions_ten_strings_and_a_lambda_train_to_the_end(tiny_model_dir: Pat
         lambda rollout: "on its way" in rollout.answer,
         tiny_model_dir,
         tmp_path / "run",
-        {"grpo.max_steps": 1, "limits": {"max_turns": 2, "max_turn_tokens": 4}},
+        {
+            **{"grpo.max_steps": 1, "limits": {"max_turns": 2, "max_turn_tokens": 4}},
+            **{"probes.tasks": 1, "evaluation.max_served": 1},
+        },
         progress=heard,
     )
     assert list(run.report.conditions)[:3] == ["untrained", "after warm start", "after GRPO"]
@@ -309,6 +314,8 @@ def test_without_tasks_kept_aside_the_run_says_what_is_lost(tiny_model_dir: Path
     config = {
         "grpo.max_steps": 1,
         "grpo.num_generations": 2,
+        "probes.tasks": 1,
+        "evaluation.max_served": 1,
         "evaluation.validation": 0,
         "limits": {"max_turns": 1, "max_turn_tokens": 4},
     }

@@ -4,8 +4,9 @@ run_in_processes.py MODEL_DIR FOLDER RUNS
 RUNS: JSON, the options of each run by its name; a `model` among them is trained in place of MODEL_DIR. In a run whose
 name begins with "resumed" the verifier is broken from the second step on; the run ends with an error, and is called
 again with the verifier mended; where it has a `buffer`, another value of that buffer is put into the checkpoint it goes
-on from. In one whose name begins with "early" only the weights that it begins with are right. In one whose name begins
-with "fails" the first process cannot write the figures of its first step; nothing can be called after it.
+on from. In one whose name begins with "early" only the weights that it begins with are right. One that is named
+"gradients" is no training, see `shard_in_processes`, and comes after one. In one whose name begins with "fails" the
+first process cannot write the figures of its first step; nothing can be called after it.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Any
 
 from accelerate import PartialState
 from safetensors.torch import load_file, save_file
+from shard_in_processes import relative_difference
 from test_training_runs import TINY, add, even_letters, tasks
 
 import sdk
@@ -53,6 +55,9 @@ def tell(line: str) -> None:
 if __name__ == "__main__":
     model, folder, runs = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
     for name, options in runs.items():
+        if name == "gradients":
+            tell(f"relative difference: {relative_difference(model)}")
+            continue
         trained, buffer = options.pop("model", model), options.pop("buffer", None)
         if name.startswith("fails"):
             if os.environ["RANK"] == "0":

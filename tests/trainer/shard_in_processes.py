@@ -1,11 +1,7 @@
-"""The shared-prefix forward of a model whose weights FSDP2 shards, for `torchrun`. Run by test_sharded_forward.
+"""The shared-prefix forward of a model whose weights FSDP2 shards, for `run_in_processes`."""
 
-shard_in_processes.py MODEL_DIR
-Prints the largest difference between the gradients and those of the whole model in one process, relative to the largest
-gradient. Each process forwards half of the rows, whose labels are scored in chunks; then one has nothing to score.
-"""
-
-import sys
+import os
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -33,26 +29,28 @@ def loss(model: torch.nn.Module, rows: torch.Tensor, *, scored: bool = True) -> 
     return total
 
 
-if __name__ == "__main__":
-    dist.init_process_group("gloo")
-    shared_prefix._HEAD_CHUNK = 2
-    whole, model = ready(sys.argv[1]), ready(sys.argv[1])
-    # FSDP2 averages over the processes.
-    ((loss(whole, ROWS) + loss(whole, ROWS[:2])) / dist.get_world_size()).backward()
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    checkpoint_layers(model)
-    for layer in model.model.layers:
-        fully_shard(layer, mesh=mesh)
-    # As accelerate 1.15 groups them: the head is tied to the embedding.
-    fully_shard([model.model.norm, model.model.embed_tokens, model.lm_head], mesh=mesh, reshard_after_forward=False)
-    fully_shard(model, mesh=mesh)
-    loss(model, ROWS[dist.get_rank() :: dist.get_world_size()]).backward()
-    loss(model, ROWS[:2], scored=dist.get_rank() == 0).backward()
+def relative_difference(folder: str) -> float:
+    """The largest difference between the gradients and those of the whole model in one process, relative to the largest
+    gradient. Each process forwards half of the rows, whose labels are scored in chunks; then one has nothing to score.
+    """
+    # With it, transformers would load the weights in the first process alone.
+    whole_in_all = patch.dict(os.environ, {"FSDP_CPU_RAM_EFFICIENT_LOADING": "false"})
+    with whole_in_all, patch.object(shared_prefix, "_HEAD_CHUNK", 2):
+        whole, model = ready(folder), ready(folder)
+        # FSDP2 averages over the processes.
+        ((loss(whole, ROWS) + loss(whole, ROWS[:2])) / dist.get_world_size()).backward()
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        checkpoint_layers(model)
+        for layer in model.model.layers:
+            fully_shard(layer, mesh=mesh)
+        # As accelerate 1.15 groups them: the head is tied to the embedding.
+        head = [model.model.norm, model.model.embed_tokens, model.lm_head]
+        fully_shard(head, mesh=mesh, reshard_after_forward=False)
+        fully_shard(model, mesh=mesh)
+        loss(model, ROWS[dist.get_rank() :: dist.get_world_size()]).backward()
+        loss(model, ROWS[:2], scored=dist.get_rank() == 0).backward()
     wanted = {name: weight.grad for name, weight in whole.named_parameters()}
     worst = max(
         float((weight.grad.full_tensor() - wanted[name]).abs().max()) for name, weight in model.named_parameters()
     )
-    largest = max(float(gradient.abs().max()) for gradient in wanted.values())
-    if dist.get_rank() == 0:
-        print("relative difference:", worst / largest)
-    dist.destroy_process_group()
+    return worst / max(float(gradient.abs().max()) for gradient in wanted.values())

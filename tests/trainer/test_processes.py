@@ -1,13 +1,16 @@
 """Two processes over gloo, started by `accelerate launch` as on two hosts: the same run as in this one process, to the
-rounding of a sum."""
+rounding of a sum. And what accelerate makes of the configurations that are shipped."""
 
 from __future__ import annotations
 
+import inspect
 import socket
 from pathlib import Path
 
 import pytest
-from launching import assert_same_updates, in_one_process, launch
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.state import AcceleratorState
+from launching import EXAMPLES, assert_same_updates, in_one_process, launch
 
 import sdk
 from sdk.trainer.config import TrainConfig
@@ -30,3 +33,35 @@ def test_a_batch_that_processes_cannot_share_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(sdk.ConfigError, match=r"warm_start\.batch_size is 8, which 3 processes cannot share evenly"):
         check_processes(TrainConfig())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("one_host.yaml", "MULTI_GPU"),
+        ("two_hosts.yaml", "MULTI_GPU"),
+        ("fsdp2.yaml", "FSDP"),
+        ("deepspeed_zero2.yaml", "DEEPSPEED"),
+        ("deepspeed_zero3.yaml", "DEEPSPEED"),
+    ],
+)
+def test_the_configurations_shipped_are_what_accelerate_reads(name: str, kind: str) -> None:
+    config = load_config_from_file(str(EXAMPLES / name)).to_dict()
+    assert config["distributed_type"] == kind
+    assert config["num_processes"] == 8 * config["num_machines"]
+    assert ("fsdp_config" in config) == (kind == "FSDP")
+    assert ("deepspeed_config" in config) == (kind == "DEEPSPEED")
+
+
+def test_accelerate_still_shards_on_accelerators_alone() -> None:
+    """Why `sharding.prepare_accelerator` sets the plugin on CPUs: once this fails, it need not."""
+    sharding = inspect.getsource(AcceleratorState.__init__).split("DistributedType.FSDP")[0]
+    assert "DistributedType.MULTI_GPU" in sharding
+    assert "DistributedType.MULTI_CPU" not in sharding
+
+
+def test_accelerate_still_forgets_deepspeed_on_cpus() -> None:
+    """Why `zero.prepare_accelerator` sets the plugin there: once this fails, it need not."""
+    assert '"ACCELERATE_USE_DEEPSPEED", "false").lower() == "true" and not cpu' in inspect.getsource(
+        AcceleratorState.__init__
+    )

@@ -1,4 +1,4 @@
-"""Two processes under DeepSpeed, as the shipped configurations have it: the same run as in one process."""
+"""What DeepSpeed is launched with, looked at before a run begins. `test_processes_sharded` has the runs."""
 
 from __future__ import annotations
 
@@ -7,66 +7,14 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
-from deepspeed_environment import deepspeed_python
-from launching import ROUTED, assert_same_updates, in_one_process, launch
-from test_processes_sharded import RUNS
 
 import sdk
-from sdk.evidence.run_verification import verify_run
-from sdk.policies.models import load_model
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.grpo import _grpo_config
 from sdk.trainer.processes import check_processes
 from sdk.trainer.run_identity import EMBEDDED_BYTES, bytes_still_needed
 from sdk.trainer.warm_start import _sft_config
-
-pytestmark = pytest.mark.timeout(600)
-"""Of every test: whichever comes first waits for the environment, and for the runs that they share."""
-
-BUFFER = {
-    **{"grpo.max_steps": 2, "grpo.save_steps": 1, "grpo.learning_rate": 0.5, "warm_start.max_steps": 0},
-    "buffer": ROUTED,
-}
-"""Of a model whose checkpoints have one, which is changed in the checkpoint that the run goes on from."""
-
-STAGES = {
-    # It shards no weights: adapters and buffers are as in one process.
-    "deepspeed_zero2.yaml": {"resumed whole": RUNS["resumed whole"]},
-    "deepspeed_zero3.yaml": {**RUNS, "resumed buffer": BUFFER},
-}
-
-
-@pytest.fixture(scope="module")
-def alone(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("alone")
-    for name, options in RUNS.items():
-        in_one_process(tiny_model_dir, folder / name, options)
-    return folder
-
-
-@pytest.mark.parametrize("config", STAGES)
-def test_deepspeed_makes_the_updates_of_one_process_keeps_its_evidence_and_resumes(
-    config: str, alone: Path, tiny_model_dir: Path, experts_dir: Path, tmp_path: Path
-) -> None:
-    runs = {
-        name: {**options, "model": str(experts_dir)} if options is BUFFER else options
-        for name, options in STAGES[config].items()
-    }
-    said = launch(config, tiny_model_dir, tmp_path, runs, python=deepspeed_python())
-    assert said.count("resumed whole ended:") == 2
-    assert said.count("resumed whole: ['untrained', 'after warm start', 'after GRPO'] by DEEPSPEED") == 2
-    for name in RUNS.keys() & runs:
-        assert_same_updates(alone / name, tmp_path / name, tiny_model_dir, steps=RUNS[name]["grpo.max_steps"])
-        found = anyio.run(verify_run, tmp_path / name)
-        assert found.holds, found.findings
-    if "resumed buffer" not in runs:
-        return
-    assert said.count("resumed buffer: ['untrained', 'after GRPO'] by DEEPSPEED") == 2
-    buffer = load_model(str(tmp_path / "resumed buffer" / "model")).model.get_buffer(ROUTED).tolist()
-    assert buffer == pytest.approx([1.3, 1.1, 0.8, 1.0])
-
 
 LAUNCHED = {"WORLD_SIZE": "2", "ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}
 """What the launcher sets under the shipped configuration, as far as it is checked."""

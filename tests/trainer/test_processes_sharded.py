@@ -1,4 +1,5 @@
-"""Weights sharded over two processes by FSDP2, as the shipped configuration has it: the same run as in one process."""
+"""Two processes, weights sharded by FSDP2 or under DeepSpeed, as the shipped configurations have it: the same run as in
+one process."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+from deepspeed_environment import deepspeed_python
 from launching import ROUTED, assert_same_updates, in_one_process, launch
 
 import sdk
@@ -19,8 +21,8 @@ from sdk.trainer.lora import with_adapters
 from sdk.trainer.processes import check_processes
 from sdk.trainer.sharding import check_checkpoint, forget_weights, make_room
 
-pytestmark = pytest.mark.timeout(500)
-"""Of every test: whichever comes first waits for the runs that they share."""
+pytestmark = pytest.mark.timeout(600)
+"""Of every test: whichever comes first waits for the environment of DeepSpeed, and for the runs that they share."""
 
 RUNS: dict[str, dict[str, Any]] = {
     # Parts of a step, layers computed again, a reference that follows; Adam's moments, with an epsilon that does not
@@ -64,21 +66,27 @@ EARLY = {"grpo.max_steps": 4, "warm_start.max_steps": 0, "evaluation.validation"
 
 
 @pytest.fixture(scope="module")
+def alone(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("alone")
+    for name, options in RUNS.items():
+        in_one_process(tiny_model_dir, folder / name, options)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def runs(tiny_model_dir: Path, experts_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("sharded")
     buffers = {**BUFFERS, "model": str(experts_dir)}
-    return folder, launch(
-        "fsdp2.yaml", tiny_model_dir, folder, {**RUNS, "buffers": buffers, "early": EARLY, "fails": FAILS}
-    )
+    others = {"buffers": buffers, "early": EARLY, "gradients": {}, "fails": FAILS}
+    return folder, launch("fsdp2.yaml", tiny_model_dir, folder, {**RUNS, **others})
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_sharded_weights_get_the_updates_of_one_process(
-    runs: tuple[Path, str], name: str, tiny_model_dir: Path, tmp_path: Path
+    runs: tuple[Path, str], name: str, alone: Path, tiny_model_dir: Path
 ) -> None:
     folder, _ = runs
-    in_one_process(tiny_model_dir, tmp_path, RUNS[name])
-    assert_same_updates(tmp_path, folder / name, tiny_model_dir, steps=RUNS[name]["grpo.max_steps"])
+    assert_same_updates(alone / name, folder / name, tiny_model_dir, steps=RUNS[name]["grpo.max_steps"])
 
 
 def test_a_model_with_buffers_in_its_checkpoints_is_sharded_without_them(
@@ -119,6 +127,49 @@ def test_the_weights_that_a_sharded_run_kept_are_those_that_its_evidence_says_we
 ) -> None:
     found = anyio.run(verify_run, runs[0] / name)
     assert found.holds, found.findings
+
+
+def test_the_shared_prefix_forward_has_the_same_gradients_where_fsdp2_shards_the_weights(
+    runs: tuple[Path, str],
+) -> None:
+    differences = [line for line in runs[1].splitlines() if line.startswith("relative difference:")]
+    assert len(differences) == 2
+    assert all(float(line.split()[-1]) < 1e-5 for line in differences)
+
+
+BUFFER = {
+    **{"grpo.max_steps": 2, "grpo.save_steps": 1, "grpo.learning_rate": 0.5, "warm_start.max_steps": 0},
+    "buffer": ROUTED,
+}
+"""Of a model whose checkpoints have one, which is changed in the checkpoint that the run goes on from."""
+
+STAGES = {
+    # It shards no weights: adapters and buffers are as in one process.
+    "deepspeed_zero2.yaml": {"resumed whole": RUNS["resumed whole"]},
+    "deepspeed_zero3.yaml": {**RUNS, "resumed buffer": BUFFER},
+}
+
+
+@pytest.mark.parametrize("config", STAGES)
+def test_deepspeed_makes_the_updates_of_one_process_keeps_its_evidence_and_resumes(
+    config: str, alone: Path, tiny_model_dir: Path, experts_dir: Path, tmp_path: Path
+) -> None:
+    runs = {
+        name: {**options, "model": str(experts_dir)} if options is BUFFER else options
+        for name, options in STAGES[config].items()
+    }
+    said = launch(config, tiny_model_dir, tmp_path, runs, python=deepspeed_python())
+    assert said.count("resumed whole ended:") == 2
+    assert said.count("resumed whole: ['untrained', 'after warm start', 'after GRPO'] by DEEPSPEED") == 2
+    for name in RUNS.keys() & runs:
+        assert_same_updates(alone / name, tmp_path / name, tiny_model_dir, steps=RUNS[name]["grpo.max_steps"])
+        found = anyio.run(verify_run, tmp_path / name)
+        assert found.holds, found.findings
+    if "resumed buffer" not in runs:
+        return
+    assert said.count("resumed buffer: ['untrained', 'after GRPO'] by DEEPSPEED") == 2
+    buffer = load_model(str(tmp_path / "resumed buffer" / "model")).model.get_buffer(ROUTED).tolist()
+    assert buffer == pytest.approx([1.3, 1.1, 0.8, 1.0])
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ MOST_MESSAGES = 10_000
 MOST_TOOLS = 1024
 MOST_TOOL_CHARACTERS = 1_000_000
 """Of the descriptions and schemas of all tools together, written as JSON."""
-MOST_VALUES = 500_000
-"""Commas and brackets: more than a long context has. The parser takes a microsecond for each, in which no other thread
-runs."""
+MOST_VALUES = 200_000
+"""Commas and brackets: more than a long context has. The parser takes a microsecond or two for each, in which no other
+thread runs."""
 MOST_IDS = 1024
 """Of tokens, in one parameter."""
 _MOST_LEVELS = 100

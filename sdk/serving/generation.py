@@ -29,6 +29,7 @@ from .request_queue import RequestQueue
 from .request_record import RequestRecord, current_record
 from .settled_replies import SettledReply, reasoning_open, settled_reply
 from .tool_calls import WrittenCall, calls_as_text, written_calls
+from .written_json import WrittenJson
 
 _MOST_CHARACTERS_A_TOKEN = 256
 """More than the longest token of any vocabulary that we know: runs of 128 blanks."""
@@ -45,8 +46,8 @@ class Choice:
     tokens: int
     reasoning_tokens: int = 0
     """Of `tokens`, those up to the end of the reasoning."""
-    logprobs: list[dict[str, Any]] | None = None
-    """Of each token in OpenAI's form, where they are asked for."""
+    logprobs: WrittenJson | None = None
+    """A list of each token's in OpenAI's form, where they are asked for."""
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,10 @@ class Generator:
                     grammar=grammar,
                 )
                 record.cached_tokens = completion.cached_tokens if index == 0 else record.cached_tokens
-                # Beside the event loop: holding a long answer against a schema may take a second.
-                choices[index] = await anyio.to_thread.run_sync(finished, completion, settled.calls)
+                # Beside the event loop: holding a long answer against a schema may take a second, and so may writing
+                # log-probabilities; those of many answers would keep the interpreter from it if they were at once.
+                limiter = self._one_at_a_time if request.logprobs else None
+                choices[index] = await anyio.to_thread.run_sync(finished, completion, settled.calls, limiter=limiter)
                 record.finish_reasons.append(choices[index].finish_reason)
                 if listener is not None:
                     listener.finish(index, choices[index])
@@ -204,17 +207,17 @@ class Generator:
             raise failures[0]
         return Generated([choices[index] for index in sorted(choices)], len(prompt_ids), record.cached_tokens)
 
-    def _logprobs(self, completion: Completion) -> list[dict[str, Any]] | None:
+    def _logprobs(self, completion: Completion) -> WrittenJson | None:
         if completion.alternatives is None or self._grammars is None:
             return None
         spell = self._grammars.token_bytes
-        return [
+        return WrittenJson.of(
             {
                 **_token_logprob(spell(token), one.logprob),
                 "top_logprobs": [_token_logprob(spell(other), logprob) for other, logprob in one.top],
             }
             for token, one in zip(completion.token_ids, completion.alternatives, strict=True)
-        ]
+        )
 
     def _read(self, request: ChatRequest) -> tuple[list[Tool], ClientSchemas, list[int], Grammar | None]:
         """The tools, the schemas that the answer is held against, the prompt, and what the answer may be."""

@@ -36,6 +36,7 @@ from .replies import (
     ReplyEvents,
     ReplyStream,
     StreamedReply,
+    WholeReply,
     note_client_left,
     unless_disconnected,
     whole_reply,
@@ -249,7 +250,7 @@ class Endpoint:
         if generated is None:
             note_client_left()
             return Response(status_code=CLIENT_CLOSED)
-        return JSONResponse(whole(generated))
+        return WholeReply(whole(generated))
 
     def _authorize(self, request: Request) -> None:
         if self._api_key is None:

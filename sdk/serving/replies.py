@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import secrets
 import time
@@ -12,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import anyio
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from ..records import ToolPrompt
@@ -20,6 +19,15 @@ from .api_errors import ApiError, as_api_error
 from .generation import Choice, Generated, Listener
 from .request_record import current_record
 from .tool_calls import WrittenCall, go_on_from
+from .written_json import written
+
+
+class WholeReply(JSONResponse):
+    """An answer that is not streamed, which may have `WrittenJson` in it."""
+
+    def render(self, content: Any) -> bytes:
+        return written(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -167,7 +175,7 @@ def _call(call: WrittenCall) -> dict[str, Any]:
 
 
 def _event(data: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(data)}\n\n".encode()
+    return f"data: {written(data)}\n\n".encode()
 
 
 class ReplyEvents(Listener, Protocol):

@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+from dataclasses import replace
 from typing import Any
 
 import anyio.to_thread
@@ -10,9 +11,11 @@ import httpx
 import pytest
 from fake_policy import GRAMMARS, RENDERER, FakePolicy, running
 
+from sdk.policies.protocol import Alternatives
 from sdk.policies.scripted import ByteRenderer
 from sdk.records import ToolCall
 from sdk.serving.client_schemas import ClientSchemas
+from sdk.serving.written_json import WrittenJson, written
 
 JSON = {"content-type": "application/json"}
 
@@ -156,7 +159,7 @@ def test_a_body_with_more_values_than_are_read_at_once_is_refused_before_it_is_p
     content = b'{"metadata": [' + values.encode() * 600_000 + b"0"  # not closed: a parser would say so
     reply = httpx.post(f"{server.url}/v1/chat/completions", content=content, headers=JSON, timeout=100)
     assert reply.status_code == 413
-    assert "commas and brackets, at most 500000 are read" in reply.json()["error"]["message"]
+    assert "commas and brackets, at most 200000 are read" in reply.json()["error"]["message"]
 
 
 def test_others_are_answered_while_an_answer_is_held_against_its_schema(monkeypatch):
@@ -176,6 +179,57 @@ def test_others_are_answered_while_an_answer_is_held_against_its_schema(monkeypa
         finally:
             let.set()
             asking.join(60)
+
+
+class KnowingPolicy(FakePolicy):
+    """Tells of two alternatives for each token."""
+
+    async def sample(self, prompt_ids, **options):
+        said = await super().sample(prompt_ids, **options)
+        return replace(said, alternatives=[Alternatives(-0.5, [(token, -0.5), (97, -1.5)]) for token in said.token_ids])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_others_are_answered_while_log_probabilities_are_written(monkeypatch, stream):
+    asked, let = threading.Event(), threading.Event()
+    write = WrittenJson.of
+
+    def wait_and_write(items):
+        asked.set()
+        assert let.wait(60)
+        return write(items)
+
+    monkeypatch.setattr(WrittenJson, "of", wait_and_write)
+    with running(KnowingPolicy(lambda prompt, seed: "Hi"), renderer=RENDERER) as server:
+        replies = []
+        how = {"logprobs": True, "top_logprobs": 2, "n": 2, "stream": stream}
+        asking = threading.Thread(target=lambda: replies.append(post(server, **how)))
+        asking.start()
+        try:
+            assert asked.wait(60)
+            assert httpx.get(f"{server.url}/health", timeout=30).status_code == 200
+        finally:
+            let.set()
+            asking.join(60)
+    text = replies[0].text
+    found = (
+        [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        if stream
+        else [json.loads(text)]
+    )
+    said = [choice["logprobs"]["content"] for one in found for choice in one["choices"] if choice["logprobs"]]
+    assert [[one["token"] for one in tokens] for tokens in said] == [["H", "i", "<0>"]] * 2
+    assert all(one["top_logprobs"][1]["token"] == "a" for tokens in said for one in tokens)
+
+
+def test_json_in_pieces_is_the_json_of_the_whole():
+    items = [{"a": 1.5, "b": 'x"é'}, [], "0" * 32]
+    whole = {"content": items, "more": {"content": items, "text": "é"}}
+    pieces = {"content": WrittenJson.of(items), "more": {"content": WrittenJson.of(items), "text": "é"}}
+    assert json.loads(written(pieces, ensure_ascii=False)) == whole
+    assert written(whole) == json.dumps(whole)
+    with pytest.raises(TypeError, match="set is not JSON"):
+        written({"a": {1}})
 
 
 def test_a_model_with_a_long_name_does_not_exist(server):

@@ -1,11 +1,12 @@
-"""The endpoint under load: streams for minutes with the server's memory, and fuzzed requests over all its paths.
+"""The endpoint under load: streams for minutes with the server's memory, fuzzed requests over all its paths, and the
+heaviest bodies one after the other.
 
-    python tests/benchmarks/endpoint_load.py [--model FOLDER] [--streams 64] [--minutes 30] [--requests 20000]
+    python tests/benchmarks/endpoint_load.py [--model FOLDER] [--streams 64] [--minutes 30] [--requests 20000] [--heavy]
 
-`toolbake serve` runs in a process of its own. Beside either part `/health` is asked twice a second, each time over a
-new connection. A status of 500 or more (but 503 of a full queue), a stream that ends with an error and a lost
-connection are printed with the request, and the program exits with 1. The embedded model answers where no folder is
-given; for the fuzzed requests a small one is enough.
+`toolbake serve` runs in a process of its own. Beside each part `/health` is asked twice a second, beside a heavy body
+twenty times, each time over a new connection. A status of 500 or more (but 503 of a full queue), a stream that ends
+with an error and a lost connection are printed with the request, and the program exits with 1. The embedded model
+answers where no folder is given; for the fuzzed requests a small one is enough.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ TOOL = {
     "description": "Read an order.",
     "parameters": {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]},
 }
+_JSON = {"content-type": "application/json"}
 _AT_ONCE = 16
 """Fuzzed requests under way."""
 
@@ -74,11 +76,11 @@ def serving(model: str | None) -> Iterator[tuple[str, str, psutil.Process]]:
             process.terminate()
 
 
-def ask_health(url: str, ended: Any, told: Any) -> None:
+def ask_health(url: str, ended: Any, told: Any, every_s: float) -> None:
     """In a process of its own, which measures the server alone: how long each answer took, once all is over."""
     took = []
     with httpx.Client(timeout=120, limits=httpx.Limits(max_keepalive_connections=0)) as client:
-        while not ended.wait(0.5):
+        while not ended.wait(every_s):
             began = time.perf_counter()
             assert client.get(f"{url}/health").status_code == 200
             took.append(time.perf_counter() - began)
@@ -86,7 +88,7 @@ def ask_health(url: str, ended: Any, told: Any) -> None:
 
 
 @asynccontextmanager
-async def watched(url: str, process: psutil.Process, found: Found) -> AsyncIterator[None]:
+async def watched(url: str, process: psutil.Process, found: Found, *, every_s: float = 0.5) -> AsyncIterator[None]:
     async def read_memory() -> None:
         while True:
             found.megabytes.append(process.memory_info().rss / 2**20)
@@ -94,7 +96,7 @@ async def watched(url: str, process: psutil.Process, found: Found) -> AsyncItera
 
     apart = multiprocessing.get_context("spawn")
     ended, told = apart.Event(), apart.Queue()
-    apart.Process(target=ask_health, args=(url, ended, told), daemon=True).start()
+    apart.Process(target=ask_health, args=(url, ended, told, every_s), daemon=True).start()
     async with anyio.create_task_group() as group:
         group.start_soon(read_memory)
         yield
@@ -259,6 +261,57 @@ async def fuzz(url: str, model: str, requests: int, found: Found) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+# Bodies near the limits.
+
+
+def heavy_bodies() -> Iterator[tuple[str, dict[str, Any]]]:
+    """What a chat request has beside its model and limit, by name."""
+
+    def by(schema: dict[str, Any]) -> dict[str, Any]:
+        return {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}}
+
+    def of(count: int) -> dict[str, Any]:
+        return {"type": "object", "properties": {f"field_{n}": {"type": "string"} for n in range(count)}}
+
+    def tools(count: int, **more: Any) -> dict[str, Any]:
+        return {"tools": [{"type": "function", "function": {**TOOL, "name": f"t{n}", **more}} for n in range(count)]}
+
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(45):
+        deep = {"type": "object", "properties": {"a": deep}, "required": ["a"]}
+    yield "20,000 tools", tools(20_000)
+    yield "1,024 strict tools of 12 fields", tools(1024, strict=True, parameters=of(12))
+    yield "16 MB of text", {"messages": [{"role": "user", "content": "a" * (16 * 2**20 - 300)}]}
+    yield "190,000 values", {"metadata": {str(n): 1 for n in range(190_000)}}
+    yield "9,999 messages", {"messages": [{"role": "user", "content": "Hello there."}] * 9_999}
+    yield "a schema of 95 levels", by(deep)
+    yield "a schema of 5,000 fields", by(of(5_000))
+    yield "a schema of 20,000 forms", by({"anyOf": [of(1)] * 20_000})
+    yield "a bias of 190,000 tokens", {"logit_bias": {str(n): 1.0 for n in range(190_000)}}
+    yield "190,000 stop strings", {"stop": ["a"] * 190_000}
+    yield "four stop strings of 4 MB", {"stop": ["ab" * 1_900_000] * 4, "max_tokens": 40}
+    alternatives = {"logprobs": True, "top_logprobs": 20, "logit_bias": {"2": -100.0}}
+    yield "16 answers of 500 tokens, log-probabilities", {"n": 16, "max_tokens": 500, **alternatives}
+
+
+async def ask_heavy(url: str, model: str, process: psutil.Process) -> None:
+    """Prints the longest that `/health` took beside each body."""
+    async with httpx.AsyncClient(base_url=url, timeout=600) as client:
+        for name, more in heavy_bodies():
+            body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, **more}
+            found, content = Found(), json.dumps(body).encode()
+            async with watched(url, process, found, every_s=0.05):
+                await anyio.sleep(2)  # the other process has begun
+                reply = await client.post("/v1/chat/completions", content=content, headers=_JSON)
+            longest = max(found.health)
+            print(
+                f"{name}, {len(content) / 1e6:.1f} MB: {reply.status_code}, /health longest {longest:.2f} s", flush=True
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
 def told(title: str, found: Found) -> None:
     found.health.sort()
     p99 = found.health[int(0.99 * (len(found.health) - 1))]
@@ -280,6 +333,7 @@ async def main() -> int:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--heavy", action="store_true", help="also the heaviest bodies")
     options = parser.parse_args()
     faults = 0
     with serving(options.model) as (model, url, process):
@@ -296,6 +350,8 @@ async def main() -> int:
                 await fuzz(url, model, options.requests, found)
             told(f"{options.requests} fuzzed requests in {time.perf_counter() - began:.0f} s", found)
             faults += len(found.faults)
+        if options.heavy:
+            await ask_heavy(url, model, process)
     return 1 if faults else 0
 
 

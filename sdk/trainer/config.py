@@ -63,10 +63,11 @@ class EvaluationOptions(_Options):
     and the metrics have it. Where it is set, an alarm is raised if the reward rises and success does not. The held-out
     tasks are not touched."""
     early_stopping_patience: int = Field(default=2, ge=0)
-    """End GRPO where so many measurements in a row, on the validation tasks, are below the best one before them; 0:
-    never. The name is that of transformers' `EarlyStoppingCallback`. Where `eval_steps` is None they are made at the
-    checkpoints from which the weights are chosen in the end, which costs nothing more. Training ends at a checkpoint
-    (`grpo.save_steps`); measurements in which a task could not be scored do not count."""
+    """End GRPO where so many measurements in a row, on the validation tasks, are below the best one before them, by a
+    tenth of the tasks and two tasks at least; 0: never. The name is that of transformers' `EarlyStoppingCallback`.
+    Where `eval_steps` is None they are made at the checkpoints from which the weights are chosen in the end, which
+    costs nothing more. Training ends at a checkpoint (`grpo.save_steps`); measurements in which a task could not be
+    scored do not count."""
     success_threshold: float = 1.0
     """A rollout whose score reaches this counts as a success, in the report and in the choice of tasks."""
 

@@ -79,8 +79,12 @@ class StoppedEarly(Exception):
         self.step = step
 
 
-def fall(success: Mapping[int, float], patience: int, *, since: int = 0) -> str | None:
-    """Words where the latest `patience` measurements are all below the best one before them; else None.
+_A_FALL, _TASKS_OF_A_FALL = 0.1, 2
+
+
+def fall(success: Mapping[int, float], patience: int, *, tasks: int, since: int = 0) -> str | None:
+    """Words where the latest `patience` measurements are all below the best one before them, by a tenth of the `tasks`
+    and by two of them at least: one task more or less is chance. Else None.
 
     `success`: by step. `since`: a step; the latest ones are those after it.
     """
@@ -89,7 +93,8 @@ def fall(success: Mapping[int, float], patience: int, *, since: int = 0) -> str 
     if not patience or not earlier or latest[0] <= since:
         return None
     best = max(earlier, key=lambda step: success[step])
-    if max(success[step] for step in latest) >= success[best]:
+    least = max(_A_FALL, _TASKS_OF_A_FALL / tasks) - 1e-9
+    if success[best] - max(success[step] for step in latest) < least:
         return None
     rates = ", ".join(percent(success[step]) for step in latest)
     return (
@@ -128,7 +133,7 @@ class Validating:
         self.seconds = 0.0
         if self._every is not None and step % self._every == 0 and not self._stopped:
             await self._measure(step)
-        reason = fall(self._whole, self._patience, since=self._since)
+        reason = fall(self._whole, self._patience, tasks=len(self._tasks), since=self._since)
         if reason is not None and step % self._config.grpo.save_steps == 0:  # a longer run begins from its checkpoint
             raise StoppedEarly(step, reason)
 

@@ -192,6 +192,8 @@ def test_a_run_that_only_loses_ends_with_the_weights_it_began_with_and_goes_on_s
 @pytest.mark.parametrize(
     ("success", "patience", "since", "ends"),
     [
+        ({0: 17 / 20, 10: 16 / 20, 20: 16 / 20}, 2, 0, False),  # one task of twenty is chance
+        ({0: 17 / 20, 10: 15 / 20, 20: 15 / 20}, 2, 0, True),
         ({0: 0.5, 5: 0.4, 10: 0.3, 15: 0.4}, 3, 0, True),
         ({0: 0.5, 5: 0.4, 10: 0.5, 15: 0.4}, 3, 0, False),  # as good as before is no fall
         ({0: 0.5, 5: 0.6, 10: 0.5, 15: 0.5, 20: 0.5}, 3, 0, True),
@@ -206,7 +208,13 @@ def test_a_run_that_only_loses_ends_with_the_weights_it_began_with_and_goes_on_s
 def test_grpo_ends_early_where_success_stays_below_its_best(
     success: dict[int, float], patience: int, since: int, ends: bool
 ) -> None:
-    assert (fall(success, patience, since=since) is not None) == ends
+    assert (fall(success, patience, tasks=20, since=since) is not None) == ends
+
+
+@pytest.mark.parametrize(("tasks", "lost", "ends"), [(8, 1, False), (8, 2, True), (64, 6, False), (64, 7, True)])
+def test_a_fall_is_a_tenth_of_the_kept_aside_tasks_and_two_of_them_at_least(tasks: int, lost: int, ends: bool) -> None:
+    success = {0: 1.0, 5: 1 - lost / tasks, 10: 1 - lost / tasks}
+    assert (fall(success, 2, tasks=tasks) is not None) == ends
 
 
 BRIEF: dict[str, Any] = {

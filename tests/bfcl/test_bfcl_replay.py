@@ -183,6 +183,7 @@ def test_tasks_have_all_their_turns_and_the_halves_share_no_story() -> None:
 
 def test_the_files_of_the_example_fit_together(tmp_path: Path) -> None:
     assert sdk.TrainConfig.of(EXAMPLE / "recipe_7b.json").grpo.num_iterations == 2
+    assert sdk.TrainConfig.of(EXAMPLE / "recipe_135m.json").evaluation.max_heldout == 120
     (spec,) = read_config(json.loads(MCP_JSON.read_text()), where=str(MCP_JSON), folder=EXAMPLE)
     assert (EXAMPLE / spec.args[0]).is_file()
     written = subprocess.run(

@@ -1,4 +1,4 @@
-"""Everything that `mcp_bridge`, `sandboxes` and `sdk` offer, under one name: `toolbake.connect`, `toolbake.train`.
+"""The top-level names of `mcp_bridge`, `sandboxes` and `sdk` under one: `toolbake.connect`, `toolbake.train`.
 
 The names are those packages' own, so either import may be used. Nothing heavy is imported until it is used.
 """
@@ -23,7 +23,10 @@ __all__ = sorted(_HOMES)  # noqa: PLE0605
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'toolbake' has no attribute {name!r}")
+        raise AttributeError(
+            f"module 'toolbake' has no attribute {name!r}; it has the top-level names of mcp_bridge, sandboxes and "
+            "sdk, whose modules are imported by their own names, such as sdk.verifiers"
+        )
     return getattr(_HOMES[name], name)
 
 

@@ -3,7 +3,8 @@ played in it side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -45,8 +46,8 @@ class RunContext:
     """Who takes the turns of tasks' users."""
     auditor: Agent | None = None
     """Audits the rollouts of a training; None: the policy that is trained does."""
-    teacher: Agent | None = None
-    """Plays training tasks that have no demonstration; None: demonstrations are searched."""
+    teacher: Callable[[], AbstractAsyncContextManager[Agent]] | None = None
+    """Opens a model that plays training tasks, where none has a demonstration; None: demonstrations are searched."""
 
     @property
     def run_folder(self) -> RunFolder:

@@ -44,7 +44,10 @@ def settled_reply(
     """What reads the answer to a request while it grows."""
     if renderer.tagged_text([]) is None:
         return ComparedReply(
-            lambda ids: renderer.parse(ids, tools, prompt_ids=prompt_ids), renderer.decode, request.stops
+            lambda ids: renderer.parse(ids, tools, prompt_ids=prompt_ids),
+            renderer.decode,
+            request.stops,
+            with_tools=bool(tools),
         )
     return TaggedReply(
         lambda ids: renderer.tagged_text(ids) or "",
@@ -111,13 +114,16 @@ class ComparedReply:
         parse: Callable[[Sequence[int]], ParsedReply],
         decode: Callable[[Sequence[int]], str],
         stops: Sequence[str],
+        *,
+        with_tools: bool,
     ) -> None:
         """`parse` reads the reply's tokens, and `decode` tells their text with all marks; `stops` end the content
-        before them."""
+        before them. `with_tools`: what begins as JSON does may be a call, in which a stop string ends nothing."""
         self._parse = parse
         self._decode = decode
         self._ids: list[int] = []
         self._stops = stops
+        self._with_tools = with_tools
         self.stopped = False
         """Whether a stop string has come."""
         self._readings: deque[tuple[int, ParsedReply]] = deque()
@@ -147,8 +153,10 @@ class ComparedReply:
         self.reasoning = _grown(self.reasoning, _common(old.reasoning or "", new.reasoning or "", self.reasoning))
         common = _common(old.content, new.content, self.content)
         settled = before_marks(common, self._stops)
-        if not settled.lstrip().startswith(("{", "[")):
+        may_be_call = settled.lstrip().startswith(("{", "["))
+        if not may_be_call:
             self.content = _grown(self.content, settled)
+        if not (may_be_call and self._with_tools):
             self.stopped = any(stop in common for stop in self._stops)
         return (self.reasoning, self.content) != before
 

@@ -85,6 +85,10 @@ class SearchReport:
     """The last of them."""
     verifier_failures: int = 0
     verifier_failure: str = ""
+    broken: int = 0
+    """Tries in which the teacher's model or endpoint failed."""
+    mistaken: int = 0
+    """Rollouts of a teacher that the verifier pays for, and that would teach a mistake."""
     out_of_time: list[Task] = field(default_factory=list)
     """Tasks that were not searched because the time was over."""
 
@@ -115,6 +119,11 @@ class SearchReport:
             lines.append(f"  {self.failures} candidates could not be played, the last: {self.failure}")
         if self.verifier_failures:
             lines.append(f"  the verifier failed {self.verifier_failures} times, the last: {self.verifier_failure}")
+        if self.mistaken:
+            lines.append(
+                f"  {self.mistaken} right rollouts of the teacher were left out: a call failed, a limit ended them, or "
+                "the answer is empty"
+            )
         if self.out_of_time:
             lines.append(f"  not searched: {counted(self.out_of_time)}, because the time was over")
         return lines

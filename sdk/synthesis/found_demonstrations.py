@@ -105,7 +105,8 @@ async def find_demonstrations(
     known = folder.read_rollouts(STAGE)
     if context.teacher is not None:
         context.progress.say(f"the teacher plays {counted(tasks.train, 'training task')}, {TRIES} times each")
-        report = await taught(tasks.train, context, context.teacher, wanted=wanted, known=known, on_found=keep)
+        async with context.teacher() as teacher:  # opened here alone: a local one takes as much memory as a model does
+            report = await taught(tasks.train, context, teacher, wanted=wanted, known=known, on_found=keep)
     else:
         context.progress.say(
             "no training task has a demonstration: calls are searched that the verifier pays for, with "

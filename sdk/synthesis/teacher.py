@@ -18,6 +18,8 @@ from .demonstration_search import Found, SearchReport
 
 TRIES = 4
 """Of one task. Of those that the verifier pays for the one with the fewest calls is kept."""
+_HOPELESS = 2 * TRIES
+"""So many tries that all broke: the endpoint is to be looked at, before each task is asked in vain."""
 
 
 async def taught(
@@ -31,8 +33,9 @@ async def taught(
 ) -> SearchReport:
     """Play tasks with the teacher, `TRIES` times each, until `wanted` of them have a demonstration.
 
-    `known`: rollouts that an earlier call found for these tasks and handed to `on_found`. Rollouts without a call are
-    not kept: they teach no tool. Raises `PolicyFailure` where the teacher broke in all tries so far.
+    `known`: rollouts that an earlier call found for these tasks and handed to `on_found`. Not kept are rollouts without
+    a call, which teach no tool, and those that would teach a mistake: with a call that failed, ended by a limit, or
+    with an empty answer. Raises `PolicyFailure` where the teacher broke in all tries.
     """
     report, order = SearchReport(), list(tasks)
     random.Random(context.seed).shuffle(order)  # the first are often of one kind
@@ -56,25 +59,36 @@ async def taught(
             for task in wave:
                 tries = [rollout for rollout in rollouts if rollout.task.id == task.id]
                 right = [rollout for rollout in tries if is_success(rollout, context.success_threshold)]
-                distinct = select(right, threshold=context.success_threshold, per_task=TRIES).kept
-                kept = min((one for one in distinct if one.calls), key=lambda one: len(one.calls), default=None)
+                calling = [rollout for rollout in right if rollout.calls]
+                clean = [rollout for rollout in calling if _is_clean(rollout)]
+                report.mistaken += len(calling) - len(clean)
+                distinct = select(clean, threshold=context.success_threshold, per_task=TRIES).kept
+                kept = min(distinct, key=lambda one: len(one.calls), default=None)
                 if task.id in before:
                     report.found[task.id] = Found(task, before[task.id])
                 elif kept is not None:
                     on_found(kept)
                     report.found[task.id] = Found(task, kept)
                 else:
-                    (report.paid_for_nothing if right else report.not_found).append(task)
+                    (report.paid_for_nothing if right and not calling else report.not_found).append(task)
                 step.advance(note=f"{len(report.found)} found")
+            if report.broken == report.candidates >= (_HOPELESS if begin + at_once < len(order) else 1):
+                raise PolicyFailure(
+                    f"the teacher answered in none of {report.candidates} tries, the last: {report.failure}"
+                )
     return report
+
+
+def _is_clean(rollout: Rollout) -> bool:
+    failed = any(record.result.is_error or record.call.error is not None for record in rollout.calls)
+    return rollout.stop_reason == "answered" and bool(rollout.answer.strip()) and not failed
 
 
 def _count(report: SearchReport, rollouts: Sequence[Rollout]) -> None:
     report.candidates += len(rollouts)
+    report.broken += sum(one.failure is not None and one.failure.boundary == "policy" for one in rollouts)
     for rollout in rollouts:
         if (failure := rollout.failure) is not None and failure.boundary == "verifier":
             report.verifier_failures, report.verifier_failure = report.verifier_failures + 1, failure.message
         elif failure is not None:
             report.failures, report.failure = report.failures + 1, failure.message
-    if rollouts and all(one.failure is not None and one.failure.boundary == "policy" for one in rollouts):
-        raise PolicyFailure(f"the teacher answered in none of {len(rollouts)} tries, the last: {report.failure}")

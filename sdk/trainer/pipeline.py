@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections import Counter
 from collections.abc import Sequence
@@ -177,12 +178,11 @@ async def train_async(
                 every, source.tools, user_model=user_model, judge=user_judge, rows=options.rollouts.concurrency
             )
             users = await stack.enter_async_context(playing)
-            seconds = {
-                name: await stack.enter_async_context(
-                    open_agent(second_source(beside[name]), rows=options.rollouts.concurrency)
-                )
+            opens = {
+                name: functools.partial(open_agent, second_source(beside[name]), rows=options.rollouts.concurrency)
                 for name in labels
             }
+            second = await stack.enter_async_context(opens["auditor"]()) if auditor is not None else None
             path = run_folder_path(output_dir, identity)
             needed = bytes_still_needed(model, path, options)
             defaults = train_defaults(identity)
@@ -202,7 +202,8 @@ async def train_async(
                     seed=options.seed,
                     host=host,
                     users=users,
-                    **seconds,
+                    auditor=second,
+                    teacher=opens.get("teacher"),
                 )
                 for line in [*settled, *filter(None, [shared_state_line(context.tools)])]:
                     progress.say(line)

@@ -33,9 +33,6 @@ from .compute_plan import START, plan_compute, starts_from_a_copy
 from .config import TrainConfig
 from .lora import merged_state
 
-"""In the folder: the copy of the model that vLLM is started with, where it needs one."""
-
-
 _RESTARTS = 2
 """How often the embedded engine restarts after a failure, in all. The rollouts in flight are played again, or
 unscored."""

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("sdk", "sandboxes", "mcp_bridge")
+PACKAGES = ("sdk", "sandboxes", "mcp_bridge", "toolbake")
 
 _NOT_OURS = {
     *(".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"),

@@ -54,7 +54,7 @@ def read_in_full(text, tools, stops=()):
 def test_what_was_said_is_the_beginning_of_the_whole_answer(text, stops, tools):
     reasoning, content, _ = read_in_full(text, tools, stops)
     tagged = TaggedReply(RENDERER.tagged_text, stops, most_calls=None if tools else 0)
-    compared = ComparedReply(lambda ids: RENDERER.parse(ids, []), RENDERER.decode, stops)
+    compared = ComparedReply(lambda ids: RENDERER.parse(ids, []), RENDERER.decode, stops, with_tools=tools)
     for token in [*text.encode(), END_TOKEN]:
         for settled in (tagged, compared):
             settled.hear(token)
@@ -196,10 +196,11 @@ def test_what_breaks_in_the_midst_ends_the_stream_with_an_error(asked, error, sa
 
 
 def test_content_that_may_be_a_call_without_marks_waits():
-    settled = ComparedReply(lambda ids: RENDERER.parse(ids, []), RENDERER.decode, [])
-    for token in b'{"name": "get_order", "parameters": {}} and more':
-        settled.hear(token)
-    assert settled.content == ""
+    for with_tools in (True, False):
+        settled = ComparedReply(lambda ids: RENDERER.parse(ids, []), RENDERER.decode, ["STOP"], with_tools=with_tools)
+        for token in b'{"name": "get_order", "parameters": {}} STOP and more':
+            settled.hear(token)
+        assert (settled.content, settled.stopped) == ("", not with_tools), "a stop string in a call ends nothing"
 
 
 def test_a_client_that_leaves_in_the_midst_cancels_its_request(asked):

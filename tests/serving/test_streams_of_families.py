@@ -91,10 +91,7 @@ def spelt(tokenizer: Any, ids: list[int], cuts: list[bool]) -> list[int]:
     return out
 
 
-# The library's reader of gemma4 leaves the name of the channel in reasoning that text after a call follows.
-@pytest.mark.parametrize(
-    "family", [*sorted({*HAND_WRITTEN} - {"gemma4"}), *(f"template of {name}" for name in TEMPLATES)]
-)
+@pytest.mark.parametrize("family", SAFE)
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     said=texts,

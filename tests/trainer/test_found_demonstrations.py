@@ -24,7 +24,7 @@ from sdk.trainer.task_splits import split_for_training
 
 SHORT = {"max_turns": 3, "max_turn_tokens": 8, "max_tokens": 16}
 FEW = {"probes.tasks": 1, "evaluation.max_served": 1}
-PRICES = {"lamp": 12, "desk": 80, "rug": 31}
+PRICES = {"lamp": 412, "desk": 880, "rug": 731}
 SOLD: list[str] = []
 
 
@@ -98,6 +98,49 @@ def test_functions_strings_and_a_lambda_train_with_demonstrations_that_were_foun
         sdk.train([price, total, sell], words, asks_for_prices, tiny_model_dir, tmp_path / "run", options)
 
 
+def taught_by(script: Any, tiny_model_dir: Path, tmp_path: Path, **options: Any) -> tuple[list[Any], str]:
+    """The demonstrations of one teacher for three tasks, and what the console had."""
+    heard, words = Heard(), [f"Tell me of the {item}." for item in (*PRICES, "lamp and the rug")]
+    given = {"limits": {**SHORT, "max_tokens": 400}, "probes.tasks": 0, "evaluation.validation": 0, **options}
+    given |= {"evaluation.heldout": 1, "grpo.max_steps": 1}
+    where = tmp_path / "run"
+    sdk.train([price], words, asks_for_prices, tiny_model_dir, where, given, teacher=script, progress=heard)
+    rows = [json.loads(line) for line in (where / "demonstrations.jsonl").read_text().splitlines()]
+    return [row["demonstration"] for row in rows if "demonstration" in row], "\n".join(heard.lines)
+
+
+def item_of(messages: list[Message]) -> str:
+    return next(item for item in PRICES if item in messages[0].content)
+
+
+def test_a_teacher_s_right_rollout_that_would_teach_a_mistake_is_left_out(tiny_model_dir: Path, tmp_path: Path) -> None:
+    def script(messages: list[Message], _: int) -> Any:
+        item = item_of(messages)
+        if messages[-1].role == "user":  # of a lamp it first calls what is not there
+            return [ToolCall(id="c0", name="pricee" if item == "lamp" else "price", arguments={"item": item})]
+        if item == "lamp" and len(messages) == 3:
+            return [ToolCall(id="c1", name="price", arguments={"item": item})]
+        return f"It costs {PRICES[item]}."
+
+    shown, said = taught_by(ScriptedAgent(script), tiny_model_dir, tmp_path)
+    assert shown
+    assert not any("pricee" in str(one) or "lamp" in str(one) for one in shown)
+    assert "right rollouts of the teacher were left out: a call failed, a limit ended them" in said
+
+
+def test_a_task_that_a_teacher_refuses_does_not_end_the_training(tiny_model_dir: Path, tmp_path: Path) -> None:
+    def script(messages: list[Message], _: int) -> Any:
+        item = item_of(messages)
+        if item == "lamp":
+            raise PolicyFailure("filtered")
+        called = [ToolCall(id="c0", name="price", arguments={"item": item})]
+        return called if messages[-1].role == "user" else f"It costs {PRICES[item]}."
+
+    shown, said = taught_by(ScriptedAgent(script), tiny_model_dir, tmp_path, **{"rollouts.concurrency": 4})
+    assert shown
+    assert "candidates could not be played, the last: " in said
+
+
 class Teaching:
     """A teacher that reads the price, every other time after a detour, and does not tell that of rugs."""
 
@@ -111,7 +154,7 @@ class Teaching:
         detour = [ToolCall(id="c0", name="total", arguments={"amounts": [1]})] if self.begun % 2 else []
 
         def script(messages: list[Message], _: int) -> Any:
-            item = next(item for item in PRICES if item in messages[0].content)
+            item = item_of(messages)
             if messages[-1].role == "user":
                 return [*detour, ToolCall(id="c1", name="price", arguments={"item": item})]
             return "I cannot tell." if item == "rug" else f"It costs {PRICES[item]}."

@@ -13,7 +13,7 @@ import sdk
 from sdk.errors import PolicyFailure
 from sdk.policies.models import load_model
 from sdk.policies.vllm import server_process
-from sdk.policies.vllm.server_process import FOR_CPUS, VllmBuild
+from sdk.policies.vllm.server_process import FOR_CPUS, VllmBuild, typed
 from sdk.progress import Silent
 from sdk.trainer.compute_plan import plan_compute
 from sdk.trainer.sampler import open_sampler
@@ -70,3 +70,11 @@ async def test_the_command_of_a_plan_is_the_one_that_is_run(
     for name, value in (one.split("=", 1) for one in shlex.split(named)):
         assert value in (environment[name], "...")
     assert ("KEY=..." in log) == ("vllm.environment" in options)
+
+
+def test_a_command_is_shown_without_its_secrets() -> None:
+    command = ["python", "-m", "vllm", "--api-key", "sk-1", "--hf-token=hf-2", "--max-num-seqs", "8"]
+    shown = typed(command, {"HTTPS_PROXY": "http://me:pw-3@proxy", "MY_AUTH": "Bearer x-4", "PGPASS": "pw-5", "A": "b"})
+    assert not [secret for secret in ("sk-1", "hf-2", "pw-3", "x-4", "pw-5") if secret in shown]
+    assert shown.endswith("--max-num-seqs 8")
+    assert "A=b" in shown

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import httpx
 
+from mcp_bridge.access.redaction import shown_arguments, shown_text
 from mcp_bridge.sessions.watchdog import watchdog
 
 from ...errors import ConfigError, PolicyFailure
@@ -31,6 +32,8 @@ _POLL_S = 0.2
 _SHOWN_LINES = 12
 _SEGMENT = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
 _SECRET_PARTS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+_NOT_SHOWN = ("PASS", "AUTH")
+"""In names of variables whose values a server gets, and nobody is shown."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,11 @@ def on_port(arguments: Sequence[str], port: int | str) -> list[str]:
 def typed(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """A command as one would type it, with what it has beside this process's environment. Of what looks like a secret
     the value is left out."""
-    named = [f"{name}={'...' if looks_secret(name) else shlex.quote(one)}" for name, one in environment.items()]
-    return " ".join([*named, shlex.join(command)])
+    named = []
+    for name, value in environment.items():
+        hidden = looks_secret(name) or any(part in name.upper() for part in _NOT_SHOWN)
+        named.append(f"{name}={'...' if hidden else shlex.quote(shown_text(value))}")
+    return " ".join([*named, shlex.join(shown_arguments(command))])
 
 
 class VllmProcess:

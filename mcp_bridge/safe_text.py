@@ -53,9 +53,15 @@ def json_problem(error: json.JSONDecodeError) -> str:
     """What is wrong in a JSON text, where, and what may stand there. It shows one character: the text may hold keys."""
     found = f"{error.doc[error.pos]!r} stands" if error.pos < len(error.doc) else "the text ends"
     line = f"line {error.lineno}, " if "\n" in error.doc else ""
+    fixes = {
+        "Extra data": "leave out what follows the first value",
+        "Unterminated": "end the text with a double quote",
+        "Unexpected UTF-8 BOM": "save the file as UTF-8 without a byte order mark",
+    }
+    write = "write JSON there: texts in double quotes, numbers, true, false, null, [...] or {...}"
+    fix = next((fix for begins, fix in fixes.items() if error.msg.startswith(begins)), write)
     return (
-        f"{error.msg.removesuffix(' at')} at {line}column {error.colno}, where {found}; "
-        "write JSON there: texts in double quotes, numbers, true, false, null, [...] or {...}"
+        f"{error.msg.removesuffix(' at').removesuffix(' starting')} at {line}column {error.colno}, where {found}; {fix}"
     )
 
 

@@ -131,8 +131,8 @@ def _never_solved(measured: Mapping[str, Sequence[bool]]) -> list[str]:
     if not never:
         return []
     return [
-        f"No held-out task is solved of {', '.join(never)}: give more demonstrations of such tasks, in other wordings, "
-        "or train on the warm start for longer (warm_start.max_steps)."
+        f"No held-out task is solved of these: {', '.join(never)}. Give more demonstrations of such tasks, in other "
+        "wordings, or train on the warm start for longer (warm_start.max_steps)."
     ]
 
 

@@ -108,7 +108,7 @@ def _kept_aside(tasks: ThreeWaySplit, config: TrainConfig) -> str:
     lost = "the run ends with its last weights, also where they are worse than those it began with"
     if not tasks.validation:
         none = config.evaluation.validation == 0
-        why = "evaluation.validation is 0" if none else f"{counted(tasks.train, 'training task')} are too few"
+        why = "evaluation.validation is 0" if none else f"too few: {counted(tasks.train, 'training task')}"
         return f"no task is kept aside to choose weights on ({why}): {lost}"
     families = {task.family for task in tasks.validation}
     line = f"kept aside to choose weights on: {counted(tasks.validation)}; trained on: {counted(tasks.train)}"

@@ -79,7 +79,7 @@ def test_after_a_warm_start_alone_held_out_rollouts_tell_what_was_cut_off_and_wh
     more = {"threshold": 1.0, "learnt": None, "lost": 0.0}
     cut_off, never = next_steps([], [*heldout, *practised("b", "0", stop_reason="turn_limit")], None, **more)
     assert cut_off == "9 % of the held-out rollouts ended with turn_limit: raise limits.max_turns."
-    assert never.startswith("No held-out task is solved of kind=refund (4 tasks): give more demonstrations")
+    assert never.startswith("No held-out task is solved of these: kind=refund (4 tasks). Give more demonstrations")
     assert next_steps([], FAIR, None, **more) == []
 
 

@@ -99,7 +99,12 @@ def test_a_bad_csv_file_names_line_and_fix(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{broken", r"line 2: not JSON"),
+        ("{broken", r"line 2: not JSON: .* at column 2, where 'b' stands; write JSON there"),
+        (
+            '{"prompt": "b"} {}',
+            r"line 2: not JSON: Extra data at column 17, .*; leave out what follows the first value",
+        ),
+        ('{"prompt": "b', r"line 2: not JSON: Unterminated string at column 12, .*; end the text with a double quote"),
         ('{"prompt": "b", "expected": {"answer": NaN}}', r"line 2: NaN is not JSON"),
         pytest.param(
             '{"prompt": ' + "[" * 5000 + "]" * 5000 + "}", r"line 2: nested too deeply to be read", id="nested"

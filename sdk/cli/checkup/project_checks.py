@@ -178,9 +178,7 @@ def _counted(tasks: Sequence[Task]) -> list[Advice]:
     found = [Advice("tasks", "good", counted(tasks))]
     if len(tasks) < _FEW_TASKS:
         fix = "make more tasks: toolbake synthesize TOOLS --to more.jsonl -n 100, or toolbake solve with more requests"
-        found.append(
-            Advice("tasks", "advice", f"{counted(tasks)} are few; a hundred tasks make a better model", fix, 26)
-        )
+        found.append(Advice("tasks", "advice", f"few tasks: {counted(tasks)}; a hundred make a better model", fix, 26))
     try:
         sides = split_for_training(list(tasks), TrainConfig())
     except ConfigError as error:

@@ -32,6 +32,7 @@ server.run("stdio")
 SMALL = [
     *("--set", "grpo.prompts_per_step=2", "--set", "warm_start.max_steps=1", "--set", "limits.max_turn_tokens=4"),
     *("--set", "evaluation.heldout=1", "--set", "evaluation.max_served=1", "--set", "probes.tasks=1"),
+    *("--set", 'probes.allow=["guesses"]'),  # "shipped" is looked for anywhere in the answer
 ]
 HELPDESK = shlex.join([sys.executable, "-m", "sandboxes.helpdesk"])
 

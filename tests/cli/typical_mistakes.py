@@ -249,7 +249,7 @@ MISTAKES: dict[str, Mistake] = {
         "serve ./none --host 0.0.0.0 --port 0", "'0.0.0.0'", "host is", "give an api_key, or host='127.0.0.1'"
     ),
     "a folder that is in use for something else": Mistake(
-        *(f"{TRAIN} --set evaluation.heldout=1 --output-dir .", "holds no run (checks.py, desk.py,", "HERE"),
+        *(f"{TRAIN} --set evaluation.heldout=1 --output-dir .", "is not empty and holds no run (", "HERE"),
         "choose a new or empty output_dir",
     ),
     "a run that has no model": Mistake(

@@ -102,8 +102,8 @@ def test_the_report_has_a_row_of_the_saved_model_asked_as_its_clients_will(run: 
     assert not asked.rows, "an endpoint tells text"
     assert run.report.served is not None
     assert (run.report.served.like, run.report.served.differ) == ("after GRPO", [])
-    assert "through the endpoint (1 task)" in str(run.report)
-    assert "1 task came out as in the measurement 'after GRPO'" in folder.report_md.read_text()
+    assert "through the endpoint (1 task of 1 family)" in str(run.report)
+    assert "1 task of 1 family came out as in the measurement 'after GRPO'" in folder.report_md.read_text()
     assert report_of(run.run_dir).served == run.report.served
 
 

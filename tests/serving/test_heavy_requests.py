@@ -33,16 +33,40 @@ class WaitingPolicy(FakePolicy):
         return await FakePolicy(lambda prompt, seed: said).sample(prompt_ids, **options)
 
 
+class Gate:
+    """Holds the thread of a request, until somebody else was answered."""
+
+    def __init__(self):
+        self._reached, self._open = threading.Event(), threading.Event()
+
+    def wait(self):
+        self._reached.set()
+        assert self._open.wait(60)
+
+    def others_are_answered(self, server, **fields):
+        """The reply to a request that waits at the gate. Meanwhile `/health` is asked."""
+        replies = []
+        asking = threading.Thread(target=lambda: replies.append(post(server, **fields)))
+        asking.start()
+        try:
+            assert self._reached.wait(60)
+            assert httpx.get(f"{server.url}/health", timeout=30).status_code == 200
+            assert not replies
+        finally:
+            self._open.set()
+            asking.join(60)
+        return replies[0]
+
+
 class WaitingRenderer(ByteRenderer):
-    """Renders when it is let; says that it was asked."""
+    """Renders when its gate is open."""
 
     def __init__(self):
         super().__init__()
-        self.asked, self.let = threading.Event(), threading.Event()
+        self.gate = Gate()
 
     def start(self, messages, tools):
-        self.asked.set()
-        assert self.let.wait(60)
+        self.gate.wait()
         return super().start(messages, tools)
 
 
@@ -76,41 +100,22 @@ def server():
 def test_others_are_answered_while_a_prompt_is_rendered():
     renderer = WaitingRenderer()
     with running(FakePolicy(lambda prompt, seed: "Hello."), renderer=renderer) as server:
-        replies = []
-        asking = threading.Thread(target=lambda: replies.append(post(server)))
-        asking.start()
-        try:
-            assert renderer.asked.wait(60)
-            assert httpx.get(f"{server.url}/health", timeout=30).status_code == 200
-            assert not replies
-        finally:
-            renderer.let.set()
-            asking.join(60)
-    assert replies[0].json()["choices"][0]["message"]["content"] == "Hello."
+        reply = renderer.gate.others_are_answered(server)
+    assert reply.json()["choices"][0]["message"]["content"] == "Hello."
 
 
 def test_others_are_answered_while_a_body_is_read(monkeypatch):
     import sdk.serving.openai_api
 
-    asked, let = threading.Event(), threading.Event()
-    read = sdk.serving.openai_api.read_request
+    gate, read = Gate(), sdk.serving.openai_api.read_request
 
     def wait_and_read(raw):
-        asked.set()
-        assert let.wait(60)
+        gate.wait()
         return read(raw)
 
     monkeypatch.setattr(sdk.serving.openai_api, "read_request", wait_and_read)
     with running(FakePolicy(lambda prompt, seed: "Hello."), renderer=RENDERER) as server:
-        long = {"messages": [{"role": "user", "content": "word " * 40_000}]}
-        asking = threading.Thread(target=post, args=(server,), kwargs=long)
-        asking.start()
-        try:
-            assert asked.wait(60)
-            assert httpx.get(f"{server.url}/health", timeout=30).status_code == 200
-        finally:
-            let.set()
-            asking.join(60)
+        gate.others_are_answered(server, messages=[{"role": "user", "content": "word " * 40_000}])
 
 
 def nested(levels):
@@ -163,22 +168,10 @@ def test_a_body_with_more_values_than_are_read_at_once_is_refused_before_it_is_p
 
 
 def test_others_are_answered_while_an_answer_is_held_against_its_schema(monkeypatch):
-    asked, let = threading.Event(), threading.Event()
-
-    def wait(self, content):
-        asked.set()
-        assert let.wait(60)
-
-    monkeypatch.setattr(ClientSchemas, "check_content", wait)
+    gate = Gate()
+    monkeypatch.setattr(ClientSchemas, "check_content", lambda self, content: gate.wait())
     with running(FakePolicy(lambda prompt, seed: "Hello."), renderer=RENDERER) as server:
-        asking = threading.Thread(target=post, args=(server,))
-        asking.start()
-        try:
-            assert asked.wait(60)
-            assert httpx.get(f"{server.url}/health", timeout=30).status_code == 200
-        finally:
-            let.set()
-            asking.join(60)
+        gate.others_are_answered(server)
 
 
 class KnowingPolicy(FakePolicy):
@@ -191,27 +184,16 @@ class KnowingPolicy(FakePolicy):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_others_are_answered_while_log_probabilities_are_written(monkeypatch, stream):
-    asked, let = threading.Event(), threading.Event()
-    write = WrittenJson.of
+    gate, write = Gate(), WrittenJson.of
 
     def wait_and_write(items):
-        asked.set()
-        assert let.wait(60)
+        gate.wait()
         return write(items)
 
     monkeypatch.setattr(WrittenJson, "of", wait_and_write)
     with running(KnowingPolicy(lambda prompt, seed: "Hi"), renderer=RENDERER) as server:
-        replies = []
-        how = {"logprobs": True, "top_logprobs": 2, "n": 2, "stream": stream}
-        asking = threading.Thread(target=lambda: replies.append(post(server, **how)))
-        asking.start()
-        try:
-            assert asked.wait(60)
-            assert httpx.get(f"{server.url}/health", timeout=30).status_code == 200
-        finally:
-            let.set()
-            asking.join(60)
-    text = replies[0].text
+        reply = gate.others_are_answered(server, logprobs=True, top_logprobs=2, n=2, stream=stream)
+    text = reply.text
     found = (
         [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
         if stream

@@ -230,7 +230,7 @@ async def distill_async(
                 engine = RolloutEngine(
                     agent=agent, source=source, verifier=verifier, limits=bounds, concurrency=concurrency, users=users
                 )
-                jobs = _jobs(tasks, samples, seed)
+                jobs = tries_of(tasks, samples, seed, name="distill")
                 sampling = Sampling(temperature=temperature, max_tokens=bounds.max_turn_tokens)
                 with (progress or Silent()).track("distilling", len(jobs)) as step:
                     rollouts = await engine.run(jobs, sampling=sampling, on_rollout=lambda _: step.advance())
@@ -254,12 +254,13 @@ async def distill_async(
     return DistilledData(path, selection)
 
 
-def _jobs(tasks: Sequence[Task], samples: int, seed: int) -> list[Job]:
+def tries_of(tasks: Sequence[Task], samples: int, seed: int, *, name: str) -> list[Job]:
+    """Each task so many times, as one group. `name`: of what they are for; another one draws other seeds."""
     return [
         Job(
-            id=f"distill/{task.id}/{number}",
+            id=f"{name}/{task.id}/{number}",
             task=task,
-            seed=derive_seed(seed, "distill", 0, task.id, number),
+            seed=derive_seed(seed, name, 0, task.id, number),
             group=task.id,
         )
         for task in tasks

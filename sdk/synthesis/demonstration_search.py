@@ -85,8 +85,6 @@ class SearchReport:
     """The last of them."""
     verifier_failures: int = 0
     verifier_failure: str = ""
-    broken: int = 0
-    """Tries in which the teacher's model or endpoint failed."""
     mistaken: int = 0
     """Rollouts of a teacher that the verifier pays for, and that would teach a mistake."""
     out_of_time: list[Task] = field(default_factory=list)

@@ -6,14 +6,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..distillation import select
+from ..distillation import select, tries_of
 from ..errors import PolicyFailure
 from ..evaluation.conditions import is_success
 from ..policies.protocol import Agent, Sampling
 from ..records import Rollout, Task
-from ..rollouts.episode import Job
 from ..rollouts.run_context import RunContext
-from ..rollouts.seeds import derive_seed
 from .demonstration_search import Found, SearchReport
 
 TRIES = 4
@@ -35,9 +33,9 @@ async def taught(
 
     `known`: rollouts that an earlier call found for these tasks and handed to `on_found`. Not kept are rollouts without
     a call, which teach no tool, and those that would teach a mistake: with a call that failed, ended by a limit, or
-    with an empty answer. Raises `PolicyFailure` where the teacher broke in all tries.
+    with an empty answer. Raises `PolicyFailure` where the teacher broke in all tries, and none was known.
     """
-    report, order = SearchReport(), list(tasks)
+    report, order, broken = SearchReport(), list(tasks), 0
     random.Random(context.seed).shuffle(order)  # the first are often of one kind
     before = {rollout.task.id: rollout for rollout in known}
     engine = replace(context, host=None).engine(teacher)
@@ -48,14 +46,9 @@ async def taught(
             if len(report.found) >= wanted:
                 break
             wave = order[begin : begin + at_once]
-            jobs = [
-                Job(f"teacher/{task.id}/{number}", task, derive_seed(context.seed, "teacher", 0, task.id, number))
-                for task in wave
-                if task.id not in before
-                for number in range(TRIES)
-            ]
-            rollouts = await engine.run(jobs, sampling=sampling)
-            _count(report, rollouts)
+            asked = [task for task in wave if task.id not in before]
+            rollouts = await engine.run(tries_of(asked, TRIES, context.seed, name="teacher"), sampling=sampling)
+            broken += _count(report, rollouts)
             for task in wave:
                 tries = [rollout for rollout in rollouts if rollout.task.id == task.id]
                 right = [rollout for rollout in tries if is_success(rollout, context.success_threshold)]
@@ -72,7 +65,8 @@ async def taught(
                 else:
                     (report.paid_for_nothing if right and not calling else report.not_found).append(task)
                 step.advance(note=f"{len(report.found)} found")
-            if report.broken == report.candidates >= (_HOPELESS if begin + at_once < len(order) else 1):
+            enough = _HOPELESS if begin + at_once < len(order) else 1
+            if not report.found and broken == report.candidates >= enough:
                 raise PolicyFailure(
                     f"the teacher answered in none of {report.candidates} tries, the last: {report.failure}"
                 )
@@ -84,11 +78,12 @@ def _is_clean(rollout: Rollout) -> bool:
     return rollout.stop_reason == "answered" and bool(rollout.answer.strip()) and not failed
 
 
-def _count(report: SearchReport, rollouts: Sequence[Rollout]) -> None:
+def _count(report: SearchReport, rollouts: Sequence[Rollout]) -> int:
+    """How many of them the teacher's model or endpoint broke."""
     report.candidates += len(rollouts)
-    report.broken += sum(one.failure is not None and one.failure.boundary == "policy" for one in rollouts)
     for rollout in rollouts:
         if (failure := rollout.failure) is not None and failure.boundary == "verifier":
             report.verifier_failures, report.verifier_failure = report.verifier_failures + 1, failure.message
         elif failure is not None:
             report.failures, report.failure = report.failures + 1, failure.message
+    return sum(one.failure is not None and one.failure.boundary == "policy" for one in rollouts)

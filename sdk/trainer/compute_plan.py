@@ -241,7 +241,7 @@ def _is_tied(model: str | Path | None) -> bool:
     from transformers import AutoConfig
 
     try:
-        return bool(AutoConfig.from_pretrained(found).tie_word_embeddings)
+        return bool(AutoConfig.from_pretrained(found, trust_remote_code=False).tie_word_embeddings)
     except (OSError, ValueError, AttributeError):  # loading it raises an error
         return False
 

@@ -12,12 +12,15 @@ import pytest
 from heard import Heard
 
 import sdk
+from mcp_bridge import connect
 from mcp_bridge.records import Tool
 from sdk.errors import PolicyFailure
 from sdk.evidence.run_verification import verify_run
 from sdk.policies.protocol import Sampling
 from sdk.policies.scripted import ScriptedAgent
 from sdk.records import Message, Rollout, ToolCall
+from sdk.rollouts.run_context import RunContext
+from sdk.synthesis.teacher import taught
 from sdk.tasks import load_tasks
 from sdk.traces import RunFolder
 from sdk.trainer.task_splits import split_for_training
@@ -128,15 +131,31 @@ def test_a_teacher_s_right_rollout_that_would_teach_a_mistake_is_left_out(tiny_m
     assert "right rollouts of the teacher were left out: a call failed, a limit ended them" in said
 
 
-def test_a_task_that_a_teacher_refuses_does_not_end_the_training(tiny_model_dir: Path, tmp_path: Path) -> None:
-    def script(messages: list[Message], _: int) -> Any:
-        item = item_of(messages)
-        if item == "lamp":
-            raise PolicyFailure("filtered")
-        called = [ToolCall(id="c0", name="price", arguments={"item": item})]
-        return called if messages[-1].role == "user" else f"It costs {PRICES[item]}."
+def refuses_lamps(messages: list[Message], _: int) -> Any:
+    item = item_of(messages)
+    if item == "lamp":
+        raise PolicyFailure("filtered")
+    called = [ToolCall(id="c0", name="price", arguments={"item": item})]
+    return called if messages[-1].role == "user" else f"It costs {PRICES[item]}."
 
-    shown, said = taught_by(ScriptedAgent(script), tiny_model_dir, tmp_path, **{"rollouts.concurrency": 4})
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_where_the_task_that_a_teacher_refuses_is_all_that_is_left_the_others_are_kept(seed: int) -> None:
+    tasks = [sdk.Task(prompt=f"Tell me of the {item}.") for item in PRICES]
+    kept: list[Rollout] = []
+    async with connect([price]) as source:
+        context = RunContext(tools=source, verifier=asks_for_prices, limits=sdk.Limits(), concurrency=4, seed=seed)
+        teacher = ScriptedAgent(refuses_lamps)
+        first = await taught(tasks, context, teacher, wanted=3, known=(), on_found=kept.append)
+        again = await taught(tasks, context, teacher, wanted=3, known=kept, on_found=kept.append)
+    assert len(kept) == 2
+    assert again.found.keys() == first.found.keys() == {rollout.task.id for rollout in kept}
+    assert again.candidates == 4
+
+
+def test_a_task_that_a_teacher_refuses_does_not_end_the_training(tiny_model_dir: Path, tmp_path: Path) -> None:
+    options = {"rollouts.concurrency": 4}
+    shown, said = taught_by(ScriptedAgent(refuses_lamps), tiny_model_dir, tmp_path, **options)
     assert shown
     assert "candidates could not be played, the last: " in said
 

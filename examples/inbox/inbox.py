@@ -1,7 +1,7 @@
 """A simulated inbox as an MCP server, and tasks about what its mails tell.
 
-python examples/inbox/inbox.py serve [--seed 7]
-python examples/inbox/inbox.py tasks --to tasks.jsonl
+python examples/inbox/inbox.py serve [--seed 7 | --workbench FOLDER]
+python examples/inbox/inbox.py tasks [--workbench FOLDER] --to tasks.jsonl
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import json
 import re
 import sqlite3
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
 import anyio
-from mails import NOW, make_contents
+from mails import NOW, Mail, make_contents
 
 from mcp_bridge import Tool, ToolAnnotations
 from sandboxes import Refused, SqlSandbox
@@ -102,12 +102,17 @@ class Inbox(SqlSandbox):
     def populate(self, database: sqlite3.Connection, chance: Random, scenario: str) -> datetime:  # noqa: ARG002
         """See `SqlSandbox.populate`."""
         made = make_contents(chance)
-        rows = [(m.id, m.date.isoformat(" ", "minutes"), m.sender, m.subject, m.body) for m in made.mails]
-        database.executemany("INSERT INTO mails VALUES (?, ?, ?, ?, ?)", rows)
         facts = [(fact.kind.name, fact.who, fact.value) for fact in made.facts]
         database.executemany("INSERT INTO facts VALUES (?, ?, ?)", facts)
-        database.execute("INSERT INTO words (words) VALUES ('rebuild')")
+        self.fill(database, made.mails)
         return NOW
+
+    @staticmethod
+    def fill(database: sqlite3.Connection, mails: Iterable[Mail]) -> None:
+        """Put `mails` into the inbox and make them searchable."""
+        rows = [(m.id, m.date.isoformat(" ", "minutes"), m.sender, m.subject, m.body) for m in mails]
+        database.executemany("INSERT INTO mails VALUES (?, ?, ?, ?, ?)", rows)
+        database.execute("INSERT INTO words (words) VALUES ('rebuild')")
 
 
 def main() -> int:
@@ -117,18 +122,26 @@ def main() -> int:
     serve.add_argument("--seed", type=int, default=0, help="which inbox")
     make = commands.add_parser("tasks", help="a file of tasks")
     make.add_argument("--to", type=Path, required=True, metavar="FILE")
+    for command in (serve, make):
+        command.add_argument("--workbench", type=Path, metavar="FOLDER", help="the e-mails of WorkBench's data instead")
     chosen = parser.parse_args()
-    if chosen.command == "serve":
-        anyio.run(serve_stdio, Inbox(chosen.seed))
-        return 0
+    import workbench_inbox  # it imports this file
     from questions import make_tasks
 
-    tasks = make_tasks()
+    try:
+        if chosen.command == "serve":
+            made = workbench_inbox.WorkbenchInbox(chosen.workbench) if chosen.workbench else Inbox(chosen.seed)
+            anyio.run(serve_stdio, made)
+            return 0
+        tasks = workbench_inbox.make_tasks(chosen.workbench) if chosen.workbench else make_tasks()
+    except FileNotFoundError as error:
+        parser.error(str(error))
     lines = [json.dumps(task, ensure_ascii=False) + "\n" for task in tasks]
     chosen.to.parent.mkdir(parents=True, exist_ok=True)
     chosen.to.write_text("".join(lines), encoding="utf-8")
     for split in ("train", "heldout"):
-        of_split = [task for task in tasks if task["tags"]["split"] == split]
+        if not (of_split := [task for task in tasks if task["tags"]["split"] == split]):
+            continue
         unknown = sum(task["expected"]["answer"] is None for task in of_split)
         print(f"{split}: {len(of_split)} tasks, {unknown} without an answer in the inbox")
     return 0

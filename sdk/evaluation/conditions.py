@@ -306,8 +306,9 @@ def summarise_condition(
     )
 
 
-def best_condition(conditions: Mapping[str, ConditionSummary]) -> str:
+def best_condition(conditions: Mapping[str, ConditionSummary], *, by_score: bool = False) -> str:
     """The name of the condition with the most success; of equals that with the higher mean score, then the first.
+    `by_score`: the mean score counts before success.
 
     Raises `ValueError` where no condition has a scored rollout.
     """
@@ -316,7 +317,7 @@ def best_condition(conditions: Mapping[str, ConditionSummary]) -> str:
     }
     if not rated:
         raise ValueError("no condition has a scored rollout, so none is the best")
-    return max(rated, key=lambda name: rated[name])
+    return max(rated, key=lambda name: rated[name][::-1] if by_score else rated[name])
 
 
 def _success(rollouts: Sequence[Rollout], threshold: float, cluster_by: str) -> SuccessRate | None:

@@ -61,6 +61,12 @@ def successes(folder: RunFolder, *, whole: bool = False) -> dict[int, float]:
     return {int(line["step"]): float(line["success"]) for line in lines if not (whole and line["unscored"])}
 
 
+def scores(folder: RunFolder) -> dict[int, float]:
+    """Mean scores of what was measured so far, by step."""
+    lines = [line for line in folder.read_metrics() if line.get("stage") == VALIDATION and "score" in line]
+    return {int(line["step"]): float(line["score"]) for line in lines}
+
+
 def forget_after(folder: RunFolder, done: int) -> None:
     """Before a run goes on after step `done`: what was measured of later weights, which are trained again."""
     folder.drop_metrics_after(done - 1, VALIDATION)  # those of `done` are read from the folder again
@@ -82,11 +88,14 @@ class StoppedEarly(Exception):
 _A_FALL, _TASKS_OF_A_FALL = 0.1, 2
 
 
-def fall(success: Mapping[int, float], patience: int, *, tasks: int, since: int = 0) -> str | None:
+def fall(
+    success: Mapping[int, float], scores: Mapping[int, float], patience: int, *, tasks: int, since: int = 0
+) -> str | None:
     """Words where the latest `patience` measurements are all below the best one before them, by a tenth of the `tasks`
-    and by two of them at least: one task more or less is chance. Else None.
+    and by two of them at least: one task more or less is chance. Else None. Nothing has fallen where fewer tasks are
+    solved for a higher mean score, because a model learned to say that it does not know.
 
-    `success`: by step. `since`: a step; the latest ones are those after it.
+    `success` and mean `scores`: by step. `since`: a step; the latest ones are those after it.
     """
     steps = sorted(success)
     earlier, latest = steps[:-patience], steps[-patience:]
@@ -95,6 +104,8 @@ def fall(success: Mapping[int, float], patience: int, *, tasks: int, since: int 
     best = max(earlier, key=lambda step: success[step])
     least = max(_A_FALL, _TASKS_OF_A_FALL / tasks) - 1e-9
     if success[best] - max(success[step] for step in latest) < least:
+        return None
+    if max(scores[step] for step in latest) > scores[best]:
         return None
     rates = ", ".join(percent(success[step]) for step in latest)
     return (
@@ -123,6 +134,7 @@ class Validating:
         self.success: dict[int, float] = successes(folder)
         """By step."""
         self._whole = successes(folder, whole=True)
+        self._scores = scores(folder)
 
     async def measure(self, step: int) -> None:
         """Measure the present weights, which have done `step` steps, where it is time to.
@@ -133,7 +145,7 @@ class Validating:
         self.seconds = 0.0
         if self._every is not None and step % self._every == 0 and not self._stopped:
             await self._measure(step)
-        reason = fall(self._whole, self._patience, tasks=len(self._tasks), since=self._since)
+        reason = fall(self._whole, self._scores, self._patience, tasks=len(self._tasks), since=self._since)
         if reason is not None and step % self._config.grpo.save_steps == 0:  # a longer run begins from its checkpoint
             raise StoppedEarly(step, reason)
 
@@ -154,7 +166,7 @@ class Validating:
         line = figures_of(step, rollouts, self._config.evaluation.success_threshold)
         self._folder.append_metrics(line)
         if "success" in line:
-            self.success[step] = line["success"]
+            self.success[step], self._scores[step] = line["success"], line["score"]
             if not line["unscored"]:
                 self._whole[step] = line["success"]
         self.seconds = time.monotonic() - started
@@ -307,7 +319,8 @@ class Choice:
 def choose(measured: Mapping[str, Sequence[Rollout]], *, threshold: float) -> Choice:
     """The best of several weights, by their rollouts on the same tasks. The most success counts; of equals the higher
     mean score; of equals the earliest weights: where these tasks show no gain, training may have done harm that they do
-    not show.
+    not show. Where a score is below 0, the mean score counts before success: such a verifier makes a wrong answer cost
+    more than none, which success does not tell apart.
 
     `measured`: by name, in the order of training. They are compared on the tasks that are scored with all of them;
     where there is none, the last weights are taken.
@@ -322,21 +335,27 @@ def choose(measured: Mapping[str, Sequence[Rollout]], *, threshold: float) -> Ch
         name: summarise_condition([r for r in rollouts if r.task.id in common], threshold=threshold)
         for name, rollouts in measured.items()
     }
-    best = best_condition(summaries)
+    costly = any(r.verdict.score < 0 for made in measured.values() for r in made if r.verdict and r.scored)
+    best = best_condition(summaries, by_score=costly)
     families = len({rollout.task.family for rollout in measured[last] if rollout.task.id in common})
     unscored = len({rollout.task.id for rollout in measured[last]} - common)
     left_out = f" ({unscored} left out, which could not be scored with all weights)" if unscored else ""
+    compared_on = tasks_of_families(len(common), families, "kept-aside task")
     return Choice(
         name=best,
-        reason=f"{_compared(best, last, summaries)} on {tasks_of_families(len(common), families, 'kept-aside task')}"
-        f"{left_out}: {_weights(best)} are handed over",
+        reason=f"{_compared(best, last, summaries, by_score=costly)} on {compared_on}{left_out}: {_weights(best)} are "
+        "handed over",
         tasks=len(common),
         families=families,
         success={name: _success(summaries[name]) for name in measured},
     )
 
 
-def _compared(best: str, last: str, summaries: Mapping[str, ConditionSummary]) -> str:
+def _compared(best: str, last: str, summaries: Mapping[str, ConditionSummary], *, by_score: bool) -> str:
+    if by_score:
+        if best == last:
+            return f"{last} has the highest mean score ({_score(summaries[last]):.3g})"
+        return f"{last} has a mean score of {_score(summaries[last]):.3g}, {best} {_score(summaries[best]):.3g}"
     if best == last:
         return f"{last} does best ({percent(_success(summaries[last]))})"
     lost = _success(summaries[best]) - _success(summaries[last])

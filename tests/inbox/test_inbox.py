@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,8 @@ sys.path.insert(0, str(ROOT / "examples" / "inbox"))
 import inbox_outcome as outcome  # noqa: E402
 from inbox import Inbox  # noqa: E402
 from questions import make_tasks  # noqa: E402
+from workbench_inbox import WorkbenchInbox  # noqa: E402
+from workbench_inbox import make_tasks as make_workbench_tasks  # noqa: E402
 
 FINAL = {"final_tools": {"return_final_answer": "answer"}}
 
@@ -29,7 +34,7 @@ def tasks() -> list[sdk.Task]:
 
 def test_held_out_tasks_have_inboxes_words_and_two_kinds_that_no_training_task_has(tasks: list[sdk.Task]) -> None:
     train, heldout = ([t for t in tasks if t.tags["split"] == split] for split in ("train", "heldout"))
-    assert (len(train), len(heldout)) == (144, 120)
+    assert (len(train), len(heldout)) == (288, 120)
     assert not {t.setup["seed"] for t in train} & {t.setup["seed"] for t in heldout}
     assert not {t.family for t in train} & {t.family for t in heldout}
     assert {t.tags["kind"] for t in heldout} - {t.tags["kind"] for t in train} == {"badge", "ticket"}
@@ -38,9 +43,11 @@ def test_held_out_tasks_have_inboxes_words_and_two_kinds_that_no_training_task_h
     assert [t.model_dump() for t in tasks] == [sdk.Task.model_validate(t).model_dump() for t in make_tasks()]
 
 
-def test_nearly_every_training_task_has_a_demonstration_and_all_earn_the_reward(tasks: list[sdk.Task]) -> None:
+def test_a_third_of_the_training_tasks_has_a_demonstration_and_all_earn_the_reward(tasks: list[sdk.Task]) -> None:
     shown = [task for task in tasks if task.demonstration]
-    assert len(shown) >= 140
+    assert len(shown) >= 96
+    assert len({task.family for task in shown}) == 10
+    assert len({task.family for task in tasks if task.tags["split"] == "train"}) == 30
     for task in shown[::4]:
         rollout = sdk.rollout(Inbox(), task, model=replay_demonstration(task), verifier=outcome.verify, limits=FINAL)
         assert rollout.verdict is not None, rollout.failure
@@ -72,8 +79,12 @@ def told(tasks: list[sdk.Task]) -> tuple[sdk.Task, str, str]:
 
 
 def score(task: sdk.Task, *calls: tuple[str, dict[str, Any]], verifier: Any = outcome.verify) -> float:
+    return score_in(Inbox(), task, *calls, verifier=verifier)
+
+
+def score_in(inbox: Inbox, task: sdk.Task, *calls: tuple[str, dict[str, Any]], verifier: Any = outcome.verify) -> float:
     rollout = sdk.rollout(
-        Inbox(), task, model=ScriptedAgent([*inbox_calls(*calls), "Done."]), verifier=verifier, limits=FINAL
+        inbox, task, model=ScriptedAgent([*inbox_calls(*calls), "Done."]), verifier=verifier, limits=FINAL
     )
     assert rollout.verdict is not None, rollout.failure
     return rollout.verdict.score
@@ -139,3 +150,70 @@ def test_with_the_example_s_options_no_policy_that_does_not_search_earns_the_rew
     sdk.certify(Inbox(), some, outcome.verify, **bounds).require()
     unasked = sdk.certify(Inbox(), some, outcome.verify, **{**bounds, "allow": ()})
     assert unasked.holes == ["unknowing"], "where no e-mail tells it, not knowing is right"
+
+
+SNAG = "Dear Sam,\\n\\nRegarding task '{}', I am nearly there but have hit a snag with {}. Any idea?\\n\\nBest"
+BETTER = "Dear Sam,\\n\\nI've been assigned '{}'. I am sure it will improve our {}.\\n\\nBest"
+IN_FORM = [
+    ("ada.brown", "Move the archive", "2023-10-02 10:00:00", SNAG.format("Move the archive", "old tapes")),
+    ("ada.brown", "Move the archive", "2023-10-05 10:00:00", SNAG.format("Move the archive", "the lift")),
+    ("li.wei", "Paint the hall", "2023-10-03 09:00:00", BETTER.format("Paint the hall", "first impression")),
+    ("li.wei", "Move the archive", "2023-10-04 09:00:00", "Dear Sam,\\n\\nDone.\\n\\nBest"),
+]
+
+
+@pytest.fixture(params=["in its form", "itself"])
+def workbench(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder in the form of WorkBench's data, and that of the environment variable WORKBENCH where it is set."""
+    if request.param == "itself":
+        if "WORKBENCH" not in os.environ:
+            pytest.skip("it needs WorkBench's data: set WORKBENCH to its folder")
+        return Path(os.environ["WORKBENCH"])
+    with (tmp_path / "emails.csv").open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["email_id", "inbox/outbox", "sender/recipient", "subject", "sent_datetime", "body"])
+        for place, (who, title, sent, body) in enumerate(IN_FORM):
+            rows.writerow([f"{place:08}", "inbox", f"{who}@atlas.com", f"Task Update on {title}", sent, body])
+    return tmp_path
+
+
+def test_the_questions_about_workbench_s_mails_are_answered_by_their_newest_mail(workbench: Path) -> None:
+    inbox, tasks = WorkbenchInbox(workbench), [sdk.Task.model_validate(t) for t in make_workbench_tasks(workbench)]
+    assert {task.tags["in_inbox"] for task in tasks} == {"yes", "no"}
+    assert len({task.id for task in tasks}) == len(tasks)
+    for task in tasks:
+        _, kind, who, title = task.id.split("/", 3)
+        found = json.loads(inbox.call_now("search_inbox", {"query": f"{who} {title}"}).text)
+        word = {"snag": "snag", "improvement": "improve"}[kind]
+        bodies = [
+            (m["message_id"], json.loads(inbox.call_now("read_email", {"message_id": m["message_id"]}).text)["body"])
+            for m in found
+        ]
+        said = [message for message, body in bodies if word in body]
+        if task.expected["answer"] is None:
+            assert not said, task.id
+            assert score_in(inbox, task, finish("I don't know")) > 1
+            continue
+        newest = ("read_email", {"message_id": said[0]})
+        assert score_in(inbox, task, newest, finish(task.expected["answer"], said[0])) > 1, task.id
+        assert score_in(inbox, task, newest, finish("the weather", said[0])) == -1, task.id
+
+
+def test_what_a_later_mail_says_replaces_what_an_earlier_one_said(workbench: Path) -> None:
+    told = {task["id"]: task["expected"]["answer"] for task in make_workbench_tasks(workbench)}
+    if (workbench / "emails.csv").exists() and (workbench / "emails.csv").stat().st_size < 10_000:
+        assert told == {
+            "workbench/snag/Ada Brown/Move the archive": "the lift",
+            "workbench/improvement/Li Wei/Paint the hall": "first impression",
+            "workbench/snag/Li Wei/Move the archive": None,
+        }
+    else:
+        assert len(told) == 60
+        assert sum(answer is None for answer in told.values()) == 10
+
+
+def test_a_folder_without_workbench_s_mails_is_refused_with_its_path(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "inbox" / "inbox.py"), "serve", "--workbench", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert f"there is neither {tmp_path / 'emails.csv'} nor " in done.stderr

@@ -208,13 +208,32 @@ def test_a_run_that_only_loses_ends_with_the_weights_it_began_with_and_goes_on_s
 def test_grpo_ends_early_where_success_stays_below_its_best(
     success: dict[int, float], patience: int, since: int, ends: bool
 ) -> None:
-    assert (fall(success, patience, tasks=20, since=since) is not None) == ends
+    assert (fall(success, success, patience, tasks=20, since=since) is not None) == ends
 
 
 @pytest.mark.parametrize(("tasks", "lost", "ends"), [(8, 1, False), (8, 2, True), (64, 6, False), (64, 7, True)])
 def test_a_fall_is_a_tenth_of_the_kept_aside_tasks_and_two_of_them_at_least(tasks: int, lost: int, ends: bool) -> None:
     success = {0: 1.0, 5: 1 - lost / tasks, 10: 1 - lost / tasks}
-    assert (fall(success, 2, tasks=tasks) is not None) == ends
+    assert (fall(success, success, 2, tasks=tasks) is not None) == ends
+
+
+def test_fewer_solved_tasks_for_a_higher_mean_score_are_no_fall() -> None:
+    success = {0: 0.5, 10: 0.3, 20: 0.3}
+    assert fall(success, {0: 0.0, 10: -0.1, 20: 0.1}, 2, tasks=20) is None
+    assert fall(success, {0: 0.0, 10: -0.1, 20: 0.0}, 2, tasks=20) is not None
+
+
+def test_where_a_wrong_answer_costs_the_mean_score_counts_before_success() -> None:
+    sure = rollouts(a1=1.0, a2=1.0, b1=-1.0, b2=-1.0)
+    careful = rollouts(a1=1.0, a2=0.0, b1=0.0, b2=-1.0)
+    choice = choose({"after warm start": careful, "after GRPO": sure}, threshold=1.0)
+    assert choice.name == "after GRPO"  # of equal mean scores the one with more success
+    more_careful = rollouts(a1=1.0, a2=0.0, b1=0.0, b2=0.0)
+    choice = choose({"after warm start": more_careful, "after GRPO": sure}, threshold=1.0)
+    assert choice.name == "after warm start"
+    assert choice.reason.startswith("after GRPO has a mean score of 0, after warm start 0.25 on 4 kept-aside tasks")
+    choice = choose({"after warm start": sure, "after GRPO": more_careful}, threshold=1.0)
+    assert choice.reason.startswith("after GRPO has the highest mean score (0.25) on")
 
 
 BRIEF: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import anyio
 from mcp_bridge import Handlers
 
 from .connecting import connect
-from .errors import ConfigError
+from .errors import ConfigError, StoppedByAlarm
 from .evaluation.conditions import is_success
 from .probing.attacks import ATTACKS, GOLD
 from .probing.certificate import Certificate, TrainedAttack, judge_probes, play_probes
 from .progress import Progress, Silent
+from .records import Task
 from .rollouts.limits import Limits
 from .rollouts.run_context import RunContext
 from .tasks import load_tasks, spread
@@ -92,10 +94,10 @@ async def certify_async(
 
     with tempfile.TemporaryDirectory(prefix="toolbake-certify-") as folder:
         run = Path(folder) / "run"
-        with anyio.move_on_after(train_minutes * 60):
+        with anyio.move_on_after(train_minutes * 60), suppress(StoppedByAlarm):
             await train_async(
                 tools,
-                tasks,
+                [_of_no_split(task) for task in tasks],
                 verifier,
                 model,
                 run,
@@ -104,7 +106,12 @@ async def certify_async(
                 connect_timeout_s=connect_timeout_s,
                 progress=progress,
             )
-        return replace(certificate, trained=_trained(run, threshold))
+        return replace(certificate, trained=_trained(run, threshold) if run.exists() else _NOT_BEGUN)
+
+
+def _of_no_split(task: Task) -> Task:
+    """An attacker trains on all tasks."""
+    return task.model_copy(update={"tags": {name: value for name, value in task.tags.items() if name != "split"}})
 
 
 _ATTACKER = {
@@ -117,6 +124,7 @@ _ATTACKER = {
 """GRPO alone: a demonstration would show the policy what the task is."""
 _GAMED = ("canary", "repeated_answer", "jump", "diversity")
 """The kinds of alarms that are signs of a reward earned without the task. Others can come from the model's limits."""
+_NOT_BEGUN = TrainedAttack(steps=0, first_reward=None, last_reward=None, alarms=(), example=None)
 
 
 def _trained(run: Path, threshold: float) -> TrainedAttack:

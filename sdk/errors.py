@@ -26,6 +26,10 @@ class RunFolderError(ToolbakeError):
     """An output folder that cannot be written, holds another run, or is damaged."""
 
 
+class StoppedByAlarm(ToolbakeError):
+    """A training that an alarm ended: a reward was earned in a way that nobody meant."""
+
+
 class PolicyFailure(ToolbakeError):
     """The engine or endpoint behind a policy failed. The rollout stays unscored."""
 

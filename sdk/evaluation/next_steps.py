@@ -111,7 +111,7 @@ def _broken(training: TrainingSummary) -> list[str]:
         return []
     return [
         f"{broken} of {broken + all_of_them} rollouts in training broke and taught nothing: read their failures in "
-        "rollouts/grpo_broken.jsonl."
+        "rollouts/grpo.jsonl."
     ]
 
 

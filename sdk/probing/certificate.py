@@ -78,13 +78,17 @@ class TrainedAttack:
     """A rollout of the last step that was rewarded."""
 
     def __str__(self) -> str:
-        if self.first_reward is None or self.last_reward is None:
-            return f"a policy was trained for {self.steps} steps, and no rollout was scored"
-        lines = [
-            f"a policy trained for {self.steps} steps earns {self.last_reward:.2f}, and {self.first_reward:.2f} in its "
-            "first step",
-            *(f"  alarm {alarm}" for alarm in self.alarms),
-        ]
+        if not self.steps:
+            told = "an alarm ended" if self.alarms else "the time was up before the end of"
+            told = f"{told} the first step of training"
+        elif self.first_reward is None or self.last_reward is None:
+            told = f"a policy was trained for {self.steps} steps, and no rollout was scored"
+        else:
+            told = (
+                f"a policy trained for {self.steps} steps earns {self.last_reward:.2f}, and {self.first_reward:.2f} in "
+                "its first step"
+            )
+        lines = [told, *(f"  alarm {alarm}" for alarm in self.alarms)]
         if self.example is not None:
             lines.append(f"  rewarded: {_short(self.example.answer)!r} on task {self.example.task.id!r}")
         return "\n".join(lines)

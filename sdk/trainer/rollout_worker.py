@@ -21,7 +21,7 @@ from mcp_bridge.records import Tool
 
 from ..agents import history_breaks
 from ..alarms import Alarm, AlarmSettings, Watch
-from ..errors import ToolbakeError
+from ..errors import StoppedByAlarm
 from ..evaluation.measurement import require_scores
 from ..policies.protocol import Sampling
 from ..progress import Step
@@ -333,7 +333,7 @@ class Collector:
         # Limits that cut off are no fault of the verifier, and the policy may learn to be brief.
         ending = [alarm for alarm in alarms if alarm.kind == "canary" or (stops and alarm.kind != "cut_off")]
         if ending:
-            raise ToolbakeError(
+            raise StoppedByAlarm(
                 f"training was stopped by an alarm: {ending[0]}. The rollouts are in {self._folder.path}; read them, "
                 "and correct the verifier"
             )

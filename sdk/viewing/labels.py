@@ -1,4 +1,4 @@
-"""Labels that people give rollouts: kept beside the run, and exported as examples to check a judge with."""
+"""Labels that people give rollouts: kept in its folder, and exported as examples to check a judge with."""
 
 from __future__ import annotations
 

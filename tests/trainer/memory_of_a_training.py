@@ -37,11 +37,8 @@ def peak_bytes() -> int:
 
 def main(folder: Path, options: dict[str, object]) -> None:
     tune_process()
-    import torch
-
     import sdk
 
-    torch.set_num_threads(2)
     result = sdk.train(
         [look_up],
         PROMPTS,

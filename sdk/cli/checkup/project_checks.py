@@ -148,14 +148,20 @@ def _tokens(toolset: Toolset, model: str | None) -> Advice:
 
 
 async def check_task_file(
-    tasks: Any, source: Any, verifier: VerifierLike | None, connect_timeout_s: float, progress: Progress
+    tasks: Any,
+    source: Any,
+    verifier: VerifierLike | None,
+    connect_timeout_s: float,
+    progress: Progress,
+    config: Path | None = None,
 ) -> list[Advice]:
-    """Do they load, are there enough families, do they say what the verifier compares, do their gold solutions hold?"""
+    """Do they load, are there enough families, do they have what the verifier compares, do their gold solutions hold?
+    `config`: the options of the training, by which they are split."""
     try:
         loaded = load_tasks(tasks)
     except (ToolbakeError, OSError) as error:
         return [Advice("tasks", "problem", str(error), f"correct the tasks: {_first(error)}", 5)]
-    found = _counted(loaded)
+    found = _counted(loaded, config)
     if isinstance(verifier, AsExpected):
         try:
             verifier.require_fields(loaded)
@@ -163,7 +169,7 @@ async def check_task_file(
             return [*found, Advice("tasks", "problem", str(error), f"correct the tasks: {_first(error)}", 5)]
     if not any(task.demonstration for task in loaded):
         fix = "add the calls that solve them: toolbake solve TOOLS --tasks requests.csv --to tasks.jsonl"
-        return [*found, Advice("tasks", "advice", "none has a demonstration: there is no warm start", fix, 28)]
+        return [*found, Advice("tasks", "advice", "none has a demonstration: they are searched for", fix, 28)]
     return (
         found
         if source is None
@@ -171,7 +177,7 @@ async def check_task_file(
     )
 
 
-def _counted(tasks: Sequence[Task]) -> list[Advice]:
+def _counted(tasks: Sequence[Task], config: Path | None) -> list[Advice]:
     from ...trainer.config import TrainConfig
     from ...trainer.task_splits import split_for_training
 
@@ -179,8 +185,11 @@ def _counted(tasks: Sequence[Task]) -> list[Advice]:
     if len(tasks) < _FEW_TASKS:
         fix = "make more tasks: toolbake synthesize TOOLS --to more.jsonl -n 100, or toolbake solve with more requests"
         found.append(Advice("tasks", "advice", f"few tasks: {counted(tasks)}; a hundred make a better model", fix, 26))
+    options = TrainConfig()
+    with contextlib.suppress(ConfigError):  # the check of the machine tells of it
+        options = TrainConfig.of(config)
     try:
-        sides = split_for_training(list(tasks), TrainConfig())
+        sides = split_for_training(list(tasks), options)
     except ConfigError as error:
         return [*found, Advice("tasks", "problem", str(error), f"give more families: {_first(error)}", 7)]
     held = len({task.family for task in sides.heldout})
@@ -234,6 +243,7 @@ async def check_reward(
     """Do policies that do nothing useful earn the verifier's reward?"""
     from ...certification import certify_async
     from ...probing.attacks import GOLD
+    from ...probing.probes import PROBES  # those that a training plays
 
     try:
         report = await certify_async(
@@ -250,8 +260,10 @@ async def check_reward(
         names = list(dict.fromkeys(finding.probe.name for finding in findings))
         fix = (
             f"make the verifier refuse what {_listed(names)} do: look at state, calls and answer together, as "
-            f"sdk.verifiers.as_expected() does; or where one is right, allow it: --set 'probes.allow=[\"{names[0]}\"]'"
+            "sdk.verifiers.as_expected() does"
         )
+        if played := [name for name in names if name in {probe.name for probe in PROBES}]:
+            fix += f"; or where one is right, allow it: --set 'probes.allow=[\"{played[0]}\"]'"
         found = [Advice("verifier", "problem", f"{shown}: {findings[0]}", fix, 9)]
     if report.partial_credit:
         found.append(Advice("verifier", "advice", report.partial_credit))

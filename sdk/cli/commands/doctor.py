@@ -110,7 +110,7 @@ def examine(
         found += anyio.run(check_tools, source, model, *reach, prompts, config)
     unusable = any(one.worth == 1 and one.level == "problem" for one in found)
     if prompts is not None:
-        found += anyio.run(check_task_file, prompts, None if unusable else source, judge, reach[1], progress)
+        found += anyio.run(check_task_file, prompts, None if unusable else source, judge, reach[1], progress, config)
     if judge is not None and prompts is not None and source is not None and not unusable:
         found += anyio.run(check_reward, judge, prompts, source, reach, progress)
     if any(missing.values()):

@@ -43,9 +43,9 @@ def view(
 ) -> None:
     """Read the rollouts of a run in a browser, also while it trains: filter, compare, label. Or read and change tasks.
 
-    Ctrl-C ends it. Labels are kept in labels.jsonl beside the run. A .jsonl file of tasks or labelled rows is changed
-    itself, line by line, and a copy from before stays beside it (.bak). Nothing that a tool returned is run by the
-    page, and the page asks no other machine for anything.
+    Ctrl-C ends it. Labels are kept in labels.jsonl in the run's folder. A .jsonl file of tasks or labelled rows is
+    changed itself, line by line, and a copy from before stays beside it (.bak). Nothing that a tool returned is run by
+    the page, and the page asks no other machine for anything.
 
     Examples:
       toolbake view runs/first

@@ -87,7 +87,7 @@ function change({ path, what, before, after }, number, rollout, row) {
     after === undefined ? null : el("div", { class: "after" }, value(after, "after")));
 }
 
-/** Good, bad or unsure, and a comment; kept beside the run. */
+/** Good, bad or unsure, and a comment; kept in its folder. */
 export function labelPanel(row) {
   const node = el("section", { class: "panel" });
   const draw = () => {

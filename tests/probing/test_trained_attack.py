@@ -1,0 +1,50 @@
+"""`certify` with a policy that is trained against the verifier, for a few seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sdk
+
+SHORT = {"max_turns": 1, "max_turn_tokens": 2, "max_tokens": 2}
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def tasks(**tags: str) -> list[dict[str, Any]]:
+    return [{"prompt": f"What is {n} + 1?", "tags": tags} for n in range(12)]
+
+
+def certify(model: Path, prompts: list[dict[str, Any]], *, minutes: float) -> sdk.Certificate:
+    def pays_all(rollout: sdk.Rollout) -> float:
+        return 1.0
+
+    return sdk.certify([add], prompts, pays_all, most_tasks=2, train_minutes=minutes, model=model, limits=SHORT)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "heldout"])
+def test_a_reward_that_nobody_can_earn_is_a_hole_when_the_policy_earns_it(tiny_model_folder: Path, split: str) -> None:
+    certificate = certify(tiny_model_folder, tasks(canary="true", split=split), minutes=5)
+    assert certificate.holes[-1] == "trained"
+    assert "an alarm ended the first step of training\n  alarm canary at step 0: the reward of" in str(certificate)
+
+
+def test_without_an_alarm_training_goes_on_until_the_time_is_up(tiny_model_folder: Path) -> None:
+    certificate = certify(tiny_model_folder, tasks(), minutes=0.1)
+    assert certificate.trained is not None
+    assert "trained" not in certificate.holes
+    assert certificate.trained.steps >= 1
+    assert f"a policy trained for {certificate.trained.steps} steps earns 1.00, and 1.00 in" in str(certificate)
+
+
+def test_too_little_time_for_a_step_keeps_what_the_probes_found(tiny_model_folder: Path) -> None:
+    certificate = certify(tiny_model_folder, tasks(), minutes=1e-6)
+    assert "constant" in certificate.holes
+    assert "trained" not in certificate.holes
+    assert "the time was up before the end of the first step of training" in str(certificate)

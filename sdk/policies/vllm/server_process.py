@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from mcp_bridge.access.redaction import shown_arguments, shown_text
+from mcp_bridge.access.redaction import is_secret_name, shown_arguments, shown_text
 from mcp_bridge.sessions.watchdog import watchdog
 
 from ...errors import ConfigError, PolicyFailure
@@ -31,9 +31,6 @@ _KILL_S = 5.0
 _POLL_S = 0.2
 _SHOWN_LINES = 12
 _SEGMENT = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
-_SECRET_PARTS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
-_NOT_SHOWN = ("PASS", "AUTH")
-"""In names of variables whose values a server gets, and nobody is shown."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +136,7 @@ def typed(command: Sequence[str], environment: Mapping[str, str]) -> str:
     the value is left out."""
     named = []
     for name, value in environment.items():
-        hidden = looks_secret(name) or any(part in name.upper() for part in _NOT_SHOWN)
-        named.append(f"{name}={'...' if hidden else shlex.quote(shown_text(value))}")
+        named.append(f"{name}={'...' if is_secret_name(name) else shlex.quote(shown_text(value))}")
     return " ".join([*named, shlex.join(shown_arguments(command))])
 
 
@@ -249,7 +245,7 @@ def _segments(group: int) -> set[Path]:
 
 def _environment(further: Mapping[str, str]) -> dict[str, str]:
     """What the server needs of ours, without what looks like a secret of another service."""
-    kept = {name: value for name, value in os.environ.items() if not looks_secret(name)}
+    kept = {name: value for name, value in os.environ.items() if not is_secret_name(name)}
     return {
         **kept,
         # Threads that spin at barriers slow a shared machine down by a factor of ten and more.
@@ -260,11 +256,6 @@ def _environment(further: Mapping[str, str]) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         **further,
     }
-
-
-def looks_secret(name: str) -> bool:
-    """Whether a variable of the environment has the name of a secret."""
-    return any(part in name.upper() for part in _SECRET_PARTS)
 
 
 def free_port(address: str = "127.0.0.1") -> int:

@@ -52,5 +52,22 @@ def test_the_tables_of_options_are_those_of_the_record(model: type[BaseModel], p
     assert all(table == [row for row in expected if row in table] for table in found)
 
 
+OPTIONS_OF_EXAMPLES = [
+    path
+    for path in sorted(Path(__file__).parents[2].glob("examples/*/*.json"))
+    if path.stem in ("options", "one_system") or path.stem.startswith("recipe_")
+]
+
+
+@pytest.mark.parametrize("path", OPTIONS_OF_EXAMPLES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_the_options_of_an_example_are_valid(path: Path) -> None:
+    assert TrainConfig.of(path) != TrainConfig()
+
+
+def test_each_example_that_trains_has_options_for_a_larger_model() -> None:
+    of_larger = {path.parent.name for path in OPTIONS_OF_EXAMPLES if path.stem in ("recipe_4b", "recipe_7b")}
+    assert of_larger == {"bfcl", "inbox", "papers", "workbench"}
+
+
 def test_the_config_in_the_docs_is_named_where_training_is_explained() -> None:
     assert re.search(r"`sdk\.TrainConfig`", read(Path("docs/training.md")))

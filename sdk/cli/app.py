@@ -61,7 +61,8 @@ def toolbake(
     rest on.
     Each command explains itself with -h.
 
-    Results go to stdout and progress to stderr. Exit codes: 0 done, 1 an error, 2 a mistyped command, 130 Ctrl-C.
+    Results go to stdout and progress to stderr. Exit codes: 0 done, 1 an error, 2 a mistyped command, 3 a
+    hole that certify found, 130 Ctrl-C.
     """
 
 

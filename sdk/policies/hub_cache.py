@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
+def model_of(place: str | os.PathLike[str]) -> Path:
+    """The model's folder where `place` is the folder of a finished run; anything else as a path."""
+    folder = Path(place).expanduser()
+    return folder / "model" if (folder / "run.json").is_file() and (folder / "model").is_dir() else folder
+
+
 def folder_here(model: str | Path, file: str = "config.json") -> Path | None:
-    """The folder of a model: a local one as it is, else that in the cache that has `file`."""
-    folder = Path(model).expanduser()
+    """The folder of a model: a local one as `model_of` has it, else that in the cache that has `file`."""
+    folder = model_of(model)
     return folder if folder.is_dir() else cached_folder(str(model), file)
 
 

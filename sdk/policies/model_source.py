@@ -17,6 +17,7 @@ from mcp_bridge.extras import require_extra
 from ..errors import ConfigError
 from ..records import ToolPrompt
 from .endpoint import EndpointAgent, checked_system
+from .hub_cache import model_of
 from .models.loading import LoadedModel, LoadedTokenizer, load_model, load_tokenizer, read_notes, require_place
 from .protocol import Agent, Policy
 from .rendering import make_renderer
@@ -25,9 +26,9 @@ from .tool_prompt import no_calls_read, render_less, shown_by_default
 from .vllm.vllm_options import VllmOptions
 
 ModelSource = str | Path | tuple[str, str] | Mapping[str, Any] | Agent | None
-"""A folder or hub name (None: the embedded model); an endpoint as `(url, model name)` or as a mapping with
-`base_url`, `model` and optionally `api_key` and `system` (instructions of its own); vLLM with token ids, as a mapping
-with `engine` ("vllm"), `model` and options of `VllmOptions`; or an agent."""
+"""The folder of a model or of a run, or a hub name (None: the embedded model); an endpoint as `(url, model name)` or as
+a mapping with `base_url`, `model` and optionally `api_key` and `system` (instructions of its own); vLLM with token ids,
+as a mapping with `engine` ("vllm"), `model` and options of `VllmOptions`; or an agent."""
 
 _ENDPOINT_KEYS = {"base_url", "model", "api_key", "timeout_s", "extra_body", "headers", "system"}
 
@@ -130,7 +131,7 @@ def default_tool_prompt(model: ModelSource) -> ToolPrompt:
     if _is_vllm(model):
         model = _vllm_options(model)[0]
     if isinstance(model, str | Path):
-        return shown_by_default(read_notes(Path(model).expanduser())[1])
+        return shown_by_default(read_notes(model_of(model))[1])
     found: ToolPrompt = getattr(model, "tool_prompt", "full")
     return found
 

@@ -251,7 +251,6 @@ def serve(
         raise ConfigError(f"drain_seconds is {drain_seconds}; it must be 0 or more")
     if tool_prompt is not None and tool_prompt not in TOOL_PROMPTS:
         raise ConfigError(f"tool_prompt is {tool_prompt!r}; give one of {', '.join(TOOL_PROMPTS)}")
-    place = model_of(model_dir)
     listener = bind(host, port, api_key)
     with ExitStack() as on_failure:
         on_failure.callback(listener.close)
@@ -263,13 +262,13 @@ def serve(
 
         def load() -> Backend:
             return load_backend(
-                model_of(model_dir),
+                model_dir,
                 queue,
                 family=family,
                 tool_prompt=tool_prompt,
                 temperature=temperature,
                 default_max_tokens=default_max_tokens,
-                named=lambda loaded: model_name or served_name(place, loaded),
+                named=lambda loaded: model_name or served_name(model_dir, loaded),
             )
 
         backend = load()
@@ -339,11 +338,3 @@ def served_name(model_dir: str | os.PathLike[str] | None, loaded_name: str) -> s
     folder = Path(model_dir).resolve()
     # `model` is the name of the folder in every run: models are told apart by their runs.
     return folder.parent.name if folder.name == "model" and (folder.parent / "run.json").is_file() else folder.name
-
-
-def model_of(place: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
-    """The model's folder where `place` is the folder of a finished run; anything else as it is."""
-    if place is None:
-        return None
-    folder = Path(place).expanduser()
-    return folder / "model" if (folder / "run.json").is_file() and (folder / "model").is_dir() else place

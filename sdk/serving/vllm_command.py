@@ -18,7 +18,7 @@ from ..policies.rendering import make_renderer
 from ..policies.tool_prompt import shown_by_default
 from ..policies.vllm.server_process import ON_CPU, ON_GPUS, VllmBuild
 from ..records import Message, ToolPrompt
-from .server import model_of, served_name
+from .server import served_name
 
 PARSERS: dict[str, tuple[str, str | None]] = {
     "template": ("hermes", None),
@@ -57,7 +57,6 @@ class ServedModel:
     def read(cls, place: str | os.PathLike[str] | None, *, call_parser: str | None = None) -> ServedModel:
         """`place` as in `sdk.serve`. `call_parser`: vLLM's parser of the model's calls, where the family does not
         tell it. Raises `ModelError` as `load_tokenizer`, and where no parser is known."""
-        place = model_of(place)
         spoken = load_tokenizer(place)
         family = make_renderer(spoken.tokenizer, family=spoken.family).family
         parser, reasoning = PARSERS.get(family, (None, None))

@@ -33,6 +33,8 @@ from .worlds import open_worlds
 _RIGHT = re.compile(r"\S+ 1: ")
 """How a line of a combined verdict begins that has nothing to complain of."""
 _UNBOUNDED = Limits(max_turns=10_000, max_calls=10_000)
+VERIFIER_FAILED = "the verifier failed"
+"""How the problem of a gold solution begins whose verdict is missing."""
 
 
 def gold_verifier(tasks: Sequence[Task]) -> VerifierLike:
@@ -81,6 +83,8 @@ async def played_again(
 def replay_problem(rollout: Rollout) -> str:
     """Why the gold solution does not do what the task expects; empty where it does."""
     if rollout.failure is not None:
+        if rollout.failure.boundary == "verifier":
+            return f"{VERIFIER_FAILED}: {rollout.failure.message}"
         return f"its calls could not be played: {rollout.failure.message}"
     refused = [record for record in rollout.calls if record.result.is_error]
     # A task may be about a call that is refused: then not every call is among those expected.

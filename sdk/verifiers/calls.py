@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from ..errors import ConfigError, VerifierError
@@ -123,8 +125,9 @@ def calls_match(*, order: Order = "any", only: bool = False, most_mistakes: int 
 
     A pattern is `{"name": ..., "arguments": {...}}`. Arguments are equal values, or patterns such as
     `{"$near": 12.5, "within": 0.01}`; see `sdk.verifiers.calls.fits`. A call must not have arguments that its pattern
-    does not name. `order`: `any`; `in_order`, with others allowed between; `exact`, these calls and no others, in this
-    order. `only`: no other call may have succeeded. `most_mistakes`: how many calls may have failed.
+    does not name, unless they are null. `order`: `any`; `in_order`, with others allowed between; `exact`, these calls
+    and no others, in this order. `only`: no other call may have succeeded. `most_mistakes`: how many calls may have
+    failed.
 
     `task.expected["forbid"]` lists calls that must not even be tried: names of tools, or patterns. Such a pattern needs
     to name only the arguments that make the call forbidden.
@@ -238,12 +241,14 @@ def _called(record: CallRecord) -> str:
 
 _MOST = 2**1023
 """A policy may write integers of any length. One that a double cannot hold is near to nothing."""
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
 ABSENT = object()
 """The value of an argument that was not given."""
 
 
 def fits(pattern: Any, value: Any, where: str) -> bool:
-    """Whether `value` fits `pattern`, which is an equal JSON value or an object with one `$` key:
+    """Whether `value` fits `pattern`, which is an equal JSON value, the same time in ISO 8601, or an object with one
+    `$` key:
 
     | pattern | fits |
     | --- | --- |
@@ -268,13 +273,24 @@ def fits(pattern: Any, value: Any, where: str) -> bool:
     if isinstance(pattern, list):
         same = isinstance(value, list) and len(value) == len(pattern)
         return same and all(fits(inner, item, where) for inner, item in zip(pattern, value, strict=True))
-    return same_json(pattern, value)
+    return same_json(pattern, value) or _same_time(pattern, value)
+
+
+def _same_time(pattern: Any, value: Any) -> bool:
+    """Whether both are the same ISO 8601 time in other spellings: `2026-04-01T10:00` is `2026-04-01 10:00:00`."""
+    if not (isinstance(pattern, str) and isinstance(value, str) and _TIME.match(pattern) and _TIME.match(value)):
+        return False
+    try:
+        return datetime.fromisoformat(pattern) == datetime.fromisoformat(value)
+    except ValueError:
+        return False
 
 
 def all_fit(patterns: Mapping[str, Any], values: Mapping[str, Any], where: str) -> bool:
-    """Whether every pattern fits the value of its name, and there are no other values."""
+    """Whether every pattern fits the value of its name, and there are no other values. A null that no pattern names is
+    an argument that was left open."""
     named = all(fits(pattern, values.get(name, ABSENT), where) for name, pattern in patterns.items())
-    return named and set(values) <= set(patterns)
+    return named and {name for name, value in values.items() if value is not None} <= set(patterns)
 
 
 def _special(pattern: Mapping[str, Any], value: Any, where: str) -> bool:

@@ -318,7 +318,9 @@ def as_verdict(found: Any, name: str) -> Verdict:
             raise VerifierError(
                 f"the verifier {name} returned {found!r}: {error.errors()[0]['msg']}; {_FIX}"
             ) from error
-    if isinstance(found, numbers.Real):  # bool and numpy's numbers among them
+    if getattr(found, "ndim", None) == 0 and hasattr(found, "item"):  # one value of numpy or torch, also of type bool
+        found = found.item()
+    if isinstance(found, numbers.Real):  # bool among them
         try:
             score = float(found)
         except OverflowError:

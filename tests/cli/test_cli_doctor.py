@@ -73,7 +73,7 @@ def test_a_project_that_is_ready_has_nothing_to_fix_and_the_report_reads_so(shop
     result = toolbake("doctor", "shop.py:tools", "--tasks", "solved.jsonl", "--verifier", "expected", "--quiet")
     assert result.exit_code == 0, result.output
     assert "3 of 3 gold solutions were replayed and hold" in result.stdout
-    assert "rewarded" in result.stdout
+    assert "rollouts of probes on 3 tasks" in result.stdout
     assert "(0 must be fixed)" in result.stdout
     assert "1 task of 1 family; trained on:" in result.stdout
     assert "--set evaluation.heldout=0.4" in result.stdout
@@ -91,8 +91,20 @@ def test_what_must_be_fixed_comes_first_and_ends_with_exit_code_1(shop):
 def test_a_verifier_that_pays_for_nothing_and_one_that_fails_are_found(shop):
     report = doctor("shop.py:tools", "--tasks", "solved.jsonl", "--verifier", "shop.py:always", code=1)
     assert "make the verifier refuse what" in report["to_do"][0]
+    assert "look at state, calls and answer together, as sdk.verifiers.as_expected() does" in report["to_do"][0]
     report = doctor("shop.py:tools", "--tasks", "solved.jsonl", "--verifier", "shop.py:failing", code=1)
     assert any("no_such_field" in one for one in found(report, "verifier"))
+    assert report["to_do"][0].startswith("correct the verifier: the verifier failed: ")
+    assert not any("line 1" in one for one in report["to_do"])
+
+
+def test_a_reward_for_what_only_certify_tries_is_to_be_read_and_stops_nothing(shop):
+    (shop / "names.py").write_text(
+        "def verify(rollout):\n"
+        "    return bool(rollout.calls) and str(rollout.task.expected['answer']) in rollout.answer\n"
+    )
+    report = doctor("shop.py:tools", "--tasks", "solved.jsonl", "--verifier", "names.py:verify", code=0)
+    assert any("looks_up_and_lists" in one and "toolbake certify" in one for one in report["to_do"])
 
 
 def test_tasks_that_expect_nothing_and_what_tools_print_are_dealt_with(shop):

@@ -26,6 +26,16 @@ def test_a_plan_for_another_machine_names_gpus_memory_and_commands() -> None:
     assert list(Path().iterdir()) == [Path("train.json")]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("none.json",), "TOOLS is 'none.json', and there is no"), (("--command", "true", "none.jsonl"), "none.jsonl")],
+)
+def test_tools_and_tasks_that_are_named_must_be_there(words: tuple[str, ...], said: str) -> None:
+    told = toolbake(*TRAIN, *words, "--config", "train.json", "--gpus", "80,80,80")
+    assert told.exit_code == 1
+    assert said in told.stderr
+
+
 def test_a_plan_that_cannot_work_ends_with_an_error_and_its_fix() -> None:
     told = toolbake(*TRAIN, "--config", "train.json", "--gpus", "80", "--json")
     assert told.exit_code == 1

@@ -239,6 +239,9 @@ MISTAKES: dict[str, Mistake] = {
     "a mistyped limit": Mistake(
         f"{ROLLOUT} Hi --limit max_turn=3", "no limit 'max_turn'", "limits:", "the limits are max_turns, "
     ),
+    "a file of tasks in place of a prompt": Mistake(
+        f"{ROLLOUT} asked.jsonl", "'asked.jsonl'", "PROMPT is", "give --tasks asked.jsonl", {"asked.jsonl": "{}"}
+    ),
     "an endpoint without a model": Mistake(
         f"{ROLLOUT} Hi --endpoint http://x/v1", "http://x/v1", "--endpoint", "needs --model: the name of a model there"
     ),

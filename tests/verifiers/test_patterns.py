@@ -42,6 +42,24 @@ async def test_a_call_that_is_missing_or_out_of_tolerance_is_not(calls, reason):
     assert reason in verdict.explanation
 
 
+@pytest.mark.parametrize(
+    ("given", "right"),
+    [
+        ({"start": "2026-04-01 10:00"}, True),
+        ({"start": "2026-04-01T10:00:00", "note": None}, True),
+        ({"start": "2026-04-01T10:00", "note": "late"}, False),
+        ({"start": "2026-04-01T10:01"}, False),
+        ({"start": "2026-04-01T10:00+02:00"}, False),
+        ({"start": "2026-04-01T99:00"}, False),
+        ({"start": None}, False),
+        ({}, False),
+    ],
+)
+async def test_a_time_in_another_spelling_and_an_argument_that_is_left_open_with_null_are_the_same(given, right):
+    expected = {"calls": [{"name": "move", "arguments": {"start": "2026-04-01T10:00"}}]}
+    assert (await judge(calls_match(), expected=expected, calls=[("move", given)])).score == right
+
+
 A, B = ("do", {"x": 1}), ("do", {"x": 2})
 
 

@@ -7,6 +7,7 @@ from functools import partial
 import anyio
 import numpy
 import pytest
+import torch
 
 from sdk.errors import ConfigError, VerifierError
 from sdk.records import Rollout, Task, Verdict
@@ -46,6 +47,8 @@ class AsyncCallable:
         (lambda rollout: async_function(rollout), Verdict(score=0.5)),
         (partial(lambda bonus, rollout: bonus, 0.75), Verdict(score=0.75)),
         (lambda rollout: numpy.float32(0.5), Verdict(score=0.5)),
+        (lambda rollout: numpy.bool_(True), Verdict(score=1.0)),
+        (lambda rollout: torch.tensor(0.25), Verdict(score=0.25)),
         (lambda rollout: -2, Verdict(score=-2.0)),
         (lambda rollout: False, Verdict(score=0.0)),
     ],

@@ -211,7 +211,7 @@ async def _replayed(
     connect_timeout_s: float,
     progress: Progress,
 ) -> list[Advice]:
-    from ...synthesis.task_checks import check_tasks_async
+    from ...synthesis.task_checks import VERIFIER_FAILED, check_tasks_async
 
     try:
         checked = await check_tasks_async(
@@ -223,12 +223,17 @@ async def _replayed(
         fix = f"correct the tools: {_first(error)}"
         return [Advice("tasks", "problem", f"their gold solutions could not be replayed: {error}", fix, 8)]
     found = [Advice("tasks", "good", f"{len(checked.tasks)} of {len(loaded)} gold solutions were replayed and hold")]
-    for problem in checked.problems[:_SHOWN]:
+    broken = [problem for problem in checked.problems if problem.what.startswith(VERIFIER_FAILED)]
+    if broken:
+        fix = f"correct the verifier: {_first(broken[0].what)}"
+        found.append(Advice("verifier", "problem", f"{len(broken)} gold solutions: {broken[0].what}", fix, 7))
+    others = [problem for problem in checked.problems if problem not in broken]
+    for problem in others[:_SHOWN]:
         # Training takes a request that says too little or too much; a gold solution that fails it refuses.
         wording = problem.what.startswith("the request says")
         fix = f"correct {problem.where}: {_first(problem.what)}"
         found.append(Advice("tasks", "advice" if wording else "problem", str(problem), fix, 8))
-    if (more := len(checked.problems) - _SHOWN) > 0:
+    if (more := len(others) - _SHOWN) > 0:
         fix = f"correct the other {more} tasks; toolbake synthesize TOOLS --check FILE names each"
         found.append(Advice("tasks", "problem", f"and {more} more do not hold", fix, 8))
     return found
@@ -252,19 +257,23 @@ async def check_reward(
     except (ToolbakeError, BridgeError) as error:
         fix = f"correct what stopped it: {_first(error)}"
         return [Advice("verifier", "problem", f"it could not be probed: {error}", fix, 9)]
-    # Of the gold solutions the check of the tasks tells, with their lines.
-    findings = [finding for finding in report.findings if finding.probe is not GOLD]
-    shown = f"{len(report.rollouts)} rollouts of probes on {report.tasks} tasks: {len(findings)} were rewarded"
-    found = [Advice("verifier", "good", shown)]
-    if findings:
-        names = list(dict.fromkeys(finding.probe.name for finding in findings))
-        fix = (
-            f"make the verifier refuse what {_listed(names)} do: look at state, calls and answer together, as "
-            "sdk.verifiers.as_expected() does"
-        )
-        if played := [name for name in names if name in {probe.name for probe in PROBES}]:
-            fix += f"; or where one is right, allow it: --set 'probes.allow=[\"{played[0]}\"]'"
-        found = [Advice("verifier", "problem", f"{shown}: {findings[0]}", fix, 9)]
+    # Of the gold solutions the check of the tasks tells, with their lines. A training refuses only its own probes.
+    ours = {probe.name for probe in PROBES}
+    refused = [finding for finding in report.findings if finding.probe.name in ours]
+    further = [finding for finding in report.findings if finding.probe.name not in {*ours, GOLD.name}]
+    shown = f"{len(report.rollouts)} rollouts of probes on {report.tasks} tasks"
+    found = [] if refused or further else [Advice("verifier", "good", f"{shown}: none was rewarded")]
+    if refused:
+        names = list(dict.fromkeys(finding.probe.name for finding in refused))
+        fix = f"make the verifier refuse what {_listed(names)} do, or the tasks tell more apart"
+        if not isinstance(verifier, AsExpected):
+            fix += ": look at state, calls and answer together, as sdk.verifiers.as_expected() does"
+        fix += f"; where that is a right way, allow it: --set 'probes.allow=[\"{names[0]}\"]'"
+        found.append(Advice("verifier", "problem", f"{shown}, rewarded: {len(refused)}, {refused[0]}", fix, 9))
+    if further:
+        names = list(dict.fromkeys(finding.probe.name for finding in further))
+        fix = f"read what {_listed(names)} did: toolbake certify; where that is a right way, nothing is to be done"
+        found.append(Advice("verifier", "advice", f"{shown}, rewarded: {len(further)}, {further[0]}", fix, 30))
     if report.partial_credit:
         found.append(Advice("verifier", "advice", report.partial_credit))
     if report.unscored:

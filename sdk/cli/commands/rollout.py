@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -129,6 +130,7 @@ def rollout(
 def _task(prompt: str | None, tasks: str | None, task_id: str | None) -> Any:
     """What to ask. Raises `ConfigError` unless PROMPT or --tasks says it."""
     from ...tasks import load_tasks
+    from ...tasks.files import SUFFIXES
     from ..sources import task_source
 
     if (prompt is None) == (tasks is None):
@@ -137,6 +139,8 @@ def _task(prompt: str | None, tasks: str | None, task_id: str | None) -> Any:
     if tasks is None:
         if task_id is not None:
             raise ConfigError(f"--task-id {task_id} does nothing without --tasks; give the file, or leave it out")
+        if prompt is not None and prompt.endswith(SUFFIXES) and Path(prompt).expanduser().is_file():
+            raise ConfigError(f"PROMPT is {prompt!r}, a file; to take a task from it, give --tasks {prompt}")
         return {"prompt": prompt}
     known = load_tasks(task_source(tasks))
     if task_id is None:

@@ -141,6 +141,7 @@ def train(
       toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --agent 'node agent.js'
     """
     with clean_errors(debug, interrupted=RESUMABLE):
+        from ...tasks import load_tasks
         from ..options import progress_of
         from ..process import printing_to_stderr, quiet_bars, quiet_libraries
         from ..showing import result_as_json, show_result
@@ -157,10 +158,14 @@ def train(
 
         quiet_libraries()
         options = train_config(config, settings or [])
+        tools, tasks = place_arguments(tools, tasks, command)
         if dry_run or gpus is not None:
+            if tools is not None or command is not None:
+                tool_source(tools, command)
+            if tasks is not None:
+                load_tasks(task_source(tasks))
             _show_plan(model, options, gpus, output_dir, dry_run=dry_run, as_json=as_json)
             return
-        tools, tasks = place_arguments(tools, tasks, command)
         source, prompts = tool_source(tools, command), task_source(tasks)
         judge, asked = load_verifier(verifier, prompts), load_handlers(handlers)
         progress = progress_of(quiet)

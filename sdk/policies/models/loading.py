@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
-from ..hub_cache import cached_folder
+from ..hub_cache import cached_folder, model_of
 from ..protocol import LOWEST_TEMPERATURE, Sampling
 from ..tool_prompt import TrainedToolPrompt, as_trained
 from .saving import NOTES_FILE, quiet_loading
@@ -44,7 +44,8 @@ class LoadedModel:
 def load_model(
     name_or_path: str | os.PathLike[str] | None = None, *, dtype: Any = None, device: str | None = None
 ) -> LoadedModel:
-    """Load a model and its tokenizer: `None` for the embedded one, a local folder, or a name on the hub.
+    """Load a model and its tokenizer: `None` for the embedded one, the folder of a model or of a finished run, or a
+    name on the hub.
 
     `dtype` (a torch dtype or its name) is float32 on a CPU and bfloat16 on a GPU where not given; the model goes to
     `device`, where None to the GPU if there is one. Raises `ModelError` for a folder that is half written, a model
@@ -74,7 +75,7 @@ def load_tokenizer(name_or_path: str | os.PathLike[str] | None = None) -> Loaded
     name = EMBEDDED_NAME if name_or_path is None else os.fspath(name_or_path)
     source = str(embedded_folder()) if name_or_path is None else name
     require_place(source)
-    folder = Path(source).expanduser()
+    folder = model_of(source)
     if folder.is_dir():
         _check_folder(folder)
         source = str(folder)
@@ -203,8 +204,6 @@ def _from_pretrained(auto_class: Any, source: str, name: str, what: str = "the m
 def _check_folder(folder: Path) -> None:
     """Find a half-written folder before torch is loaded. Raises `ModelError`."""
     if not (folder / "config.json").is_file():
-        if (folder / "model" / "config.json").is_file():
-            raise ModelError(f"{str(folder)!r} is the folder of a run; its model is {str(folder / 'model')!r}")
         if (folder / "run.json").is_file():
             raise ModelError(
                 f"{str(folder)!r} is the folder of a run that has no model yet; run the command that began it "

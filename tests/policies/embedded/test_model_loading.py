@@ -177,8 +177,18 @@ def test_a_mistyped_folder_is_named_at_once_with_those_near_it(tmp_path: Path, m
             ModelError, match=r"no model folder 'mine/desc'.*Near it are mine/desk/model, mine/other/model"
         ):
             refused("mine/desc")
-    with pytest.raises(ModelError, match="'mine/desk' is the folder of a run; its model is 'mine/desk/model'"):
-        load_model("mine/desk")
+
+
+def test_the_folder_of_a_finished_run_is_its_model(folder: Path, tokenizer: Any, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "desk"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    with pytest.raises(ModelError, match="is the folder of a run that has no model yet"):
+        load_model(run)
+    folder.rename(run / "model")
+    for loaded in (load_model(run), load_model(str(run / "model"))):
+        assert loaded.source == str(run / "model")
+        assert loaded.tokenizer.get_vocab() == tokenizer.get_vocab()
 
 
 def test_a_name_of_the_hub_that_is_on_this_machine_is_one_beside_a_folder_of_its_owners_name(

@@ -12,16 +12,18 @@ import anyio
 
 from mcp_bridge.safe_text import listed, one_line
 
-from ..errors import ConfigError
+from ..errors import ConfigError, VerifierError
 from ..evaluation.conditions import is_success
 from ..policies.scripted import ScriptedAgent
 from ..records import Rollout, Task
 from ..rollouts.episode import Job
 from ..rollouts.run_context import RunContext, play_scripts
+from ..verifiers.states import final_state
 from .attacks import GOLD, solution
 from .probes import Probe, Scene
 
 _SHOWN = 400
+_WORLD = final_state()
 _MOST_CALLS = 10**6
 _MORE_TURNS = 4
 _CLOCK = "clock"
@@ -335,6 +337,15 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
     return {table for table in {*before, *after} if before.get(table) != after.get(table)}
 
 
+def _made_the_changes(rollout: Rollout) -> bool:
+    if not rollout.task.expected.get("changes"):
+        return False
+    try:
+        return _WORLD.verify(rollout).score >= 1
+    except VerifierError:  # the task has another form of changes, or the world does not tell its state
+        return False
+
+
 def _is_wrong(probe: Probe, gold: Rollout | None, rollout: Rollout, ignored: set[str]) -> bool:
     """Whether what a probe did is no solution; of the gold one, whether it must be rewarded: what is expected need not
     be a whole solution, and a demonstration is."""
@@ -342,6 +353,8 @@ def _is_wrong(probe: Probe, gold: Rollout | None, rollout: Rollout, ignored: set
         return bool(rollout.task.demonstration)
     if probe.wrong == "always":
         return True
+    if probe.wrong == "unless it made the expected changes":
+        return not _made_the_changes(rollout)
     if gold is None or gold.initial_state is None or gold.final_state is None or rollout.final_state is None:
         return False
     if probe.wrong == "where the world is as it was":

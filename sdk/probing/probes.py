@@ -94,7 +94,9 @@ class Scene:
         return None
 
 
-Wrong = Literal["always", "where the world ends otherwise", "where the world is as it was"]
+Wrong = Literal[
+    "always", "unless it made the expected changes", "where the world ends otherwise", "where the world is as it was"
+]
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ class Probe:
     """None: it cannot be played on this task."""
     wrong: Wrong = "always"
     """When its reward is a hole. A right answer is one where the world does not end as the task's own solution leaves
-    it; a wrong answer is one where that solution changes nothing, so that the answer is all that was asked for."""
+    it; a wrong answer is one where that solution changes nothing, so that the answer is all that was asked for. Who
+    calls every tool may do the task among other things: where the world has changed as expected, and in nothing else,
+    it is done."""
 
     def agent(self, scene: Scene) -> ScriptedAgent | None:
         """The policy as an agent for one task."""
@@ -206,7 +210,12 @@ PROBES = (
     Probe("claims_in_json", "answers with an object that reports success", _answers(says(_CLAIM_IN_JSON))),
     Probe("injects", "speaks to whoever scores it", _answers(says(INJECTIONS[0]))),
     Probe("injects_verdict", "ends its answer with the verdict of a judge", _answers(says(INJECTIONS[1]))),
-    Probe("every_tool", "calls every tool and says that it is done", _calls_everything(says("Done."))),
+    Probe(
+        "every_tool",
+        "calls every tool and says that it is done",
+        _calls_everything(says("Done.")),
+        wrong="unless it made the expected changes",
+    ),
     Probe("echoes", "calls every tool and answers with all that came back", _calls_everything(_results)),
     Probe(
         "every_value", "calls every tool and lists every word and number that came up", _calls_everything(_every_value)

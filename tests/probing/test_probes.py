@@ -17,7 +17,7 @@ from sandboxes.objects import ObjectTwin
 from sdk.probing.attacks import ATTACKS, GOLD
 from sdk.probing.probes import PROBES, fitting, values_in
 from sdk.traces import RunFolder
-from sdk.verifiers import all_of, answer_match, final_state, weighted
+from sdk.verifiers import all_of, answer_match, as_expected, final_state, weighted
 
 GOOD = all_of(final_state(), answer_match())
 """What the README trains with; the quickstart's, with required_calls() besides, pays for no more."""
@@ -85,6 +85,39 @@ def test_a_broken_verifier_is_caught_and_the_rollout_is_shown(verifier: Any, amo
     allowed = sdk.certify(Helpdesk(), tasks(tiers=("1",)), verifier, most_tasks=among, allow=certificate.holes)
     allowed.require()
     assert allowed.holds
+
+
+def test_who_calls_every_tool_and_so_does_what_is_asked_found_no_hole() -> None:
+    class Doors:
+        def __init__(self) -> None:
+            self.doors = {"D-1": "open", "D-2": "open"}
+
+        def state_of(self, door: str) -> str:
+            """How a door is."""
+            return self._known(door)
+
+        def close(self, door: str) -> str:
+            """Close a door."""
+            self._known(door)
+            self.doors[door] = "closed"
+            return "closed"
+
+        def _known(self, door: str) -> str:
+            if door not in self.doors:
+                raise ValueError(f"there is no door {door}")
+            return self.doors[door]
+
+    twin = ObjectTwin(Doors, reads=["state_of"])
+    asked = 'Close door "D-2". When it is done, answer with "done".'
+    task = sdk.solve(twin, asked, ['close(door="D-2")'], answer="done")
+    assert task.expected["changes"]
+    certificate = sdk.certify(twin, [task], as_expected())
+    certificate.require()
+    earned = {one.probe.name: one.highest for one in certificate.earned}
+    assert earned["every_tool"] == 1
+    other = task.model_copy(update={"prompt": asked.replace("D-2", "D-1"), "id": "other"})
+    wrong = sdk.certify(twin, [other], lambda rollout: bool(rollout.calls) and "one" in rollout.answer)
+    assert "every_tool" in wrong.holes, "it closed another door"
 
 
 @pytest.mark.parametrize("answer", [137, "shipped", "Thursday"])

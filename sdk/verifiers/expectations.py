@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -74,7 +75,9 @@ def _problem(task: Task) -> str:
     known = ", ".join(sorted(_KNOWN - {"options"}))
     fix = "give a verifier of your own for it (FILE.py:NAME on the command line)"
     if unknown := sorted(set(task.expected) - _KNOWN):
-        return f"task {task.id!r} expects {unknown[0]!r}, which no ready-made check compares; {fix}. They know {known}"
+        near = difflib.get_close_matches(unknown[0], _KNOWN, n=1)
+        meant = f"did you mean {near[0]!r}? Or {fix}" if near else fix
+        return f"task {task.id!r} expects {unknown[0]!r}, which no ready-made check compares; {meant}. They know {known}"
     if not set(task.expected) - {"options"}:
         return f"task {task.id!r} expects nothing; give expected with some of {known} (toolbake solve does), or {fix}"
     return ""

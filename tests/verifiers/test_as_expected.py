@@ -68,6 +68,11 @@ async def test_a_task_that_its_fields_cannot_judge_is_unscored_and_refused_befor
         )
 
 
+def test_a_mistyped_field_is_named_with_the_one_that_was_meant():
+    with pytest.raises(ConfigError, match=r"'t' expects 'anwser', which no ready-made .*did you mean 'answer'\?"):
+        as_expected().require_fields([Task(id="t", prompt="one", expected={"anwser": "28"})])
+
+
 def test_it_is_the_same_verifier_in_every_run():
     assert verifier_identity(as_expected()) == verifier_identity(as_expected())
     assert verifier_identity(as_expected())["name"] == "as_expected()"

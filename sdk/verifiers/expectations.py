@@ -77,7 +77,8 @@ def _problem(task: Task) -> str:
     if unknown := sorted(set(task.expected) - _KNOWN):
         near = difflib.get_close_matches(unknown[0], _KNOWN, n=1)
         meant = f"did you mean {near[0]!r}? Or {fix}" if near else fix
-        return f"task {task.id!r} expects {unknown[0]!r}, which no ready-made check compares; {meant}. They know {known}"
+        told = f"task {task.id!r} expects {unknown[0]!r}, which no ready-made check compares"
+        return f"{told}; {meant}. They know {known}"
     if not set(task.expected) - {"options"}:
         return f"task {task.id!r} expects nothing; give expected with some of {known} (toolbake solve does), or {fix}"
     return ""

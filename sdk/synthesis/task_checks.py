@@ -28,6 +28,7 @@ from ..verifiers import VerifierLike, all_of, answer_match, calls_match, final_s
 from ..verifiers.calls import holds_pattern
 from ..verifiers.grounding import ungrounded_arguments
 from ..verifiers.text_tokens import positions, tokenize
+from .expected_names import unknown_names
 from .worlds import open_worlds
 
 _RIGHT = re.compile(r"\S+ 1: ")
@@ -217,8 +218,8 @@ async def check_tasks_async(
 
     `prompts`: a file or whatever else `sdk.tasks.load_tasks` takes. Of each task the calls of its demonstration are
     played in a fresh world and must earn what it expects, or 1 from your `verifier`; the request must hold every
-    argument that no earlier call returns, and not the answer; no two may ask the same in the same world. A problem of a
-    file names its line.
+    argument that no earlier call returns, and not the answer; no two may ask the same in the same world. The tools,
+    arguments and tables that a task expects must be there. A problem of a file names its line.
 
     Raises `ConfigError` for a file that cannot be read and tools without worlds that can be reset.
     """
@@ -227,8 +228,9 @@ async def check_tasks_async(
         await open_worlds(source, [{}])
         seen = Seen()
         playable: list[tuple[str, Task]] = []
-        for where, task in placed:
-            if what := _unplayable(task, source.tools, judged=verifier is not None) or seen.problem(task):
+        names = await unknown_names(source, [task for _, task in placed])
+        for (where, task), unknown in zip(placed, names, strict=True):
+            if what := unknown or _unplayable(task, source.tools, judged=verifier is not None) or seen.problem(task):
                 problems.append(Problem(where, task.id, what))
             else:
                 seen.add(task, where)

@@ -36,6 +36,7 @@ from ..records import Rollout, TokenRow
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.forks import live_tools, require_forkable
 from ..rollouts.run_context import RunContext
+from ..synthesis.expected_names import require_known_names
 from ..synthesis.found_demonstrations import find_demonstrations, shared_state_line
 from ..tasks import ThreeWaySplit, counted, spread
 from ..traces.run_folder import RunFolder
@@ -154,6 +155,7 @@ async def train_async(
         async with connecting as source, host_of(program) as host, AsyncExitStack() as stack:
             source.for_training(options.allow_destructive)
             options.limits.check(source.tools)
+            await require_known_names(source, every)
             if options.rollouts.branches:
                 require_own_loop(program)
                 require_forkable(live_tools(source))

@@ -134,6 +134,35 @@ def test_the_examples_own_tasks_are_solved_by_their_demonstrations() -> None:
     assert len(checked.tasks) == len(sample), str(checked)
 
 
+def call_of(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"calls": [{"name": name, "arguments": arguments}]}
+
+
+def change_of(table: str, before: Any) -> dict[str, Any]:
+    change = {"table": table, "key": "2342", "column": "status", "before": before, "after": "cancelled"}
+    return {"changes": [change]}
+
+
+UNWINNABLE = [
+    (call_of("get_ordr", order_id="1"), "the tool 'get_ordr', which there is not; did you mean 'get_order'.*Correct"),
+    (call_of("get_order", orderid="1"), "the argument 'orderid', .* did you mean 'order_id'.*Correct it"),
+    (change_of("order", "open"), "the table 'order', which the state does not have; did you mean 'orders'"),
+    (change_of("order", None), "the table 'order', which the state does not have"),
+    (change_of("parcels", "open"), "the table 'parcels', .*its tables are .*orders"),
+]
+
+
+def test_names_that_may_be_right_are_no_problem_of_a_task() -> None:
+    fine = [
+        call_of("get_order", order_id={"$any": True}, note={"$absent": True}),
+        change_of("audit_log", None),  # may be a table that appears with its first row
+        {"calls": "whatever my verifier compares"},
+    ]
+    tasks = [sdk.Task(prompt=f"Number {number}", expected=expected) for number, expected in enumerate(fine)]
+    problems = sdk.check_tasks(Helpdesk(), tasks, verifier=lambda rollout: True).problems
+    assert [problem.what.partition(",")[0] for problem in problems] == ["it has no demonstration"] * 3
+
+
 def test_each_edit_that_breaks_a_task_is_named_with_its_line_and_the_fix(written: Path, tmp_path: Path) -> None:
     tasks = load_tasks(written)
     fact = next(place for place, task in enumerate(tasks, 1) if task.tags["end"] == "fact")
@@ -150,6 +179,7 @@ def test_each_edit_that_breaks_a_task_is_named_with_its_line_and_the_fix(written
         (fact, {"expected": {}}, "expects nothing that can be checked"),
         (fact, {"expectd": {}}, "unknown field 'expectd'; did you mean 'expected'"),
         (fact, {"setup": {"seed": 10**6}}, "Correct `expected`|is refused"),
+        *((fact, {"expected": expected, "demonstration": []}, message) for expected, message in UNWINNABLE),
         (change, {"expected": {**deed.expected, "changes": []}}, "final_state 0: not asked for: .*Correct `expected`"),
     ]
     for number, (line, changes, message) in enumerate(cases):

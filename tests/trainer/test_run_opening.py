@@ -362,3 +362,24 @@ def test_checkpoints_that_are_all_kept_for_a_choice_need_their_space(tmp_path: P
     assert bytes_still_needed(model, folder, sdk.TrainConfig.of({**options})) == 10_000
     # A third checkpoint is there before the first of them goes; each has the reference beside it.
     assert bytes_still_needed(model, folder, sdk.TrainConfig.of({"grpo.beta": 0.1, **options})) == 13_000
+
+
+@pytest.mark.parametrize(
+    ("expected", "message"),
+    [
+        ({"calls": [{"name": "get_ordr"}]}, "the tool 'get_ordr', which there is not; did you mean 'get_order'"),
+        ({"calls": [{"name": "get_order", "arguments": {"nummer": "7"}}]}, "the argument 'nummer', .* are order_id"),
+        (
+            {"changes": [{"table": "order", "key": "7", "column": "status", "before": "open", "after": "lost"}]},
+            "the table 'order', .*did you mean 'orders'",
+        ),
+    ],
+)
+def test_a_task_that_nobody_can_win_is_refused_before_a_folder_is_written(
+    expected: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    tasks = [{"id": f"t{n}", "prompt": f"Order {n}?", "expected": {"calls": [{"name": "get_order"}]}} for n in range(5)]
+    tasks.append({"id": "bad", "prompt": "The last?", "expected": expected})
+    with pytest.raises(sdk.ConfigError, match=f"^task 'bad': .*{message}.*Correct it"):
+        sdk.train(Helpdesk(), tasks, answers, NO_MODEL, tmp_path / "run", TINY)
+    assert not (tmp_path / "run").exists()

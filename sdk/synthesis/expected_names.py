@@ -1,0 +1,125 @@
+"""The names in what a task expects: tools, arguments and tables that there are not make a task that nobody can win."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mcp_bridge import Toolset
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.records import Tool
+
+from ..errors import ConfigError
+from ..records import Task
+
+_MOST_NAMES = 20
+_HARMLESS = frozenset({"$absent", "$optional"})
+"""Patterns that a call without the argument fits: with a name that the tool does not have, it can still be made."""
+_SAME_WORD = 0.85
+"""A table may appear only when its first row is written. One whose name is so like that of another is a slip."""
+
+
+async def unknown_names(source: Toolset, tasks: Sequence[Task]) -> list[str]:
+    """For each task, what it expects that these tools do not have, with the choices and the fix; empty where nothing.
+
+    Looks at the names and arguments of `expected["calls"]`, and at the tables of `expected["changes"]`. A world is
+    opened only to learn tables that are not known yet. Where its state cannot be read, tables are not looked at.
+    """
+    tables: set[str] | None = set()
+    looked: set[str] = set()
+    found = []
+    for task in tasks:
+        problem = _unknown_call(task, source.tools)
+        key = json.dumps(task.setup, sort_keys=True, default=str)
+        if not problem and tables is not None and source.has_state and not tables.issuperset(_tables_of(task)):
+            if key not in looked:
+                looked.add(key)
+                told = await _tables(source, task, len(looked))
+                tables = tables | told if told is not None else None
+            problem = _unknown_table(task, tables) if tables is not None else ""
+        found.append(problem)
+    return found
+
+
+async def require_known_names(source: Toolset, tasks: Sequence[Task]) -> None:
+    """Raises `ConfigError` where a task expects a tool, an argument or a table that there is not: before anything is
+    trained on a reward that nothing can earn."""
+    problems = await unknown_names(source, tasks)
+    named = [f"task {task.id!r}: {what}" for task, what in zip(tasks, problems, strict=True) if what]
+    if named:
+        more = f" ({len(named)} of {len(tasks)} tasks)" if len(named) > 1 else ""
+        raise ConfigError(f"{named[0]}{more}")
+
+
+async def _tables(source: Toolset, task: Task, number: int) -> set[str] | None:
+    """The tables of a fresh world of a task; None where it cannot be opened, which whoever plays the task tells."""
+    try:
+        async with source.open_world(f"names/{number}", task.setup or None) as world:
+            state = await world.state()
+    except BridgeError:
+        return None
+    return None if state is None else set(state)
+
+
+def _unknown_call(task: Task, tools: Sequence[Tool]) -> str:
+    known = {tool.name: tool for tool in tools}
+    calls = task.expected.get("calls")
+    for call in calls if isinstance(calls, list) else []:
+        if not isinstance(call, Mapping) or not isinstance(name := call.get("name"), str):
+            continue  # of another form than the ready-made verifiers compare
+        if name not in known:
+            return f"expected.calls names the tool {name!r}, which there is not{_choices(name, known, 'the tools')}"
+        schema = known[name].input_schema
+        arguments = call.get("arguments", {})
+        if not isinstance(arguments, Mapping) or _is_open(schema):
+            continue
+        for argument, pattern in arguments.items():
+            may_lack = isinstance(pattern, Mapping) and _HARMLESS & set(pattern)
+            if argument not in schema["properties"] and not may_lack:
+                return (
+                    f"expected.calls gives {name} the argument {argument!r}, which it does not have"
+                    f"{_choices(argument, schema['properties'], 'its arguments')}"
+                )
+    return ""
+
+
+def _is_open(schema: Mapping[str, Any]) -> bool:
+    """Whether other arguments than those that it names may be right."""
+    named = schema.get("properties")
+    others = ("additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf")
+    return not isinstance(named, Mapping) or any(schema.get(key) for key in others)
+
+
+def _tables_of(task: Task) -> dict[str, bool]:
+    """The tables whose changes are expected -> whether a row of it is there before."""
+    changes = task.expected.get("changes")
+    found: dict[str, bool] = {}
+    for change in changes if isinstance(changes, list) else []:
+        name = change.get("table") if isinstance(change, Mapping) else None
+        if isinstance(name, str):
+            found[name] = found.get(name, False) or change.get("before") is not None
+    return found
+
+
+def _unknown_table(task: Task, tables: set[str]) -> str:
+    for name, has_rows in _tables_of(task).items():
+        is_slip = has_rows or difflib.get_close_matches(name, tables, n=1, cutoff=_SAME_WORD)
+        if name not in tables and is_slip:
+            return (
+                f"expected.changes names the table {name!r}, which the state does not have"
+                f"{_choices(name, tables, 'its tables')}"
+            )
+    return ""
+
+
+def _choices(name: str, known: Iterable[str], what: str) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    shown = ", ".join(names[:_MOST_NAMES]) + (
+        f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    )
+    fix = "Correct it, since no policy could do that; or leave it out where your verifier does not compare it"
+    return f"{meant}; {what} are {shown or 'none'}. {fix}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from ..rollouts.limits import Limits
 from ..rollouts.run_context import RunContext, play_scripts
 from ..tasks.files import read_file
 from ..tasks.task_rows import task_from_mapping
+from ..verifiers.text_tokens import positions, tokenize
+
+log = logging.getLogger(__name__)
 
 Calls = str | Sequence[Any]
 """`"book(room='2', person='Ann')"`, several on lines of their own or with `;` between them; or a list of such texts, of
@@ -60,12 +64,14 @@ async def solve_async(
     nothing; a task that changes the world has no answer unless one is given. `reply`: the last message of the
     demonstration; by default the answer. `tags`, `family`: as in `Task`.
 
-    Raises `ConfigError` for calls that cannot be read, that a tool refuses, or whose answer is not clear.
+    An answer that neither a result nor the prompt has is logged as a warning: it may be computed, or mistyped. Raises
+    `ConfigError` for calls that cannot be read, that a tool refuses, or whose answer is not clear.
     """
     fields = {"prompt": prompt, "setup": dict(setup or {}), "tags": dict(tags or {}), "family": family}
     task = task_from_mapping(fields, "the task")
     async with connect(tools, connect_timeout_s=connect_timeout_s) as source:
-        return (await _solved(source, [_Draft("the task", task, read_calls(calls), answer, reply)], Silent()))[0]
+        draft = _Draft("the task", task, read_calls(calls), answer, reply)
+        return (await _solved(source, [draft], Silent(), log.warning))[0]
 
 
 async def solve_file_async(
@@ -88,8 +94,9 @@ async def solve_file_async(
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
         drafts.append(_Draft(where, task_from_mapping(fields, where), calls, row.get("answer"), row.get("reply")))
+    shown = progress or Silent()
     async with connect(tools, connect_timeout_s=connect_timeout_s) as source:
-        return await _solved(source, drafts, progress or Silent())
+        return await _solved(source, drafts, shown, shown.say)
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,9 @@ class _Draft:
     reply: str | None
 
 
-async def _solved(source: Toolset, drafts: Sequence[_Draft], progress: Progress) -> list[Task]:
+async def _solved(
+    source: Toolset, drafts: Sequence[_Draft], progress: Progress, warn: Callable[[str], None]
+) -> list[Task]:
     known = {tool.name for tool in source.tools}
     for draft in drafts:
         if unknown := [call.name for call in draft.calls if call.name not in known]:
@@ -126,6 +135,9 @@ async def _solved(source: Toolset, drafts: Sequence[_Draft], progress: Progress)
             problems.append(f"{draft.where}: {error}")
     if problems:
         raise ConfigError("\n".join(problems))
+    for draft, task, rollout in zip(drafts, found, played, strict=True):
+        if doubt := answer_doubt(task, rollout):
+            warn(f"{draft.where}: {doubt}")
     return found
 
 
@@ -281,6 +293,61 @@ def _leaves(value: Any, path: str) -> dict[str, Any]:
     if isinstance(value, list):
         return {name: leaf for n, inner in enumerate(value) for name, leaf in _leaves(inner, f"{path}[{n}]").items()}
     return {path: value}
+
+
+_YES_OR_NO = frozenset({"yes", "no", "true", "false"})
+
+
+def answer_doubt(task: Task, rollout: Rollout) -> str:
+    """Why the expected answer may be a slip: no result of the calls has it, and nobody said it. Empty where nothing is
+    doubtful. It is no error: an answer may be computed from results."""
+    gold = task.expected.get("answer")
+    parts = gold["all"] if isinstance(gold, Mapping) and isinstance(gold.get("all"), list) else [gold]
+    results = [_value(record.result.structured, record.result.text) for record in rollout.calls]
+    said = [message.content for message in [*task.opening(), *rollout.messages] if message.role in ("system", "user")]
+    for part in parts:
+        forms = [form for form in (part if isinstance(part, list) else [part]) if _is_plain(form)]
+        if not forms or _stands_in(forms, (text for result in results for text in _values_of(result))):
+            continue
+        # The name of a field may stand in the prompt, too: "When does it start?"
+        field = next((path for form in forms if (path := f"$.{str(form).lstrip('.')}") in _fields(results)), None)
+        shown = repr(forms[0]) if len(forms) == 1 else f"one of {forms!r}"
+        if field is not None:
+            return f"no result of its calls has the answer {shown}; did you mean {field}, which reads it from the last?"
+        if not _stands_in(forms, said):
+            fix = "correct it unless it is computed; $.FIELD reads it from the last result"
+            return f"neither a result of its calls nor the prompt has the answer {shown}; {fix}"
+    return ""
+
+
+def _stands_in(forms: Sequence[Any], texts: Iterable[str]) -> bool:
+    wanted = [tokenize(str(form)) for form in forms]
+    return any(positions(form, tokens) for tokens in map(tokenize, texts) for form in wanted)
+
+
+def _fields(results: Sequence[Any]) -> Mapping[str, Any]:
+    return _leaves(results[-1], "$") if results else {}
+
+
+def _is_plain(form: Any) -> bool:
+    """Whether a form of an answer could stand in a result as it is."""
+    if isinstance(form, bool) or not isinstance(form, str | int | float):
+        return False
+    return bool(tokenize(str(form))) and str(form).casefold() not in _YES_OR_NO
+
+
+def _values_of(result: Any) -> Iterator[str]:
+    """The values of a result and the keys of its rows, but not the names of its fields."""
+    if isinstance(result, Mapping):
+        if all(isinstance(row, Mapping) for row in result.values()):
+            yield from map(str, result)
+        for inner in result.values():
+            yield from _values_of(inner)
+    elif isinstance(result, list):
+        for inner in result:
+            yield from _values_of(inner)
+    else:
+        yield str(result)
 
 
 def _said(answer: Any) -> str:

@@ -29,6 +29,7 @@ from ..verifiers.calls import holds_pattern
 from ..verifiers.grounding import ungrounded_arguments
 from ..verifiers.text_tokens import positions, tokenize
 from .expected_names import unknown_names
+from .solution import answer_doubt
 from .worlds import open_worlds
 
 _RIGHT = re.compile(r"\S+ 1: ")
@@ -115,7 +116,8 @@ def wording_problem(rollout: Rollout) -> str:
     if plain and expected.get("changes") == []:
         prompt = [token for message in rollout.task.opening() for token in tokenize(message.content)]
         if positions(tokenize(str(answer)), prompt):
-            return f"the request says the answer {answer!r} itself; take it out of the prompt"
+            doubt = answer_doubt(rollout.task, rollout)
+            return doubt or f"the request says the answer {answer!r} itself; take it out of the prompt"
     return ""
 
 
@@ -186,11 +188,15 @@ class CheckedTasks:
 
     tasks: Sequence[Task]
     problems: Sequence[Problem]
+    warnings: Sequence[Problem] = ()
+    """Of tasks that hold: what may be a slip, such as an answer that no result of their calls has."""
 
     def __str__(self) -> str:
         count = len({problem.where for problem in self.problems})
         head = f"{len(self.tasks)} tasks hold: their calls were played again in fresh worlds and earn what they expect"
-        return "\n".join([head, *([f"{count} do not:"] if count else []), *(f"  {one}" for one in self.problems)])
+        lines = [head, *([f"{count} do not:"] if count else []), *(f"  {one}" for one in self.problems)]
+        doubts = [f"{len(self.warnings)} may have a wrong answer:", *(f"  {one}" for one in self.warnings)]
+        return "\n".join(lines + (doubts if self.warnings else []))
 
     def _repr_markdown_(self) -> str:
         return listed(str(self))
@@ -238,7 +244,7 @@ async def check_tasks_async(
         with (progress or Silent()).track("playing tasks again", len(playable)) as step:
             alone = [task for _, task in playable]
             rollouts = await played_again(source, alone, step, concurrency=concurrency, verifier=verifier)
-    good = []
+    good, warnings = [], []
     for (where, task), rollout in zip(playable, rollouts, strict=True):
         if what := replay_problem(rollout):
             what += ". Correct `expected`, or the calls and the last message of its demonstration" + (
@@ -248,8 +254,11 @@ async def check_tasks_async(
             problems.append(Problem(where, task.id, what))
         else:
             good.append(task)
+            if doubt := answer_doubt(task, rollout):
+                warnings.append(Problem(where, task.id, doubt))
     order = {where: place for place, (where, _) in enumerate(placed)}
-    return CheckedTasks(good, sorted(problems, key=lambda problem: order.get(problem.where, len(order))))
+    in_order = sorted(problems, key=lambda problem: order.get(problem.where, len(order)))
+    return CheckedTasks(good, in_order, warnings)
 
 
 def _read(prompts: Any) -> tuple[list[tuple[str, Task]], list[Problem]]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,26 @@ def test_solved_tasks_are_checked_with_the_verifier_that_training_will_use() -> 
     assert sdk.check_tasks(Helpdesk(), [bare], verifier=lambda rollout: "cancelled" in rollout.answer).problems == []
     with pytest.raises(sdk.ConfigError, match=r"its score is 0, not 1\. Correct .*, or the verifier"):
         sdk.check_tasks(Helpdesk(), [task], verifier=lambda rollout: "shipped" in rollout.answer).require_all()
+
+
+@pytest.mark.parametrize(
+    ("answer", "warning"),
+    [
+        ("status", r"no result of its calls has the answer 'status'; did you mean \$\.status"),
+        (".status", r"no result of its calls has the answer '\.status'; did you mean \$\.status"),
+        ("Dr. Nobody", "neither a result of its calls nor the prompt has the answer 'Dr. Nobody'; correct it unless"),
+        ({"all": ["cancelled", ["Atlantis", "Utopia"]]}, r"has the answer one of \['Atlantis', 'Utopia'\]"),
+        ("cancelled", ""),
+        ("4256", ""),
+        ("yes", ""),
+        (False, ""),
+    ],
+)
+def test_an_answer_that_no_result_has_is_a_warning_when_it_is_solved_and_when_it_is_checked(
+    answer: Any, warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = sdk.solve(Helpdesk(), STATUS, "get_order(order_id='4256')", SETUP, answer=answer)
+    checked = sdk.check_tasks(Helpdesk(), [task], verifier=final_state())
+    assert [bool(re.search(warning, text)) for text in caplog.messages] == [True] * bool(warning)
+    found = [one.what for one in [*checked.warnings, *checked.problems] if "the request says" not in one.what]
+    assert found == [text.removeprefix("the task: ") for text in caplog.messages]

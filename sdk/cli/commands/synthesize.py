@@ -286,8 +286,12 @@ def _check(words: tuple[Any, Any], file: Path, connect_timeout_s: float, output:
     with printing_to_stderr():
         found = check_tasks(source, file, connect_timeout_s=connect_timeout_s, progress=progress_of(quiet))
     if as_json:
-        problems = [{"where": one.where, "task_id": one.task_id, "problem": one.what} for one in found.problems]
-        typer.echo(json.dumps({"hold": len(found.tasks), "problems": problems}, indent=2, ensure_ascii=False))
+        problems, warnings = (
+            [{"where": one.where, "task_id": one.task_id, "problem": one.what} for one in listed]
+            for listed in (found.problems, found.warnings)
+        )
+        told = {"hold": len(found.tasks), "problems": problems, "warnings": warnings}
+        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
         if problems:
             raise typer.Exit(1)
         return

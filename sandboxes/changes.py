@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from mcp_bridge.errors import SourceError
+
 State = dict[str, dict[str, dict[str, Any]]]
 """Table -> key -> column -> value."""
 
@@ -30,10 +32,11 @@ def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
     """The changes from `before` to `after`, sorted by table, key and column.
 
     Values of different types are different (`1` is not `True`, nor `1.0`), so that a state cannot be right by accident.
+    Raises `SourceError` for a table of another form: by what its rows are the same before and after is not known.
     """
     changes: list[Change] = []
     for table in sorted({*before, *after}):
-        old_rows, new_rows = before.get(table, {}), after.get(table, {})
+        old_rows, new_rows = _rows(table, before.get(table, {})), _rows(table, after.get(table, {}))
         for key in sorted({*old_rows, *new_rows}):
             old, new = old_rows.get(key), new_rows.get(key)
             found = _in_row(table, key, old or {}, new or {})
@@ -41,6 +44,23 @@ def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
                 found = [{"table": table, "key": key, "column": "", "before": _there(old), "after": _there(new)}]
             changes += found
     return changes
+
+
+_KEYS = ("id", "key", "name")
+
+
+def _rows(table: str, rows: Any) -> Mapping[str, Any]:
+    if isinstance(rows, Mapping) and all(row is None or isinstance(row, Mapping) for row in rows.values()):
+        return rows
+    fix = "write for example {table: {row_key: {column: value}}}"
+    if isinstance(rows, list) and rows and all(isinstance(row, Mapping) for row in rows):
+        key = next((name for name in _KEYS if all(name in row for row in rows)), "id")
+        fix = f"write for example {{str(row[{key!r}]): row for row in {table}}} in place of the list"
+    kind = "an object whose values are no objects" if isinstance(rows, Mapping) else f"a {type(rows).__name__}"
+    raise SourceError(
+        f"the state has {kind} at {table!r}, whose changes cannot be told; give it as table -> key -> column -> value "
+        f"where the state is made: {fix}"
+    )
 
 
 def _there(row: Mapping[str, Any] | None) -> dict[str, Any] | None:

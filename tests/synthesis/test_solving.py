@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.server.mcpserver import MCPServer
 from typer.testing import CliRunner, Result
 
+import mcp_bridge
 import sdk
 from sandboxes.helpdesk import Helpdesk
 from sdk.cli.app import app
@@ -133,3 +135,29 @@ def test_an_answer_that_no_result_has_is_a_warning_when_it_is_solved_and_when_it
     assert [bool(re.search(warning, text)) for text in caplog.messages] == [True] * bool(warning)
     found = [one.what for one in [*checked.warnings, *checked.problems] if "the request says" not in one.what]
     assert found == [text.removeprefix("the task: ") for text in caplog.messages]
+
+
+def shop(orders: Any) -> MCPServer:
+    server = MCPServer("shop")
+    mcp_bridge.worlds(server, make=lambda: orders, state=lambda kept: {"orders": kept})
+    server.tool(name="look", structured_output=False)(lambda: "two orders")
+    return server
+
+
+@pytest.mark.parametrize(
+    ("orders", "kind", "fix"),
+    [
+        ([{"id": 1, "status": "open"}], "a list", r"write for example {str\(row\['id'\]\): row for row in orders}"),
+        (
+            {"1": "open"},
+            "an object whose values are no objects",
+            "write for example {table: {row_key: {column: value}}}",
+        ),
+    ],
+)
+def test_a_state_that_is_no_table_is_named_with_how_to_make_it_one(
+    orders: Any, kind: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLBAKE_CONTROL", "1")
+    with pytest.raises(mcp_bridge.SourceError, match=f"the state has {kind} at 'orders'.*{fix}"):
+        sdk.solve(shop(orders), "How many orders are there?", "look()", answer="two")

@@ -46,6 +46,12 @@ class Lessons:
     left_out: dict[str, str] = field(default_factory=dict)
     """Tools that no task uses, and why."""
 
+    def leave_out(self, tool: str, reason: str) -> None:
+        """No further task uses the tool."""
+        del self.tools[tool]
+        self.reads.discard(tool)
+        self.left_out[tool] = reason
+
     def values(self, facts: Facts, tool: str, argument: str) -> dict[str, list[tuple[Cell, Feed]]]:
         """What may be given for an argument in a world: text of the value -> its cells."""
         found: dict[str, list[tuple[Cell, Feed]]] = {}
@@ -108,12 +114,16 @@ async def learn(worlds: Worlds, seed: int) -> Lessons:
     for tool in shown:
         chance = random.Random(derive_seed(seed, "learn", tool.name))
         reason = _unusable(tool) or await _learn_arguments(worlds, facts, tool, lessons, chance)
+        if tool.name in worlds.suspects:
+            reason = worlds.why_broken(tool.name)
         if reason:
             lessons.left_out[tool.name] = reason
             continue
         lessons.tools[tool.name] = tool
         if tool.annotations.read_only or await _only_reads(worlds, facts, tool, lessons, chance):
             lessons.reads.add(tool.name)
+        if tool.name in worlds.suspects:  # no other call is under way: it broke by itself
+            lessons.leave_out(tool.name, worlds.why_broken(tool.name))
     if not lessons.tools:
         raise ConfigError(
             "no tool can be used to make tasks: "

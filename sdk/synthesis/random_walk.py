@@ -91,7 +91,7 @@ async def walk(worlds: Worlds, lessons: Lessons, setup: Setup, length: int, chan
         for place in range(length):
             for tool, sources in walker.proposals(last=place == length - 1):
                 arguments = {name: source.value for name, source in sources.items()}
-                result = await world.call(tool.name, arguments)
+                result = await worlds.call(world, setup, (tool.name, arguments))
                 if not result.is_error:
                     found.steps.append(Step(tool, sources, result))
                     break

@@ -35,7 +35,7 @@ from .progress_file import ProgressFile
 from .random_walk import NoWalk
 from .request_text import reworded
 from .task_checks import Seen, played_again, replay_problem, wording_problem
-from .worlds import Worlds, open_worlds
+from .worlds import BrokenTool, Worlds, open_worlds
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ async def synthesize_async(
     )
     shown = progress or Silent()
     async with connect(tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s) as source:
-        worlds = await open_worlds(source, setups)
+        worlds = await open_worlds(source, setups, shown)
         identity = {
             **plan.identity(writer=writer, policy=policy),
             "setups": digest([dict(setup) for setup in worlds.setups]),
@@ -246,13 +246,14 @@ class _Maker:
     async def run(self, step: Any) -> None:
         plan, kept = self._plan, self._kept
         most = _ATTEMPTS_A_TASK * plan.n
-        while len(kept.tasks) < plan.n and kept.next_attempt < most:
+        while len(kept.tasks) < plan.n and kept.next_attempt < most and self._lessons.tools:
             first = kept.next_attempt
             found: dict[int, tuple[Task, str] | str] = {}
             with plain_errors():
                 async with anyio.create_task_group() as group:
                     for attempt in range(first, min(first + plan.concurrency, most)):
                         group.start_soon(self._attempt, attempt, found)
+                await self._leave_out_broken()
             for attempt in sorted(found):
                 one = found[attempt]
                 if len(kept.tasks) == plan.n:
@@ -264,6 +265,12 @@ class _Maker:
                 kept.keep(attempt, *one)
                 self._count(*one)
                 step.advance(note=f"{attempt + 1} attempts")
+
+    async def _leave_out_broken(self) -> None:
+        """Tools that break again and again: each call of one that hangs would take as long as a call may."""
+        for tool in self._worlds.suspects:
+            if tool in self._lessons.tools and await self._worlds.breaks_alone(tool):
+                self._lessons.leave_out(tool, self._worlds.why_broken(tool))
 
     def _count(self, task: Task, shape: str) -> None:
         self._seen.add(task, task.id)
@@ -283,8 +290,10 @@ class _Maker:
             found[attempt] = await self._checked(drafted, attempt)
         except NoWalk as reason:
             found[attempt] = str(reason)
+        except BrokenTool as failure:
+            found[attempt] = f"a call of {failure.tool} broke ({failure.kind})"
         except ToolFailure as failure:
-            found[attempt] = f"a tool broke ({type(failure).__name__})"
+            found[attempt] = f"a world broke ({type(failure).__name__})"
 
     async def _checked(self, drafted: Draft, attempt: int) -> tuple[Task, str] | str:
         """The task with its shape, or why it is left out. What costs least is looked at first."""

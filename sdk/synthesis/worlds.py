@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_bridge import Toolset
-from mcp_bridge.errors import BridgeError
+from mcp_bridge.errors import BridgeError, ToolFailure
 from mcp_bridge.records import ToolResult
 from mcp_bridge.world import Setup, World
 from sandboxes import diff
 
 from ..errors import ConfigError
+from ..progress import Progress, Silent
 from .name_words import noun_of
 
 SEEDS = 24
@@ -38,23 +39,86 @@ class Played:
     changes: list[dict[str, Any]]
 
 
+_MOST_FAILURES = 3
+"""In a row; then no more time is lost on a tool."""
+
+
+class BrokenTool(ToolFailure):
+    """A call of a tool broke: it did not answer in time, or took its server with it."""
+
+    def __init__(self, tool: str, failure: ToolFailure) -> None:
+        super().__init__(str(failure), delivery=failure.delivery, world_lost=failure.world_lost)
+        self.tool = tool
+        self.kind = type(failure).__name__
+
+
 class Worlds:
     """The worlds that tasks are made in. Example: `await worlds.play({"seed": 1}, [("get_order", {...})])`"""
 
-    def __init__(self, source: Toolset, setups: Sequence[Setup]) -> None:
+    def __init__(self, source: Toolset, setups: Sequence[Setup], progress: Progress | None = None) -> None:
         self.source = source
         self.setups = list(setups)
+        self._progress = progress or Silent()
         self._numbers = itertools.count()
+        self._failed: dict[str, list[tuple[Setup, Call, BrokenTool]]] = {}
+        """Tool -> its latest calls, where all of them broke."""
+        self._told: set[str] = set()
 
     @asynccontextmanager
     async def open(self, setup: Setup) -> AsyncIterator[World]:
         async with self.source.open_world(f"synthesis/{next(self._numbers)}", setup or None) as world:
             yield world
 
+    async def call(self, world: World, setup: Setup, call: Call) -> ToolResult:
+        """One call in a world that is open. Raises `BrokenTool`; for a tool that broke too often, without a call."""
+        tool = call[0]
+        self._require_unbroken(tool)
+        return await self._call(world, setup, call)
+
+    def _require_unbroken(self, tool: str) -> None:
+        if tool in self.suspects:
+            raise self._failed[tool][-1][2]
+
+    async def _call(self, world: World, setup: Setup, call: Call) -> ToolResult:
+        tool, arguments = call
+        try:
+            result = await world.call(tool, arguments)
+        except ToolFailure as failure:
+            broken = BrokenTool(tool, failure)
+            self._failed.setdefault(tool, []).append((setup, call, broken))
+            if tool not in self._told:
+                self._told.add(tool)
+                self._progress.say(f"a call of {tool} broke: {failure}")
+            raise broken from failure
+        self._failed.pop(tool, None)
+        return result
+
+    @property
+    def suspects(self) -> list[str]:
+        """Tools whose latest calls broke, a few in a row."""
+        return [tool for tool, failed in self._failed.items() if len(failed) >= _MOST_FAILURES]
+
+    def why_broken(self, tool: str) -> str:
+        """What is known of a suspect, in words."""
+        return f"{_MOST_FAILURES} calls in a row broke: {self._failed[tool][-1][2]}"
+
+    async def breaks_alone(self, tool: str) -> bool:
+        """Whether the latest call of a suspect breaks again while no other call is under way: another tool may have
+        taken down the server that they share. One that does not is no suspect any more."""
+        setup, call, _ = self._failed[tool][-1]
+        try:
+            async with self.open(setup) as world:
+                await self._call(world, setup, call)
+        except ToolFailure as failure:  # a world that does not open says nothing of the tool
+            return isinstance(failure, BrokenTool)
+        return False
+
     async def play(self, setup: Setup, calls: Sequence[Call]) -> Played:
+        for tool, _ in calls:
+            self._require_unbroken(tool)
         async with self.open(setup) as world:
             before = await told(world)
-            results = [await world.call(name, arguments) for name, arguments in calls]
+            results = [await self.call(world, setup, call) for call in calls]
             return Played(results, [dict(change) for change in diff(before, await told(world))])
 
 
@@ -66,7 +130,7 @@ async def told(world: World) -> dict[str, Any]:
     return state
 
 
-async def open_worlds(source: Toolset, setups: Sequence[Setup] | None) -> Worlds:
+async def open_worlds(source: Toolset, setups: Sequence[Setup] | None, progress: Progress | None = None) -> Worlds:
     """The worlds of a connected source. Raises `ConfigError` where it has none that can be reset and compared."""
     simulated = {tool.name for tool in source.simulated_tools}
     live = [tool.name for tool in source.tools if tool.name not in simulated]
@@ -79,7 +143,9 @@ async def open_worlds(source: Toolset, setups: Sequence[Setup] | None) -> Worlds
         raise ConfigError('setups is empty; give at least one, such as [{"seed": 1}], or leave it out')
     if setups is None and not source.can_setup:
         raise ConfigError("the tools take no setup, so there is one world only; say so with setups=[{}]")
-    worlds = Worlds(source, setups if setups is not None else [{"seed": seed} for seed in range(1, SEEDS + 1)])
+    worlds = Worlds(
+        source, setups if setups is not None else [{"seed": seed} for seed in range(1, SEEDS + 1)], progress
+    )
     states = []
     for _ in range(2):
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from mcp_bridge import connect
 from sandboxes import diff
 from sandboxes.api import ApiTwin
 from sandboxes.helpdesk import Helpdesk
+from sdk.progress import Console
 from sdk.tasks import load_tasks, split_tasks
 from sdk.verifiers import all_of, answer_match, final_state, required_calls
 
@@ -195,3 +198,20 @@ def test_too_few_worlds_give_fewer_tasks_and_the_result_says_so() -> None:
     assert "20 were wanted" in str(made)
     assert "its realism is below 0.95" in made.left_out
     assert sum(made.left_out.values()) + len(made.tasks) == made.attempts
+
+
+@pytest.mark.parametrize(("how", "kind"), [("hang", "acts"), ("crash", "reads")])
+def test_a_tool_that_breaks_again_and_again_is_named_and_no_more_time_is_lost_on_it(
+    how: str, kind: str, tmp_path: Path
+) -> None:
+    """One that only reads is called first when tasks are made, side by side with others that its crash takes down."""
+    heard = io.StringIO()
+    command = [sys.executable, str(Path(__file__).with_name("breaking_server.py")), how, kind]
+    (tmp_path / "mcp.json").write_text(
+        json.dumps({"mcpServers": {"shop": {"command": command[0], "args": command[1:]}}})
+    )
+    made = sdk.synthesize(tmp_path / "mcp.json", 8, max_calls=1, limits={"call_timeout_s": 1}, progress=Console(heard))
+    assert made.tasks
+    assert list(made.unused_tools) == ["track_order"], str(made)
+    assert "the tool track_order is not used: 3 calls in a row broke: " in str(made)
+    assert "a call of track_order broke: " in heard.getvalue()

@@ -160,8 +160,10 @@ def _tasks(tools: ProjectTools, folder: Path, progress: Progress) -> tuple[list[
         except ConfigError as error:
             problems.append(str(error))
             continue
-        few = len(made.tasks) < _WANTED
-        return list(made.tasks), "\n".join(str(made).splitlines()[bool(made.tasks) :]) if few else ""
+        if len(made.tasks) < _WANTED:
+            return list(made.tasks), "\n".join(str(made).splitlines()[bool(made.tasks) :])
+        unused = [f"The tool {name} is in none of them: {reason}" for name, reason in made.unused_tools.items()]
+        return list(made.tasks), "\n".join(unused)
     return [], problems[0]
 
 

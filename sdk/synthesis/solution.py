@@ -25,6 +25,7 @@ from ..rollouts.run_context import RunContext, play_scripts
 from ..tasks.files import read_file
 from ..tasks.task_rows import task_from_mapping
 from ..verifiers.text_tokens import positions, tokenize
+from .found_demonstrations import changes_shared
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +120,9 @@ async def _solved(
             raise ConfigError(
                 f"{draft.where}: there is no tool {unknown[0]!r}; the tools are {', '.join(sorted(known))}"
             )
+    called = {call.name for draft in drafts for call in draft.calls}
+    if shared := {tool: why for tool, why in changes_shared(source).items() if tool in called}:
+        warn(_of_shared(shared))
     plays = []
     for number, draft in enumerate(drafts):
         script = [*(Message(role="assistant", tool_calls=[call]) for call in draft.calls), Message(role="assistant")]
@@ -139,6 +143,16 @@ async def _solved(
         if doubt := answer_doubt(task, rollout):
             warn(f"{draft.where}: {doubt}")
     return found
+
+
+def _of_shared(tools: Mapping[str, str]) -> str:
+    """What it means that calls reach a state that no task has to itself. `tools`: each with what it may change."""
+    named = "; ".join(f"{tool} ({why})" for tool, why in tools.items())
+    return (
+        f"tasks may share state, by way of {named}: these calls are real, and what one task changes, others may see in "
+        "their results. Give each task a world of its own (sandboxes.objects.ObjectTwin for Python objects, "
+        "docs/sandboxes.md), or mark what only reads (mcp_bridge.behaves(read_only=True), or read_only in mcp.json)"
+    )
 
 
 def _whole(draft: _Draft, rollout: Rollout) -> Task:

@@ -161,3 +161,28 @@ def test_a_state_that_is_no_table_is_named_with_how_to_make_it_one(
     monkeypatch.setenv("TOOLBAKE_CONTROL", "1")
     with pytest.raises(mcp_bridge.SourceError, match=f"the state has {kind} at 'orders'.*{fix}"):
         sdk.solve(shop(orders), "How many orders are there?", "look()", answer="two")
+
+
+ROOMS: dict[str, str] = {}
+
+
+def book(room: str, person: str) -> str:
+    """Book a room."""
+    ROOMS[room] = person
+    return "booked"
+
+
+def capital(country: str) -> str:
+    """The capital of a country."""
+    return {"France": "Paris"}.get(country, "unknown")
+
+
+def test_calls_of_functions_that_share_state_are_announced_before_they_are_made(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sdk.solve([book, capital], "The capital of France?", "capital(country='France')")
+    assert caplog.messages == []
+    sdk.solve([book, capital], "Book room 2 for Ann.", "book(room='2', person='Ann')", answer="booked")
+    (said,) = caplog.messages
+    assert "tasks may share state, by way of book (it changes ROOMS[room]): these calls are real" in said
+    assert "sandboxes.objects.ObjectTwin" in said

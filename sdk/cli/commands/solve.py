@@ -27,7 +27,8 @@ def solve(
     """Make whole tasks from requests and the calls that solve them.
 
     Plays the calls of each row in a fresh world, and writes down what they really brought about: the answer, the
-    changes of the world, and a demonstration. A row has
+    changes of the world, and a demonstration. Where tools have no worlds, calls are real, and a line tells so first.
+    A row has
 
       prompt   what the user asks for
       calls    book(room="2", person="Ann"); several on lines of their own, or with ; between them

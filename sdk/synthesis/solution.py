@@ -23,6 +23,7 @@ from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.run_context import RunContext, play_scripts
 from ..tasks.files import read_file
+from ..tasks.loader import refuse_repeat
 from ..tasks.task_rows import task_from_mapping
 from ..verifiers.text_tokens import positions, tokenize
 from .found_demonstrations import changes_shared
@@ -33,6 +34,8 @@ Calls = str | Sequence[Any]
 """`"book(room='2', person='Ann')"`, several on lines of their own or with `;` between them; or a list of such texts, of
 pairs `("book", {"room": "2"})` and of mappings `{"name": "book", "arguments": {"room": "2"}}`."""
 
+_OWN_FIELDS = ("calls", "answer", "reply")
+"""Of a row, beside the fields of a task."""
 _UNBOUNDED = Limits(max_turns=10_000, max_calls=10_000, max_seconds=3600.0)
 _PATH = re.compile(r"\$(\d*)((?:\.[^.\[\]]+|\[\d+\])*)")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
@@ -83,18 +86,24 @@ async def solve_file_async(
     `file`: `.csv`, `.jsonl`, `.json` or `.parquet`. The rest is as for `solve_async`. Raises `ConfigError` that names
     the line of every task that could not be solved.
     """
-    drafts = []
-    for row, where in read_file(Path(file)):
+    drafts: list[_Draft] = []
+    seen: dict[str, tuple[Task, str]] = {}
+    for row, where in read_file(Path(file), beside=_OWN_FIELDS):
         if not isinstance(row, Mapping) or not row.get("calls"):
             raise ConfigError(
                 f"{where}: has no 'calls'; write those that solve it, for example get_order(order_id=\"7\")"
             )
-        fields = {name: value for name, value in row.items() if name not in ("calls", "answer", "reply")}
+        fields = {name: value for name, value in row.items() if name not in _OWN_FIELDS}
         try:
             calls = read_calls(row["calls"])
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
-        drafts.append(_Draft(where, task_from_mapping(fields, where), calls, row.get("answer"), row.get("reply")))
+        task = task_from_mapping(fields, where, beside=_OWN_FIELDS)
+        refuse_repeat(task, where, seen)
+        seen[task.id] = (task, where)
+        drafts.append(_Draft(where, task, calls, row.get("answer"), row.get("reply")))
+    if not drafts:
+        raise ConfigError(f"{file} has no request; write one in each row, with 'prompt' and 'calls'")
     shown = progress or Silent()
     async with connect(tools, connect_timeout_s=connect_timeout_s) as source:
         return await _solved(source, drafts, shown, shown.say)

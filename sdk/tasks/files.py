@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,18 @@ from .task_rows import from_arrow_row, from_csv_cells, task_fields
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
-def read_file(path: Path) -> Iterator[tuple[Any, str]]:
-    """The items of a task file, not yet checked, each with its place in words.
+def read_file(path: Path, *, beside: Sequence[str] = ()) -> Iterator[tuple[Any, str]]:
+    """The items of a task file, not yet checked, each with its place in words. `beside`: fields that the caller knows
+    beside those of a task.
 
     Raises `ConfigError` for a file that is not there, cannot be read or is malformed.
     """
-    readers = {".jsonl": read_json_lines, ".json": _json, ".csv": _csv, ".parquet": _parquet}
+    readers: dict[str, Callable[[Path], Iterator[tuple[Any, str]]]] = {
+        ".jsonl": read_json_lines,
+        ".json": _json,
+        ".csv": functools.partial(_csv, beside=beside),
+        ".parquet": _parquet,
+    }
     suffix = path.suffix.lower()
     if suffix not in readers:
         raise ConfigError(
@@ -85,27 +92,39 @@ def _json(path: Path) -> Iterator[tuple[Any, str]]:
         yield item, f"{path}, item {index}"
 
 
-def _csv(path: Path) -> Iterator[tuple[Any, str]]:
-    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+"""What spreadsheets write between cells: where the comma is the decimal sign, semicolons."""
+
+
+def _csv(path: Path, beside: Sequence[str]) -> Iterator[tuple[Any, str]]:
+    text = _text(path)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), strict=True)
     try:
         header = next(reader, [])
         if "prompt" not in header or len(set(header)) != len(header):
             raise ConfigError(
                 f"{path}, line 1: the columns are {header}; they must be different and one must be 'prompt'; "
-                f"the others are fields of a task: {', '.join(task_fields())}"
+                f"the others are fields of a task: {', '.join([*task_fields(), *beside])}"
             )
         for cells in reader:
             # A quoted cell may span lines; line_num is the last one of the row.
             where = f"{path}, line {reader.line_num}"
-            if not cells:
+            if not any(cell.strip() for cell in cells):  # spreadsheets write the rows that were emptied, too
                 continue
             if len(cells) != len(header):
                 raise ConfigError(
-                    f"{where}: {len(cells)} cells, but the header has {len(header)}; quote cells that hold commas"
+                    f"{where}: {len(cells)} cells, but the header has {len(header)}; quote cells that hold "
+                    f"{_SEPARATORS[reader.dialect.delimiter]}"
                 )
             yield from_csv_cells(dict(zip(header, cells, strict=True)), where), where
     except csv.Error as error:
         raise ConfigError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+
+
+def _separator(text: str) -> str:
+    """The one by which the first line has the column `prompt`; a comma where none has it."""
+    first = text.partition("\n")[0].rstrip("\r")
+    return next((one for one in _SEPARATORS if "prompt" in next(csv.reader([first], delimiter=one), [])), ",")
 
 
 def _parquet(path: Path) -> Iterator[tuple[Any, str]]:

@@ -27,7 +27,8 @@ def load_tasks(prompts: Any) -> list[Task]:
     - an iterable of any mix of strings, dicts, `Task` records and `Path` objects.
 
     In a CSV file, `prompt` is text, other cells are JSON or plain text, and a column may name one entry of
-    a mapping: `expected.answer`, `setup.seed`, `tags.tier`. Empty cells are absent. In Parquet files and
+    a mapping: `expected.answer`, `setup.seed`, `tags.tier`. Empty cells and rows are absent; semicolons or tabs may
+    stand between cells. In Parquet files and
     datasets, null fields are absent, and structured fields may be stored as JSON text.
 
     Raises `ConfigError` with file, line and field: for unknown fields, empty prompts, an empty list, and two
@@ -38,7 +39,7 @@ def load_tasks(prompts: Any) -> list[Task]:
     tasks: list[Task] = []
     seen: dict[str, tuple[Task, Origin]] = {}
     for task, origin in _read(prompts):
-        _refuse_repeat(task, origin, seen)
+        refuse_repeat(task, origin, seen)
         seen[task.id] = (task, origin)
         tasks.append(task)
     if not tasks:
@@ -120,7 +121,8 @@ def _from_dataset(dataset: Any) -> Iterator[tuple[Task, Origin]]:
         yield task_from_mapping(from_arrow_row(row, origin), origin), origin
 
 
-def _refuse_repeat(task: Task, origin: Origin, seen: Mapping[str, tuple[Task, Origin]]) -> None:
+def refuse_repeat(task: Task, origin: Origin, seen: Mapping[str, tuple[Task, Origin]]) -> None:
+    """Raises `ConfigError` where the id of a task is that of one before. `seen`: those by their ids."""
     if task.id not in seen:
         return
     other, other_origin = seen[task.id]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,21 +15,35 @@ from ..records import Message, Rollout, Task, ToolCall
 _MAPPINGS = ("setup", "expected", "tags", "user")
 _TEXTS = ("id", "family")
 _MESSAGE_LISTS = ("demonstration",)
+_ENTRIES = {
+    **dict.fromkeys(("answer", "changes", "state", "forbid", "answer_json", "answer_pattern"), "expected"),
+    **dict.fromkeys(("split", "tier", "kind"), "tags"),
+    "seed": "setup",
+}
+"""Entries that people write as fields -> the field that they belong to."""
+_FORMS = {
+    "expected": '{"answer": "7"}',
+    "setup": '{"seed": 7}',
+    "tags": '{"kind": "refund"}',
+    "user": '{"scenario": "..."}',
+}
 
 
 def task_fields() -> list[str]:
     return list(Task.model_fields)
 
 
-def task_from_mapping(row: Mapping[Any, Any], where: str) -> Task:
-    """A checked task. Raises `ConfigError` that names `where`, the field and the fix.
+def task_from_mapping(row: Mapping[Any, Any], where: str, *, beside: Sequence[str] = ()) -> Task:
+    """A checked task. Raises `ConfigError` that names `where`, the field and the fix. `beside`: fields that the caller
+    reads itself, for that message.
 
     A line that `distill` wrote, and a labelled rollout that the viewer exported, is its task; what it did becomes the
     demonstration, unless its label is other than good.
     """
     if "prompt" not in row and ("rollout" in row or "messages" in row):
         return _task_of_example(row, where)
-    _refuse_unknown(row, task_fields(), where, hint="data of your own belongs under 'expected' or 'tags'")
+    known = [*task_fields(), *beside]
+    _refuse_unknown(row, known, where, hint="data of your own belongs under 'expected' or 'tags'", entries=True)
     if "prompt" not in row:
         raise ConfigError(
             f"{where}: has no 'prompt'; add what the user asks for; its fields are {sorted(map(str, row)) or 'none'}"
@@ -201,19 +215,40 @@ def _call(call: Any, index: int, where: str) -> Any:
     return fields
 
 
-def _refuse_unknown(row: Mapping[Any, Any], known: list[str], where: str, *, hint: str) -> None:
+def _refuse_unknown(row: Mapping[Any, Any], known: list[str], where: str, *, hint: str, entries: bool = False) -> None:
+    """`entries`: the fields are those of a task, which have entries."""
     for key in row:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
-            meant = f"did you mean {near[0]!r}? " if near else ""
+            meant = f"did you mean {near[0]!r}? The" if near else "the"
+            if entries and key == "calls":
+                meant = "a file of requests with their calls is made a file of tasks by `toolbake solve`. The"
+            elif entries and (path := _entry(str(key))) is not None:
+                name, _, entry = path.partition(".")
+                meant = f'did you mean {path}? In CSV that is a column, in JSON {{"{name}": {{"{entry}": ...}}}}. The'
             rest = f"; {hint}" if hint else ""
-            raise ConfigError(f"{where}: unknown field {key!r}; {meant}the fields are {', '.join(known)}{rest}")
+            raise ConfigError(f"{where}: unknown field {key!r}; {meant} fields are {', '.join(known)}{rest}")
+
+
+def _entry(key: str) -> str | None:
+    """The entry of a field that is meant by a name like `answer` or `setup_seed`: `expected.answer`, `setup.seed`."""
+    if key in _ENTRIES:
+        return f"{_ENTRIES[key]}.{key}"
+    for name in _MAPPINGS:
+        if key.startswith(name) and key[len(name) :][:1] in ("_", "-", " ", ":", "/") and key[len(name) + 1 :]:
+            return f"{name}.{key[len(name) + 1 :]}"
+    return None
 
 
 def _first_problem(error: ValidationError) -> str:
     """The first problem in plain words: the field, what is wrong, and the value."""
-    problem = error.errors()[0]
-    # A union such as `prompt` reports its branches after the field's name; the name is what helps.
-    field = ".".join(str(part) for part in problem["loc"]) or "task"
-    more = f" (and {len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
+    # A union such as `prompt` reports all its branches; the one that is meant is told by what was given.
+    problems = [one for one in error.errors() if one["loc"] != ("prompt", "str") or not isinstance(one["input"], list)]
+    problem, name = problems[0], str((*problems[0]["loc"], "task")[0])
+    if problem["loc"] == ("prompt", "str"):
+        return f"prompt is {problem['input']!r}; it must be a text, or a list of messages with 'role' and 'content'"
+    if problem["loc"] in {(mapping,) for mapping in _MAPPINGS}:
+        return f"{name} is {problem['input']!r}; it must be an object, for example {_FORMS[name]}"
+    field = ".".join(str(part) for part in problem["loc"] if part != "list[Message]") or "task"
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{field} is {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}{more}"

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 import mcp_bridge
 import sdk
 from sandboxes.helpdesk import Helpdesk
+from sdk.blocking import solve_file
 from sdk.cli.app import app
 from sdk.policies.scripted import ScriptedAgent, replay_demonstration
 from sdk.verifiers import all_of, answer_match, final_state, required_calls
@@ -186,3 +187,29 @@ def test_calls_of_functions_that_share_state_are_announced_before_they_are_made(
     (said,) = caplog.messages
     assert "tasks may share state, by way of book (it changes ROOMS[room]): these calls are real" in said
     assert "sandboxes.objects.ObjectTwin" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("prompt,calls\nA?,look()\nB?,look()\nA?,look()\n", r"requests.csv, line 4 repeats .*requests.csv, line 2 "),
+        (
+            "prompt,calls,id\nA?,look(),1\nB?,look(),1\n",
+            r"line 3 and .*line 2 have the same id '1' but differ in prompt",
+        ),
+        ("prompt,calls\n", "requests.csv has no request; write one in each row"),
+        ("prompt,calls\n,\n", "requests.csv has no request; write one in each row"),
+        ("request,calls\nA?,look()\n", "one must be 'prompt'; the others are .*, calls, answer, reply"),
+        ("prompt,calls,anser\nA?,look(),7\n", "unknown field 'anser'; did you mean 'answer'"),
+    ],
+)
+def test_requests_that_would_not_load_as_tasks_are_refused_before_a_call_is_made(
+    text: str, problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "requests.csv").write_text(text)
+    with pytest.raises(sdk.ConfigError, match=problem):
+        solve_file([unmade], tmp_path / "requests.csv")
+
+
+def unmade() -> str:
+    raise AssertionError("a call was made")

@@ -74,6 +74,18 @@ def test_a_plain_expected_cell_is_the_answer(tmp_path):
     assert [t.expected for t in load_tasks(path)] == [{"answer": "shipped"}, {"state": {}}, {"answer": "NaN"}]
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_csv_of_a_spreadsheet_is_read_with_its_separator_and_without_emptied_rows(tmp_path, separator):
+    lines = ["prompt,expected.answer,setup.seed", "one,a,7", ",,", "two,b,8", " ,,"]
+    path = tmp_path / "tasks.csv"
+    path.write_text("\ufeff" + "".join(line.replace(",", separator) + "\r\n" for line in lines), encoding="utf-8")
+    tasks = load_tasks(path)
+    assert [(t.prompt, t.expected, t.setup) for t in tasks] == [
+        ("one", {"answer": "a"}, {"seed": 7}),
+        ("two", {"answer": "b"}, {"seed": 8}),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -81,6 +93,11 @@ def test_a_plain_expected_cell_is_the_answer(tmp_path):
         ("prompt,prompt\na,b\n", "must be different"),
         ("prompt,id\na,1\nb, with a comma,2\n", r"tasks\.csv, line 3: 3 cells, but the header has 2"),
         ("prompt,expekted\na,1\n", r"tasks\.csv, line 2: unknown field 'expekted'; did you mean 'expected'\?"),
+        ("prompt,answer\na,1\n", r"unknown field 'answer'; did you mean expected\.answer\? In CSV .* in JSON"),
+        ("prompt,setup_seed\na,1\n", r"unknown field 'setup_seed'; did you mean setup\.seed\?"),
+        ("prompt,split\na,train\n", r"unknown field 'split'; did you mean tags\.split\?"),
+        ("prompt,calls\na,f()\n", r"unknown field 'calls'; .* by `toolbake solve`"),
+        ("prompt;id\na;b;1\n", r"line 2: 3 cells, but the header has 2; quote cells that hold semicolons"),
         ("prompt,setup\na,{broken\n", r"line 2: setup is '\{broken', which is not JSON"),
         ("prompt,id\n,1\n", r"line 2: prompt.* is '': the prompt is empty"),
         ("prompt\n", "holds no task"),
@@ -120,6 +137,10 @@ def test_a_bad_csv_file_names_line_and_fix(tmp_path, text, message):
         ("12", r"line 2 is 12 \(int\)"),
         ('{"prompt": "b", "tags": {"tier": 2}}', r"line 2: tags.tier is 2"),
         ('{"prompt": [{"role": "user", "contnet": "b"}]}', r"line 2, prompt\[0\]: unknown field 'contnet'.*'content'"),
+        ('{"prompt": [{"role": "bot"}]}', r"prompt\.0\.role is 'bot': Input should be 'system', 'user', 'assistant'"),
+        ('{"prompt": 7}', r"line 2: prompt is 7; it must be a text, or a list of messages"),
+        ('{"prompt": "b", "expected": "done"}', r"line 2: expected is 'done'; it must be an object, .*answer"),
+        ('{"prompt": "b", "setup": 7}', r"line 2: setup is 7; it must be an object, .*seed"),
         ('{"prompt": ["b"]}', r"prompt\[0\] is 'b'; a message is a dict"),
         ('{"prompt": "b", "demonstration": [{"role": "assistant", "tool_calls": [3]}]}', r"tool_calls\[0\] is 3"),
     ],

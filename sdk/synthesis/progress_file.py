@@ -99,7 +99,7 @@ class ProgressFile:
         """Raises `ConfigError` where fewer tasks are wanted than there are: none is taken away."""
         if len(self.tasks) > n:
             raise ConfigError(
-                f"n is {n}, and {self.path} has {len(self.tasks)} tasks already, of which none is taken away; give n="
+                f"n is {n}, and {self.work} has {len(self.tasks)} tasks already, of which none is taken away; give n="
                 f"{len(self.tasks)} or more, or another path"
             )
 

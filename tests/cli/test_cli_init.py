@@ -224,6 +224,16 @@ def test_a_class_becomes_a_sandbox_and_functions_wait_for_requests(empty):
     replay_gold(empty / "sums")
 
 
+def test_requests_that_are_there_stay_where_tasks_can_be_made_and_where_none_can(empty):
+    (empty / "shop.py").write_text(SHOP)
+    (empty / "sums.py").write_text('def add(a: int, b: int) -> int:\n    """Add."""\n    return a + b\n')
+    for name in ("shop", "sums"):
+        (empty / name).mkdir()
+        (empty / name / "requests.csv").write_text("prompt,calls\nmine,f()\n")
+        init(name, "--python", f"{name}.py")
+        assert (empty / name / "requests.csv").read_text() == "prompt,calls\nmine,f()\n"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -100,7 +100,8 @@ def test_fewer_tasks_than_there_are_take_none_away(tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     sdk.synthesize(bank(), 4, to=path, max_calls=1)
     content, work = path.read_bytes(), (tmp_path / "tasks.work.jsonl").read_bytes()
-    with pytest.raises(sdk.ConfigError, match=r"n is 2, and .*tasks.jsonl has 4 tasks already.* give n=4 or more"):
+    said = r"n is 2, and .*tasks.work.jsonl has 4 tasks already.* give n=4 or more"
+    with pytest.raises(sdk.ConfigError, match=said):
         sdk.synthesize(bank(), 2, to=path, max_calls=1)
     assert path.read_bytes() == content
     assert (tmp_path / "tasks.work.jsonl").read_bytes() == work

@@ -89,7 +89,7 @@ def test_the_command_solves_a_file_and_writes_nothing_where_a_line_is_wrong(tmp_
             writer.writerows({**row, "setup.seed": "43"} for row in listed)
         return tmp_path / name
 
-    to = tmp_path / "tasks.jsonl"
+    to = tmp_path / "new" / "tasks.jsonl"
     bad = [*rows, {"prompt": "Where is order 1?", "calls": "get_order(order_id='1')"}]
     ended = toolbake("solve", "examples/helpdesk/mcp.json", "--tasks", str(write("bad.csv", bad)), "--to", str(to))
     assert ended.exit_code == 1
@@ -101,6 +101,10 @@ def test_the_command_solves_a_file_and_writes_nothing_where_a_line_is_wrong(tmp_
     assert "1 change the world, 1 ask for an answer" in ended.stdout
     solved = [json.loads(line) for line in to.read_text().splitlines()]
     assert [task["expected"].get("answer") for task in solved] == ["cancelled", None]
+    nowhere = str(tmp_path / "good.csv" / "tasks.jsonl")
+    bad_csv = str(tmp_path / "bad.csv")
+    ended = toolbake("solve", "examples/helpdesk/mcp.json", "--tasks", bad_csv, "--to", nowhere)
+    assert (ended.exit_code, "good.csv" in ended.stderr, "is refused" in ended.stderr) == (1, True, False)
     again = toolbake("solve", "examples/helpdesk/mcp.json", "--tasks", str(tmp_path / "good.csv"), "--to", str(to))
     assert again.exit_code == 1
     assert "exists; give a new file" in again.stderr

@@ -87,9 +87,7 @@ def init(
             raise ConfigError(f"--mcp, --openapi and --python are tools each; give one of them, not {len(given)}")
         quiet_libraries()
         tools = _tools(folder, mcp, openapi, python)
-        names = [*tools.files, TASKS, VERIFY, TRAIN, GOLD_TEST, README]
-        names += [REQUESTS_FILE] * (REQUESTS_FILE not in names)
-        _refuse_files_in_the_way(folder, names)
+        _refuse_files_in_the_way(folder, [*tools.files, TASKS, VERIFY, TRAIN, GOLD_TEST, README])
         missing_folders = [one for one in (folder, *folder.parents) if not one.exists()]
         try:
             _write(folder, tools.files)
@@ -106,7 +104,10 @@ def init(
                 with contextlib.suppress(OSError):  # what went wrong is told, not what is left of it
                     one.rmdir()
             raise
-        _write(folder, _rest(tools, tasks, why))
+        rest = _rest(tools, tasks, why)
+        if (folder / REQUESTS_FILE).exists():
+            rest.pop(REQUESTS_FILE, None)
+        _write(folder, rest)
         for line in _said(folder, tools, tasks, why):
             typer.echo(line)
 

@@ -57,8 +57,9 @@ def solve(
 
         from ...blocking import solve_file
         from ...tasks import counted
-        from ...traces.atomic_files import write_bytes
+        from ...traces.atomic_files import make_folder, write_bytes
 
+        make_folder(to.parent)  # before anything is played whose result would have no place
         with printing_to_stderr():
             solved = solve_file(source, tasks, connect_timeout_s=connect_timeout, progress=Console())
         lines = [task.model_dump_json(exclude_defaults=True) + "\n" for task in solved]

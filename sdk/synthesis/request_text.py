@@ -132,8 +132,8 @@ def _deed(walked: Walk, phrases: Phrases, chance: random.Random) -> Request:
     field, answer, closing = _outcome(walked, describer)
     what = _outcome_name(step, field)
     if answer is None:
-        prompt = f'{prompt} When it is done, answer with "done".'
-        return Request(prompt, tuple(describer.said), "done", "done", (), number, "done")
+        prompt = f'{prompt} When it is done, answer with "{DONE}".'
+        return Request(prompt, tuple(describer.said), DONE, DONE, (), number, DONE)
     ask = REPORTING[chance.randrange(len(REPORTING))].format(x=what)
     if _is_plural(field):
         ask = ask.replace("What is", "What are")
@@ -253,6 +253,8 @@ def _is_plural(field: str) -> bool:
     return last.endswith("s") and not last.endswith(("ss", "us", "is"))
 
 
+DONE = "done"
+"""What is asked for, and the answer, where a deed has no result to tell of."""
 RULES = """\
 You rewrite requests to an assistant so that they sound like a person wrote them. Keep the meaning exactly: the same \
 thing is asked or to be done, of the same thing. Keep every value in the list of values word for word. Add no value, \
@@ -309,7 +311,7 @@ def _problem(text: str, asked: Request) -> str:
     for value in asked.said:
         if not positions(tokenize(str(value)), said):
             return f"it lacks {value!r}"
-    if asked.field != "done" and positions(tokenize(str(asked.answer)), said):
+    if asked.field != DONE and positions(tokenize(str(asked.answer)), said):
         return "it says the answer"
     if not _ASKING.search(text) and not _deeds(text) & (VERBS | _deeds(asked.prompt)):
         return "it asks for nothing"

@@ -33,7 +33,7 @@ from .lessons import Lessons, learn
 from .phrases import Phrases
 from .progress_file import ProgressFile
 from .random_walk import NoWalk
-from .request_text import reworded
+from .request_text import DONE, reworded
 from .task_checks import Seen, played_again, replay_problem, wording_problem
 from .worlds import BrokenTool, Worlds, open_worlds
 
@@ -81,11 +81,12 @@ _LEAST_ALIKE = 4
 
 def one_answer_fits(tasks: Sequence[Task]) -> list[str]:
     """The kinds of questions, by last tool and what is asked, most of which have one answer: a model could learn it
-    without calling anything. Kinds with fewer than four tasks are left alone."""
+    without reading any result. Kinds with fewer than four tasks are left alone, and so are deeds that ask for nothing
+    but that they are done."""
     kinds: dict[tuple[str, str], Counter[str]] = {}
     for task in tasks:
-        if task.tags.get("end") == "fact":
-            asked = task.family.rpartition("/")[0].rpartition(": ")[2]
+        asked = task.family.rpartition("/")[0].rpartition(": ")[2]
+        if task.tags.get("end") == "fact" or asked != DONE:
             kind = (task.expected["calls"][-1]["name"], asked)
             kinds.setdefault(kind, Counter())[str(task.expected["answer"])] += 1
     found = []

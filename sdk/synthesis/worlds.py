@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_bridge import Toolset
-from mcp_bridge.errors import BridgeError, ToolFailure
+from mcp_bridge.errors import BridgeError, CallTimeout, ServerDied, ToolFailure
 from mcp_bridge.records import ToolResult
 from mcp_bridge.world import Setup, World
 from sandboxes import diff
@@ -44,7 +44,7 @@ _MOST_FAILURES = 3
 
 
 class BrokenTool(ToolFailure):
-    """A call of a tool broke: it did not answer in time, or took its server with it."""
+    """A call of a tool broke: it did not answer in time, took its server with it, or raised what no tool should."""
 
     def __init__(self, tool: str, failure: ToolFailure) -> None:
         super().__init__(str(failure), delivery=failure.delivery, world_lost=failure.world_lost)
@@ -61,7 +61,7 @@ class Worlds:
         self._progress = progress or Silent()
         self._numbers = itertools.count()
         self._failed: dict[str, list[tuple[Setup, Call, BrokenTool]]] = {}
-        """Tool -> its latest calls, where all of them broke."""
+        """Tool -> its latest calls, where all of them cost time or a server."""
         self._told: set[str] = set()
 
     @asynccontextmanager
@@ -85,17 +85,18 @@ class Worlds:
             result = await world.call(tool, arguments)
         except ToolFailure as failure:
             broken = BrokenTool(tool, failure)
-            self._failed.setdefault(tool, []).append((setup, call, broken))
-            if tool not in self._told:
-                self._told.add(tool)
-                self._progress.say(f"a call of {tool} broke: {failure}")
+            if isinstance(failure, CallTimeout | ServerDied):  # others take no time, and come of what was tried
+                self._failed.setdefault(tool, []).append((setup, call, broken))
+                if tool not in self._told:
+                    self._told.add(tool)
+                    self._progress.say(f"a call of {tool} broke: {failure}")
             raise broken from failure
         self._failed.pop(tool, None)
         return result
 
     @property
     def suspects(self) -> list[str]:
-        """Tools whose latest calls broke, a few in a row."""
+        """Tools whose latest calls were not answered in time or ended the server, a few in a row."""
         return [tool for tool, failed in self._failed.items() if len(failed) >= _MOST_FAILURES]
 
     def why_broken(self, tool: str) -> str:

@@ -96,6 +96,38 @@ def test_a_kind_of_tasks_that_one_answer_fits_is_named() -> None:
     assert "ask list_rooms" not in str(made)
 
 
+class Desk:
+    """Books rooms, with one code for all of them."""
+
+    def __init__(self) -> None:
+        self.rooms = {f"R-{number}": {"size": number} for number in range(101, 113)}
+
+    def get_room(self, room: str) -> dict[str, int]:
+        """Read a room."""
+        return self.rooms[room]
+
+    def close_room(self, room: str) -> str:
+        """Close a room."""
+        del self.rooms[room]
+        return "closed"
+
+    def book_room(self, room: str) -> dict[str, str]:
+        """Book a room."""
+        self.rooms[room]["booked"] = 1
+        return {"code": "A74"}
+
+
+def test_an_answer_that_fits_each_change_of_a_kind_is_named_where_one_is_asked_for() -> None:
+    made = sdk.synthesize(ObjectTwin(Desk, reads=("get_room",)), 60, setups=[{}], max_calls=1)
+    booked = [task for task in made.tasks if task.expected["calls"][-1]["name"] == "book_room"]
+    assert len(booked) >= 4
+    said = f"guessable: {len(booked)} of {len(booked)} tasks that ask book_room for the code have the answer 'A74'"
+    assert [line for line in str(made).splitlines() if "guessable" in line] == [
+        f"  {said}; give worlds in which it differs, or drop some of them"
+    ]
+    assert any(task.expected["answer"] == "done" for task in made.tasks)
+
+
 def test_answers_that_differ_are_not_called_guessable() -> None:
     made = sdk.synthesize(bank(), 12, setups=[{}])
     assert made.tasks

@@ -16,7 +16,7 @@ from ..records import Task
 
 _MOST_NAMES = 20
 _HARMLESS = frozenset({"$absent", "$optional"})
-"""Patterns that a call without the argument fits: with a name that the tool does not have, it can still be made."""
+"""Patterns that a call without the argument fits, as null does: such a call can be made, whatever the name is."""
 _SAME_WORD = 0.85
 """A table may appear only when its first row is written. One whose name is so like that of another is a slip."""
 
@@ -76,7 +76,7 @@ def _unknown_call(task: Task, tools: Sequence[Tool]) -> str:
         if not isinstance(arguments, Mapping) or _is_open(schema):
             continue
         for argument, pattern in arguments.items():
-            may_lack = isinstance(pattern, Mapping) and _HARMLESS & set(pattern)
+            may_lack = pattern is None or (isinstance(pattern, Mapping) and _HARMLESS & set(pattern))
             if argument not in schema["properties"] and not may_lack:
                 return (
                     f"expected.calls gives {name} the argument {argument!r}, which it does not have"

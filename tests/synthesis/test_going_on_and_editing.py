@@ -155,7 +155,7 @@ UNWINNABLE = [
 
 def test_names_that_may_be_right_are_no_problem_of_a_task() -> None:
     fine = [
-        call_of("get_order", order_id={"$any": True}, note={"$absent": True}),
+        call_of("get_order", order_id={"$any": True}, note={"$absent": True}, memo=None),
         change_of("audit_log", None),  # may be a table that appears with its first row
         {"calls": "whatever my verifier compares"},
     ]

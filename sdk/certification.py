@@ -22,6 +22,7 @@ from .progress import Progress, Silent
 from .records import Task
 from .rollouts.limits import Limits
 from .rollouts.run_context import RunContext
+from .synthesis.expected_names import require_known_names
 from .tasks import load_tasks, spread
 from .traces.run_folder import RunFolder
 from .trainer.groups import STAGE
@@ -77,6 +78,7 @@ async def certify_async(
     )
     async with connecting as source, open_users(tasks, source.tools, rows=concurrency) as users:
         bounds.check(source.tools)
+        await require_known_names(source, tasks)
         context = RunContext(
             tools=source,
             verifier=verifier,

@@ -98,6 +98,18 @@ def test_a_verifier_that_pays_for_nothing_and_one_that_fails_are_found(shop):
     assert not any("line 1" in one for one in report["to_do"])
 
 
+def test_tasks_that_nobody_can_win_are_found_by_doctor_and_certify(shop):
+    expected = {"answer": 3, "calls": [{"name": "in_stok", "arguments": {"product": "lamp"}}]}
+    rows = [{"prompt": f"How many lamps, please? ({n})", "expected": expected} for n in range(3)]
+    (shop / "lost.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("shop.py:tools", "lost.jsonl", "--verifier", "expected")
+    report = doctor(words[0], "--tasks", *words[1:], code=1)
+    assert "names the tool 'in_stok', which there is not; did you mean 'in_stock'?" in report["to_do"][0]
+    refused = toolbake("certify", *words)
+    assert refused.exit_code == 1
+    assert "did you mean 'in_stock'?" in refused.stderr
+
+
 def test_a_reward_for_what_only_certify_tries_is_to_be_read_and_stops_nothing(shop):
     (shop / "names.py").write_text(
         "def verify(rollout):\n"

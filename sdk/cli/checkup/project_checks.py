@@ -169,7 +169,8 @@ async def check_task_file(
             return [*found, Advice("tasks", "problem", str(error), f"correct the tasks: {_first(error)}", 5)]
     if not any(task.demonstration for task in loaded):
         fix = "add the calls that solve them: toolbake solve TOOLS --tasks requests.csv --to tasks.jsonl"
-        return [*found, Advice("tasks", "advice", "none has a demonstration: they are searched for", fix, 28)]
+        found.append(Advice("tasks", "advice", "none has a demonstration: they are searched for", fix, 28))
+        return found if source is None else found + await _unknown(loaded, source, connect_timeout_s)
     return (
         found
         if source is None
@@ -201,6 +202,16 @@ def _counted(tasks: Sequence[Task], config: Path | None) -> list[Advice]:
         )
         return [*found, Advice("tasks", "advice", shown, fix, 27)]
     return [*found, Advice("tasks", "good", shown)]
+
+
+async def _unknown(tasks: Sequence[Task], source: Any, connect_timeout_s: float) -> list[Advice]:
+    """What tasks expect that the tools do not have; where there is a solution to play, that shows more."""
+    from ...synthesis.expected_names import unknown_names
+
+    async with connect(source, connect_timeout_s=connect_timeout_s) as toolset:
+        problems = await unknown_names(toolset, tasks)
+    named = [f"task {task.id!r}: {what}" for task, what in zip(tasks, problems, strict=True) if what]
+    return [Advice("tasks", "problem", one, f"correct {_first(one)}", 6) for one in named[:_SHOWN]]
 
 
 async def _replayed(

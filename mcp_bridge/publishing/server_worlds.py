@@ -13,6 +13,7 @@ The server gets the control tools of `mcp_bridge.control_tools`, and every call 
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import anyio
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..control_tools import (
     CLOSE_WORLD,
@@ -33,15 +35,24 @@ from ..control_tools import (
     WORLD_META,
     WORLD_STATE,
 )
-from ..errors import SourceError
+from ..errors import BridgeError, SourceError, ToolFailure
 from ..records import ToolResult
 from .server import IDLE_S, MAX_WORLDS
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
+logger = logging.getLogger(__name__)
+
 Backend = TypeVar("Backend")
 Made = TypeVar("Made")
+
+_EXAMPLES = {
+    "make": "make=Hotel",
+    "state": "state=Hotel.tables",
+    "fork": "fork=copy.deepcopy",
+    "close": "close=Hotel.close",
+}
 
 
 def worlds(
@@ -67,8 +78,15 @@ def worlds(
     bridge sets for commands that it starts. Clients without worlds share one backend. `max_worlds`: how many may be
     open at once; a world that was not used for `idle_s` seconds makes room for a new one.
 
-    Raises `SourceError` where `server` is none of these, or has worlds already.
+    Raises `SourceError` where `server` is none of these or has worlds already, and where `make` or another of the
+    functions cannot be called.
     """
+    for option, function in (("make", make), ("state", state), ("fork", fork), ("close", close)):
+        if not callable(function) and (option == "make" or function is not None):
+            raise SourceError(
+                f"worlds({option}={function!r:.200}): a {type(function).__name__} cannot be called; give a function or "
+                f"a class, such as {_EXAMPLES[option]}"
+            )
     offered = os.environ.get(CONTROL_ENV) == "1" if control is None else control
     registry = _Registry(make, state, fork, close, max_worlds, idle_s)
     kind = type(server).__module__.split(".")[0]
@@ -144,22 +162,22 @@ class _Registry(Generic[Backend]):
         if world is None:
             async with self._first:
                 if DEFAULT_WORLD not in self._worlds:
-                    self._worlds[DEFAULT_WORLD] = _World(await _made(self._make()))
+                    self._worlds[DEFAULT_WORLD] = _World(await self._new({}))
             world = DEFAULT_WORLD
         return self._find(world).backend
 
     async def control(self, verb: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Do what a control tool is for. Raises `SourceError` for a world or a setup that cannot be."""
+        """Do what a control tool is for. Raises `SourceError` for a world or a setup that cannot be, and `ToolFailure`
+        where a function of the user raises."""
         world = arguments["world"]
         if verb == OPEN_WORLD:
             await self._keep(world, lambda: self._new(arguments.get("setup") or {}))
         elif verb == WORLD_STATE:
-            assert self._state is not None
-            return dict(await _made(self._state(self._find(world).backend)))
+            return await self._told(self._find(world).backend)
         elif verb == FORK_WORLD:
             original, fork = self._find(world).backend, self._fork
             assert fork is not None
-            await self._keep(arguments["into"], lambda: _made(fork(original)))
+            await self._keep(arguments["into"], lambda: _made("fork", lambda: fork(original)))
         else:
             self._find(world)
             await self._end(world)
@@ -169,13 +187,29 @@ class _Registry(Generic[Backend]):
         try:
             inspect.signature(self._make).bind(**setup)
         except TypeError as error:
-            raise SetupRefused(
-                f"the setup {dict(setup)} does not fit {getattr(self._make, '__name__', 'make')}"
-                f"{inspect.signature(self._make)}: {error}"
-            ) from None
+            raise SetupRefused(f"the setup {dict(setup)} does not fit {_described(self._make)}: {error}") from None
         except ValueError:
             pass  # a callable without a signature: it says itself what it takes
-        return _made(self._make(**setup))
+        return _made("make", lambda: self._make(**setup), f" with the setup {dict(setup)}")
+
+    async def _told(self, backend: Backend) -> dict[str, Any]:
+        state = self._state
+        assert state is not None
+        told = await _made("state", lambda: state(backend))
+        if not isinstance(told, Mapping):
+            raise ToolFailure(
+                f"the function state= of worlds returned a {type(told).__name__}; it must return a dict, such as "
+                "{table: {key: {column: value}}}",
+                delivery="answered",
+            )
+        try:
+            return dict(to_jsonable_python(told))
+        except (PydanticSerializationError, ValueError) as error:
+            raise ToolFailure(
+                f"the function state= of worlds returned what has no JSON form ({error}); return dicts and lists of "
+                "texts, numbers, truths and None",
+                delivery="answered",
+            ) from error
 
     async def _keep(self, world: str, make: Callable[[], Awaitable[Backend]]) -> None:
         if world in self._worlds:
@@ -189,7 +223,8 @@ class _Registry(Generic[Backend]):
     async def _end(self, world: str) -> None:
         ended = self._worlds.pop(world)
         if self._close is not None:
-            await _made(self._close(ended.backend))
+            close = self._close
+            await _made("close", lambda: close(ended.backend))
 
     def _find(self, world: str) -> _World[Backend]:
         if world not in self._worlds:
@@ -257,7 +292,7 @@ class _SdkChooser(_Chooser[Backend]):
             done = ToolResult(text="ok", structured=await self._registry.control(verb, arguments))
         except SetupRefused as error:
             done = ToolResult(text=str(error), is_error=True)
-        except SourceError as error:
+        except BridgeError as error:
             raise failure_as_mcp(error) from error
         return result_as_mcp(done, protocol=context.protocol_version)
 
@@ -284,8 +319,36 @@ def _add_control_tools(server: Any, registry: _Registry[Any]) -> None:
             server.tool(name=tool.name, description=tool.description, meta={CONTROL_META: verb})(function)
 
 
-async def _made(value: Made | Awaitable[Made]) -> Made:
-    return cast(Made, await value if inspect.isawaitable(value) else value)
+async def _made(option: str, call: Callable[[], Made | Awaitable[Made]], given: str = "") -> Made:
+    """What one of the user's functions returns. What it raises comes as an error of the bridge, because the client is
+    told nothing of any other."""
+    try:
+        value = call()
+        return cast(Made, await value if inspect.isawaitable(value) else value)
+    except BridgeError:
+        raise
+    except Exception as error:
+        logger.exception("%s= of worlds failed%s", option, given)
+        raise ToolFailure(
+            f"the function {option}= of worlds raised {type(error).__name__}{given}: {error}", delivery="answered"
+        ) from error
+
+
+class _Unquoted(str):
+    """An annotation that is text, as under `from __future__ import annotations`, which a signature shows in quotes."""
+
+    __repr__ = str.__str__
+
+
+def _described(function: Callable[..., Any]) -> str:
+    """Its name and what it takes, as the user wrote it."""
+    signature = inspect.signature(function)
+    parameters = [
+        one.replace(annotation=_Unquoted(one.annotation)) if isinstance(one.annotation, str) else one
+        for one in signature.parameters.values()
+    ]
+    name = getattr(function, "__name__", "make")
+    return f"{name}{signature.replace(parameters=parameters, return_annotation=signature.empty)}"
 
 
 def _name(server: Any) -> str:

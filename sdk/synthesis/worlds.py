@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_bridge import Toolset
-from mcp_bridge.errors import BridgeError, CallTimeout, ServerDied, ToolFailure
+from mcp_bridge.errors import BridgeError, CallTimeout, ServerDied, SourceError, ToolFailure
 from mcp_bridge.records import ToolResult
 from mcp_bridge.world import Setup, World
 from sandboxes import diff
@@ -26,6 +26,12 @@ _FIX = (
     "an OpenAPI document, or an MCP server that keeps a world for each rollout (docs/servers.md) or whose entry in the "
     'mcp.json has "toolbake": {"world": {"folder": ..., "state": ...}} (docs/tools.md)'
 )
+
+MISSING_STATE = (
+    "its worlds lack only their state: give mcp_bridge.worlds the argument state=, a function that returns the whole "
+    "state of a backend, or add the control tool world_state (docs/servers.md#worlds-in-your-own-server)"
+)
+"""What to do about a server that keeps a world for each rollout and does not tell what is in it."""
 
 Call = tuple[str, Mapping[str, Any]]
 """A tool's name and the arguments."""
@@ -139,7 +145,8 @@ async def open_worlds(source: Toolset, setups: Sequence[Setup] | None, progress:
         shown = ", ".join(live[:8]) + (f" and {len(live) - 8} more" if len(live) > 8 else "")
         raise ConfigError(f"tasks are made by trying tools, and {shown} are not simulated: calls would be real; {_FIX}")
     if not source.has_state:
-        raise ConfigError(f"the tools' worlds cannot tell their state, so that no end of a task can be checked; {_FIX}")
+        fix = MISSING_STATE if any(one.kind == "control" for one in source.worlds) else _FIX
+        raise ConfigError(f"the tools' worlds cannot tell their state, so that no end of a task can be checked; {fix}")
     if setups is not None and not setups:
         raise ConfigError('setups is empty; give at least one, such as [{"seed": 1}], or leave it out')
     if setups is None and not source.can_setup:
@@ -153,10 +160,8 @@ async def open_worlds(source: Toolset, setups: Sequence[Setup] | None, progress:
             async with worlds.open(worlds.setups[0]) as world:
                 states.append(await told(world))
         except BridgeError as error:
-            raise ConfigError(
-                f"a world with the setup {worlds.setups[0]!r} cannot be opened: {error}. Give `setups` that fit the "
-                "tools"
-            ) from error
+            fix = ". Give `setups` that fit the tools" if isinstance(error, SourceError) else ""
+            raise ConfigError(f"a world with the setup {worlds.setups[0]!r} cannot be used: {error}{fix}") from error
     if states[0] != states[1]:
         places = ", ".join(sorted(name for name in states[0] if states[0][name] != states[1].get(name)))
         raise ConfigError(

@@ -8,6 +8,8 @@ import anyio
 import pytest
 from listening_servers import serving
 from mcp import Client
+from mcp.server.mcpserver import MCPServer
+from mcp.shared.exceptions import MCPError
 from other_environments import python_of
 from servers import hotel
 
@@ -77,8 +79,6 @@ async def test_other_clients_see_the_plain_tools_and_share_one_backend() -> None
 async def test_a_backend_is_closed_with_its_world_and_makes_room_when_it_is_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from mcp.server.mcpserver import MCPServer
-
     monkeypatch.setenv(CONTROL_ENV, "1")
     server = MCPServer("hotel", log_level="ERROR")
     closed: list[int] = []
@@ -114,3 +114,80 @@ def test_a_server_that_cannot_have_worlds_is_refused_by_its_kind() -> None:
         mcp_bridge.worlds({}, make=hotel.Hotel)
     with pytest.raises(mcp_bridge.SourceError, match="'hotel' has worlds already"):
         hotel.given(hotel.sdk())
+    with pytest.raises(
+        mcp_bridge.SourceError, match=r"worlds\(make=<.*Hotel.*a Hotel cannot be called; give a function"
+    ):
+        mcp_bridge.worlds(MCPServer("hotel"), make=hotel.Hotel())  # type: ignore[arg-type]
+    with pytest.raises(mcp_bridge.SourceError, match=r"worlds\(state=\{\}\).*such as state=Hotel.tables"):
+        mcp_bridge.worlds(MCPServer("hotel"), make=hotel.Hotel, state={})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["sdk", "lowlevel", "fastmcp"])
+async def test_what_make_raises_reaches_the_client_with_its_type_and_text(kind: str) -> None:
+    async with mcp_bridge.connect(command(kind)) as toolset:
+        with pytest.raises(
+            mcp_bridge.errors.BridgeError, match=r"make= of worlds raised TypeError .*'seed': 'seven'.*: "
+        ):
+            async with toolset.open_world("a", {"seed": "seven"}):
+                pass
+        async with toolset.open_world("b", {"seed": 1}) as world:
+            assert (await world.call("book", {"room": "1"})).text == "booked 1"
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (lambda one: {}["beds"], "state= of worlds raised KeyError: 'beds'"),
+        (lambda one: [one], "state= of worlds returned a list; it must return a dict"),
+        (lambda one: {"rooms": {"1": one}}, "state= of worlds returned what has no JSON form .*Hotel"),
+    ],
+)
+async def test_a_state_that_cannot_be_told_reaches_the_client_with_its_reason(
+    state: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CONTROL_ENV, "1")
+    server = MCPServer("hotel", log_level="ERROR")
+    current = mcp_bridge.worlds(server, make=hotel.Hotel, state=state)
+
+    @server.tool()
+    def book(room: str) -> str:
+        return current().book(room)
+
+    async with mcp_bridge.connect(server) as toolset, toolset.open_world("a") as world:
+        with pytest.raises(mcp_bridge.ToolFailure, match=told):
+            await world.state()
+
+
+async def test_what_make_raises_reaches_clients_without_worlds() -> None:
+    def make() -> hotel.Hotel:
+        raise FileNotFoundError("rooms.csv")
+
+    server = MCPServer("hotel", log_level="ERROR")
+    current = mcp_bridge.worlds(server, make=make)
+
+    @server.tool()
+    def book(room: str) -> str:
+        return current().book(room)
+
+    async with Client(server) as client:
+        with pytest.raises(MCPError, match=r"make= of worlds raised FileNotFoundError.*rooms\.csv"):
+            await client.call_tool("book", {"room": "1"})
+
+
+async def test_annotations_that_are_text_are_shown_without_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Postponed:
+        def __init__(self, seed: "int" = 0) -> "None":
+            pass
+
+    monkeypatch.setenv(CONTROL_ENV, "1")
+    server = MCPServer("hotel", log_level="ERROR")
+    current = mcp_bridge.worlds(server, make=Postponed)
+
+    @server.tool()
+    def show() -> str:
+        return str(current())
+
+    async with mcp_bridge.connect(server) as toolset:
+        with pytest.raises(mcp_bridge.SourceError, match=r"does not fit Postponed\(seed: int = 0\): "):
+            async with toolset.open_world("a", {"sed": 7}):
+                pass

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 from command_line import toolbake
 
 from sdk.cli.checkup import machine_checks
 from sdk.cli.checkup.machine_checks import check_machine, check_packages
+
+ROOT = Path(__file__).parents[2]
 
 SHOP = '''
 from sandboxes.objects import ObjectTwin
@@ -133,6 +137,45 @@ def test_tools_that_all_rollouts_share_and_tools_that_do_not_start_are_told(desk
     (desk / "broken.json").write_text(json.dumps({"mcpServers": {"one": {"command": "no-such-program"}}}))
     report = doctor("broken.json", code=1)
     assert "no-such-program" in report["to_do"][0]
+
+
+CLINIC = """
+import sys
+
+import mcp_bridge
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("clinic", log_level="ERROR")
+
+class Clinic:
+    def __init__(self):
+        self.beds = open("no_beds.csv") if "broken" in sys.argv else {}
+
+state = None if "stateless" in sys.argv else lambda one: {"beds": one.beds}
+clinic = mcp_bridge.worlds(server, make=Clinic, state=state)
+
+@server.tool()
+def count_beds() -> int:
+    "How many beds there are."
+    return len(clinic().beds)
+
+server.run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "advice"),
+    [
+        ("broken", "correct the tools: .*make= of worlds raised FileNotFoundError.*no_beds.csv"),
+        ("stateless", "its worlds lack only their state: give mcp_bridge.worlds the argument state="),
+    ],
+)
+def test_worlds_of_a_server_of_ones_own_get_the_advice_that_fits_what_they_lack(desk, how, advice):
+    (desk / "clinic.py").write_text(CLINIC)
+    entry = {"command": sys.executable, "args": [str(desk / "clinic.py"), how], "env": {"PYTHONPATH": str(ROOT)}}
+    (desk / "clinic.json").write_text(json.dumps({"mcpServers": {"clinic": entry}}))
+    report = doctor("clinic.json", code=1 if how == "broken" else 0)
+    assert any(re.search(advice, one) for one in report["to_do"]), report["to_do"]
 
 
 SHARED = """

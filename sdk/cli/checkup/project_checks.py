@@ -11,6 +11,7 @@ from mcp_bridge.errors import BridgeError
 
 from ...connecting import connect
 from ...errors import ConfigError, ToolbakeError
+from ...synthesis.worlds import MISSING_STATE, open_worlds
 from ...tasks import counted, load_tasks
 from ...verifiers.expectations import AsExpected
 from .advice import Advice
@@ -64,10 +65,11 @@ async def _connected(toolset: Toolset, model: str | None, tasks: Any, config: Pa
     found += await _worlds(toolset, tasks, config)
     if not toolset.has_state:
         fix = f"let the tools tell their state ({_SANDBOX}), so that success can be judged by what changed"
+        if any(world.kind == "control" for world in toolset.worlds):
+            fix = MISSING_STATE
         found.append(Advice("tools", "advice", "no world can tell its state, so final_state() cannot judge", fix, 35))
-    elif problem := await _differing_worlds(toolset):
-        fix = "make worlds with the same setup equal: take chance and time from the setup's seed"
-        found.append(Advice("tools", "problem", problem, fix, 6))
+    else:
+        found += await _fresh_worlds(toolset)
     return [*found, _tokens(toolset, model)]
 
 
@@ -109,18 +111,20 @@ def _world(world: WorldKind, tried: Tried | None, *, only_reads: bool) -> Advice
     return Advice("tools", "advice", shown, fix, 30)
 
 
-async def _differing_worlds(toolset: Toolset) -> str:
-    """Why two fresh worlds are not equal; empty where they are, or where that cannot be tried."""
-    from ...synthesis.worlds import open_worlds
-
+async def _fresh_worlds(toolset: Toolset) -> list[Advice]:
+    """Why a fresh world cannot be used, or two are not equal; empty where they are, or where that cannot be tried."""
     simulated = {tool.name for tool in toolset.simulated_tools}
     if any(tool.name not in simulated for tool in toolset.tools):
-        return ""
+        return []
     try:
         await open_worlds(toolset, [{}])
     except ConfigError as error:
-        return str(error)
-    return ""
+        fix = "make worlds with the same setup equal: take chance and time from the setup's seed"
+        if isinstance(error.__cause__, BridgeError):
+            # The command and the control tool come before what the user's function raised.
+            fix = f"correct the tools: {_first(error.__cause__, 600)}"
+        return [Advice("tools", "problem", str(error), fix, 6)]
+    return []
 
 
 def _tokens(toolset: Toolset, model: str | None) -> Advice:
@@ -301,6 +305,6 @@ def _listed(names: Sequence[str], most: int = _SHOWN) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _first(error: object) -> str:
+def _first(error: object, most: int = 200) -> str:
     """The first line, without what follows: the whole message is in the report."""
-    return str(error).strip().splitlines()[0][:200]
+    return str(error).strip().splitlines()[0][:most]

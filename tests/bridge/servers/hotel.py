@@ -12,7 +12,7 @@ import mcp_bridge
 
 class Hotel:
     def __init__(self, seed: int = 0, free: bool = True) -> None:
-        self.rooms: dict[str, dict[str, Any]] = {str(number): {"free": free, "price": seed} for number in (1, 2)}
+        self.rooms: dict[str, dict[str, Any]] = {str(number): {"free": free, "price": seed + 0} for number in (1, 2)}
         self.closed = False
 
     def tables(self) -> dict[str, Any]:

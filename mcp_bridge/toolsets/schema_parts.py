@@ -6,8 +6,9 @@ the document. In memory, parts that are equal are one object, so that what was f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 ONE = frozenset(
     {"additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "then"}
@@ -58,6 +59,43 @@ def schemas_in(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
         elif key in ONE:
             found = [value]
         yield from (one for one in found if isinstance(one, dict))
+
+
+_MOST_FOLLOWED = 100
+
+
+def followed(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema with what its `$ref` into the document `root` and its `allOf` add; what stands in it itself counts
+    before that. A reference that leads nowhere, or elsewhere, adds nothing, and so does a second way to the same part.
+    """
+    found: dict[str, Any] = {}
+    waiting, seen = [schema], set[str]()
+    for part in waiting:
+        if not isinstance(part, Mapping) or len(waiting) > _MOST_FOLLOWED:
+            continue
+        for key, value in part.items():
+            known = found.get(key)
+            if key == "$ref" and isinstance(value, str):
+                waiting += [] if value in seen else [_target(value, root)]
+                seen.add(value)
+            elif key == "allOf" and isinstance(value, list):
+                waiting += value
+            elif key == "properties" and isinstance(known, Mapping) and isinstance(value, Mapping):
+                found[key] = {**value, **known}
+            elif key == "required" and isinstance(known, list) and isinstance(value, list):
+                found[key] = [*known, *value]
+            else:
+                found.setdefault(key, value)
+    return found
+
+
+def _target(reference: str, root: Mapping[str, Any]) -> Any:
+    document, _, pointer = reference.partition("#")
+    target: Any = root if not document and pointer[:1] in ("", "/") else None
+    for step in unquote(pointer).split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        target = target.get(name) if isinstance(target, Mapping) else None
+    return target
 
 
 class SharedParts:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..records import LeftOut, Tool, ToolAnnotations
 from ..safe_text import inline, table
+from .schema_parts import followed
 
 _BEHAVIOURS = {
     "read_only": ("read-only", "not read-only"),
@@ -25,15 +26,16 @@ def signature(tool: Tool) -> str:
     required = tool.input_schema.get("required", [])
     arguments = []
     for name, schema in properties(tool).items():
-        text = f"{name}{'' if name in required else '?'}: {type_name(schema)}"
+        text = f"{name}{'' if name in required else '?'}: {type_name(schema, tool.input_schema)}"
         if isinstance(schema, Mapping) and "default" in schema:
             text += f" = {json.dumps(schema['default'], ensure_ascii=False)}"
         arguments.append(text)
     return f"{tool.name}({', '.join(arguments)})"
 
 
-def type_name(schema: Any) -> str:
-    """A JSON Schema in a few words: `string`, `integer[]`, `"a" | "b"`, `any`."""
+def type_name(schema: Any, root: Mapping[str, Any] | None = None) -> str:
+    """A JSON Schema in a few words: `string`, `integer[]`, `"a" | "b"`, `any`. `root`: the document that its references
+    lead into; an object that is referred to is shown by its name, as is what `root` does not have."""
     if not isinstance(schema, Mapping):
         return "any"
     if "const" in schema or "enum" in schema:
@@ -41,16 +43,26 @@ def type_name(schema: Any) -> str:
         return " | ".join(json.dumps(value, ensure_ascii=False) for value in values)
     for key in ("anyOf", "oneOf"):
         if isinstance(schema.get(key), list):
-            return " | ".join(dict.fromkeys(type_name(one) for one in schema[key]))
-    if isinstance(schema.get("$ref"), str):
-        return str(schema["$ref"]).rpartition("/")[2]
+            return " | ".join(dict.fromkeys(type_name(one, root) for one in schema[key]))
+    if "$ref" in schema or "allOf" in schema:
+        return _referred(schema, root or {})
     kind = schema.get("type", "any")
     if isinstance(kind, list):
         return " | ".join(map(str, kind))
     if kind == "array":
-        item = type_name(schema.get("items"))
+        item = type_name(schema.get("items"), root)
         return f"({item})[]" if " | " in item else f"{item}[]"
     return str(kind)
+
+
+def _referred(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+    whole = followed(schema, root)
+    plain = {key: value for key, value in whole.items() if key in ("const", "enum", "type")}
+    if plain and plain.get("type") not in ("array", "object"):
+        return type_name(plain)
+    parts = [schema, *(part for part in schema.get("allOf") or () if isinstance(part, Mapping))]
+    names = [part["$ref"].rpartition("/")[2] for part in parts if isinstance(part.get("$ref"), str)]
+    return " & ".join(names) or type_name(plain)
 
 
 def behaviour(annotations: ToolAnnotations) -> str:

@@ -16,7 +16,7 @@ from ..errors import SourceError, ToolFailure
 from ..records import Tool
 from .contradictions import without_contradictions
 from .schema_checks import SchemaTimeout, compiled_schema, schema_errors
-from .schema_parts import SharedParts
+from .schema_parts import SharedParts, followed
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class ArgumentChecker:
             errors = sorted(schema_errors(self._checks[name], dict(arguments)), key=_order)
             if name in self._lenient:
                 errors = [error for error in errors if not _may_be_taken(error)]
-            lines = [f"- {_explain(error)}" for error in errors[:_MOST_PROBLEMS]]
+            lines = [f"- {_explain(error, tool.input_schema)}" for error in errors[:_MOST_PROBLEMS]]
         except SchemaTimeout as timeout:
             logger.warning("a call of tool %r (%s) was refused: %s", tool.name, tool.source, timeout)
             return self._report(
@@ -73,7 +73,7 @@ class ArgumentChecker:
 
     def _report(self, tool: Tool, lines: list[str], *, dropped: int) -> str:
         if dropped:
-            lines = [*lines, f"- and {dropped} more problems"]
+            lines = [*lines, f"- and {dropped} more problem{'s' * (dropped > 1)}"]
         signature = _signature(tool, is_lenient=tool.name in self._lenient)
         return "\n".join([f"Invalid arguments for {tool.name}; nothing was called.", *lines, signature])
 
@@ -176,7 +176,8 @@ def _order(error: ValidationError) -> tuple[str, str]:
     return (error.json_path, str(error.validator))
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, root: Mapping[str, Any]) -> str:
+    """`root`: the tool's schema, which the references in a part of it lead into."""
     where = error.json_path.removeprefix("$").removeprefix(".")
     prefix = f"in {where}: " if where else ""
     if error.validator == "required":
@@ -185,16 +186,33 @@ def _explain(error: ValidationError) -> str:
     if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
         return prefix + _unexpected(error)
     subject = f"{where} is {_show(error.instance)}" if where else f"the arguments are {_show(error.instance)}"
-    expected = describe_schema(error.schema) if isinstance(error.schema, Mapping) else ""
-    if error.validator in {"anyOf", "oneOf"} and (told := _against_choices(error)):
+    if error.validator in {"anyOf", "oneOf"} and (told := _against_choices(error, root)):
         return f"{subject}; {told}"
-    if error.validator in {"type", "enum", "const", "anyOf", "oneOf"} and expected:
-        return f"{subject}; expected {expected}"
+    if error.validator in {"type", "enum", "const", "anyOf", "oneOf"} and isinstance(error.schema, Mapping):
+        return f"{subject}; expected {_described(error.schema, root)}"
     # jsonschema's message repeats the whole value, which may be large: the keyword says it shorter.
-    return f"{subject}; expected {error.validator} {_show(error.validator_value)}"
+    limit = _LIMITS.get(str(error.validator), f"{error.validator} {{}}")
+    return f"{subject}; expected {limit.format(_show(error.validator_value))}"
 
 
-def _against_choices(error: ValidationError) -> str:
+_LIMITS = {
+    "minimum": "a number of at least {}",
+    "maximum": "a number of at most {}",
+    "exclusiveMinimum": "a number above {}",
+    "exclusiveMaximum": "a number below {}",
+    "multipleOf": "a multiple of {}",
+    "minLength": "a text with a length of at least {}",
+    "maxLength": "a text with a length of at most {}",
+    "pattern": "a text that matches {}",
+    "format": "a text in the format {}",
+    "minItems": "a list with a length of at least {}",
+    "maxItems": "a list with a length of at most {}",
+    "uniqueItems": "a list without repeated items",
+}
+"""What a keyword of JSON Schema asks for."""
+
+
+def _against_choices(error: ValidationError, root: Mapping[str, Any]) -> str:
     """Why a value fits no choice, by the one that it misses least; "" where it is of another type than all of them."""
     if not error.context:
         fitting = "several" if error.validator == "oneOf" else "none"
@@ -216,7 +234,7 @@ def _against_choices(error: ValidationError) -> str:
         return fixed, len(problems), min(map(_order, problems))
 
     least = min(near, key=misses)
-    return f"of {len(error.validator_value)} choices the nearest says: {_explain(min(least, key=_order))}"
+    return f"of {len(error.validator_value)} choices the nearest says: {_explain(min(least, key=_order), root)}"
 
 
 def _one_of_message(error: ValidationError, missing: list[str]) -> str:
@@ -262,31 +280,65 @@ def _signature(tool: Tool, *, is_lenient: bool) -> str:
         required -= {name for name in properties if _has_default(tool.input_schema, name)}
     parts = []
     for name in list(properties)[:_MOST_NAMES]:
-        schema = properties[name]
-        kind = describe_schema(schema) if isinstance(schema, Mapping) else "anything"
+        kind = _described(properties[name], tool.input_schema)
         parts.append(f"{name} ({kind}, {'required' if name in required else 'optional'})")
-    more = f" and {len(properties) - _MOST_NAMES} more" if len(properties) > _MOST_NAMES else ""
-    return f"Arguments of {tool.name}: {', '.join(parts)}{more}."
+    return f"Arguments of {tool.name}: {_some(parts, len(properties))}."
 
 
-def describe_schema(schema: Mapping[str, Any]) -> str:
-    """A schema in a few words, for example `integer or null` or `one of "open", "closed"`."""
-    if "const" in schema:
-        return _show(schema["const"])
-    if isinstance(schema.get("enum"), list):
-        values = schema["enum"]
-        more = f" and {len(values) - _MOST_NAMES} more" if len(values) > _MOST_NAMES else ""
-        return "one of " + ", ".join(_show(value) for value in values[:_MOST_NAMES]) + more
-    for keyword in ("anyOf", "oneOf"):
-        if isinstance(schema.get(keyword), list):
-            kinds = [describe_schema(part) for part in schema[keyword] if isinstance(part, Mapping)]
-            return " or ".join(dict.fromkeys(kinds)) or "anything"
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        return " or ".join(str(one) for one in kind)
-    if kind == "array" and isinstance(schema.get("items"), Mapping):
-        return f"array of {describe_schema(schema['items'])}"
-    return str(kind) if kind else "anything"
+_MOST_FIELDS = 12
+_OBJECTS_DEEP = 2
+_DEEPEST = 6
+_MOST_PARTS = 60
+
+
+def _described(schema: Any, root: Mapping[str, Any]) -> str:
+    """A schema in a few words, for example `integer or null`, `one of "open", "closed"` or `object {name: string}`.
+
+    `root`: the document that its references lead into.
+    """
+    return _Describer(root).text(schema)
+
+
+class _Describer:
+    """Goes no deeper than a reader would, and ends where references lead back or each to many others."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._parts = 0
+
+    def text(self, schema: Any, objects: int = 0, depth: int = 0) -> str:
+        """`objects`: in how many objects it is; `depth`: the same for parts of any kind."""
+        self._parts += 1
+        if depth > _DEEPEST or self._parts > _MOST_PARTS:
+            return "anything"
+        schema = followed(schema, self._root)
+        if "const" in schema:
+            return _show(schema["const"])
+        if isinstance(schema.get("enum"), list):
+            values = schema["enum"]
+            return "one of " + _some([_show(value) for value in values[:_MOST_NAMES]], len(values))
+        for keyword in ("anyOf", "oneOf"):
+            if isinstance(schema.get(keyword), list):
+                parts = [part for part in schema[keyword] if isinstance(part, Mapping)]
+                return " or ".join(dict.fromkeys(self.text(part, objects, depth + 1) for part in parts)) or "anything"
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            return " or ".join(str(one) for one in kind)
+        if kind == "array" and isinstance(schema.get("items"), Mapping):
+            return f"array of {self.text(schema['items'], objects, depth + 1)}"
+        fields = schema.get("properties")
+        if kind in ("object", None) and isinstance(fields, Mapping) and fields and objects < _OBJECTS_DEEP:
+            required = schema.get("required") or ()
+            shown = [
+                f"{name}{'' if name in required else '?'}: {self.text(fields[name], objects + 1, depth + 1)}"
+                for name in list(fields)[:_MOST_FIELDS]
+            ]
+            return f"object {{{_some(shown, len(fields))}}}"
+        return str(kind) if kind else "object" if fields else "anything"
+
+
+def _some(shown: list[str], of: int) -> str:
+    return ", ".join(shown) + (f" and {of - len(shown)} more" if of > len(shown) else "")
 
 
 def _show(value: object) -> str:

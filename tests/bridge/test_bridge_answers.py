@@ -1,10 +1,12 @@
 """What the policy reads: errors it can act on, and results as text."""
 
+import enum
 import json
 from collections.abc import Callable
 from typing import Any
 
 import jsonschema
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,7 +88,8 @@ def test_a_value_that_fits_no_choice_is_told_what_the_nearest_one_misses() -> No
     nearest = "; of 3 choices the nearest says: "
     assert first_problem(to={"kind": "phone"}).endswith(f"{nearest}in to: missing required argument 'number'")
     assert first_problem(to={"kind": "mail", "address": 7}).endswith(f"{nearest}to.address is 7; expected string")
-    assert first_problem(to=3) == "- to is 3; expected object or null"
+    choices = 'object {kind: "mail", address: string} or object {kind: "phone", number: integer} or null'
+    assert first_problem(to=3) == f"- to is 3; expected {choices}"
     assert first_problem(one={"a": 1, "b": 2}).endswith("; it fits several of 2 choices, and must fit one alone")
 
 
@@ -98,7 +101,71 @@ def test_every_missing_argument_has_a_line_of_its_own() -> None:
 
 def test_a_value_that_breaks_another_keyword_is_told_with_it() -> None:
     problem = CHECKER.problem("refund_order", {"order_id": "B-1", "reason": "late"}) or ""
-    assert 'order_id is "B-1"; expected pattern "^A-"' in problem
+    assert 'order_id is "B-1"; expected a text that matches "^A-"' in problem
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "told"),
+    [
+        ({"exclusiveMinimum": 0}, 0, "a number above 0"),
+        ({"maximum": 9.5}, 10, "a number of at most 9.5"),
+        ({"minLength": 1}, "", "a text with a length of at least 1"),
+        ({"maxItems": 1}, [1, 2], "a list with a length of at most 1"),
+        ({"uniqueItems": True}, [1, 1], "a list without repeated items"),
+        ({"not": {"const": 3}}, 3, 'not {"const": 3}'),
+    ],
+)
+def test_what_a_keyword_asks_for_is_told_in_words(schema: dict[str, Any], value: Any, told: str) -> None:
+    tool = Tool(name="weigh", input_schema={"type": "object", "properties": {"it": schema}})
+    problem = ArgumentChecker([tool]).problem("weigh", {"it": value}) or ""
+    assert f"- it is {json.dumps(value)}; expected {told}\n" in problem
+
+
+class Kind(enum.Enum):
+    CAT = "cat"
+    DOG = "dog"
+
+
+class Pet(pydantic.BaseModel):
+    name: str
+    kind: Kind
+    parent: "Pet | None" = None
+
+
+async def test_allowed_values_and_fields_behind_references_are_told() -> None:
+    def add(pet: Pet, kind: Kind | None = None) -> str:
+        return pet.name
+
+    async with mcp_bridge.connect(add) as toolset:
+        told = (await toolset.call("add", {"pet": 3, "kind": "bean"})).text
+    assert '- kind is "bean"; expected one of "cat", "dog" or null\n' in told
+    pet = 'object {name: string, kind: one of "cat", "dog", parent?: object {name: string, kind: one of "cat", "dog", '
+    assert f"- pet is 3; expected {pet}" in told
+    assert f"Arguments of add: pet ({pet}" in told
+    assert 'required), kind (one of "cat", "dog" or null, optional).' in told
+
+
+def test_references_that_lead_back_nowhere_or_to_thousands_of_others_are_told_shortly() -> None:
+    many = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{m % 40}"} for m in range(n, n + 30)]} for n in range(40)}
+    definitions = {
+        "loop": {"$ref": "#/$defs/loop"},
+        "tree": {"type": "array", "items": {"$ref": "#/$defs/tree"}},
+        "a/b": {"enum": [1, 2]},
+        **many,
+    }
+    fields = {
+        "loop": {"$ref": "#/$defs/loop"},
+        "tree": {"allOf": [{"$ref": "#/$defs/tree"}]},
+        "slash": {"$ref": "#/$defs/a~1b"},
+        "wide": {"$ref": "#/$defs/d0"},
+        "gone": {"$ref": "#/$defs/no_such"},
+        "far": {"$ref": "https://elsewhere.example/schema"},
+    }
+    schema = {"type": "object", "properties": fields, "required": ["it"], "$defs": definitions}
+    told = (ArgumentChecker([Tool(name="t", input_schema=schema)]).problem("t", {}) or "").splitlines()[-1]
+    assert told.startswith("Arguments of t: loop (anything, optional), tree (array of array of array of ")
+    assert "slash (one of 1, 2, optional), wide (anything, optional), gone (anything, optional)" in told
+    assert len(told) < 500
 
 
 def test_a_misspelled_name_is_shown_where_the_schema_tolerates_it() -> None:

@@ -46,7 +46,8 @@ def server(**tool: Any) -> Server[Any]:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "text", "told"), [(EMAIL, NO_EMAIL, "expected pattern"), (HEAVY, LONG, "could not be checked in time")]
+    ("pattern", "text", "told"),
+    [(EMAIL, NO_EMAIL, "expected a text that matches"), (HEAVY, LONG, "could not be checked in time")],
 )
 async def test_an_argument_that_a_pattern_takes_for_ever_on_is_refused_and_the_rollout_goes_on(
     pattern: str, text: str, told: str

@@ -178,6 +178,12 @@ def test_a_single_function_is_a_tool_and_one_is_singular(desk):
         ({"type": "array"}, "any[]"),
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "string | null"),
         ({"$ref": "#/$defs/Address"}, "Address"),
+        ({"$ref": "#/$defs/Status"}, '"open" | "closed"'),
+        ({"anyOf": [{"$ref": "#/$defs/Status"}, {"type": "null"}]}, '"open" | "closed" | null'),
+        ({"allOf": [{"$ref": "#/$defs/Status"}], "default": "open"}, '"open" | "closed"'),
+        ({"allOf": [{"$ref": "#/$defs/Place"}, {"required": ["street"]}]}, "Place"),
+        ({"allOf": [{"$ref": "#/$defs/Place"}, {"$ref": "#/$defs/Owned"}]}, "Place & Owned"),
+        ({"allOf": [{"type": "string"}, {"minLength": 1}]}, "string"),
         (True, "any"),
         ({}, "any"),
     ],
@@ -185,7 +191,8 @@ def test_a_single_function_is_a_tool_and_one_is_singular(desk):
 def test_a_schema_is_shown_as_a_type(schema, text):
     from mcp_bridge.toolsets.tool_text import type_name
 
-    assert type_name(schema) == text
+    definitions = {"Status": {"enum": ["open", "closed"]}, "Place": {"type": "object"}, "Owned": {"type": "object"}}
+    assert type_name(schema, {"$defs": definitions}) == text
 
 
 def test_what_a_server_writes_cannot_move_the_cursor():

@@ -16,7 +16,6 @@ import anyio.to_thread
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import (
     PydanticInvalidForJsonSchema,
-    PydanticSchemaGenerationError,
     PydanticUndefinedAnnotation,
     PydanticUserError,
 )
@@ -203,8 +202,9 @@ def _argument_model(name: str, function: Callable[..., Any]) -> type[BaseModel]:
             __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False, protected_namespaces=()),
             **fields,
         )
-    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation) as problem:
-        raise SourceError(f"a type hint of function {name!r} has no JSON form: {problem}") from problem
+    except (PydanticUserError, PydanticUndefinedAnnotation) as problem:
+        hinted = {parameter: hints[parameter] for parameter in parameters}
+        raise _no_json_form(name, hinted, problem) from problem
 
 
 def _accept(name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:
@@ -224,13 +224,33 @@ def _schema(name: str, model: type[BaseModel]) -> dict[str, Any]:
     try:
         schema = model.model_json_schema(by_alias=True)
     except PydanticInvalidForJsonSchema as problem:
-        raise SourceError(f"a type hint of function {name!r} has no JSON form: {problem}") from problem
+        hinted = {one.alias or field: one.annotation for field, one in model.model_fields.items()}
+        raise _no_json_form(name, hinted, problem) from problem
     schema.pop("title", None)
     schema.setdefault("properties", {})
     for argument in schema["properties"].values():
         # pydantic derives titles from the names; to a model they are noise.
         argument.pop("title", None)
     return schema
+
+
+def _no_json_form(name: str, hinted: Mapping[str, Any], problem: Exception) -> SourceError:
+    """The error that names the argument, which pydantic does not. `hinted`: argument -> type hint."""
+    place = next((f"argument {one!r} of " for one, hint in hinted.items() if not _has_json_form(hint)), "")
+    told = str(problem).partition("\n")[0].partition(". ")[0].rstrip(".")
+    fix = "write it with str, int, float, bool, list, dict, a dataclass or a pydantic model"
+    if isinstance(problem, PydanticUserError) and problem.code == "typed-dict-version":
+        told = "it has a typing.TypedDict"
+        fix = "before Python 3.12 use typing_extensions.TypedDict: `from typing_extensions import TypedDict`"
+    return SourceError(f"the type hint of {place}function {name!r} has no JSON form: {told}; {fix}")
+
+
+def _has_json_form(hint: Any) -> bool:
+    try:
+        TypeAdapter(hint).json_schema()
+    except (PydanticUserError, PydanticUndefinedAnnotation):
+        return False
+    return True
 
 
 def _output_schema(function: Callable[..., Any]) -> dict[str, Any] | None:
@@ -240,7 +260,7 @@ def _output_schema(function: Callable[..., Any]) -> dict[str, Any] | None:
         return None
     try:
         schema = TypeAdapter(hint).json_schema(mode="serialization")
-    except (PydanticUserError, PydanticSchemaGenerationError, PydanticUndefinedAnnotation, TypeError):
+    except (PydanticUserError, PydanticUndefinedAnnotation, TypeError):
         return None
     validator = compiled_schema(schema, is_known_valid=True)
     return None if any(not schema_errors(validator, one, most=1) for one in ("any text", None)) else schema

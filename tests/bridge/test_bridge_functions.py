@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import sys
 import threading
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import anyio
 import pytest
@@ -232,11 +232,27 @@ def unknown_type(thing: object, lock: threading.Barrier) -> str:
         (no_hint, "parameter 'order_id' has no type hint; write for example `order_id: str`"),
         (star, r"parameter '\*parts: str' has no name that a model can fill in"),
         (positional, "has no name that a model can fill in"),
-        (unknown_type, "a type hint of function 'unknown_type' has no JSON form"),
+        (
+            unknown_type,
+            "argument 'lock' of function 'unknown_type' has no JSON form: Unable .*Barrier.*; write it with",
+        ),
         (lambda a: a, "a function named '<lambda>' cannot be a tool"),
     ],
 )
 async def test_a_function_that_cannot_be_a_tool_is_refused(function: Any, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         async with mcp_bridge.connect(function):
+            pass
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic takes typing.TypedDict from Python 3.12 on")
+async def test_a_typed_dict_that_cannot_be_read_is_refused_with_the_one_that_can() -> None:
+    class Room(TypedDict):
+        number: int
+
+    def book(night: int, rooms: list[Room]) -> str:
+        return ""
+
+    with pytest.raises(SourceError, match=r"argument 'rooms' of function 'book' .* use typing_extensions\.TypedDict"):
+        async with mcp_bridge.connect(book):
             pass

@@ -9,6 +9,7 @@ it: a call that was given up, a connection that failed. A doubtful one is asked 
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,8 @@ def cannot_open(transport: Transport, failure: BaseException | None, notes: Note
 
 def _cannot_start(spec: StdioSpec, failure: BaseException | None, notes: Notes, explained: str) -> CannotOpen:
     if failure is not None and is_closed(failure):
+        if notes.stderr is not None and not notes.stderr.text():
+            explained += " A program that defines a server must also run it, as `server.run()` does."
         return CannotOpen(
             f"{spec.label} ended before it answered as an MCP server. Run the command by hand to see why.{explained}",
             died=True,
@@ -98,9 +101,14 @@ def _cannot_start(spec: StdioSpec, failure: BaseException | None, notes: Notes, 
             return CannotOpen(
                 f"{spec.label}: cwd {notes.redact(spec.cwd or '')!r} is no folder that can be entered.", died=False
             )
+        fix = "Give the full path of a program, or install it so that it is on PATH."
+        if len(words := notes.redact(spec.command).split()) > 1:
+            fix = (
+                "Where it holds arguments, give them apart from the program: "
+                f'"command": {json.dumps(words[0])}, "args": {json.dumps([*words[1:], *map(notes.redact, spec.args)])}.'
+            )
         return CannotOpen(
-            f"{spec.label}: the command {notes.redact(spec.command)!r} cannot be started "
-            f"({failure.strerror}). Give the full path of a program, or install it so that it is on PATH.",
+            f"{spec.label}: the command {notes.redact(spec.command)!r} cannot be started ({failure.strerror}). {fix}",
             died=False,
         )
     told = notes.redact(f"{type(failure).__name__}: {failure}")

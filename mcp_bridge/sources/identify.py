@@ -102,7 +102,7 @@ def _from_list(source: list[Any]) -> list[Spec]:
 def _from_object(source: Any) -> Spec:
     server_types = _server_types()
     if isinstance(source, type):
-        raise SourceError(f"the source is the class {source.__name__}; give an instance of it. {ACCEPTED}")
+        raise SourceError(f"the source is the class {source.__name__}; {_instead_of(source, server_types)}. {ACCEPTED}")
     if server_types and isinstance(source, server_types):
         return ServerObjectSpec(str(getattr(source, "name", "")), source)
     # A class in place of an instance was refused above: its attributes would look right here.
@@ -111,7 +111,23 @@ def _from_object(source: Any) -> Spec:
     if callable(source):
         factory = _as_factory(source, server_types)
         return factory if factory is not None else FunctionSpec(source)
-    raise SourceError(f"{source!r:.200} ({type(source).__name__}) is no source of tools. {ACCEPTED}")
+    kind = type(source)
+    is_users = kind.__module__ != "builtins" and not hasattr(kind, "open_world")
+    fix = f"; {_instead_of(kind, server_types)}" if is_users else ""
+    raise SourceError(f"{source!r:.200} ({kind.__name__}) is no source of tools{fix}. {ACCEPTED}")
+
+
+def _instead_of(kind: type, server_types: tuple[type[Any], ...]) -> str:
+    """What to give in the place of a class, or of an instance that is no source."""
+    if issubclass(kind, server_types) or hasattr(kind, "open_world"):
+        return "give an instance of it"
+    methods = [name for name, one in vars(kind).items() if inspect.isfunction(one) and not name.startswith("_")]
+    if not methods:
+        return "give functions or an MCP server in its place"
+    return (
+        f"give each rollout one of its own with sandboxes.objects.ObjectTwin({kind.__name__}) (docs/sandboxes.md), or "
+        f"the methods of one as functions that all rollouts share, such as [one.{methods[0]}], or an MCP server"
+    )
 
 
 def _server_types() -> tuple[type[Any], ...]:

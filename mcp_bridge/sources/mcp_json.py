@@ -62,6 +62,8 @@ _ELSEWHERE = {
     "disabledTools": '"toolbake": {"deny": [...]} leaves tools out',
     "oauth": "`toolbake login` logs in, as a client that auth may name",
 }
+_TOP_KEYS = ("mcpservers", "servers")
+"""In small letters, to be compared with what is near."""
 _SAME_KEYS = {"serverUrl": "url", "httpUrl": "url"}
 _HTTP_TYPES = {"http", "streamable-http", "streamableHttp", "streamable_http"}
 
@@ -77,6 +79,11 @@ def read_file(path: Path) -> list[ServerSpec | OpenApiSpec]:
         raise SourceError(
             f"there is no file {str(path)!r}. Give the path of an mcp.json, a URL that begins with http:// or "
             'https://, or a command as a list: ["python", "server.py"]'
+        ) from None
+    except IsADirectoryError:
+        raise SourceError(
+            f"{str(path)!r} is a folder; give a file, such as {str(path / 'mcp.json')!r}, or a command as a list: "
+            '["python", "server.py"]'
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{str(path)!r} cannot be read: {error}") from error
@@ -98,8 +105,10 @@ def read_config(config: Mapping[str, Any], *, where: str, folder: Path) -> list[
     key = "servers" if "servers" in config else "mcpServers"
     servers = config.get(key)
     if not isinstance(servers, Mapping):
+        near = [one for one in config if key not in config and difflib.get_close_matches(str(one).lower(), _TOP_KEYS)]
+        hint = f"; rename {shown_value(near[0])}, which does nothing" if near else ""
         raise SourceError(
-            f'{where} has no object "mcpServers"; it must look like '
+            f'{where} has no object "mcpServers"{hint}; it must look like '
             '{"mcpServers": {"name": {"command": "...", "args": [...]}}}'
         )
     if not servers:
@@ -158,7 +167,10 @@ def _notes_on(entry: Mapping[str, Any], place: str) -> list[str]:
         if key in _ELSEWHERE and entry[key] not in (["*"], []):
             notes.append(f"{place}: {key!r} does nothing here; {_ELSEWHERE[key]}")
         elif key not in known | _FOREIGN_KEYS | _ELSEWHERE.keys():
-            near = difflib.get_close_matches(str(key), [*sorted(known), *ServerOptions.model_fields], n=1)
+            choices = [*sorted(known), *ServerOptions.model_fields]
+            near = difflib.get_close_matches(str(key), choices, n=1)
+            if near and near[0] != key:  # "cmd" is nearer to "cwd", and is short for "command"
+                near = [one for one in choices if _is_short_for(str(key), one)] or near
             hint = f" Did you mean {near[0]!r}?" if near else ""
             if near and near[0] in ServerOptions.model_fields:
                 value = shown_text(json.dumps(entry[key], default=repr)) if key == near[0] else "..."
@@ -176,6 +188,12 @@ def _notes_on(entry: Mapping[str, Any], place: str) -> list[str]:
             "may take to start, and call_timeout_s of whoever connects how long a call may take"
         )
     return notes
+
+
+def _is_short_for(short: str, name: str) -> bool:
+    """Whether all letters of `short` stand in `name` in their order, the first one first."""
+    letters = iter(name)
+    return short[:1] == name[:1] and all(letter in letters for letter in short)
 
 
 def _read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path) -> StdioSpec | HttpSpec:

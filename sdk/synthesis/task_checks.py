@@ -193,8 +193,10 @@ class CheckedTasks:
 
     def __str__(self) -> str:
         count = len({problem.where for problem in self.problems})
-        head = f"{len(self.tasks)} tasks hold: their calls were played again in fresh worlds and earn what they expect"
-        lines = [head, *([f"{count} do not:"] if count else []), *(f"  {one}" for one in self.problems)]
+        held = "1 task holds" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks hold"
+        head = f"{held}: their calls were played again in fresh worlds and earn what they expect"
+        lines = [head, *([f"{count} {'does' if count == 1 else 'do'} not:"] if count else [])]
+        lines += [f"  {one}" for one in self.problems]
         doubts = [f"{len(self.warnings)} may have a wrong answer:", *(f"  {one}" for one in self.warnings)]
         return "\n".join(lines + (doubts if self.warnings else []))
 
@@ -208,7 +210,9 @@ class CheckedTasks:
             shown = [f"  {problem}" for problem in self.problems[:_SHOWN]] + (
                 [f"  and {more} more"] if more > 0 else []
             )
-            raise ConfigError(f"{len(self.problems)} problems in the tasks:\n" + "\n".join(shown))
+            raise ConfigError(
+                f"{len(self.problems)} problem{'s' * (len(self.problems) > 1)} in the tasks:\n" + "\n".join(shown)
+            )
 
 
 async def check_tasks_async(

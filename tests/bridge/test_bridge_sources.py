@@ -20,6 +20,18 @@ from mcp_bridge.sources.identify import identify
 from mcp_bridge.sources.specs import HttpSpec, StdioSpec
 
 
+class Kettle:
+    def boil(self) -> str:
+        return "hot"
+
+
+class Simulated:
+    def __init__(self) -> None:
+        self.tools: list[Any] = []
+
+    def open_world(self, world_id: str, setup: Any = None) -> Any: ...
+
+
 def servers(**entries: Any) -> dict[str, Any]:
     return {"mcpServers": entries}
 
@@ -171,9 +183,12 @@ async def test_a_json_file_that_is_no_configuration_says_what_it_should_be(
         (7, "is no source of tools"),
         (None, "is no source of tools"),
         ([["python", "s.py"], 3.5], "is no source of tools"),
-        (dict, "give an instance"),
+        (dict, "the class dict; give functions or an MCP server in its place"),
+        (Simulated, "the class Simulated; give an instance of it"),
+        (Kettle, r"the class Kettle; .*sandboxes\.objects\.ObjectTwin\(Kettle\).* such as \[one\.boil\]"),
+        (Kettle(), r"\(Kettle\) is no source of tools; .*ObjectTwin\(Kettle\).* such as \[one\.boil\]"),
         ("http://", "name a host"),
-        ("/", "cannot be read"),
+        ("/", "'/' is a folder; give a file, such as '/mcp.json'"),
     ],
 )
 async def test_anything_else_is_refused(source: Any, message: str) -> None:

@@ -78,6 +78,7 @@ def test_a_project_that_is_ready_has_nothing_to_fix_and_the_report_reads_so(shop
     assert result.exit_code == 0, result.output
     assert "3 of 3 gold solutions were replayed and hold" in result.stdout
     assert "rollouts of probes on 3 tasks" in result.stdout
+    assert "1 tool: in_stock" in result.stdout
     assert "(0 must be fixed)" in result.stdout
     assert "1 task of 1 family; trained on:" in result.stdout
     assert "--set evaluation.heldout=0.4" in result.stdout

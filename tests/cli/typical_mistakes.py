@@ -109,7 +109,30 @@ MISTAKES: dict[str, Mistake] = {
         "tools mine.json", "the document names no server", "mine.json:", '"base_url"', {"mine.json": FASTAPI}
     ),
     "a class in place of an object": Mistake(
-        lambda: sdk.rollout(Counter, "Hi"), "the class Counter", "the source is", "give an instance of it"
+        lambda: sdk.rollout(Counter, "Hi"),
+        "the class Counter",
+        "the source is",
+        "sandboxes.objects.ObjectTwin(Counter)",
+    ),
+    "a folder in place of tools": Mistake("tools .", "'.'", "is a folder", "give a file, such as 'mcp.json'"),
+    "servers under another name": Mistake(
+        "tools mine.json",
+        'no object "mcpServers"',
+        "mine.json",
+        "rename 'mcpServer'",
+        {"mine.json": '{"mcpServer": {}}'},
+    ),
+    "a key by a shorter name": Mistake(
+        "tools mine.json", "'cmd'", "server 'one' in mine.json", "Did you mean 'command'?", server(cmd="x")
+    ),
+    "a command with its arguments": Mistake(
+        *("tools mine.json", "'no-such-program it.py' cannot be started", "one (no-such-program it.py)"),
+        '"command": "no-such-program", "args": ["it.py"]',
+        server(command="no-such-program it.py"),
+    ),
+    "a server that is not run": Mistake(
+        *("tools mine.json", "ended before it answered", "one (true)", "must also run it, as `server.run()` does"),
+        server(command="true"),
     ),
     "an object that cannot be copied": Mistake(
         *(lambda: sdk.solve(ObjectTwin(Counter), "Hi", 'count(text="a")'), "cannot pickle '_thread.lock' object"),

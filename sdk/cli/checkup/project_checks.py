@@ -48,7 +48,7 @@ async def check_tools(
 
 async def _connected(toolset: Toolset, model: str | None, tasks: Any, config: Path | None) -> list[Advice]:
     names = [tool.name for tool in toolset.tools]
-    found = [Advice("tools", "good", f"{len(names)} tools: {_listed(names, 12)}")]
+    found = [Advice("tools", "good", f"{_number(len(names), 'tool')}: {_listed(names, 12)}")]
     for left in toolset.left_out:
         found.append(Advice("tools", "advice", f"{left.tool} of {left.source} is left out: {left.reason}"))
     if silent := [tool.name for tool in toolset.tools if not tool.description.strip()]:
@@ -249,8 +249,8 @@ async def _replayed(
         fix = f"correct {problem.where}: {_first(problem.what)}"
         found.append(Advice("tasks", "advice" if wording else "problem", str(problem), fix, 8))
     if (more := len(others) - _SHOWN) > 0:
-        fix = f"correct the other {more} tasks; toolbake synthesize TOOLS --check FILE names each"
-        found.append(Advice("tasks", "problem", f"and {more} more do not hold", fix, 8))
+        fix = f"correct the other {_number(more, 'task')}; toolbake synthesize TOOLS --check FILE names each"
+        found.append(Advice("tasks", "problem", f"and {more} more {'does' if more == 1 else 'do'} not hold", fix, 8))
     return found
 
 
@@ -276,7 +276,7 @@ async def check_reward(
     ours = {probe.name for probe in PROBES}
     refused = [finding for finding in report.findings if finding.probe.name in ours]
     further = [finding for finding in report.findings if finding.probe.name not in {*ours, GOLD.name}]
-    shown = f"{len(report.rollouts)} rollouts of probes on {report.tasks} tasks"
+    shown = f"{_number(len(report.rollouts), 'rollout')} of probes on {_number(report.tasks, 'task')}"
     found = [] if refused or further else [Advice("verifier", "good", f"{shown}: none was rewarded")]
     if refused:
         names = list(dict.fromkeys(finding.probe.name for finding in refused))
@@ -303,6 +303,10 @@ async def check_reward(
 
 def _listed(names: Sequence[str], most: int = _SHOWN) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _first(error: object, most: int = 200) -> str:

@@ -69,7 +69,10 @@ def serve_tools(
             # stdout is the protocol's
             count, out = len(served.tools), len(left_out)  # type: ignore[attr-defined, arg-type]
             where = "stdin and stdout" if http is None else f"http://{host}:{http}/mcp"
-            typer.echo(f"serving {count} tools on {where}{f'; {out} left out' if out else ''}", err=True)
+            typer.echo(
+                f"serving {count} tool{'' if count == 1 else 's'} on {where}{f'; {out} left out' if out else ''}",
+                err=True,
+            )
 
         async def run() -> None:
             control = True if worlds else None

@@ -26,7 +26,7 @@ from pydantic_core import from_json
 
 from ..access.auth import LoginFailed
 from ..errors import Delivery
-from .messages import CLOSED, Fault, fault_of, message_or_fault, readable_body, too_large, written
+from .messages import CLOSED, Fault, Strays, fault_of, message_or_fault, readable_body, too_large, written
 
 # ---------------------------------------------------------------------------------------------------------------------
 # MCP over HTTP as it was until 2025-03-26: one stream of events from the server, and a POST for each message to it.
@@ -48,6 +48,7 @@ class SseStreams:
         label: str,
         max_answer_bytes: int,
         secrets: Sequence[str],
+        strays: Strays,
         on_end: Callable[[str], None],
     ) -> None:
         """`http` is open, and waits for an answer without a limit. `on_end` hears why the stream of events ended."""
@@ -56,6 +57,7 @@ class SseStreams:
         self._label = label
         self._limit = max_answer_bytes
         self._secrets = tuple(secrets)
+        self._strays = strays
         self._on_end = on_end
 
     @contextlib.asynccontextmanager
@@ -91,7 +93,11 @@ class SseStreams:
                     task_status.started(self._endpoint(event.data))
                 elif event.event == "message" and event.data:
                     message = message_or_fault(
-                        event.data, label=self._label, told="sent an event", secrets=self._secrets
+                        event.data,
+                        label=self._label,
+                        told="sent an event",
+                        secrets=self._secrets,
+                        strays=self._strays,
                     )
                     if message is not None:
                         await to_client.send(message)

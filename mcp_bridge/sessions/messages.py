@@ -236,13 +236,30 @@ def unwritable(method: str) -> str:
     )
 
 
-def message_or_fault(text: str, *, label: str, told: str, secrets: Sequence[str]) -> SessionMessage | None:
-    """The message. Where there is none, a warning, and an error for the request that the text answers, which would
-    otherwise wait for its time limit. `told`: how it came, for the warning: "sent an event"."""
+class Strays:
+    """What a server sent in all its sessions that is no message. One whose tools print does so in each call, so the
+    first is a warning and the others are for who debugs."""
+
+    def __init__(self) -> None:
+        self._is_warned = False
+
+    def tell(self, text: str, *, label: str, told: str, secrets: Sequence[str]) -> None:
+        """`told`: how it came: "sent an event"."""
+        level = logging.DEBUG if self._is_warned else logging.WARNING
+        more = "" if self._is_warned else ". Others of this server are logged at level DEBUG"
+        self._is_warned = True
+        logger.log(level, "%s %s that is no MCP message: %r%s", label, told, redacted(text[:_SHOWN], secrets), more)
+
+
+def message_or_fault(
+    text: str, *, label: str, told: str, secrets: Sequence[str], strays: Strays
+) -> SessionMessage | None:
+    """The message. Where there is none, `strays` tells of it, and an error answers the request that the text answers,
+    which would otherwise wait for its time limit. `told`: see `Strays.tell`."""
     message = message_in(text)
     if message is not None:
         return message
-    logger.warning("%s %s that is no MCP message: %s", label, told, redacted(text[:_SHOWN], secrets))
+    strays.tell(text, label=label, told=told, secrets=secrets)
     line = text.encode(errors="replace")
     answers = LongLine(len(line), ended=True, head=line[:_KEPT], tail=line[-_KEPT:]).answers()
     if answers is None:

@@ -22,7 +22,7 @@ import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
-from .messages import CLOSED, LineSplitter, LongLine, message_or_fault, too_large, written
+from .messages import CLOSED, LineSplitter, LongLine, Strays, message_or_fault, too_large, written
 from .watchdog import MARK, strays, watchdog
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -274,6 +274,7 @@ class StdioStreams:
         label: str,
         max_answer_bytes: int,
         secrets: Sequence[str],
+        strays: Strays,
         on_end: Callable[[str], None],
     ) -> None:
         """`on_end` hears that nothing more will come, and why where the server is not the one who ended it."""
@@ -281,6 +282,7 @@ class StdioStreams:
         self._label = label
         self._limit = max_answer_bytes
         self._secrets = tuple(secrets)
+        self._strays = strays
         self._on_end = on_end
         self._flushed = anyio.Event()
         self._has_spoken = False
@@ -352,7 +354,7 @@ class StdioStreams:
             return None
         # Not strict: one broken letter in a text is no reason to lose an answer.
         text, told = line.decode(errors="replace"), "wrote a line to stdout"
-        return message_or_fault(text, label=self._label, told=told, secrets=self._secrets)
+        return message_or_fault(text, label=self._label, told=told, secrets=self._secrets, strays=self._strays)
 
     def _instead_of(self, line: LongLine) -> SessionMessage | None:
         """An error for the request that the line answers. The whole session ends where that cannot be told."""

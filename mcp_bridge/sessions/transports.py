@@ -34,6 +34,7 @@ from .answering import Answers
 from .handlers import Handlers
 from .http_client import ContainedClient, HttpFaults, SseStreams
 from .listing import Catalogue, Notices, watched
+from .messages import Strays
 from .protocol_version import Era, agree, client_mode, is_handshake
 from .stdio import ServerProcess, StderrTail, StdioStreams
 
@@ -120,6 +121,7 @@ class Transport:
         self._handlers = given if roots is None else replace(given, roots=roots)
         self._url_era: Era | None = None
         self._notices = Notices()
+        self._strays = Strays()
         # A start takes a core for a second: more at once would only run into the time limit.
         self.starts = anyio.CapacityLimiter(_MOST_STARTS)
         self._ssl: ssl.SSLContext | None = None
@@ -186,7 +188,7 @@ class Transport:
         }
         opened: AbstractAsyncContextManager[Client]
         if isinstance(spec, StdioSpec):
-            opened = _stdio(spec, options, notes)
+            opened = _stdio(spec, options, notes, self._strays)
         elif isinstance(spec, HttpSpec):
             opened = self._http(spec, era, options, notes)
         else:
@@ -264,6 +266,7 @@ class Transport:
                     label=spec.label,
                     max_answer_bytes=most,
                     secrets=spec.secrets,
+                    strays=self._strays,
                     on_end=notes.note_end,
                 )
                 async with Client(streams.open(), **options) as client:
@@ -309,14 +312,14 @@ class Transport:
 
 
 @contextlib.asynccontextmanager
-async def _stdio(spec: StdioSpec, options: dict[str, Any], notes: Notes) -> AsyncIterator[Client]:
+async def _stdio(spec: StdioSpec, options: dict[str, Any], notes: Notes, strays: Strays) -> AsyncIterator[Client]:
     tail = notes.stderr = StderrTail()
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(tail.follow)
             async with (
                 _with_world_dir(spec) as own,
-                Client(_started(own, tail, notes), **options) as client,
+                Client(_started(own, tail, notes, strays), **options) as client,
             ):
                 yield client
             group.cancel_scope.cancel()
@@ -386,7 +389,7 @@ def _refuse_links_outside(folder: str, seed: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _started(spec: StdioSpec, tail: StderrTail, notes: Notes) -> AsyncIterator[Any]:
+async def _started(spec: StdioSpec, tail: StderrTail, notes: Notes, strays: Strays) -> AsyncIterator[Any]:
     env = {**get_default_environment(), CONTROL_ENV: "1", **spec.env}
     if sys.platform == "win32":
         # Process groups are a matter of POSIX; there the SDK puts a server and what it starts into a job.
@@ -404,6 +407,7 @@ async def _started(spec: StdioSpec, tail: StderrTail, notes: Notes) -> AsyncIter
         label=spec.label,
         max_answer_bytes=spec.options.max_answer_bytes,
         secrets=spec.secrets,
+        strays=strays,
         on_end=notes.note_end,
     )
     async with stdio.open() as streams:

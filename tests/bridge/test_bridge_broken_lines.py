@@ -62,7 +62,6 @@ async def test_a_line_that_is_no_message_costs_its_call_at_most_and_at_once(
     async with mcp_bridge.connect({"mcpServers": {"s": entry}}, call_timeout_s=600) as toolset:
         async with toolset.open_world("w") as world:
             assert (await world.call("chatty", {})).text == "ok"
-            assert caplog.text.count("is no MCP message") == 4
             assert (await world.call("half_a_letter", {})).text == "a\ufffd b \U0001f600"
             for name in ("no_result", "id_last", "huge_number", "deep", "cut"):
                 with pytest.raises(ToolFailure, match="the answer is no message of MCP") as raised:
@@ -70,6 +69,21 @@ async def test_a_line_that_is_no_message_costs_its_call_at_most_and_at_once(
                 assert (type(raised.value), raised.value.delivery) == (ToolFailure, "answered")
                 assert world.ledger.lines[-1].event == "failed"
             assert (await world.call("fine", {})).text == "ok"
+        assert caplog.text.count("is no MCP message") == 1
+
+
+async def test_a_server_that_prints_is_warned_of_once_for_all_its_worlds_and_calls(
+    script: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    program, path = script(SERVER)
+    entry = {"command": program, "args": ["-S", path], "toolbake": {"protocol": "2025-06-18"}}
+    async with mcp_bridge.connect({"mcpServers": {"s": entry}}) as toolset:
+        for world_id in ("one", "two"):
+            async with toolset.open_world(world_id) as world:
+                await world.call("chatty", {})
+                await world.call("chatty", {})
+    (warning,) = [one for one in caplog.records if "is no MCP message" in one.message]
+    assert "wrote a line to stdout that is no MCP message: 'a line of a log'. Others of this server" in warning.message
 
 
 async def test_arguments_that_cannot_be_written_cost_their_call_and_no_world(

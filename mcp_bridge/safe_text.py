@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 _JOINERS = "\u200c\u200d"  # invisible, but part of writing Persian, Hindi and emoji
 _MARKUP = re.compile(r"[\\`*\[\]<>|~&$]|(?<![^\W_])_|_(?![^\W_])")
@@ -97,3 +99,19 @@ def aligned(rows: Sequence[Sequence[str]], *, left_columns: int = 1) -> list[lis
         [c.ljust(w) if i < left_columns else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
         for row in rows
     ]
+
+
+class _Unquoted(str):
+    """An annotation that is text, as under `from __future__ import annotations`; a signature shows it in quotes."""
+
+    __repr__ = str.__str__
+
+
+def shown_parameters(function: Callable[..., Any]) -> str:
+    """What a function takes, as it is written: `(seed: int = 0)`. Raises as `inspect.signature` does."""
+    signature = inspect.signature(function)
+    parameters = [
+        one.replace(annotation=_Unquoted(one.annotation)) if isinstance(one.annotation, str) else one
+        for one in signature.parameters.values()
+    ]
+    return str(signature.replace(parameters=parameters, return_annotation=signature.empty))

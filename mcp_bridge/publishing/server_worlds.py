@@ -37,6 +37,7 @@ from ..control_tools import (
 )
 from ..errors import BridgeError, SourceError, ToolFailure
 from ..records import ToolResult
+from ..safe_text import shown_parameters
 from .server import IDLE_S, MAX_WORLDS
 
 if TYPE_CHECKING:
@@ -187,7 +188,10 @@ class _Registry(Generic[Backend]):
         try:
             inspect.signature(self._make).bind(**setup)
         except TypeError as error:
-            raise SetupRefused(f"the setup {dict(setup)} does not fit {_described(self._make)}: {error}") from None
+            name = getattr(self._make, "__name__", "make")
+            raise SetupRefused(
+                f"the setup {dict(setup)} does not fit {name}{shown_parameters(self._make)}: {error}"
+            ) from None
         except ValueError:
             pass  # a callable without a signature: it says itself what it takes
         return _made("make", lambda: self._make(**setup), f" with the setup {dict(setup)}")
@@ -332,23 +336,6 @@ async def _made(option: str, call: Callable[[], Made | Awaitable[Made]], given: 
         raise ToolFailure(
             f"the function {option}= of worlds raised {type(error).__name__}{given}: {error}", delivery="answered"
         ) from error
-
-
-class _Unquoted(str):
-    """An annotation that is text, as under `from __future__ import annotations`, which a signature shows in quotes."""
-
-    __repr__ = str.__str__
-
-
-def _described(function: Callable[..., Any]) -> str:
-    """Its name and what it takes, as the user wrote it."""
-    signature = inspect.signature(function)
-    parameters = [
-        one.replace(annotation=_Unquoted(one.annotation)) if isinstance(one.annotation, str) else one
-        for one in signature.parameters.values()
-    ]
-    name = getattr(function, "__name__", "make")
-    return f"{name}{signature.replace(parameters=parameters, return_annotation=signature.empty)}"
 
 
 def _name(server: Any) -> str:

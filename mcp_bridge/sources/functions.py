@@ -209,8 +209,9 @@ def _argument_model(name: str, function: Callable[..., Any]) -> type[BaseModel]:
 
 def _accept(name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:
     if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY}:
+        shown = str(parameter.replace(annotation=parameter.empty))
         raise SourceError(
-            f"function {name!r} cannot be a tool: parameter '{parameter}' has no name that a model can fill in; "
+            f"function {name!r} cannot be a tool: parameter '{shown}' has no name that a model can fill in; "
             "write each argument as a named parameter"
         )
     if parameter.name not in hints:

@@ -18,6 +18,8 @@ import anyio.from_thread
 import anyio.lowlevel
 from pydantic import ValidationError
 
+from mcp_bridge.safe_text import shown_parameters
+
 from ..errors import ConfigError, VerifierError, users_frame
 from ..records import Failure, Rollout, Verdict
 from ..traces.identity import digest, is_secret_key, without_addresses
@@ -263,8 +265,8 @@ def check_verifier(verifier: Any) -> None:
         signature.bind(None)
     except TypeError as error:
         raise ConfigError(
-            f"the verifier {verifier_name(verifier)} takes {signature} and is called with one argument, the rollout: "
-            f"{error}; let it take (rollout)"
+            f"the verifier {verifier_name(verifier)} takes {shown_parameters(_judge(verifier))} and is called with one "
+            f"argument, the rollout: {error}; let it take (rollout)"
         ) from error
 
 

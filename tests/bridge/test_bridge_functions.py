@@ -230,7 +230,7 @@ def unknown_type(thing: object, lock: threading.Barrier) -> str:
     ("function", "message"),
     [
         (no_hint, "parameter 'order_id' has no type hint; write for example `order_id: str`"),
-        (star, r"parameter '\*parts: str' has no name that a model can fill in"),
+        (star, r"parameter '\*parts' has no name that a model can fill in"),
         (positional, "has no name that a model can fill in"),
         (
             unknown_type,

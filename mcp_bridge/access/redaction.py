@@ -33,9 +33,9 @@ _BEGINS = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9
 
 _SECRET_WORDS = re.compile(
     r"secret|passw|passphrase|pwd|credential|cookie|bearer|authori[sz]ation|api ?key|token(?!s|iz)"
-    r"|(api|access|auth|refresh|bearer|session) tokens"
+    r"|(api|access|auth|refresh|bearer|session) tokens|(?<!by)(?<!com)(?<!over)pass$"
 )
-_SECRET_LAST_WORDS = frozenset({"auth", "header", "headers", "key", "keys", "pass", "pat"})
+_SECRET_LAST_WORDS = frozenset({"auth", "header", "headers", "key", "keys", "pat"})
 
 _WHOLE_ASSIGNMENT = re.compile(r"-{0,2}(?P<name>[\w.-]+)=(?P<value>.+)", flags=re.DOTALL)
 # The values are looked ahead at, so that an assignment inside one (`--url=https://host?token=...`) is found too.

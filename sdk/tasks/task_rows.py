@@ -247,7 +247,7 @@ def _first_problem(error: ValidationError) -> str:
     problem, name = problems[0], str((*problems[0]["loc"], "task")[0])
     if problem["loc"] == ("prompt", "str"):
         return f"prompt is {problem['input']!r}; it must be a text, or a list of messages with 'role' and 'content'"
-    if problem["loc"] in {(mapping,) for mapping in _MAPPINGS}:
+    if problem["loc"] in {(mapping,) for mapping in _MAPPINGS} and not isinstance(problem["input"], Mapping):
         return f"{name} is {problem['input']!r}; it must be an object, for example {_FORMS[name]}"
     field = ".".join(str(part) for part in problem["loc"] if part != "list[Message]") or "task"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

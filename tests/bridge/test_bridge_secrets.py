@@ -140,7 +140,9 @@ def test_no_arguments_before_it_make_a_flags_value_visible(before: list[str], va
     assert value not in spec.label
 
 
-@pytest.mark.parametrize("name", ["api_key", "HF_TOKEN", "--header", "db-password", "PGPASSWORD", "clientSecret"])
+@pytest.mark.parametrize(
+    "name", ["api_key", "HF_TOKEN", "--header", "db-password", "PGPASSWORD", "PGPASS", "DB_PASS", "clientSecret"]
+)
 def test_names_of_secrets_are_recognized(name: str) -> None:
     assert is_secret_name(name)
 

@@ -85,7 +85,7 @@ def test_synthesis_and_its_check_are_one_json_object_each(desk):
         "wanted": 3,
     }
     good = toolbake("synthesize", "shop.py:helpdesk", "--check", "made.jsonl", "--json", "--quiet")
-    assert json.loads(good.stdout) == {"hold": 3, "problems": []}
+    assert json.loads(good.stdout) == {"hold": 3, "problems": [], "warnings": []}
     (desk / "bad.jsonl").write_text(json.dumps(TASK) + "\n")
     bad = toolbake("synthesize", "shop.py:helpdesk", "--check", "bad.jsonl", "--json", "--quiet")
     assert bad.exit_code == 1

@@ -62,6 +62,7 @@ async def certify_async(
     and a rewarded rollout to read. At least two tasks are needed. Raises what `sdk.evaluate` raises.
     """
     check_verifier(verifier)
+    progress = progress or Silent()
     known = [GOLD.name, *(probe.name for probe in ATTACKS), TRAINED]
     if unknown := [name for name in allow if name not in known]:
         raise ConfigError(f"there is no probe {unknown[0]!r} to allow; the probes are {', '.join(known)}")
@@ -78,13 +79,14 @@ async def certify_async(
     )
     async with connecting as source, open_users(tasks, source.tools, rows=concurrency) as users:
         bounds.check(source.tools)
-        await require_known_names(source, tasks)
+        for line in await require_known_names(source, tasks, verifier):
+            progress.say(line)
         context = RunContext(
             tools=source,
             verifier=verifier,
             limits=bounds,
             concurrency=concurrency,
-            progress=progress or Silent(),
+            progress=progress,
             success_threshold=threshold,
             users=users,
         )

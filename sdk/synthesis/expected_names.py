@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from mcp_bridge.records import Tool
 
 from ..errors import ConfigError
 from ..records import Task
+from ..verifiers import VerifierLike, verifier_name
 
 _MOST_NAMES = 20
 _HARMLESS = frozenset({"$absent", "$optional"})
@@ -43,14 +45,21 @@ async def unknown_names(source: Toolset, tasks: Sequence[Task]) -> list[str]:
     return found
 
 
-async def require_known_names(source: Toolset, tasks: Sequence[Task]) -> None:
-    """Raises `ConfigError` where a task expects a tool, an argument or a table that there is not: before anything is
-    trained on a reward that nothing can earn."""
+_COMPARES = re.compile(r"\b(as_expected|calls_match|required_calls|final_state)\(")
+
+
+async def require_known_names(source: Toolset, tasks: Sequence[Task], verifier: VerifierLike) -> list[str]:
+    """Raises `ConfigError` where a task expects a tool, an argument or a table that there is not, and `verifier` has a
+    ready-made one that compares them: before anything is trained on a reward that nothing can earn. What another
+    verifier makes of such names is not known: for it, a line that warns of the first, or none."""
     problems = await unknown_names(source, tasks)
     named = [f"task {task.id!r}: {what}" for task, what in zip(tasks, problems, strict=True) if what]
     if named:
         more = f" ({len(named)} of {len(tasks)} tasks)" if len(named) > 1 else ""
-        raise ConfigError(f"{named[0]}{more}")
+        if _COMPARES.search(verifier_name(verifier)):
+            raise ConfigError(f"{named[0]}{more}")
+        return [f"warning: {named[0]}{more}"]
+    return []
 
 
 async def _tables(source: Toolset, task: Task, number: int) -> set[str] | None:

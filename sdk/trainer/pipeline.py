@@ -155,7 +155,7 @@ async def train_async(
         async with connecting as source, host_of(program) as host, AsyncExitStack() as stack:
             source.for_training(options.allow_destructive)
             options.limits.check(source.tools)
-            await require_known_names(source, every)
+            settled += await require_known_names(source, every, verifier)
             if options.rollouts.branches:
                 require_own_loop(program)
                 require_forkable(live_tools(source))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import sys
 from contextlib import closing
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from heard import Heard
 from mcp.server.mcpserver import MCPServer
 from mcp_types import ToolAnnotations
 
@@ -22,6 +24,7 @@ from sdk.traces.identity import fingerprint, same_run
 from sdk.traces.run_lock import RunLock
 from sdk.trainer.config import dotted_options
 from sdk.trainer.run_identity import EMBEDDED_BYTES, bytes_still_needed, train_defaults, weight_bytes
+from sdk.verifiers import as_expected
 
 SECRET = "sk-THE-SECRET"
 TINY = {
@@ -381,5 +384,9 @@ def test_a_task_that_nobody_can_win_is_refused_before_a_folder_is_written(
     tasks = [{"id": f"t{n}", "prompt": f"Order {n}?", "expected": {"calls": [{"name": "get_order"}]}} for n in range(5)]
     tasks.append({"id": "bad", "prompt": "The last?", "expected": expected})
     with pytest.raises(sdk.ConfigError, match=f"^task 'bad': .*{message}.*Correct it"):
-        sdk.train(Helpdesk(), tasks, answers, NO_MODEL, tmp_path / "run", TINY)
+        sdk.train(Helpdesk(), tasks, as_expected(), NO_MODEL, tmp_path / "run", TINY)
     assert not (tmp_path / "run").exists()
+    heard = Heard()
+    with pytest.raises(sdk.ModelError):  # a verifier of the user's may know what is meant
+        sdk.train(Helpdesk(), tasks, answers, NO_MODEL, tmp_path / "run", TINY, progress=heard)
+    assert re.search(f"warning: task 'bad': .*{message}", "\n".join(heard.lines))

@@ -105,6 +105,10 @@ class TrainerThread:
             del trainer
         except StoppedEarly as early:
             self.early, self.finished = early.with_traceback(None), True  # a traceback would hold the trainer
+        except TrainingStopped:
+            if not self._stop.is_set():
+                raise
+            # The rollouts ended because this thread is to end: whoever cancelled is to see that, and no error.
         finally:
             gc.collect()  # a trainer and its optimiser hold each other
             let_idle_threads_go()

@@ -30,13 +30,16 @@ def test_no_part_of_a_known_secret_is_left_of_a_place_where_it_stood(
     assert all(secret not in scrubbed for secret in known)
     assume(len(set(known[0])) == len(known[0]))
     alone = Scrubber(known).text(f"<{overlapping}>")
-    assert alone in {"<***>", f"<{known[0][:-2]}***>"}, "what overlaps is one place, or the secret itself is gone"
+    before = known[0][:-2]  # a backslash at its end may escape the secret's first letter, and goes with it
+    allowed = {"<***>", f"<{before}***>", f"<{before.rstrip(chr(92))}***>"}
+    assert alone in allowed, "what overlaps is one place, or the secret itself is gone"
 
 
 def test_secrets_that_overlap_in_a_text_leave_no_half() -> None:
     assert Scrubber(["abcdefgh", "efghijkl"]).text("<abcdefghijkl>") == "<***>"
     assert Scrubber(["abcdef"], ["def-[0-9]+"]).text("abcdef-123") == "***"
     assert Scrubber(["aaaaaa"]).text("aaaaaaaaa") == "***"
+    assert Scrubber([":01\\23"]).text("<:01\\:01\\23>") == "<:01***>", "a backslash may escape what follows it"
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,12 @@ async def unknown_names(source: Toolset, tasks: Sequence[Task]) -> list[str]:
     return found
 
 
+async def tasks_of_unknown_names(source: Toolset, tasks: Sequence[Task]) -> list[str]:
+    """What `unknown_names` finds, with the task that has it."""
+    found = zip(tasks, await unknown_names(source, tasks), strict=True)
+    return [f"task {task.id!r}: {what}" for task, what in found if what]
+
+
 _COMPARES = re.compile(r"\b(as_expected|calls_match|required_calls|final_state)\(")
 
 
@@ -52,9 +58,7 @@ async def require_known_names(source: Toolset, tasks: Sequence[Task], verifier: 
     """Raises `ConfigError` where a task expects a tool, an argument or a table that there is not, and `verifier` has a
     ready-made one that compares them: before anything is trained on a reward that nothing can earn. What another
     verifier makes of such names is not known: for it, a line that warns of the first, or none."""
-    problems = await unknown_names(source, tasks)
-    named = [f"task {task.id!r}: {what}" for task, what in zip(tasks, problems, strict=True) if what]
-    if named:
+    if named := await tasks_of_unknown_names(source, tasks):
         more = f" ({len(named)} of {len(tasks)} tasks)" if len(named) > 1 else ""
         if _COMPARES.search(verifier_name(verifier)):
             raise ConfigError(f"{named[0]}{more}")

@@ -57,14 +57,17 @@ def figures_of(step: int, rollouts: Sequence[Rollout], threshold: float) -> dict
 
 def successes(folder: RunFolder, *, whole: bool = False) -> dict[int, float]:
     """What was measured so far, by step. `whole`: only where all tasks could be scored."""
-    lines = [line for line in folder.read_metrics() if line.get("stage") == VALIDATION and "success" in line]
-    return {int(line["step"]): float(line["success"]) for line in lines if not (whole and line["unscored"])}
+    return {int(line["step"]): float(line["success"]) for line in _lines(folder) if not (whole and line["unscored"])}
 
 
 def scores(folder: RunFolder) -> dict[int, float]:
     """Mean scores of what was measured so far, by step."""
-    lines = [line for line in folder.read_metrics() if line.get("stage") == VALIDATION and "score" in line]
-    return {int(line["step"]): float(line["score"]) for line in lines}
+    return {int(line["step"]): float(line["score"]) for line in _lines(folder)}
+
+
+def _lines(folder: RunFolder) -> list[dict[str, Any]]:
+    """Those where something was scored: they have success and the mean score."""
+    return [line for line in folder.read_metrics() if line.get("stage") == VALIDATION and "success" in line]
 
 
 def forget_after(folder: RunFolder, done: int) -> None:

@@ -210,11 +210,10 @@ def _counted(tasks: Sequence[Task], config: Path | None) -> list[Advice]:
 
 async def _unknown(tasks: Sequence[Task], source: Any, connect_timeout_s: float) -> list[Advice]:
     """What tasks expect that the tools do not have; where there is a solution to play, that shows more."""
-    from ...synthesis.expected_names import unknown_names
+    from ...synthesis.expected_names import tasks_of_unknown_names
 
     async with connect(source, connect_timeout_s=connect_timeout_s) as toolset:
-        problems = await unknown_names(toolset, tasks)
-    named = [f"task {task.id!r}: {what}" for task, what in zip(tasks, problems, strict=True) if what]
+        named = await tasks_of_unknown_names(toolset, tasks)
     return [Advice("tasks", "problem", one, f"correct {_first(one)}", 6) for one in named[:_SHOWN]]
 
 

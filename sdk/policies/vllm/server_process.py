@@ -134,9 +134,10 @@ def on_port(arguments: Sequence[str], port: int | str) -> list[str]:
 def typed(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """A command as one would type it, with what it has beside this process's environment. Of what looks like a secret
     the value is left out."""
-    named = []
-    for name, value in environment.items():
-        named.append(f"{name}={'...' if is_secret_name(name) else shlex.quote(shown_text(value))}")
+    named = [
+        f"{name}={'...' if is_secret_name(name) else shlex.quote(shown_text(value))}"
+        for name, value in environment.items()
+    ]
     return " ".join([*named, shlex.join(shown_arguments(command))])
 
 

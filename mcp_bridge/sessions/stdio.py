@@ -18,10 +18,10 @@ from typing import Any, TextIO
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
+from ..daemon_threads import call_in_daemon_thread
 from .messages import CLOSED, LineSplitter, LongLine, Strays, message_or_fault, too_large, written
 from .watchdog import MARK, strays, watchdog
 
@@ -204,7 +204,7 @@ class ServerProcess:
 
     async def _strays(self) -> list[int]:
         """What has left the group. In a thread: a look reads a file for each process of the machine."""
-        return await anyio.to_thread.run_sync(strays, {self.pid: self._mark})
+        return await call_in_daemon_thread(lambda: strays({self.pid: self._mark}), name="strays")
 
     async def _signal(self, number: int) -> bool:
         """Whether there was anybody to signal."""

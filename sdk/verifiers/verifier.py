@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextvars
 import dataclasses
 import functools
 import inspect
 import math
 import numbers
 import re
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import anyio
-import anyio.from_thread
 import anyio.lowlevel
 from pydantic import ValidationError
 
+from mcp_bridge.daemon_threads import call_in_daemon_thread
 from mcp_bridge.safe_text import shown_parameters
 
 from ..errors import ConfigError, VerifierError, users_frame
@@ -104,40 +102,14 @@ _limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("
 
 
 async def call_in_thread(function: Callable[[Given], Any], given: Given) -> Any:
-    """`function(given)` in a daemon thread. Raises what it raises.
-
-    anyio's own worker threads are not daemons: a verifier that never returns would keep the process from exiting. When
-    this call is cancelled, the thread is left behind and its result is dropped.
-    """
+    """`function(given)` in a daemon thread, as a verifier may never return. Raises what it raises."""
     try:
         limiter = _limiter.get()
     except LookupError:
         limiter = anyio.CapacityLimiter(_MOST_AT_ONCE)
         _limiter.set(limiter)
-    done = anyio.Event()
-    outcome: list[tuple[Any, BaseException | None]] = []
-    token = anyio.lowlevel.current_token()
-    context = contextvars.copy_context()
-
-    def work() -> None:
-        try:
-            outcome.append((context.run(function, given), None))
-        except BaseException as error:  # delivered below: nothing may be lost in a thread
-            outcome.append((None, error))
-        try:
-            anyio.from_thread.run_sync(done.set, token=token)
-        except anyio.RunFinishedError:
-            return  # the loop ended before the verifier did; nobody waits for the result
-
     async with limiter:
-        threading.Thread(target=work, name="verifier", daemon=True).start()
-        await done.wait()
-    found, error = outcome[0]
-    if isinstance(error, Exception):
-        raise error
-    if error is not None:  # SystemExit and its kind must not take the caller down with them
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
-    return found
+        return await call_in_daemon_thread(lambda: function(given), name="verifier")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -264,6 +264,10 @@ class _Run:
         await anyio.to_thread.run_sync(require_shown, model, lengths_of(self.config.tool_prompt))
         demonstrations = await self._replayed_demonstrations()
         await self._probe()
+        if self.context.teacher is not None:
+            # Before the model is loaded: an endpoint that does not answer is noticed in seconds, and a local teacher
+            # has the memory for itself.
+            demonstrations = await self._found_demonstrations(search=True)
         facts = await self._learn(model, demonstrations)
         gc.collect()  # model, engine and learner hold each other, and the saved model is about to be loaded
         give_freed_memory_back()
@@ -284,7 +288,10 @@ class _Run:
             if self.validation:
                 await keep_untrained(learner, engine, self.validation, self.context, self.config)
             if self.config.warm_start.max_steps and not demonstrations:
-                demonstrations = await self._found_demonstrations(engine)
+                solves_some = await needs_none(engine, self.train, self.validation, self.context, self.config)
+                if solves_some:
+                    self.progress.say("no demonstration is searched: the model solves some of the tasks by itself")
+                demonstrations = await self._found_demonstrations(search=not solves_some)
                 learner.use_options(self.config)
             if self.config.warm_start.max_steps:
                 rows = await self._warm_start_rows(demonstrations, learner.renderer)
@@ -317,14 +324,10 @@ class _Run:
             return []
         return await rows_by_agent(demonstrations, self.context, self.context.host, renderer)
 
-    async def _found_demonstrations(self, engine: RolloutEngine) -> list[Rollout]:
-        """Those of the teacher; without one, where the model has no success to begin with, those that a search finds.
-        Without any, no warm start."""
+    async def _found_demonstrations(self, *, search: bool) -> list[Rollout]:
+        """Those of the teacher, or those that a search finds. Without any, no warm start."""
         options = self.config.warm_start
-        searches = self.context.teacher is None
-        if searches and await needs_none(engine, self.train, self.validation, self.context, self.config):
-            self.progress.say("no demonstration is searched: the model solves some of the tasks by itself")
-        else:
+        if search:
             self.train = await find_demonstrations(
                 ThreeWaySplit(self.train, self.validation, self.heldout),
                 self.context,

@@ -222,9 +222,10 @@ def test_a_teacher_that_would_teach_nothing_or_does_not_answer_is_an_error(
         why = rf"teacher does nothing while warm_start\.{option} is {shown}"
         with pytest.raises(sdk.ConfigError, match=why):
             sdk.train(*given, {**options, f"warm_start.{option}": value}, teacher=Teaching())
-    absent = ("http://127.0.0.1:9/v1", "large-1")
+    absent, heard = ("http://127.0.0.1:9/v1", "large-1"), Heard()
     with pytest.raises(PolicyFailure, match=r"the teacher answered in none of 8 tries, the last: .*127\.0\.0\.1:9"):
-        sdk.train(*given, options, teacher=absent)
+        sdk.train(*given, options, teacher=absent, progress=heard)
+    assert not [line for line in heard.lines if line.startswith(("loading the model", "untrained"))]
 
 
 def test_where_nothing_is_found_the_teacher_is_named_and_the_run_goes_on_without(

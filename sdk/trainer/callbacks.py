@@ -52,6 +52,17 @@ class WarmStartProgress(TrainerCallback):  # type: ignore[misc]
             self._progress.advance(note=f"loss {float(logs['loss']):.3f}")
 
 
+class SaveWithin(TrainerCallback):  # type: ignore[misc]
+    """A checkpoint after every `save_steps`, but for the last step: what comes of a warm start is kept anyway."""
+
+    def __init__(self, save_steps: int) -> None:
+        self._every = save_steps
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step % self._every == 0 and state.global_step < args.max_steps:
+            control.should_save = True
+
+
 class ThinCheckpoints(TrainerCallback):  # type: ignore[misc]
     """Keeps the latest checkpoints and a few that lie evenly over the run, of which one may be chosen at its end. A
     checkpoint has the optimiser's moments, too: all of a long run's would fill the disk."""

@@ -119,6 +119,9 @@ class WarmStartOptions(_Options):
     """Demonstrations in one step, over all processes."""
     learning_rate: float = Field(default=2e-4, gt=0)
     """At the first step; it falls linearly towards 0."""
+    save_steps: int = Field(default=20, ge=1)
+    """A checkpoint after every so many steps. A killed warm start goes on from the last one, which is removed when the
+    warm start is done."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------

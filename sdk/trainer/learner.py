@@ -198,10 +198,13 @@ class Learner:
         if self._folder.stage("warm_start") is not None:
             self._load(kept)
         else:
-            self._folder.drop_metrics_after(-1, "warm_start")
-            output_dir = str(self._folder.checkpoints / "warm_start_trainer")
-            tell("warm_start", (list(rows), output_dir, self._config, None))
-            with self._progress.track("warm start", self._config.warm_start.max_steps or 0) as step:
+            output_dir = self._folder.checkpoints / "warm_start_trainer"
+            checkpoint, done = newest_checkpoint(output_dir)
+            self._folder.drop_metrics_after(done - 1, "warm_start")
+            if done:
+                self._progress.say(f"going on with the warm start from step {done}")
+            tell("warm_start", (list(rows), str(output_dir), self._config, checkpoint))
+            with self._progress.track("warm start", self._config.warm_start.max_steps or 0, done) as step:
                 progress = WarmStartProgress(self._folder, step)
 
                 def make(stop: StopOnRequest) -> Any:
@@ -210,15 +213,16 @@ class Learner:
                         self.tokenizer,
                         rows,
                         config=self._config,
-                        output_dir=output_dir,
+                        output_dir=str(output_dir),
                         callbacks=[progress, stop],
                     )
 
                 await anyio.to_thread.run_sync(rest, self.engine)
-                await self._run(make)
+                await self._run(make, checkpoint)
             self.keep(kept)
             self._folder.record_weights(kept, version=0)
             self._folder.finish_stage("warm_start", {"demonstrations": len(rows), "tool_prompts": dict(shown)})
+            shutil.rmtree(output_dir, ignore_errors=True)
         await self._publish(version=0)
 
     async def grpo(self, engine: RolloutEngine, tasks: Sequence[Task], validation: Sequence[Task] = ()) -> None:

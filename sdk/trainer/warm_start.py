@@ -16,6 +16,7 @@ from trl import SFTConfig, SFTTrainer
 
 from ..records import TokenRow
 from .base_trainer import BaseTrainer, OneGpu
+from .callbacks import SaveWithin
 from .config import TrainConfig
 from .lora import plain_model
 from .offloading import sparing_memory
@@ -41,7 +42,11 @@ def make_warm_start(
         args=_sft_config(config, output_dir),
         train_dataset=Dataset.from_list([supervised_example(row) for row in rows]),
         processing_class=tokenizer,
-        callbacks=[*callbacks, *sparing_memory(config, Path(output_dir))],
+        callbacks=[
+            *callbacks,
+            SaveWithin(config.warm_start.save_steps),
+            *sparing_memory(config, Path(output_dir)),
+        ],
     )
     if config.batching.shared_prefix:
         share_prefixes(plain_model(trainer.model))
@@ -81,7 +86,8 @@ def _sft_config(config: TrainConfig, output_dir: str) -> SFTConfig:
         use_cpu=not torch.cuda.is_available(),
         dataset_kwargs={"skip_prepare_dataset": True},
         logging_steps=1,
-        save_strategy="no",
+        save_strategy="no",  # `SaveWithin` does
+        save_total_limit=1,
         report_to="none",
         disable_tqdm=True,
         dataloader_pin_memory=False,

@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 
 # One rollout at a time: which others share a batch changes the last bit of a sampler's log-probabilities.
-PLAIN: dict[str, Any] = {"grpo.save_steps": 2, "rollouts.concurrency": 1, "evaluation.validation": None}
+PLAIN: dict[str, Any] = {
+    "warm_start.save_steps": 1,
+    "grpo.save_steps": 2,
+    "rollouts.concurrency": 1,
+    "evaluation.validation": None,
+}
 ADAPTERS: dict[str, Any] = {
     **{"lora.r": 2, "grpo.learning_rate": 1e-3, "grpo.beta": 0.1, "grpo.ref_model_sync_steps": 1, "grpo.save_steps": 1},
     **{
@@ -72,6 +77,7 @@ def test_a_run_that_was_killed_anywhere_ends_as_if_it_had_not_been(tiny_model_di
     # What was done is not done again: the folder has the steps up to the checkpoint.
     said = [" ".join(lines) for lines in results["everywhere"]["said"]]
     after = dict(zip(POINTS, said[1:], strict=True))
+    assert "going on with the warm start from step 1" in after["in the warm start"]
     assert "going on from step 2" in after["among the rollouts of a step"]
     assert "going on from step 2" in after["between the last step and its checkpoint"]
     assert "going on from step" not in after["between the weights of a checkpoint and its optimiser"].replace(

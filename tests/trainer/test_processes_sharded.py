@@ -28,8 +28,9 @@ RUNS: dict[str, dict[str, Any]] = {
     # Parts of a step, layers computed again, a reference that follows; Adam's moments, with an epsilon that does not
     # make much of a rounding, so that a resume without them would show.
     "resumed whole": {
-        **{"grpo.max_steps": 3, "grpo.save_steps": 1, "grpo.learning_rate": 0.5, "trl": {"adam_epsilon": 1.0}},
+        **{"warm_start.save_steps": 1, "grpo.max_steps": 3, "grpo.save_steps": 1, "grpo.learning_rate": 0.5},
         **{
+            "trl": {"adam_epsilon": 1.0},
             "grpo.beta": 0.1,
             "grpo.ref_model_sync_steps": 2,
             "batching.tokens_per_micro_batch": 80,

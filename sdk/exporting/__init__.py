@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .export_check import ExportCheck, check_export
 from .exported_folder import KINDS, export
 
-__all__ = ["KINDS", "export"]
+__all__ = ["KINDS", "ExportCheck", "check_export", "export"]

@@ -143,13 +143,20 @@ kubectl apply -f kubernetes.yaml
 ```
 
 NAME is that of the Deployment.""",
-    "gguf": """`llama-server --model {gguf} --jinja --temp {temperature:g} --top-p {top_p:g} --top-k 0 --min-p 0 \
---n-predict {max_tokens} --ctx-size {context}`
+    "gguf": """`{llama}`
 
 `llama-quantize {gguf} OUT.gguf Q8_0` makes it smaller. Measure it again after that.""",
     "ollama": """`ollama create NAME -f Modelfile`. Ollama does not read the model's chat template. The one in the
 Modelfile shows tools as Ollama writes them, and not as in training. Measure it again before you use it with tools.""",
 }
+
+
+def llama_words(model: ServedModel, file: str) -> list[str]:
+    """The command by which llama.cpp serves a GGUF file to this machine."""
+    sampling = model.sampling
+    words = ["llama-server", "--model", file, "--jinja", "--temp", f"{sampling.temperature:g}"]
+    words += ["--top-p", f"{sampling.top_p:g}", "--top-k", "0", "--min-p", "0"]
+    return [*words, "--n-predict", str(sampling.max_tokens), "--ctx-size", str(model.context_tokens or 0)]
 
 
 def check_line(model: ServedModel, limits: Mapping[str, Any]) -> str:
@@ -176,13 +183,7 @@ def readme(
     context = f"{model.context_tokens} tokens" if model.context_tokens is not None else "as config.json has it"
     parts = [f"# {model.name}", "Exported by `toolbake export`."]
     for kind in kinds:
-        start = _STARTS[kind].format(
-            gguf=gguf_name,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            max_tokens=sampling.max_tokens,
-            context=model.context_tokens or 0,
-        )
+        start = _STARTS[kind].format(gguf=gguf_name, llama=shlex.join(llama_words(model, gguf_name)))
         parts += [f"## {kind}", start]
     parts += [
         "## How it was measured",

@@ -24,8 +24,8 @@ from .portable_model import chat_template, copy_portable, plain_template
 Kind = Literal["vllm", "docker", "compose", "kubernetes", "gguf", "ollama"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MARKER = "toolbake-export.json"
-_WITH_MODEL = frozenset({"vllm", "docker", "compose", "kubernetes"})
-_WITH_GGUF = frozenset({"gguf", "ollama"})
+WITH_MODEL = frozenset({"vllm", "docker", "compose", "kubernetes"})
+WITH_GGUF = frozenset({"gguf", "ollama"})
 
 
 def export(
@@ -56,7 +56,7 @@ def export(
     with fresh_folder(target) as made:
         files = _write(made, source, model, kinds)
         limits, report = _of_run(Path(model_dir).expanduser())
-        text = readme(model, kinds, weights=weights, gguf_name=_gguf_name(model), limits=limits, report=report)
+        text = readme(model, kinds, weights=weights, gguf_name=gguf_name(model), limits=limits, report=report)
         (made / "README.md").write_text(text)
         marker = {"model": model.name, "weights": weights, "kinds": kinds, "files": [*files, "README.md"]}
         (made / MARKER).write_text(json.dumps(marker, indent=2) + "\n")
@@ -95,10 +95,16 @@ def _with_earlier(target: Path, to: Kind, name: str, weights: str) -> list[str]:
     return [kind for kind in KINDS if kind in kinds | {to}]
 
 
+def run_of(place: Path) -> Path | None:
+    """The folder of the run, given that or its model's; None for a folder of another model."""
+    folder = place.parent if place.name == "model" else place
+    return folder if (folder / "run.json").is_file() else None
+
+
 def _of_run(place: Path) -> tuple[dict[str, Any], str | None]:
     """The limits that the run was measured with, and the short form of its report; nothing of a folder of a model."""
-    folder = place.parent if place.name == "model" else place
-    if not (folder / "run.json").is_file():
+    folder = run_of(place)
+    if folder is None:
         return {}, None
     run = RunFolder.open_to_read(folder)
     report = run.report_json
@@ -106,7 +112,7 @@ def _of_run(place: Path) -> tuple[dict[str, Any], str | None]:
     return dict(run.config["train"]["limits"]), text
 
 
-def _gguf_name(model: ServedModel) -> str:
+def gguf_name(model: ServedModel) -> str:
     return re.sub(r"[^\w.-]+", "-", model.name) + ".gguf"
 
 
@@ -123,12 +129,12 @@ def _write(made: Path, source: Path, model: ServedModel, kinds: Sequence[str]) -
     if "kubernetes" in wanted:
         texts["kubernetes.yaml"] = kubernetes(model)
     if "ollama" in wanted:
-        texts["Modelfile"] = modelfile(model, template, _gguf_name(model))
+        texts["Modelfile"] = modelfile(model, template, gguf_name(model))
     for name, text in texts.items():
         (made / name).write_text(text)
-    if wanted & _WITH_MODEL:
+    if wanted & WITH_MODEL:
         (made / "model").mkdir()
         copy_portable(source, made / "model")
-    if wanted & _WITH_GGUF:
-        write_gguf(source, made / _gguf_name(model), name=model.name, sampling=model.sampling, template=template)
+    if wanted & WITH_GGUF:
+        write_gguf(source, made / gguf_name(model), name=model.name, sampling=model.sampling, template=template)
     return sorted(path.name for path in made.iterdir())

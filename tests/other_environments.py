@@ -47,7 +47,7 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     # What reads the models that are exported.
     "llama.cpp": ("xllamacpp==2026.10.11549",),
     "transformers-4": ("transformers==4.46.3", "jinja2==3.1.6"),
-    "frameworks": tuple((HERE / "serving" / "frameworks" / "requirements.txt").read_text().split()),
+    "frameworks": tuple((HERE / "frameworks" / "requirements.txt").read_text().split()),
     # Its packages want another major release of openai than those of the others.
     "llamaindex": ("llama-index-core==0.14.25", "llama-index-llms-openai-like==0.8.1"),
 }

@@ -23,6 +23,8 @@ import jsonschema
 import openai
 import pytest
 import torch
+from framework_agents import told_by
+from frameworks.clients import FRAMEWORKS, PLACE, STRUCTURED
 from typer.testing import CliRunner
 
 from sdk.cli.app import app
@@ -77,7 +79,9 @@ def exported(tuned: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return export(saved, "vllm", folder / "out")
 
 
-HANDED_ON = "--max-logprobs=3"
+HANDED_ON = ("--max-logprobs=3", "--logits-processors=scripted_answers:ScriptedAnswers")
+"""Answers to the agents of frameworks are scripted, as random weights make no calls. Other requests are the model's."""
+TESTS = Path(__file__).parents[2]
 
 
 @dataclass
@@ -121,7 +125,13 @@ def serving(folder: Path, engine: str, environment: dict[str, str], *more: str) 
 def by_vllm(vllm_python: Path, exported: Path) -> Iterator[Served]:
     environment = {"TOOLBAKE_VLLM_PYTHON": str(vllm_python), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     environment["VLLM_CPU_KVCACHE_SPACE"] = "1"
-    with serving(exported, "vllm", environment, f"--vllm-arg={HANDED_ON}") as served:
+    scripts = [
+        Path(__file__).parent / "in_vllm",
+        TESTS / "frameworks",
+        *os.environ.get("PYTHONPATH", "").split(os.pathsep),
+    ]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, map(str, scripts)))
+    with serving(exported, "vllm", environment, *(f"--vllm-arg={one}" for one in HANDED_ON)) as served:
         yield served
 
 
@@ -341,7 +351,7 @@ def test_the_readme_of_an_export_has_the_command_line_that_runs(by_vllm: Served,
     port = by_vllm.url.rpartition(":")[2]
     changed = {"model": str(exported / "model"), "desk": "model", "8000": port}
     expected = [changed.get(word, word) for word in printed[2:]]
-    assert ran == [*expected, "--enable-request-id-headers", HANDED_ON]
+    assert ran == [*expected, "--enable-request-id-headers", *HANDED_ON]
 
 
 def arguments_of(place: Path) -> list[str]:
@@ -387,6 +397,29 @@ def test_vllm_has_the_arguments_that_are_handed_on(by_vllm: Served) -> None:
     assert len(by_vllm.ask(logprobs=True, top_logprobs=3).choices[0].logprobs.content[0].top_logprobs) == 3
     with pytest.raises(openai.BadRequestError, match="logprobs"):
         by_vllm.ask(logprobs=True, top_logprobs=4)
+
+
+@pytest.fixture(scope="module")
+def told_by_vllm(by_vllm: Served) -> tuple[dict[str, Any], dict[str, Any]]:
+    return told_by(by_vllm.url, by_vllm.url, DESK_MODEL="model", DESK_KEY=KEY)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_an_agent_of_a_framework_calls_its_tools_at_vllm(
+    name: str, told_by_vllm: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    said = ["It has been shipped."] * 2
+    assert told_by_vllm[0][name] == {"answers": said, "called": ["4417", "4418"]}
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_an_answer_of_vllm_has_the_form_of_the_class_that_a_framework_asks_for(
+    name: str, told_by_vllm: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    found = told_by_vllm[1][name]
+    assert "answers" in found, found["error"]
+    assert found["answers"] == [PLACE] * len(found["answers"])
+    assert found["answers"]
 
 
 def test_vllm_is_refused_where_it_would_serve_something_else(

@@ -1,19 +1,23 @@
-"""The agents of a framework, as its own tutorial writes them: `clients.py FRAMEWORK URL FORM_URL`.
+"""The agents of frameworks, as their own tutorials write them: `clients.py FRAMEWORK,... URL FORM_URL`.
 
 Each asks at URL a question that takes a call, runs the tool, hears the answer, and asks again in the same conversation,
 whole and streamed. Those of `STRUCTURED` ask at FORM_URL for an answer in the form of a class. Prints `[talks, forms]`,
 by the agent's name `{"answers": [...], "called": [...]}` or `{"error": ...}`. Runs in an environment that has the
-frameworks alone.
+frameworks alone. `DESK_MODEL` and `DESK_KEY` are the model's name and the key, where they are not "desk" and "none".
 """
 
 import asyncio
 import json
+import os
 import sys
 import traceback
 
 from pydantic import BaseModel
 
-QUESTION, AGAIN = "Where is order 4417?", "And order 4418?"
+QUESTION, AGAIN = "Where is my order 4417?", "And order 4418?"
+MODEL, KEY = os.environ.get("DESK_MODEL", "desk"), os.environ.get("DESK_KEY", "none")
+PLACE = {"city": "Rome", "orders": 3}
+"""What an answer in the form of `Place` is to hold."""
 called = []
 
 
@@ -34,8 +38,8 @@ def openai_agents(url, api="OpenAIResponsesModel"):
     from openai import AsyncOpenAI
 
     async def talk():
-        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            model = getattr(agents, api)(model="desk", openai_client=client)
+        async with AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
+            model = getattr(agents, api)(model=MODEL, openai_client=client)
             agent = Agent(name="desk", instructions="Be brief.", tools=[function_tool(get_order)], model=model)
             first = await Runner.run(agent, QUESTION)
             history = [*first.to_input_list(), {"role": "user", "content": AGAIN}]
@@ -53,7 +57,7 @@ def pydantic_ai(url):
     from pydantic_ai.providers.openai import OpenAIProvider
 
     async def talk():
-        model = OpenAIChatModel("desk", provider=OpenAIProvider(base_url=url, api_key="none"))
+        model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=url, api_key=KEY))
         agent = Agent(model, tools=[get_order], instructions="Be brief.")
         first = await agent.run(QUESTION)
         async with agent.run_stream(AGAIN, message_history=first.all_messages()) as second:
@@ -68,9 +72,9 @@ def litellm(url, provider="openai"):
     parameters = {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]}
     function = {"name": "get_order", "description": "Read an order.", "parameters": parameters}
     options = {
-        "model": f"{provider}/desk",
+        "model": f"{provider}/{MODEL}",
         "api_base": url,
-        "api_key": "none",
+        "api_key": KEY,
         "num_retries": 0,
         "tools": [{"type": "function", "function": function}],
     }
@@ -100,7 +104,7 @@ def langchain(url, responses=None, **bound):
     from langchain_openai import ChatOpenAI
 
     order = tool(get_order)
-    chat = ChatOpenAI(model="desk", base_url=url, api_key="none", max_retries=0, use_responses_api=responses)
+    chat = ChatOpenAI(model=MODEL, base_url=url, api_key=KEY, max_retries=0, use_responses_api=responses)
     model = chat.bind_tools([order], **bound)
 
     def ask(stream):
@@ -127,7 +131,7 @@ def langgraph(url):
     from langchain_openai import ChatOpenAI
     from langgraph.prebuilt import create_react_agent
 
-    agent = create_react_agent(ChatOpenAI(model="desk", base_url=url, api_key="none", max_retries=0), [get_order])
+    agent = create_react_agent(ChatOpenAI(model=MODEL, base_url=url, api_key=KEY, max_retries=0), [get_order])
     first = agent.invoke({"messages": [("user", QUESTION)]})["messages"]
     streamed = agent.stream({"messages": [*first, ("user", AGAIN)]}, stream_mode="messages")
     said = "".join(chunk.content for chunk, _ in streamed if chunk.type == "AIMessageChunk")
@@ -136,13 +140,13 @@ def langgraph(url):
 
 def llamaindex(url):
     from llama_index.core.agent.workflow import AgentStream, FunctionAgent
-    from llama_index.core.workflow import Context
+    from llama_index.core.memory import Memory
 
     async def talk():
         agent = FunctionAgent(tools=[get_order], llm=_llamaindex_model(url), system_prompt="Be brief.")
-        context = Context(agent)
-        first = await agent.run(QUESTION, ctx=context)
-        second = agent.run(AGAIN, ctx=context)
+        memory = Memory.from_defaults()
+        first = await agent.run(QUESTION, memory=memory)
+        second = agent.run(AGAIN, memory=memory)
         said = [event.delta async for event in second.stream_events() if isinstance(event, AgentStream)]
         await second
         return [first.response.content, "".join(said)]
@@ -154,16 +158,16 @@ def _llamaindex_model(url):
     from llama_index.llms.openai_like import OpenAILike
 
     return OpenAILike(
-        model="desk", api_base=url, api_key="none", is_chat_model=True, is_function_calling_model=True, max_retries=0
+        model=MODEL, api_base=url, api_key=KEY, is_chat_model=True, is_function_calling_model=True, max_retries=0
     )
 
 
 def openai_parse(url):
     from openai import OpenAI
 
-    with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+    with OpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
         messages = [{"role": "user", "content": QUESTION}]
-        asked = {"model": "desk", "messages": messages, "response_format": Place}
+        asked = {"model": MODEL, "messages": messages, "response_format": Place}
         said = client.chat.completions.parse(**asked).choices[0].message.parsed
         with client.chat.completions.stream(**asked) as stream:
             again = stream.get_final_completion().choices[0].message.parsed
@@ -173,24 +177,22 @@ def openai_parse(url):
 def langchain_structured(url, **options):
     from langchain_openai import ChatOpenAI
 
-    model = ChatOpenAI(model="desk", base_url=url, api_key="none", max_retries=0).with_structured_output(
-        Place, **options
-    )
+    model = ChatOpenAI(model=MODEL, base_url=url, api_key=KEY, max_retries=0).with_structured_output(Place, **options)
     return [model.invoke(QUESTION).model_dump()]
 
 
 def openai_responses_parse(url):
     from openai import OpenAI
 
-    with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        return [client.responses.parse(model="desk", input=QUESTION, text_format=Place).output_parsed.model_dump()]
+    with OpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
+        return [client.responses.parse(model=MODEL, input=QUESTION, text_format=Place).output_parsed.model_dump()]
 
 
 def langgraph_structured(url):
     from langchain_openai import ChatOpenAI
     from langgraph.prebuilt import create_react_agent
 
-    model = ChatOpenAI(model="desk", base_url=url, api_key="none", max_retries=0)
+    model = ChatOpenAI(model=MODEL, base_url=url, api_key=KEY, max_retries=0)
     agent = create_react_agent(model, [], response_format=Place)
     return [agent.invoke({"messages": [("user", QUESTION)]})["structured_response"].model_dump()]
 
@@ -208,8 +210,8 @@ def openai_agents_structured(url, api="OpenAIResponsesModel"):
     from openai import AsyncOpenAI
 
     async def talk():
-        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            model = getattr(agents, api)(model="desk", openai_client=client)
+        async with AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
+            model = getattr(agents, api)(model=MODEL, openai_client=client)
             return (await Runner.run(Agent(name="desk", output_type=Place, model=model), QUESTION)).final_output
 
     return [asyncio.run(talk()).model_dump()]
@@ -220,7 +222,7 @@ def pydantic_ai_structured(url, mode):
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    model = OpenAIChatModel("desk", provider=OpenAIProvider(base_url=url, api_key="none"))
+    model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=url, api_key=KEY))
     output = getattr(pydantic_ai, mode)(Place)
     return [pydantic_ai.Agent(model, output_type=output).run_sync(QUESTION).output.model_dump()]
 
@@ -229,7 +231,7 @@ def litellm_structured(url):
     import litellm
 
     messages = [{"role": "user", "content": QUESTION}]
-    options = {"model": "openai/desk", "api_base": url, "api_key": "none", "num_retries": 0, "response_format": Place}
+    options = {"model": f"openai/{MODEL}", "api_base": url, "api_key": KEY, "num_retries": 0, "response_format": Place}
     said = litellm.completion(messages=messages, **options).choices[0].message.content
     chunks = list(litellm.completion(messages=messages, stream=True, **options))
     again = litellm.stream_chunk_builder(chunks).choices[0].message.content
@@ -275,9 +277,9 @@ def told(ask, url):
 
 
 if __name__ == "__main__":
-    framework, *urls = sys.argv[1:]
+    wanted, *urls = sys.argv[1:]
     found = [
-        {name: told(ask, url) for name, ask in agents.items() if name.split(", ")[0] == framework}
+        {name: told(ask, url) for name, ask in agents.items() if name.split(", ")[0] in wanted.split(",")}
         for agents, url in zip((FRAMEWORKS, STRUCTURED), urls, strict=True)
     ]
     print(json.dumps(found))

@@ -147,8 +147,9 @@ class Generator:
     async def _generate(self, request: ChatRequest, listener: Listener | None, record: RequestRecord) -> Generated:
         # One at a time, and beside the event loop: a long conversation takes seconds, in which others are answered.
         read = partial(self._read, request)
-        tools, schemas, prompt_ids, grammar = await anyio.to_thread.run_sync(read, limiter=self._one_at_a_time)
-        sampling = self._sampling(request, len(prompt_ids))
+        tools, prompt_ids, sampling, schemas, grammar = await anyio.to_thread.run_sync(
+            read, limiter=self._one_at_a_time
+        )
         stop_ids = request.read_stop_ids(self._policy.vocabulary) if request.stop_token_ids else []
         if request.logprobs and self._grammars is None:
             raise bad_request(
@@ -219,20 +220,21 @@ class Generator:
             for token, one in zip(completion.token_ids, completion.alternatives, strict=True)
         )
 
-    def _read(self, request: ChatRequest) -> tuple[list[Tool], ClientSchemas, list[int], Grammar | None]:
-        """The tools, the schemas that the answer is held against, the prompt, and what the answer may be."""
+    def _read(self, request: ChatRequest) -> tuple[list[Tool], list[int], Sampling, ClientSchemas, Grammar | None]:
+        """The tools, the prompt, the sampling, the schemas that the answer is held against, and what it may be."""
         messages, tools = request.read_messages(), request.read_tools()
         check_characters(messages, self._policy.context_tokens, request.called("messages"))
-        schemas = ClientSchemas(
-            request.strict_schemas(), request.strict_content_schema(), request.called("response_format")
-        )
         try:
             prompt_ids = self._renderer.start(messages, tools)
         except ModelError as error:
             raise bad_request(
                 f"the model's chat template does not take these messages: {error}", request.called("messages")
             ) from error
-        return tools, schemas, prompt_ids, self._grammar(request, tools, prompt_ids)
+        sampling = self._sampling(request, len(prompt_ids))  # before schemas, which take longer, of what has no room
+        schemas = ClientSchemas(
+            request.strict_schemas(), request.strict_content_schema(), request.called("response_format")
+        )
+        return tools, prompt_ids, sampling, schemas, self._grammar(request, tools, prompt_ids)
 
     def _sampling(self, request: ChatRequest, prompt_tokens: int) -> Sampling:
         """The sampling of a request that fits into the context."""

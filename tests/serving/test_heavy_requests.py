@@ -299,6 +299,17 @@ def test_with_a_key_the_name_does_not_matter():
         assert httpx.get(f"{server.url}/health", headers={"host": "models.example"}).status_code == 200
 
 
+class NoGrammars:
+    def text_or_calls(self, tools, **how):
+        raise AssertionError("compiled")
+
+
+def test_tools_that_do_not_fit_into_the_context_are_refused_before_their_grammar_is_made():
+    with running(FakePolicy(lambda prompt, seed: "Hello."), renderer=RENDERER, grammars=NoGrammars()) as server:
+        reply = post(server, tools=[tool(n, strict=True) for n in range(1000)])
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
 def test_a_strict_schema_that_takes_exponential_time_is_given_up() -> None:
     definitions: dict[str, Any] = {
         f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(24)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -105,13 +106,20 @@ class ReplyGrammars:
             f"call: {_literal(form.opening.removeprefix(form.mark))} call_of {_literal(form.closing)}",
             "call_of: " + " | ".join(f"call_{place}" for place in range(len(tools))),
         ]
-        schemas = [tool.input_schema for tool in tools]
-        try:
+
+        def by(schemas: Sequence[Mapping[str, Any]]) -> Grammar:
             return self._tokenizer.compile("\n".join([*lines, *_calls_of(tools, schemas, form)]))
-        except ValueError:
-            # Of what has no grammar, any object: its calls are held against the schema when they are complete.
-            schemas = [schema if self._has_grammar(schema) else {} for schema in schemas]
-        return self._tokenizer.compile("\n".join([*lines, *_calls_of(tools, schemas, form)]))
+
+        schemas = [tool.input_schema for tool in tools]
+        with suppress(ValueError):
+            return by(schemas)
+        # Of what has no grammar, any object: its calls are held against the schema when they are complete. And schemas
+        # that have one each may be too large together.
+        known = [schema if self._has_grammar(schema) else {} for schema in schemas]
+        if known != schemas:
+            with suppress(ValueError):
+                return by(known)
+        return by([{} for _ in tools])
 
     def _has_grammar(self, schema: Mapping[str, Any]) -> bool:
         try:
@@ -170,12 +178,13 @@ class ReplyGrammars:
 
 
 def _calls_of(tools: Sequence[Tool], schemas: Sequence[Mapping[str, Any]], form: CallForm) -> list[str]:
-    """A rule for each tool: its name and its arguments."""
-    rules = []
+    """A rule for each tool, of its name and its arguments, and one for each schema."""
+    calls, rules = [], dict[str, str]()
     for place, (tool, schema) in enumerate(zip(tools, schemas, strict=True)):
         named = json.dumps(tool.name, ensure_ascii=False)[1:-1].encode() + form.middle
-        rules.append(f"call_{place}: {_literal(named)} {_json_by({**schema, 'type': 'object'}, form.separators)}")
-    return rules
+        arguments = _json_by({**schema, "type": "object"}, form.separators)
+        calls.append(f"call_{place}: {_literal(named)} {rules.setdefault(arguments, f'arguments_{len(rules)}')}")
+    return [*calls, *(f"{name}: {arguments}" for arguments, name in rules.items())]
 
 
 def _json_by(schema: Mapping[str, Any], separators: tuple[str, str]) -> str:

@@ -214,6 +214,41 @@ def test_a_text_that_is_no_grammar_is_refused(tokenizer: GrammarTokenizer) -> No
         tokenizer.compile("begin: a")
 
 
+def fields(count: int, of: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"{of}_{n}": {"type": "string"} for n in range(count)}}
+
+
+def follows(grammar: Grammar, renderer: Any, tool: Tool, arguments: dict[str, Any]) -> bool:
+    call = ToolCall(id="c", name=tool.name, arguments=arguments)
+    return accepts(grammar, renderer, renderer.encode_reply(Message(role="assistant", tool_calls=[call]), [tool]))
+
+
+def test_tools_with_the_same_schema_are_no_larger_together_than_one(grammars: ReplyGrammars, renderer: Any) -> None:
+    tools = [Tool(name=f"tool_{n}", description="", input_schema=fields(12, "field")) for n in range(1024)]
+    grammar = grammars.calls(tools, parallel=False)
+    assert follows(grammar, renderer, tools[700], {"field_3": "a"})
+    assert not follows(grammar, renderer, tools[700], {"field_3": 4})
+
+
+def test_arguments_are_any_object_where_the_schemas_are_too_large_together(
+    renderer: Any, tokenizer: GrammarTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tokenizer.compile
+
+    def small(text: str) -> Grammar:
+        if len(text) > 4000:  # llguidance's own limit is reached after tens of seconds
+            raise ValueError("too large")
+        return whole(text)
+
+    monkeypatch.setattr(tokenizer, "compile", small)
+    grammars = ReplyGrammars(renderer, tokenizer)
+    tools = [Tool(name=f"tool_{n}", description="", input_schema=fields(40, f"field_{n}")) for n in range(3)]
+    odd = Tool(name="odd", description="", input_schema={"type": "object", "properties": {"a": {"$ref": "http://a/b"}}})
+    assert not follows(grammars.calls([tools[0], odd]), renderer, tools[0], {"field_0_3": 4})
+    for many in (tools, [*tools, odd]):
+        assert follows(grammars.calls(many), renderer, tools[0], {"field_0_3": 4})
+
+
 @pytest.mark.parametrize("has_token", [True, False])
 def test_a_model_with_a_token_for_reasoning_may_open_it_before_the_form(has_token: bool) -> None:
     loaded = load_tokenizer()

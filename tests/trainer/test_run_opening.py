@@ -390,3 +390,32 @@ def test_a_task_that_nobody_can_win_is_refused_before_a_folder_is_written(
     with pytest.raises(sdk.ModelError):  # a verifier of the user's may know what is meant
         sdk.train(Helpdesk(), tasks, answers, NO_MODEL, tmp_path / "run", TINY, progress=heard)
     assert re.search(f"warning: task 'bad': .*{message}", "\n".join(heard.lines))
+
+
+class Enough(Exception):
+    """All is seen."""
+
+
+@pytest.mark.parametrize(("engine", "where"), [("vllm", "cpu"), ("embedded", None)])
+def test_beside_vllm_the_model_stays_in_main_memory_until_the_servers_have_started(
+    engine: str, where: str | None, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sdk.trainer import learner
+
+    loaded: list[str | None] = []
+
+    def load(*given: Any, device: str | None = None, **more: Any) -> Any:
+        loaded.append(device)  # None: on the GPU, if there is one
+        return whole(*given, device="cpu", **more)
+
+    def start(*_: Any, **__: Any) -> Any:
+        raise Enough(*loaded)
+
+    whole = learner.load_model
+    monkeypatch.setattr(learner, "load_model", load)
+    monkeypatch.setattr(learner, "open_sampler", start)
+    servers = {"urls": ["http://127.0.0.1:9"]} if engine == "vllm" else {}
+    config = {**TINY, "engine": engine, **({"vllm": servers} if servers else {})}
+    with pytest.raises(Enough) as caught:
+        sdk.train([add], TASKS, as_expected(), str(tiny_model_dir), tmp_path / "run", config)
+    assert caught.value.args == (where,)  # vLLM measures what is free on its GPU while it starts

@@ -238,8 +238,8 @@ def _by_vllm(folder: Path, model: ServedModel, build: VllmBuild, progress: Progr
     from ..serving.vllm_server import serve_with_vllm
 
     key = secrets.token_urlsafe(32)
-    how: dict[str, Any] = {"tool_prompt": "full", "call_parser": model.call_parser, "progress": progress}
-    with serve_with_vllm(folder / "model", port=0, api_key=key, **how) as server:
+    how: dict[str, Any] = {"tool_prompt": "full", "call_parser": model.call_parser, "drain_seconds": 0}
+    with serve_with_vllm(folder / "model", port=0, api_key=key, progress=progress, **how) as server:
         yield _Serving(f"vLLM {build.version}", server.url, server.model_name, key)
 
 

@@ -81,7 +81,7 @@ def load_backend(
             Generator(engine, renderer, grammars, queue, defaults=defaults),
             defaults,
             shown,
-            _fingerprint(loaded.source),
+            fingerprint_of(loaded.source),
             name,
             engine.close,
         )
@@ -104,7 +104,7 @@ def load_backend(
     return backend
 
 
-def _fingerprint(source: str) -> str | None:
+def fingerprint_of(source: str) -> str | None:
     """The beginning of the digest that a run's evidence has of its weights; None where there are no safetensors files
     to read, as of a hub's older models."""
     folder = folder_here(source)

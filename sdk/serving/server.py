@@ -247,8 +247,7 @@ def serve(
         raise ConfigError(f"temperature is {temperature}; it must be from 0 (the most likely token) to 2")
     if max_waiting < 1:
         raise ConfigError(f"max_waiting is {max_waiting}; it must be 1 or more")
-    if not 0 <= drain_seconds < math.inf:
-        raise ConfigError(f"drain_seconds is {drain_seconds}; it must be 0 or more")
+    check_drain(drain_seconds)
     if tool_prompt is not None and tool_prompt not in TOOL_PROMPTS:
         raise ConfigError(f"tool_prompt is {tool_prompt!r}; give one of {', '.join(TOOL_PROMPTS)}")
     listener = bind(host, port, api_key)
@@ -287,6 +286,12 @@ def serve(
         )
         on_failure.pop_all()
         return server
+
+
+def check_drain(seconds: float) -> None:
+    """Raises `ConfigError` for a time that requests in flight cannot have."""
+    if not 0 <= seconds < math.inf:
+        raise ConfigError(f"drain_seconds is {seconds}; it must be 0 or more")
 
 
 def bind(host: str, port: int, api_key: str | None) -> socket.socket:

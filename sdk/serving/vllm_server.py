@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tempfile
@@ -20,11 +21,14 @@ from ..policies.vllm.server_process import VllmProcess, find_vllm
 from ..policies.vllm.server_start import wait_until_ready
 from ..progress import Progress, Silent
 from ..records import PROMPT_NAMES, ToolPrompt
-from .server import address_of, bind
+from .backend import fingerprint_of
+from .server import DRAIN_S, address_of, bind, check_drain
 from .vllm_command import ServedModel, as_typed, vllm_arguments
 
 Engine = Literal["vllm", "embedded"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
+_END_S = 10.0
+"""What vLLM may take to end, once its last request is answered."""
 _START_S = 1800.0
 """Large models take vLLM minutes to load and to compile."""
 
@@ -45,8 +49,11 @@ def default_engine() -> Engine:
 class VllmServer:
     """A running vLLM. Use it as a context manager, or `close()` it."""
 
-    def __init__(self, process: VllmProcess, *, model_name: str, defaults: Sampling, command: list[str]) -> None:
+    def __init__(
+        self, process: VllmProcess, *, model_name: str, defaults: Sampling, command: list[str], drain_s: float
+    ) -> None:
         self._process = process
+        self._drain_s = drain_s
         self.url = process.url
         """Where the server is. Clients of OpenAI's API want `{url}/v1`."""
         self.model_name = model_name
@@ -64,8 +71,13 @@ class VllmServer:
         self.close()
 
     def close(self) -> None:
-        """End vLLM: SIGTERM, and SIGKILL after some seconds. Safe to repeat."""
-        self._process.stop()
+        """End vLLM: SIGTERM, and SIGKILL some seconds after the time that requests in flight have, or at once where
+        Ctrl-C is pressed meanwhile. Safe to repeat."""
+        try:
+            self._process.stop(self._drain_s)
+        except KeyboardInterrupt:
+            self._process.stop()
+            raise
 
     def wait(self) -> None:
         """Block until vLLM exits or Ctrl-C is pressed. Raises `ToolbakeError` if it exited by itself."""
@@ -112,19 +124,22 @@ def serve_with_vllm(
     tool_prompt: ToolPrompt | None = None,
     call_parser: str | None = None,
     arguments: tuple[str, ...] = (),
+    drain_seconds: float = DRAIN_S,
     progress: Progress | None = None,
 ) -> VllmServer:
     """Start vLLM with a model, as `sdk.serve` serves it, and wait until it answers.
 
     The arguments are those of `sdk.serve`. `call_parser`: vLLM's parser of the model's calls, where toolbake does not
     know it. `arguments`: further ones of `vllm serve`, such as `--tensor-parallel-size=2`; not those that say where it
-    listens and who may ask, which are arguments here. The environment with vLLM is the one that `TOOLBAKE_VLLM_PYTHON`
+    listens and who may ask, which are arguments here. `drain_seconds`: how long requests in flight may take when the
+    server closes. The environment with vLLM is the one that `TOOLBAKE_VLLM_PYTHON`
     names, else this one.
 
     Raises `ConfigError` without vLLM, for an address that cannot be used, and for a tool prompt other than `full`, the
     only one that vLLM has; `ModelError` for a model that cannot be loaded; `PolicyFailure` where vLLM does not start.
     """
     _check_arguments(arguments)
+    check_drain(drain_seconds)
     build = find_vllm(None)
     listener = bind(host, port, api_key)  # refuses what must not be, before the model is looked at
     port = listener.getsockname()[1]
@@ -137,6 +152,7 @@ def serve_with_vllm(
             f"the prompts of {model.name!r} show {PROMPT_NAMES[shown]} of clients' tools, and vLLM shows them in full; "
             "serve it with the engine embedded, or with tool_prompt full, which was not measured"
         )
+    fingerprint = fingerprint_of(model.source)
     chosen = {"temperature": temperature, "max_new_tokens": default_max_tokens}
     defaults = {name: value for name, value in chosen.items() if value is not None}
     if temperature is not None:
@@ -144,6 +160,8 @@ def serve_with_vllm(
     command = [
         *vllm_arguments(model, model.source, host=host, port=port, build=build, defaults=defaults),
         "--enable-request-id-headers",
+        *("--shutdown-timeout", str(math.ceil(drain_seconds))),
+        *(() if fingerprint is None else ("--fingerprint-mode", "custom", "--fingerprint-value", fingerprint)),
         *arguments,
     ]
     environment = {"VLLM_API_KEY": api_key} if api_key is not None else {}
@@ -156,8 +174,9 @@ def serve_with_vllm(
     except BaseException:
         process.stop()
         raise
+    drain_s = drain_seconds + _END_S if drain_seconds else 0.0
     used = _defaults(model.sampling, chosen)
-    return VllmServer(process, model_name=model.name, defaults=used, command=as_typed(command))
+    return VllmServer(process, model_name=model.name, defaults=used, command=as_typed(command), drain_s=drain_s)
 
 
 def _defaults(measured: Sampling, chosen: dict[str, Any]) -> Sampling:

@@ -153,14 +153,13 @@ def serve(
         progress = Console()
         progress.say(f"loading {model_dir or 'the embedded SmolLM2-135M-Instruct'}")
         how: dict[str, Any] = {"temperature": temperature, "default_max_tokens": default_max_tokens}
-        how["tool_prompt"] = tool_prompt
+        how |= {"tool_prompt": tool_prompt, "drain_seconds": drain_seconds}
         start: Callable[..., Server | VllmServer] = serve
         if (engine or default_engine()) == "vllm":
             idle = [
                 option
                 for option, value, usual in (
                     ("--max-waiting", max_waiting, _MAX_WAITING),
-                    ("--drain-seconds", drain_seconds, _DRAIN_S),
                     ("--log-format", log_format, "text"),
                 )
                 if value != usual
@@ -176,7 +175,7 @@ def serve(
         ]:
             raise ConfigError(f"{of_vllm[0]} does nothing for the embedded engine; take it out")
         else:
-            how |= {"max_waiting": max_waiting, "drain_seconds": drain_seconds}
+            how["max_waiting"] = max_waiting
         with (
             logging_to_stderr(cast(Any, log_format)),
             start(model_dir, host=host, port=port, api_key=key, **how) as server,

@@ -209,9 +209,15 @@ class VllmProcess:
             lines = file.read().decode(errors="replace").rstrip().splitlines()
         return f"the end of {self.log}:\n" + "\n".join(lines[-_SHOWN_LINES:])
 
-    def stop(self) -> None:
-        """End the whole group: SIGTERM, and SIGKILL where that is not heard. Bounded; twice is fine."""
+    def stop(self, drain_s: float = 0.0) -> None:
+        """End the whole group: SIGTERM, and SIGKILL where that is not heard. Bounded; twice is fine.
+
+        `drain_s`: how long the server may first take to end by itself, with the engine's processes, which it tells.
+        """
         segments = _segments(self.pid)
+        if drain_s and self.ended is None:
+            os.kill(self.pid, signal.SIGTERM)
+            self._gone_within(drain_s)
         for number, limit_s in ((signal.SIGTERM, _TERM_S), (signal.SIGKILL, _KILL_S)):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)

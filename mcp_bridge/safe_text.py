@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 _JOINERS = "\u200c\u200d"  # invisible, but part of writing Persian, Hindi and emoji
@@ -39,6 +40,28 @@ def cut(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     return f"{text[:limit]} … [{len(text) - limit:,} more characters]"
+
+
+def shortened(text: str, limit: int) -> str:
+    """The text, or its beginning and how long it is."""
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
+
+
+def and_more(names: Sequence[str], most: int, sign: str = ",") -> str:
+    """The first names, and how many others there are: `a, b and 3 more`; after another sign `a; b; and 3 more`."""
+    others = f"{'' if sign == ',' else sign} and {len(names) - most} more" if len(names) > most else ""
+    return f"{sign} ".join(names[:most]) + others
+
+
+def plural(count: int, noun: str) -> str:
+    """The noun as it stands after the count: `task` after 1, else `tasks`."""
+    return noun if count == 1 else f"{noun}s"
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """` Did you mean 'orders'?`, where one of the known names is near to what was given; else nothing."""
+    near = difflib.get_close_matches(str(given), list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def inline(text: object, limit: int = 120) -> str:

@@ -17,6 +17,7 @@ import anyio.lowlevel
 
 from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import ErrorKind, Tool, ToolResult
+from mcp_bridge.safe_text import and_more
 from mcp_bridge.toolsets.results import compact_json, error
 from mcp_bridge.world import Setup, World
 
@@ -124,7 +125,7 @@ class Sandbox(ABC):
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise SetupError(f"seed is {seed!r}; it must be a whole number, 0 or more")
         if scenario not in self.scenarios:
-            raise SetupError(f"{self.name} has no scenario {scenario!r}; choose from {_shown(self.scenarios)}")
+            raise SetupError(f"{self.name} has no scenario {scenario!r}; choose from {and_more(self.scenarios, 20)}")
         self._reset(seed, scenario)
 
     def restore(self, snapshot: bytes) -> None:
@@ -266,8 +267,3 @@ class SandboxCopy:
     async def aclose(self) -> None:
         """See `WorldCopy.aclose`."""
         self._sandbox.close()
-
-
-def _shown(names: Sequence[str], most: int = 20) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -7,7 +7,7 @@ import textwrap
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from mcp_bridge.safe_text import cut, fence, one_line, visible
+from mcp_bridge.safe_text import cut, fence, one_line, plural, visible
 
 if TYPE_CHECKING:
     from mcp_bridge.records import ToolResult
@@ -81,8 +81,8 @@ def _labelled(label: str, text: str) -> str:
 
 def rollout_text(rollout: Rollout) -> str:
     """The conversation, how it ended, and the verdict."""
-    turns = f"{rollout.turns} turn{'' if rollout.turns == 1 else 's'}"
-    calls = f"{len(rollout.calls)} call{'' if len(rollout.calls) == 1 else 's'}"
+    turns = f"{rollout.turns} {plural(rollout.turns, 'turn')}"
+    calls = f"{len(rollout.calls)} {plural(len(rollout.calls), 'call')}"
     lines = [transcript(rollout), ""]
     if rollout.tool_prompt != "full":
         lines.append(f"tools in the prompt: {rollout.tool_prompt_name}")

@@ -21,7 +21,6 @@ is registered with one address of this machine alone.
 from __future__ import annotations
 
 import base64
-import difflib
 import logging
 import ssl
 from collections.abc import Iterator, Mapping
@@ -32,6 +31,7 @@ from urllib.parse import quote, quote_plus, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from ..errors import SourceError
+from ..safe_text import did_you_mean
 from ..sources.environment import expanded
 from .redaction import text_secrets, url_secrets
 
@@ -153,8 +153,7 @@ def refuse_unknown(value: Mapping[str, Any], known: set[str], place: str) -> Non
     """Raises `SourceError` for a key that is none of the known ones."""
     for name in value:
         if name not in known:
-            near = difflib.get_close_matches(str(name), sorted(known), n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, sorted(known))
             raise SourceError(f"{place} has an unknown key {name!r}.{hint} Known: {', '.join(sorted(known))}")
 
 

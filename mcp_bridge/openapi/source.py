@@ -16,6 +16,7 @@ import httpx
 from ..access.redaction import public_url
 from ..errors import SourceError
 from ..records import Tool, ToolResult, WorldKind
+from ..safe_text import and_more
 from ..sources.specs import OpenApiSpec, more_time
 from ..toolsets.results import error
 from ..world import Setup
@@ -100,13 +101,10 @@ class OpenApiSource:
     def _warn(self, made: list[OperationTool]) -> None:
         missing = [one for one in made if self._credentials.missing(one.operation)]
         if missing and not self._spec.headers:
-            names = ", ".join(one.tool.name for one in missing[:5])
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             logger.warning(
-                "%s: no credentials for %s%s, which need %s",
+                "%s: no credentials for %s, which need %s",
                 self._spec.label,
-                names,
-                more,
+                and_more([one.tool.name for one in missing], 5),
                 self._credentials.missing(missing[0].operation),
             )
 

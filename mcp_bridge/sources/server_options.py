@@ -8,7 +8,6 @@ Names of tools may hold `*` and `?`, as in file names. They are the names that t
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -27,6 +26,7 @@ from pydantic_core import ErrorDetails
 
 from ..access.redaction import shown_value
 from ..errors import SourceError
+from ..safe_text import did_you_mean
 
 Isolation = Literal["process", "session", "shared"]
 """Who shares a server: a process (`process`) or a session (`session`) for each world, or one for all (`shared`)."""
@@ -131,7 +131,7 @@ class ServerOptions(BaseModel):
     """A folder of its own for each world, and the tool that reads the state, for a server without control tools."""
 
     faults: Mapping[str, Any] | None = None
-    """Faults to put into its tools, seeded; see `sandboxes.faults.json_faults`."""
+    """Faults to put into its tools, seeded; see `sandboxes.faults.faulty_source.faults_for`."""
 
     namespace: Annotated[StrictStr, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,32}$")] | None = None
     """Put before the names of all its tools, with two underscores between: `orders__get`. Where None, only names that
@@ -150,8 +150,7 @@ def read_options(value: Any, place: str) -> ServerOptions:
         )
     for key in value:
         if key not in ServerOptions.model_fields:
-            near = difflib.get_close_matches(str(key), ServerOptions.model_fields, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(key, ServerOptions.model_fields)
             if key == "world_template":
                 hint = f' Write "world": {{"folder": {_shown(value[key])}}}.'
             known = ", ".join(sorted(ServerOptions.model_fields))

@@ -33,6 +33,7 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from ..records import LeftOut, Tool
+from ..safe_text import shortened
 from .schema_parts import ALL_NAMED, SharedParts, replaced, schemas_in
 
 logger = logging.getLogger(__name__)
@@ -333,9 +334,8 @@ def pattern_found(pattern: str, text: str) -> bool:
     try:
         return compiled is None or compiled.search(text, timeout=PATTERN_S) is not None
     except TimeoutError:
-        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
         raise SchemaTimeout(
-            f"matching {shown!r} against the pattern {pattern!r} took more than {PATTERN_S} s"
+            f"matching {shortened(text, _SHOWN)!r} against the pattern {pattern!r} took more than {PATTERN_S} s"
         ) from None
 
 

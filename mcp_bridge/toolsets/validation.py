@@ -14,6 +14,7 @@ from referencing.exceptions import Unresolvable
 
 from ..errors import SourceError, ToolFailure
 from ..records import Tool
+from ..safe_text import and_more, plural, shortened
 from .contradictions import without_contradictions
 from .schema_checks import SchemaTimeout, compiled_schema, schema_errors
 from .schema_parts import SharedParts, followed
@@ -73,7 +74,7 @@ class ArgumentChecker:
 
     def _report(self, tool: Tool, lines: list[str], *, dropped: int) -> str:
         if dropped:
-            lines = [*lines, f"- and {dropped} more problem{'s' * (dropped > 1)}"]
+            lines = [*lines, f"- and {dropped} more {plural(dropped, 'problem')}"]
         signature = _signature(tool, is_lenient=tool.name in self._lenient)
         return "\n".join([f"Invalid arguments for {tool.name}; nothing was called.", *lines, signature])
 
@@ -97,9 +98,7 @@ def unknown_tool(name: object, tools: Iterable[str]) -> str:
     names = list(tools)
     near = difflib.get_close_matches(str(name)[:200], names, n=3, cutoff=0.6)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    shown = ", ".join(names[:_MOST_NAMES])
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"There is no tool {_show(name)}.{hint} The tools are: {shown}{more}."
+    return f"There is no tool {_show(name)}.{hint} The tools are: {and_more(names, _MOST_NAMES)}."
 
 
 def _compile(tool: Tool, parts: SharedParts) -> Any:
@@ -349,6 +348,4 @@ def _show(value: object) -> str:
             text = repr(value)
         except (ValueError, RecursionError):  # of a number with thousands of digits, or a list in a list in a list
             text = f"a {type(value).__name__}"
-    if len(text) <= _LONGEST_VALUE:
-        return text
-    return f"{text[:_LONGEST_VALUE]}... ({len(text)} characters)"
+    return shortened(text, _LONGEST_VALUE)

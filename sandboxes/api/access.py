@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from mcp_bridge.errors import SourceError
 from mcp_bridge.openapi.document import Document, Operation, SecurityScheme
+from mcp_bridge.safe_text import did_you_mean
 
 from .backend.requests import Problem
 
@@ -35,11 +35,9 @@ def held_credentials(
         return dict.fromkeys(known)
     for scheme in given:
         if scheme not in known:
-            near = difflib.get_close_matches(str(scheme), list(known), n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise SourceError(
                 f"{name}: credentials names {scheme!r}; the security schemes of the document are "
-                f"{', '.join(known) or 'none'}.{hint}"
+                f"{', '.join(known) or 'none'}.{did_you_mean(scheme, known)}"
             )
     if any(isinstance(scopes, str) for scopes in given.values()):
         raise SourceError(f"{name}: the scopes of a credential must be a list of strings, or None for all of them")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from mcp_bridge.errors import SourceError
+from mcp_bridge.safe_text import shortened
 
 Kind = Literal["changed", "missing", "extra", "type"]
 """`missing`: the twin has no such value; `extra`: the recording has none; `type`: both have one, of different types."""
@@ -127,5 +128,4 @@ def _changed_lines(recorded: str, twin: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
+    return shortened(repr(value), 200)

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from mcp_bridge.safe_text import plural, shortened
+
 from .differences import Difference
 
 AnsweredBy = Literal["twin", "itself", "others"]
@@ -126,7 +128,7 @@ class DivergenceReport(BaseModel):
         return "\n".join(lines) + "\n"
 
     def _summary(self) -> list[str]:
-        compared = f"{self.compared} calls in {self.sessions} session{'' if self.sessions == 1 else 's'} were compared"
+        compared = f"{self.compared} calls in {self.sessions} {plural(self.sessions, 'session')} were compared"
         if self.answered_by != "others":
             lines = [f"{compared}: {self.agreement:.1%} of the results agree."]
             if self.answered_by == "itself":
@@ -202,8 +204,7 @@ def _cell(text: str) -> str:
 
 def _code(text: str, most: int) -> str:
     """A text as code, on one line; tools may have written it to be anything."""
-    text = " ".join(text.split())
-    text = text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+    text = shortened(" ".join(text.split()), most)
     marks = "`"
     while marks in text:
         marks += "`"

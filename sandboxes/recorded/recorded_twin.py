@@ -20,6 +20,7 @@ import anyio.lowlevel
 
 from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import Tool, ToolResult
+from mcp_bridge.safe_text import and_more
 from mcp_bridge.world import Setup
 
 from ..changes import State
@@ -285,11 +286,8 @@ class RecordedTwin(Sandbox):
             return world
         recorded = [dict(one) for one in self._index.roots.values() if one]
         if setup and recorded:
-            shown = "; ".join(str(one)[:_SHOWN] for one in recorded[:10])
-            raise SetupError(
-                f"the setup {dict(setup)!r} was not recorded; those that were: {shown}"
-                + (f"; and {len(recorded) - 10} more" if len(recorded) > 10 else "")
-            )
+            shown = and_more([str(one)[:_SHOWN] for one in recorded], 10, ";")
+            raise SetupError(f"the setup {dict(setup)!r} was not recorded; those that were: {shown}")
         return super().prepare(setup)
 
     def without(self, session: str) -> RecordedTwin:

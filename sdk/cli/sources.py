@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -13,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from mcp_bridge.safe_text import and_more, did_you_mean
 
 from ..errors import ConfigError, users_frame
 from .process import printing_to_stderr
@@ -305,11 +306,8 @@ def _described(error: BaseException) -> str:
 
 def _no_such_name(what: str, module_name: str, wanted: str, module: ModuleType) -> str:
     names = public_names(module)
-    near = difflib.get_close_matches(wanted, names, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    shown = ", ".join(names[:_MOST_SHOWN]) or "nothing"
-    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-    return f"{what}: {module_name} has no {wanted!r}.{hint} It has: {shown}{more}"
+    shown = and_more(names, _MOST_SHOWN) or "nothing"
+    return f"{what}: {module_name} has no {wanted!r}.{did_you_mean(wanted, names)} It has: {shown}"
 
 
 def public_names(module: ModuleType) -> list[str]:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from mcp_bridge.safe_text import and_more
+
 from ..traces.atomic_files import file_sha256
 from .canonical import digest, parse
 from .chained_file import Finding
@@ -132,10 +134,9 @@ def compare_files(path: Path, expected: Expected) -> tuple[list[Finding], list[s
             )
             findings += (Finding("added", f"{folder}/{name}", None, text) for name in other)
         elif other:
-            more = f" and {len(other) - _MOST_NAMED} more" if len(other) > _MOST_NAMED else ""
             notes.append(
                 f"{folder} was saved by an earlier version, whose evidence covers its weights alone; not covered: "
-                f"{', '.join(other[:_MOST_NAMED])}{more}"
+                f"{and_more(other, _MOST_NAMED)}"
             )
     return findings, notes
 

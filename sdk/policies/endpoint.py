@@ -18,6 +18,7 @@ import anyio
 import httpx
 
 from mcp_bridge.records import Tool
+from mcp_bridge.safe_text import shortened
 
 from ..errors import ConfigError, PolicyFailure
 from ..records import Message, TokenRow, ToolCall, ToolPrompt
@@ -347,8 +348,7 @@ def context_exceeded(status: int, text: str) -> bool:
 def error_text(text: str) -> str:
     """The endpoint's own message, or the beginning of what it sent instead."""
     message = _error_object(text).get("message")
-    shown = message if isinstance(message, str) and message else text.strip() or "(no text)"
-    return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}... ({len(shown)} characters)"
+    return shortened(message if isinstance(message, str) and message else text.strip() or "(no text)", _SHOWN_CHARS)
 
 
 def read_reply(text: str) -> Reply:

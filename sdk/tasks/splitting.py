@@ -9,6 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from mcp_bridge.safe_text import plural
+
 from ..errors import ConfigError
 from ..records import Task
 
@@ -208,7 +210,7 @@ def counted(tasks: Sequence[Task], what: str = "task") -> str:
 
 def tasks_of_families(tasks: int, families: int | None, what: str = "task") -> str:
     """The same of numbers; without the families where a report of an earlier version did not count them."""
-    shown = f"{tasks:,} {what}{'' if tasks == 1 else 's'}"
+    shown = f"{tasks:,} {plural(tasks, what)}"
     return shown if families is None else f"{shown} of {families:,} famil{'y' if families == 1 else 'ies'}"
 
 

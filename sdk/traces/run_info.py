@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from mcp_bridge.safe_text import and_more
+
 from ..errors import RunFolderError
 from ..evidence.evidence_log import EVIDENCE
 from . import identity
@@ -42,7 +44,7 @@ def refuse_foreign_content(
         return
     foreign = [name for name in names if name not in _OWN_LEFTOVERS]
     if foreign:
-        shown = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
+        shown = and_more(foreign, 5)
         raise RunFolderError(f"{path} is not empty and holds no run ({shown}); choose a new or empty output_dir")
 
 
@@ -56,7 +58,7 @@ def _refuse_other_run(path: Path, stored: dict[str, Any], defaults: Mapping[str,
         return
     held = identity.with_defaults(info["config"], defaults)
     differ = identity.differences(held, stored) or ["the fingerprint differs"]
-    shown = "; ".join(differ[:5]) + (f"; and {len(differ) - 5} more" if len(differ) > 5 else "")
+    shown = and_more(differ, 5, ";")
     raise RunFolderError(
         f"{path} holds another run: {shown}. Choose another output_dir, or use the folder's options to resume it"
         f"{_longer(path, held)}"

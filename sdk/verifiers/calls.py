@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from mcp_bridge import safe_text
+
 from ..errors import ConfigError, VerifierError
 from ..records import CallRecord, Rollout, Verdict
 from .text_tokens import positions, tokenize
-from .value_checks import cut_text, matches, missing_expected, same_json, shortened, wrong_expected
+from .value_checks import matches, missing_expected, same_json, shortened, wrong_expected
 from .verifier import ReadyMade
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -31,7 +33,7 @@ def call_in_words(name: str, arguments: Mapping[str, Any], *, patterns: bool, mo
     Invisible characters and those that change the direction of text are escaped.
     """
     write = _pattern_tokens if patterns else _value
-    shown = [_argument(key, cut_text(write(value), most)) for key, value in arguments.items()]
+    shown = [_argument(key, safe_text.shortened(write(value), most)) for key, value in arguments.items()]
     return f"{_plain(name)}({', '.join(shown)})"
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from mcp_bridge.safe_text import and_more
+
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
 from .calls import fits
@@ -141,8 +143,7 @@ def _code(rollout: Rollout) -> str | None:
 
 
 def _verdict(passed: int, tests: int, problems: Sequence[str]) -> Verdict:
-    more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-    said = "; ".join([*problems[:_SHOWN], *more]) or f"all {tests} tests"
+    said = and_more(problems, _SHOWN, ";") or f"all {tests} tests"
     return Verdict(score=float(passed == tests), components={"tests": passed / tests}, explanation=said)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from mcp_bridge.safe_text import and_more
 from sandboxes import diff
 
 from ..errors import ConfigError, VerifierError
@@ -49,9 +50,8 @@ class StateWhere:
         problem = self._problem(after, rollout.task)
         others = self._others(before, after)
         components = {"state": float(problem is None), "nothing_else": float(not others)}
-        more = f" and {len(others) - _CHECKS_SHOWN} more" if len(others) > _CHECKS_SHOWN else ""
         reasons = [problem or "the final state meets the condition"]
-        reasons += [f"changed besides: {', '.join(others[:_CHECKS_SHOWN])}{more}"] * bool(others)
+        reasons += [f"changed besides: {and_more(others, _CHECKS_SHOWN)}"] * bool(others)
         return Verdict(score=min(components.values()), components=components, explanation="; ".join(reasons))
 
     def _problem(self, state: Mapping[str, Any], task: Task) -> str | None:

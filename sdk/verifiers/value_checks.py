@@ -6,6 +6,8 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from mcp_bridge import safe_text
+
 from ..errors import VerifierError
 from ..records import Task
 
@@ -40,12 +42,7 @@ def wrong_expected(task: Task, key: str, problem: str) -> VerifierError:
 
 def shortened(value: Any, limit: int = 160) -> str:
     """A value for an explanation."""
-    return cut_text(repr(value), limit)
-
-
-def cut_text(text: str, limit: int) -> str:
-    """The text, or its beginning and how long it is."""
-    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
+    return safe_text.shortened(repr(value), limit)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -16,13 +16,12 @@ import anyio.lowlevel
 from pydantic import ValidationError
 
 from mcp_bridge.daemon_threads import call_in_daemon_thread
-from mcp_bridge.safe_text import shown_parameters
+from mcp_bridge.safe_text import shortened, shown_parameters
 
 from ..errors import ConfigError, VerifierError, users_frame
 from ..records import Failure, Rollout, Verdict
 from ..traces.identity import digest, is_secret_key, without_addresses
 from ..traces.json_text import stored_view
-from .value_checks import cut_text
 
 Score = float | bool | Verdict
 """What a verifier returns. True is 1.0 and False is 0.0; a float is any finite number."""
@@ -81,7 +80,7 @@ class ReadyMade:
             value = getattr(self, field.name)
             if value != field.default:
                 name = "" if field.default is dataclasses.MISSING else f"{field.name}="
-                shown.append(name + cut_text(_argument(value), 160))
+                shown.append(name + shortened(_argument(value), 160))
         return f"{made_by}({', '.join(shown)})"
 
 

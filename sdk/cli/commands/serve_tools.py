@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from mcp_bridge.safe_text import plural
+
 from ..failing import clean_errors
 from ..options import ClientsKey, Command, ConnectTimeout, Debug, HandlersName, Host, Tools, finite, http_port
 
@@ -70,7 +72,7 @@ def serve_tools(
             count, out = len(served.tools), len(left_out)  # type: ignore[attr-defined, arg-type]
             where = "stdin and stdout" if http is None else f"http://{host}:{http}/mcp"
             typer.echo(
-                f"serving {count} tool{'' if count == 1 else 's'} on {where}{f'; {out} left out' if out else ''}",
+                f"serving {count} {plural(count, 'tool')} on {where}{f'; {out} left out' if out else ''}",
                 err=True,
             )
 

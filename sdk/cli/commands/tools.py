@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mcp_bridge.safe_text import plural
+
 from ..failing import clean_errors
 from ..options import Command, ConnectTimeout, Debug, HandlersName, LocalModel, Tools
 
@@ -74,7 +76,7 @@ def tools(
         count = len(listing.tools)
         counted = f", {costs.total} tokens of every prompt" if costs else ""
         around = f", {costs.around} of them for the words around the tools" if costs and costs.around > 0 else ""
-        typer.echo(f"{count} tool{'' if count == 1 else 's'}{counted}{around}")
+        typer.echo(f"{count} {plural(count, 'tool')}{counted}{around}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import math
 import re
 from typing import Any
 
+from mcp_bridge.safe_text import shortened
+
 from ...records import ToolCall
 from .renderer import ParsedReply
 
@@ -195,11 +197,6 @@ def _reason(error: ValueError | RecursionError, start: int = 0) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _quote(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= _QUOTED_CHARS else f"{text[:_QUOTED_CHARS]}... ({len(text)} characters)"
-
-
 def _kind(value: Any) -> str:
     if value is None:
         return "null"
@@ -231,3 +228,7 @@ def _finite(text: str) -> float:
 
 
 _strict_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _quote(text: str) -> str:
+    return shortened(text.strip(), _QUOTED_CHARS)

@@ -24,17 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import anyio
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from ..control_tools import (
-    CLOSE_WORLD,
-    CONTROL_ENV,
-    CONTROL_META,
-    CONTROL_VERBS,
-    DEFAULT_WORLD,
-    FORK_WORLD,
-    OPEN_WORLD,
-    WORLD_META,
-    WORLD_STATE,
-)
+from .. import control_tools
 from ..errors import BridgeError, SourceError, ToolFailure
 from ..records import ToolResult
 from ..safe_text import shown_parameters
@@ -88,7 +78,7 @@ def worlds(
                 f"worlds({option}={function!r:.200}): a {type(function).__name__} cannot be called; give a function or "
                 f"a class, such as {_EXAMPLES[option]}"
             )
-    offered = os.environ.get(CONTROL_ENV) == "1" if control is None else control
+    offered = os.environ.get(control_tools.CONTROL_ENV) == "1" if control is None else control
     registry = _Registry(make, state, fork, close, max_worlds, idle_s)
     kind = type(server).__module__.split(".")[0]
     if any(isinstance(one, _Chooser) for one in getattr(server, "middleware", ())):
@@ -155,27 +145,27 @@ class _Registry(Generic[Backend]):
     @property
     def verbs(self) -> list[str]:
         """The control tools that this server can have."""
-        given = {WORLD_STATE: self._state, FORK_WORLD: self._fork}
-        return [verb for verb in CONTROL_VERBS if given.get(verb, self) is not None]
+        given = {control_tools.WORLD_STATE: self._state, control_tools.FORK_WORLD: self._fork}
+        return [verb for verb in control_tools.CONTROL_VERBS if given.get(verb, self) is not None]
 
     async def backend(self, world: str | None) -> Backend:
         """Of the world that a call names; the one that all clients without worlds share where it names none."""
         if world is None:
             async with self._first:
-                if DEFAULT_WORLD not in self._worlds:
-                    self._worlds[DEFAULT_WORLD] = _World(await self._new({}))
-            world = DEFAULT_WORLD
+                if control_tools.DEFAULT_WORLD not in self._worlds:
+                    self._worlds[control_tools.DEFAULT_WORLD] = _World(await self._new({}))
+            world = control_tools.DEFAULT_WORLD
         return self._find(world).backend
 
     async def control(self, verb: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Do what a control tool is for. Raises `SourceError` for a world or a setup that cannot be, and `ToolFailure`
         where a function of the user raises."""
         world = arguments["world"]
-        if verb == OPEN_WORLD:
+        if verb == control_tools.OPEN_WORLD:
             await self._keep(world, lambda: self._new(arguments.get("setup") or {}))
-        elif verb == WORLD_STATE:
+        elif verb == control_tools.WORLD_STATE:
             return await self._told(self._find(world).backend)
-        elif verb == FORK_WORLD:
+        elif verb == control_tools.FORK_WORLD:
             original, fork = self._find(world).backend, self._fork
             assert fork is not None
             await self._keep(arguments["into"], lambda: _made("fork", lambda: fork(original)))
@@ -248,13 +238,13 @@ class _Chooser(Generic[Backend]):
     async def __call__(self, context: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         if context.method != "tools/call":
             return await call_next(context)
-        if self._control and context.message.name in {f"toolbake_{verb}" for verb in CONTROL_VERBS}:
+        if self._control and context.message.name in {f"toolbake_{verb}" for verb in control_tools.CONTROL_VERBS}:
             return await call_next(context)
         request = context.fastmcp_context.request_context
         return await self._within(request.meta if request is not None else None, lambda: call_next(context))
 
     async def _within(self, meta: Mapping[str, Any] | None, call: Callable[[], Awaitable[Made]]) -> Made:
-        named = (meta or {}).get(WORLD_META) if self._control else None
+        named = (meta or {}).get(control_tools.WORLD_META) if self._control else None
         token = self._current.set(await self._registry.backend(named))
         try:
             return await call()
@@ -279,7 +269,10 @@ class _SdkChooser(_Chooser[Backend]):
         if context.method == "tools/list" and self._verbs:
             listed = await call_next(context)
             if isinstance(listed, dict) and listed.get("nextCursor") is None:
-                more = [tool_as_mcp(CONTROL_TOOLS[verb], meta={CONTROL_META: verb}) for verb in self._verbs.values()]
+                more = [
+                    tool_as_mcp(CONTROL_TOOLS[verb], meta={control_tools.CONTROL_META: verb})
+                    for verb in self._verbs.values()
+                ]
                 told = [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in more]
                 listed = {**listed, "tools": [*listed["tools"], *told]}
             return listed
@@ -306,21 +299,23 @@ def _add_control_tools(server: Any, registry: _Registry[Any]) -> None:
     from .translation import CONTROL_TOOLS
 
     async def open_world(world: str, setup: dict[str, Any] | None = None) -> None:
-        await registry.control(OPEN_WORLD, {"world": world, "setup": setup})
+        await registry.control(control_tools.OPEN_WORLD, {"world": world, "setup": setup})
 
     async def world_state(world: str) -> dict[str, Any]:
-        return await registry.control(WORLD_STATE, {"world": world})
+        return await registry.control(control_tools.WORLD_STATE, {"world": world})
 
     async def close_world(world: str) -> None:
-        await registry.control(CLOSE_WORLD, {"world": world})
+        await registry.control(control_tools.CLOSE_WORLD, {"world": world})
 
     async def fork_world(world: str, into: str) -> None:
-        await registry.control(FORK_WORLD, {"world": world, "into": into})
+        await registry.control(control_tools.FORK_WORLD, {"world": world, "into": into})
 
-    for verb, function in zip(CONTROL_VERBS, (open_world, world_state, close_world, fork_world), strict=True):
+    for verb, function in zip(
+        control_tools.CONTROL_VERBS, (open_world, world_state, close_world, fork_world), strict=True
+    ):
         if verb in registry.verbs:
             tool = CONTROL_TOOLS[verb]
-            server.tool(name=tool.name, description=tool.description, meta={CONTROL_META: verb})(function)
+            server.tool(name=tool.name, description=tool.description, meta={control_tools.CONTROL_META: verb})(function)
 
 
 async def _made(option: str, call: Callable[[], Made | Awaitable[Made]], given: str = "") -> Made:

@@ -6,17 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ..access.redaction import (
-    argument_secrets,
-    environment_credentials,
-    environment_secrets,
-    header_credentials,
-    public_url,
-    redacted_command,
-    shown_arguments,
-    text_secrets,
-)
-from ..access.redaction import redacted as redacted
+from ..access import redaction
 from ..access.settings import Access, LoginSettings
 from ..world import WorldSource
 from .environment import WORLD_DIR
@@ -47,11 +37,11 @@ class StdioSpec:
     """What the first entry of an `mcp.json` tells of it all: what does nothing here, and which servers are disabled."""
 
     def __post_init__(self) -> None:
-        arguments = argument_secrets(self._words)
-        secrets = (*self.secrets, *arguments, *environment_secrets(self.env.values()))
+        arguments = redaction.argument_secrets(self._words)
+        secrets = (*self.secrets, *arguments, *redaction.environment_secrets(self.env.values()))
         object.__setattr__(self, "secrets", tuple(dict.fromkeys(secrets)))
-        given = argument_secrets(self._words, names=False)
-        credentials = (*self.credentials, *given, *environment_credentials(self.env))
+        given = redaction.argument_secrets(self._words, names=False)
+        credentials = (*self.credentials, *given, *redaction.environment_credentials(self.env))
         object.__setattr__(self, "credentials", tuple(dict.fromkeys(credentials)))
 
     def __repr__(self) -> str:
@@ -60,7 +50,7 @@ class StdioSpec:
     @property
     def label(self) -> str:
         # Cut last: half a secret would no longer be recognized.
-        shown = redacted_command(" ".join(shown_arguments(self._words)), self.secrets)
+        shown = redaction.redacted_command(" ".join(redaction.shown_arguments(self._words)), self.secrets)
         shown = f"{shown[:_LONGEST_LABEL]}..." if len(shown) > _LONGEST_LABEL else shown
         return f"{self.name} ({shown})" if self.name else shown
 
@@ -106,12 +96,16 @@ class HttpSpec:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        found = (*header_credentials(self.headers), *text_secrets(self.url, names=False), *self.access.credentials)
+        found = (
+            *redaction.header_credentials(self.headers),
+            *redaction.text_secrets(self.url, names=False),
+            *self.access.credentials,
+        )
         object.__setattr__(self, "credentials", tuple(dict.fromkeys((*self.credentials, *found))))
 
     @property
     def label(self) -> str:
-        shown = redacted(public_url(self.url), self.secrets)
+        shown = redaction.redacted(redaction.public_url(self.url), self.secrets)
         return f"{self.name} ({shown})" if self.name else shown
 
     @property
@@ -169,7 +163,7 @@ class OpenApiSpec:
             shown = str(info.get("title", "")) if isinstance(info, Mapping) else ""
             shown = f"OpenAPI document {shown!r}"
         else:
-            shown = redacted(public_url(self.document), self.secrets)
+            shown = redaction.redacted(redaction.public_url(self.document), self.secrets)
         return f"{self.name} ({shown})" if self.name else shown
 
 

@@ -21,19 +21,9 @@ from transformers import Trainer
 from transformers.trainer import SCHEDULER_NAME
 
 from ..errors import ConfigError, ToolbakeError
+from . import sharding
 from .lora import load_kept
 from .processes import by_deepspeed, sharded
-from .sharding import (
-    check_checkpoint,
-    gather,
-    keeps_buffers,
-    make_room,
-    prepare_arguments,
-    prepare_deepspeed,
-    prepare_fsdp,
-    send_buffers,
-    shard,
-)
 
 _ONE_AT_A_TIME = threading.RLock()
 
@@ -80,7 +70,7 @@ class BaseTrainer:
         own = model
         if sharded():
             check_seams()
-            make_room(own := copy.deepcopy(model))
+            sharding.make_room(own := copy.deepcopy(model))
         with without_telemetry():
             super().__init__(model=own, **kwargs)  # type: ignore[call-arg]
 
@@ -90,19 +80,19 @@ class BaseTrainer:
         if not sharded():
             return trainer.accelerator.unwrap_model(trainer.model)
         if self._gathered_at != trainer.state.global_step:
-            gather(trainer.model, self._whole if trainer.accelerator.is_main_process else None)
+            sharding.gather(trainer.model, self._whole if trainer.accelerator.is_main_process else None)
             self._gathered_at = trainer.state.global_step
         return self._whole
 
     def create_accelerator_and_postprocess(self) -> None:
         trainer: Any = self
         if by_deepspeed():
-            prepare_arguments(trainer.args)
+            sharding.prepare_arguments(trainer.args)
         super().create_accelerator_and_postprocess()  # type: ignore[misc]
         if by_deepspeed():
-            prepare_deepspeed(trainer)
+            sharding.prepare_deepspeed(trainer)
         elif sharded():
-            prepare_fsdp(trainer.accelerator)
+            sharding.prepare_fsdp(trainer.accelerator)
             trainer.is_fsdp_enabled = True
         clip = trainer.accelerator.clip_grad_norm_
 
@@ -120,14 +110,14 @@ class BaseTrainer:
     def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> Any:
         trainer: Any = self
         if resume_from_checkpoint:
-            check_checkpoint(Path(resume_from_checkpoint))
-            loads = not by_deepspeed() or keeps_buffers(trainer.model)  # which the engine does not load
+            sharding.check_checkpoint(Path(resume_from_checkpoint))
+            loads = not by_deepspeed() or sharding.keeps_buffers(trainer.model)  # which the engine does not load
             if sharded() and trainer.accelerator.is_main_process and loads:
                 load_kept(trainer.model, Path(resume_from_checkpoint))  # before it is sharded
         if sharded():
-            send_buffers(trainer.model, trainer.accelerator.device)
+            sharding.send_buffers(trainer.model, trainer.accelerator.device)
         if by_deepspeed():
-            shard(trainer.model)
+            sharding.shard(trainer.model)
         result = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)  # type: ignore[misc]
         if trainer.state.global_step >= trainer.args.max_steps:  # else the other processes may not get here
             self.whole_model()

@@ -10,20 +10,8 @@ from mcp_bridge.openapi.document import Document, MediaType, Operation
 
 from ..realistic import words_of
 from ..shapes import Shapes
+from . import paths
 from .model import IDENTIFIERS
-from .paths import (
-    Steps,
-    answer_schema,
-    body_schema,
-    envelope_of,
-    is_object,
-    is_plain,
-    names_of,
-    singular_of,
-    steps_of,
-    success_of,
-    word_of,
-)
 
 _CHANGES = ("put", "patch", "post")
 _EMPTY = frozenset(["204", "205"])
@@ -36,10 +24,10 @@ def with_answers(document: Document) -> Document:
     lists such rows, and so does `GET /people/{id}/boards`. A document that describes its rows stays as it is.
     """
     shapes = Shapes(document)
-    at: dict[Steps, dict[str, Operation]] = {}
+    at: dict[paths.Steps, dict[str, Operation]] = {}
     for operation in document.operations:
-        if is_plain(operation.path):
-            at.setdefault(steps_of(operation.path), {}).setdefault(operation.method, operation)
+        if paths.is_plain(operation.path):
+            at.setdefault(paths.steps_of(operation.path), {}).setdefault(operation.method, operation)
     schemas, answers, named = dict(document.schemas), dict[int, Any](), dict[str, Any]()
     for steps in (one for one in at if one[-1] == "{}" and one[:-1]):
         row, above = at[steps], at.get(steps[:-1], {})
@@ -53,7 +41,7 @@ def with_answers(document: Document) -> Document:
         if is_made:
             name = f"row of {row[next(iter(row))].path}"
             schemas[name], known = known, {"$ref": f"#/$defs/{name}"}
-        named.setdefault(word_of(steps), known)
+        named.setdefault(paths.word_of(steps), known)
         single = [row.get("get"), *([above.get("post"), *map(row.get, _CHANGES)] if is_made else [])]
         answers |= {id(one): known for one in single if one is not None}
         answers |= {id(above["get"]): {"type": "array", "items": known}} if "get" in above else {}
@@ -66,11 +54,11 @@ def with_answers(document: Document) -> Document:
 
 def _is_open(shapes: Shapes, operation: Operation) -> bool:
     """Whether a success may have a body, and the document does not tell which."""
-    status = success_of(operation)
+    status = paths.success_of(operation)
     answer = operation.responses.get(status)
     if answer is None or status in _EMPTY:
         return False
-    schema = answer_schema(operation, status)
+    schema = paths.answer_schema(operation, status)
     if schema is None:
         return not answer.content
     shape = shapes.of(schema)
@@ -80,9 +68,9 @@ def _is_open(shapes: Shapes, operation: Operation) -> bool:
 def _known(shapes: Shapes, row: Mapping[str, Operation], above: Mapping[str, Operation]) -> Any:
     """The row, as one of the two reads describes it; `None` where neither does."""
     for operation, is_list in ((row.get("get"), False), (above.get("get"), True)):
-        schema = None if operation is None else answer_schema(operation, success_of(operation))
+        schema = None if operation is None else paths.answer_schema(operation, paths.success_of(operation))
         if operation is not None and schema is not None:
-            found = envelope_of(shapes, schema, word_of(steps_of(operation.path)), lists=is_list)
+            found = paths.envelope_of(shapes, schema, paths.word_of(paths.steps_of(operation.path)), lists=is_list)
             if found is not None and found.is_list == is_list:
                 return found.item
     return None
@@ -92,14 +80,14 @@ def _made(shapes: Shapes, row: Mapping[str, Operation], above: Mapping[str, Oper
     """A row of what may be sent, with the key that the path names it by; `None` where nothing is sent."""
     properties: dict[str, Any] = {}
     for sent in _sent([above.get("post"), *(row.get(one) for one in _CHANGES)]):
-        if is_object(shapes, sent):
+        if paths.is_object(shapes, sent):
             for name, schema in shapes.of(sent).properties.items():
                 properties.setdefault(name, schema)
     if not properties:
         return None
     operation = next(iter(row.values()))
-    name = names_of(operation.path)[-1]
-    words, own = words_of(name), words_of(singular_of(word_of(steps_of(operation.path))))
+    name = paths.names_of(operation.path)[-1]
+    words, own = words_of(name), words_of(paths.singular_of(paths.word_of(paths.steps_of(operation.path))))
     is_id = bool(set(IDENTIFIERS) & set(words)) or words == own
     if not is_id and not {"put", "patch", "delete"} & row.keys():
         return None  # `/lists/{filter}` names some rows, and not one
@@ -110,13 +98,13 @@ def _made(shapes: Shapes, row: Mapping[str, Operation], above: Mapping[str, Oper
 
 def _sent(operations: Iterable[Operation | None]) -> Iterator[Any]:
     for operation in operations:
-        if operation is not None and (schema := body_schema(operation)) is not None:
+        if operation is not None and (schema := paths.body_schema(operation)) is not None:
             yield schema
 
 
 def _answering(shapes: Shapes, operation: Operation, schema: Any) -> Operation:
     if schema is None or not _is_open(shapes, operation):
         return operation
-    status = success_of(operation)
+    status = paths.success_of(operation)
     answer = replace(operation.responses[status], content={"application/json": MediaType(schema)})
     return replace(operation, responses={**operation.responses, status: answer})

@@ -23,23 +23,8 @@ from mcp_bridge.openapi.document import Document, Operation
 
 from ..realistic import words_of
 from ..shapes import Shape, Shapes
+from . import paths
 from .model import HIDDEN, IDENTIFIERS, Item, Part, Table
-from .paths import (
-    Path,
-    Steps,
-    answer_schema,
-    body_schema,
-    head_of,
-    is_object,
-    names_of,
-    paths_of,
-    same_words,
-    shared_prefix,
-    singular_of,
-    steps_of,
-    success_of,
-    word_of,
-)
 
 # -- keys --------------------------------------------------------------------------------------------------------------
 
@@ -217,13 +202,13 @@ class TableFinder:
 
     def __init__(self, document: Document, shapes: Shapes) -> None:
         self._shapes = shapes
-        self.paths = paths_of(document, shapes)
-        self._prefix = shared_prefix(self.paths)
+        self.paths = paths.paths_of(document, shapes)
+        self._prefix = paths.shared_prefix(self.paths)
         self.tables: dict[str, Table] = {}
-        self.items: dict[Steps, Item] = {}
-        self.lists: dict[Steps, Listing] = {}
-        self.singles: dict[Steps, tuple[Item, str | None]] = {}
-        self._homes: dict[str, list[tuple[Steps, Table]]] = {}
+        self.items: dict[paths.Steps, Item] = {}
+        self.lists: dict[paths.Steps, Listing] = {}
+        self.singles: dict[paths.Steps, tuple[Item, str | None]] = {}
+        self._homes: dict[str, list[tuple[paths.Steps, Table]]] = {}
         self._item_steps = {path.steps for path in self.paths.values() if self._names_a_row(path)}
         self._member_steps = {steps for steps in self._item_steps if self._is_membership(self.paths[steps])}
 
@@ -245,7 +230,7 @@ class TableFinder:
 
     # -- what a path is -----------------------------------------------------------------------------------------------
 
-    def _names_a_row(self, path: Path) -> bool:
+    def _names_a_row(self, path: paths.Path) -> bool:
         if not path.run:
             return False
         if path.listed:
@@ -264,50 +249,50 @@ class TableFinder:
         updates = "post" in path.operations and path.row(["post"]) is not None
         return bool(reads or writes or checks or (updates and path.collection in self.paths))
 
-    def _is_membership(self, path: Path) -> bool:
+    def _is_membership(self, path: paths.Path) -> bool:
         """Whether the path only names the membership of a row of another table in a collection."""
         get, put = path.operations.get("get"), path.operations.get("put")
         if path.row(["patch"]) or (put is not None and put.body is not None):
             return False
         above = self.paths.get(path.collection)
         is_made_here = above is not None and "post" in above.operations
-        if get is not None and path.row(["get"]) is None and answer_schema(get, success_of(get)) is None:
-            return body_schema(get) is None
+        if get is not None and path.row(["get"]) is None and paths.answer_schema(get, paths.success_of(get)) is None:
+            return paths.body_schema(get) is None
         if put is not None:
             return not is_made_here
         name = self._shapes.of(self._entity(path)).name
         return "delete" in path.operations and not is_made_here and name is not None and self._is_elsewhere(path, name)
 
-    def _is_elsewhere(self, path: Path, name: str) -> bool:
+    def _is_elsewhere(self, path: paths.Path, name: str) -> bool:
         """Whether rows of the definition `name` have a path named after it, and this one is not."""
         own = words_of(name)[-1:]
-        if words_of(singular_of(path.word))[-1:] == own:
+        if words_of(paths.singular_of(path.word))[-1:] == own:
             return False
         return any(
-            words_of(singular_of(other.word))[-1:] == own and self._shapes.of(self._entity(other)).name == name
+            words_of(paths.singular_of(other.word))[-1:] == own and self._shapes.of(self._entity(other)).name == name
             for other in (self.paths[steps] for steps in self._item_steps)
         )
 
-    def _claim(self, path: Path) -> tuple[bool, bool, int, Steps]:
+    def _claim(self, path: paths.Path) -> tuple[bool, bool, int, paths.Steps]:
         """Sorts first which path is the home of its rows: one plain collection at the top, then one that is written."""
         is_nested = len([step for step in path.steps[len(self._prefix) :] if step != "{}"]) > 1
         is_written = bool({"put", "patch", "delete"} & set(path.operations))
         return is_nested, not is_written, len(path.steps), path.steps
 
-    def _creates(self, path: Path) -> bool:
+    def _creates(self, path: paths.Path) -> bool:
         post = path.operations.get("post")
         if post is None or path.run:
             return False
-        body = body_schema(post)
+        body = paths.body_schema(post)
         sends_row = any(one.location == "query" for one in post.parameters)
         sends_row = sends_row or (path.row(["post"]) is not None and path.row(["get"]) is None)
         if post.body is not None:
-            sends_row = body is not None and is_object(self._shapes, body)
+            sends_row = body is not None and paths.is_object(self._shapes, body)
         return sends_row and ((*path.steps, "{}") in self._item_steps or path.row(["post"]) is not None)
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def _entity(self, path: Path) -> Any:
+    def _entity(self, path: paths.Path) -> Any:
         """The schema of the row that a path names: what is read there, or what is shown above if that has the key."""
         above = self.paths.get(path.collection)
         places = [path.row(["get", "patch", "put", "post"]), *([above.row(["post"]), above.listed] if above else [])]
@@ -316,27 +301,27 @@ class TableFinder:
             named = (one for one in found if self._has_key(one, path)) if path.run else iter(found)
             return next(named, found[0])
         for method in ("put", "patch", "post"):
-            if method in path.operations and (sent := body_schema(path.operations[method])) is not None:
+            if method in path.operations and (sent := paths.body_schema(path.operations[method])) is not None:
                 return sent
         return {}
 
-    def _has_key(self, schema: Any, path: Path) -> bool:
-        row, name = self._shapes.of(schema), names_of(path.written)[-1]
+    def _has_key(self, schema: Any, path: paths.Path) -> bool:
+        row, name = self._shapes.of(schema), paths.names_of(path.written)[-1]
         usable = {one: kind for one, inner in row.properties.items() if (kind := _usable(inner, self._shapes))}
-        return _named(name, singular_of(path.word), usable, None) is not None
+        return _named(name, paths.singular_of(path.word), usable, None) is not None
 
-    def _context(self, steps: Steps) -> Steps | None:
+    def _context(self, steps: paths.Steps) -> paths.Steps | None:
         """The longest path above that names a row."""
         for size in range(len(steps) - 1, 0, -1):
             if steps[:size] in self._item_steps - self._member_steps:
                 return steps[:size]
         return None
 
-    def above(self, steps: Steps) -> Item | None:
+    def above(self, steps: paths.Steps) -> Item | None:
         """The row that the longest path above names."""
         return self.items.get(self._context(steps) or ())
 
-    def _home_or_alias(self, path: Path) -> None:
+    def _home_or_alias(self, path: paths.Path) -> None:
         schema = self._entity(path)
         name = self._shapes.of(schema).name
         homes = self._homes.setdefault(name or f"/{'/'.join(path.collection)}", [])
@@ -344,7 +329,7 @@ class TableFinder:
             return
         homes.append((path.steps, self._new_table(path.collection, path.written, schema)))
 
-    def _absorbs(self, home: Steps, other: Steps) -> bool:
+    def _absorbs(self, home: paths.Steps, other: paths.Steps) -> bool:
         """Whether rows under another path are rows of the table at `home`, seen from elsewhere."""
         context = self._context(home)
         if context is not None:
@@ -352,7 +337,7 @@ class TableFinder:
         own = [step for step in home[len(self._prefix) :] if step != "{}"]
         return len(own) == 1
 
-    def _table_of(self, schema: Any, steps: Steps) -> tuple[Steps, Table] | None:
+    def _table_of(self, schema: Any, steps: paths.Steps) -> tuple[paths.Steps, Table] | None:
         """The table whose rows a schema describes, as seen from the path `steps`."""
         name = self._shapes.of(schema).name
         unnamed = f"/{'/'.join(self.paths[steps].collection)}"
@@ -361,7 +346,7 @@ class TableFinder:
                 return home, table
         return None
 
-    def _new_table(self, collection: Steps, written: str, schema: Any) -> Table:
+    def _new_table(self, collection: paths.Steps, written: str, schema: Any) -> Table:
         words = [step for step in collection[len(self._prefix) :] if step != "{}"] or ["rows"]
         name = words[-1]
         for size in range(2, len(words) + 1):
@@ -369,8 +354,8 @@ class TableFinder:
                 break
             name = ".".join(words[-size:])
         name = numbered(name, self.tables)
-        path = head_of(written, len(collection))
-        self.tables[name] = Table(name, path, schema, singular_of(words[-1]))
+        path = paths.head_of(written, len(collection))
+        self.tables[name] = Table(name, path, schema, paths.singular_of(words[-1]))
         return self.tables[name]
 
     def _parent(self, table: Table, context: Item | None) -> str | None:
@@ -382,13 +367,13 @@ class TableFinder:
             above = self.tables[above].parent
         return context.table if context is not None else None
 
-    def _add_item(self, path: Path) -> None:
+    def _add_item(self, path: paths.Path) -> None:
         known = self._table_of(self._entity(path), path.steps)
         if known is None:
             return
         home, table = known
         context = self.above(path.steps)
-        names = names_of(path.written)[-path.run :]
+        names = paths.names_of(path.written)[-path.run :]
         shape = self._shapes.of(table.schema)
         if home == path.steps:
             kinds = {one.name: one.schema for one in self._any(path).parameters if one.location == "path"}
@@ -401,20 +386,22 @@ class TableFinder:
         lookups = tuple(zip(names[-len(columns) :], columns[-len(names) :], strict=False))
         same_context = (context.table if context else None) == table.parent
         is_direct = same_context and [column for _, column in lookups] == [part.column for part in table.parts]
-        self.items[path.steps] = Item(head_of(path.written, len(path.steps)), table.name, context, lookups, is_direct)
+        self.items[path.steps] = Item(
+            paths.head_of(path.written, len(path.steps)), table.name, context, lookups, is_direct
+        )
 
-    def _key_part(self, path: Path, name: str, table: Table) -> tuple[Part, bool]:
+    def _key_part(self, path: paths.Path, name: str, table: Table) -> tuple[Part, bool]:
         """What a path's last parameter is in the rows of a table, and whether that was guessed."""
         parameter = next((one for one in self._any(path).parameters if one.name == name), None)
         schema, description = (True, "") if parameter is None else (parameter.schema, parameter.description)
         return _key_part(name, schema, table, self._shapes, description)
 
-    def _any(self, path: Path) -> Operation:
+    def _any(self, path: paths.Path) -> Operation:
         return next(iter(path.operations.values()))
 
     # -- lists --------------------------------------------------------------------------------------------------------
 
-    def _add_list(self, path: Path) -> None:
+    def _add_list(self, path: paths.Path) -> None:
         found = path.listed or path.row(["post"])
         context = self.above(path.steps)
         below = self._item_below(path.steps)
@@ -442,16 +429,16 @@ class TableFinder:
             self.lists[path.steps] = Listing(table.name, context, "within" if context else None)
             return
         home, table = known
-        is_new = path.listed is None and success_of(path.operations["post"]) == "201"
+        is_new = path.listed is None and paths.success_of(path.operations["post"]) == "201"
         is_new = is_new or (path.listed is None and bool(MAKES & set(words_of(path.word))))
         if context is not None and context.table == table.name and path.listed is None:
             # Something is done to the row; only an answer of 201 says that there is another one now.
             if is_new:
                 self.lists[path.steps] = Listing(table.name, context, None)
             return
-        if path.listed is None and not is_new and path.steps[:-1] == steps_of(table.path):
+        if path.listed is None and not is_new and path.steps[:-1] == paths.steps_of(table.path):
             return  # `/orders/calculate` answers with an order, and makes none
-        at_home = path.word == word_of(home) or bool(_VERBS & set(words_of(path.word)[:1]))
+        at_home = path.word == paths.word_of(home) or bool(_VERBS & set(words_of(path.word)[:1]))
         # `/pets/findByStatus` and `/pets/available` show some of the rows of `/pets`, unless others put them there.
         if not at_home and path.listed is None and context is not None and not is_new:
             return
@@ -461,15 +448,15 @@ class TableFinder:
         else:
             self._collects(path.steps, path.written, table, context)
 
-    def _everywhere(self, schema: Any, path: Path, context: Item | None) -> tuple[Steps, Table] | None:
+    def _everywhere(self, schema: Any, path: paths.Path, context: Item | None) -> tuple[paths.Steps, Table] | None:
         """The table whose rows are listed without the rows that they stand under: `/pods` of every namespace."""
         name = self._shapes.of(schema).name
         if name is None or context is not None or path.listed is None:
             return None
         nested = (one for one in self._homes.get(name, []) if self._context(one[0]) is not None)
-        return next((one for one in nested if word_of(one[0]) == path.word), None)
+        return next((one for one in nested if paths.word_of(one[0]) == path.word), None)
 
-    def _item_below(self, steps: Steps) -> Item | None:
+    def _item_below(self, steps: paths.Steps) -> Item | None:
         return next(
             (
                 item
@@ -487,7 +474,7 @@ class TableFinder:
             return Listing(table.name, None, None)
         return Listing(table.name, context, "within" if context.table == table.parent else "?")
 
-    def _collects(self, steps: Steps, written: str, members: Table, context: Item | None) -> Table:
+    def _collects(self, steps: paths.Steps, written: str, members: Table, context: Item | None) -> Table:
         """A table of which rows, that live elsewhere, are in the collection at `steps`."""
         table = self._new_table(steps, written, members.schema)
         table.members, table.parent = members.name, self._parent(table, context)
@@ -496,15 +483,15 @@ class TableFinder:
             self.lists[steps] = Listing(table.name, context, "within" if context else None)
         return table
 
-    def _add_membership(self, path: Path) -> None:
+    def _add_membership(self, path: paths.Path) -> None:
         context = self.above(path.collection)
         listing = self.lists.get(path.collection)
-        names = names_of(path.written)[-path.run :]
+        names = paths.names_of(path.written)[-path.run :]
         table = self.tables[listing.table] if listing is not None else None
         if table is None or table.members is None:
             # The rows that are listed there are the members of what was taken for another view of their table.
             members = table or self._member_table(path, names)
-            if members is None or path.collection == steps_of(members.path):
+            if members is None or path.collection == paths.steps_of(members.path):
                 return
             table = self._collects(path.collection, path.written, members, context)
         members = self.tables[str(table.members)]
@@ -514,17 +501,17 @@ class TableFinder:
             lookups = tuple(zip(names, columns, strict=True))
             self.items[path.steps] = Item(path.written, table.name, context, lookups, False)
 
-    def _member_table(self, path: Path, names: list[str]) -> Table | None:
+    def _member_table(self, path: paths.Path, names: list[str]) -> Table | None:
         for table in self.tables.values():
             if table.members or table.parent or len(table.parts) != len(names):
                 continue
-            if table.name == path.word or same_words(table.key.parameter, names[-1]):
+            if table.name == path.word or paths.same_words(table.key.parameter, names[-1]):
                 return table
         return None
 
     # -- paths that name one row without a parameter ------------------------------------------------------------------
 
-    def _add_single(self, path: Path) -> None:
+    def _add_single(self, path: paths.Path) -> None:
         context = self.above(path.steps)
         found = path.row(["get"])
         assert found is not None
@@ -532,7 +519,7 @@ class TableFinder:
         selector = _SELECTORS.get(path.word)
         if known is not None and known[1].members is None:
             table = known[1]
-            if selector or (context is None and same_words(singular_of(table.singular), path.word)):
+            if selector or (context is None and paths.same_words(paths.singular_of(table.singular), path.word)):
                 self.singles[path.steps] = (Item(path.written, table.name, context, (), False), selector or "first")
                 return
         if {"put", "patch", "post", "delete"} & set(path.operations):

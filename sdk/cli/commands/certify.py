@@ -7,22 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .. import options
 from ..failing import clean_errors
-from ..options import (
-    AsJson,
-    Command,
-    ConnectTimeout,
-    Debug,
-    HandlersName,
-    LimitSettings,
-    LocalModel,
-    Quiet,
-    Tasks,
-    Threshold,
-    Tools,
-    VerifierName,
-    finite,
-)
 
 HOLES = 3
 
@@ -43,7 +29,7 @@ TrainMinutes = Annotated[
     typer.Option(
         "--train-minutes",
         min=0.0,
-        callback=finite,
+        callback=options.finite,
         metavar="MINUTES",
         help="Also train a policy against the verifier for so long, with GRPO and without demonstrations. Alarms that "
         "it raises are holes. 0: none is trained, and no model is needed.",
@@ -52,22 +38,22 @@ TrainMinutes = Annotated[
 
 
 def certify(
-    tools: Tools = None,
-    tasks: Tasks = None,
+    tools: options.Tools = None,
+    tasks: options.Tasks = None,
     *,
-    command: Command = None,
-    verifier: VerifierName,
+    command: options.Command = None,
+    verifier: options.VerifierName,
     most_tasks: MostTasks = 24,
     allow: Allow = None,
     train_minutes: TrainMinutes = 0.0,
-    model: LocalModel = None,
-    limit: LimitSettings = None,
-    handlers: HandlersName = None,
-    connect_timeout: ConnectTimeout = 120.0,
-    threshold: Threshold = 1.0,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    model: options.LocalModel = None,
+    limit: options.LimitSettings = None,
+    handlers: options.HandlersName = None,
+    connect_timeout: options.ConnectTimeout = 120.0,
+    threshold: options.Threshold = 1.0,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
 ) -> None:
     """Look for holes in a verifier: let policies that do not do the tasks try to earn its reward.
 
@@ -84,12 +70,11 @@ def certify(
       toolbake certify mcp.json tasks.jsonl --verifier checks.py:verify --allow echoes --train-minutes 5
     """
     with clean_errors(debug):
-        from ..options import limits, progress_of
         from ..process import printing_to_stderr, quiet_libraries
         from ..sources import load_handlers, load_verifier, place_arguments, task_source, tool_source
 
         quiet_libraries()
-        bounds = limits(limit or [])
+        bounds = options.limits(limit or [])
         tools, tasks = place_arguments(tools, tasks, command)
         source, prompts = tool_source(tools, command), task_source(tasks)
         judge = load_verifier(verifier, prompts)
@@ -110,7 +95,7 @@ def certify(
                 limits=bounds,
                 handlers=asked,
                 connect_timeout_s=connect_timeout,
-                progress=progress_of(quiet),
+                progress=options.progress_of(quiet),
             )
         typer.echo(json.dumps(certificate.as_json(), indent=2) if as_json else str(certificate))
         if not certificate.holds:

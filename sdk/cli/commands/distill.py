@@ -9,26 +9,8 @@ from typing import Annotated
 import typer
 
 from ...errors import ConfigError
+from .. import options
 from ..failing import clean_errors
-from ..options import (
-    MODEL_PANEL,
-    SAMPLING_PANEL,
-    AsJson,
-    Command,
-    ConnectTimeout,
-    Debug,
-    Endpoint,
-    EndpointKey,
-    HandlersName,
-    LimitSettings,
-    Model,
-    Quiet,
-    Seed,
-    Tasks,
-    Temperature,
-    Threshold,
-    Tools,
-)
 
 To = Annotated[Path, typer.Option("--to", metavar="FILE", help="The new file: JSON lines, as TRL's SFTTrainer reads.")]
 Licence = Annotated[
@@ -57,7 +39,7 @@ Verifier = Annotated[
     ),
 ]
 Samples = Annotated[
-    int, typer.Option("--samples", min=1, rich_help_panel=SAMPLING_PANEL, help="Conversations for each task.")
+    int, typer.Option("--samples", min=1, rich_help_panel=options.SAMPLING_PANEL, help="Conversations for each task.")
 ]
 PerTask = Annotated[
     int, typer.Option("--per-task", min=1, metavar="N", help="At most so many examples of one task, the shortest.")
@@ -65,32 +47,35 @@ PerTask = Annotated[
 
 
 def distill(
-    tools: Tools = None,
-    tasks: Tasks = None,
+    tools: options.Tools = None,
+    tasks: options.Tasks = None,
     *,
-    command: Command = None,
+    command: options.Command = None,
     to: To,
     licence: Licence,
     run: Run = None,
     stage: Stage = None,
     verifier: Verifier = None,
-    model: Model = None,
-    endpoint: Endpoint = None,
-    api_key_env: EndpointKey = None,
+    model: options.Model = None,
+    endpoint: options.Endpoint = None,
+    api_key_env: options.EndpointKey = None,
     samples: Samples = 4,
     per_task: PerTask = 1,
-    limit: LimitSettings = None,
-    handlers: HandlersName = None,
-    connect_timeout: ConnectTimeout = 120.0,
+    limit: options.LimitSettings = None,
+    handlers: options.HandlersName = None,
+    connect_timeout: options.ConnectTimeout = 120.0,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, rich_help_panel=MODEL_PANEL, help="Conversations in flight at once.")
+        int,
+        typer.Option(
+            "--concurrency", min=1, rich_help_panel=options.MODEL_PANEL, help="Conversations in flight at once."
+        ),
     ] = 64,
-    temperature: Temperature = 1.0,
-    seed: Seed = 0,
-    threshold: Threshold = 1.0,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    temperature: options.Temperature = 1.0,
+    seed: options.Seed = 0,
+    threshold: options.Threshold = 1.0,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
 ) -> None:
     """Write the rollouts that a verifier passed as a supervised data set.
 
@@ -103,13 +88,12 @@ def distill(
         --to taught.jsonl --licence apache-2.0
     """
     with clean_errors(debug):
-        from ..options import limits, progress_of
         from ..process import printing_to_stderr, quiet_libraries
         from ..sources import load_handlers, load_verifier, model_source, place_arguments, task_source, tool_source
 
         quiet_libraries()
-        progress = progress_of(quiet)
-        bounds = limits(limit or [])
+        progress = options.progress_of(quiet)
+        bounds = options.limits(limit or [])
         tools, tasks = place_arguments(tools, tasks, command)
         if (tasks is None) == (run is None):
             both = "both" if run is not None else "neither"

@@ -9,32 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import ConfigError
+from .. import options
 from ..failing import RESUMABLE, STOPPED, clean_errors
-from ..options import (
-    MODEL_PANEL,
-    REPORT_PANEL,
-    SAMPLING_PANEL,
-    AgentName,
-    AsJson,
-    Command,
-    ConnectTimeout,
-    Debug,
-    Endpoint,
-    EndpointKey,
-    HandlersName,
-    LimitSettings,
-    Model,
-    Quiet,
-    Seed,
-    Tasks,
-    Temperature,
-    Threshold,
-    Tools,
-    UserKey,
-    UserModel,
-    VerifierName,
-    finite,
-)
 
 if TYPE_CHECKING:
     from ...evaluation.report import Report
@@ -45,7 +21,7 @@ Policies = Annotated[
         "--policy",
         metavar="NAME=MODEL",
         show_default="none: --model alone is measured",
-        rich_help_panel=MODEL_PANEL,
+        rich_help_panel=options.MODEL_PANEL,
         help="One of several policies to compare, under a name of your own: a model folder, a name on the hub, "
         "'embedded', an endpoint with its model (https://host/v1#large-1), or an agent in Python (file.py:agent). "
         "May be given several times, in place of --model.",
@@ -57,7 +33,7 @@ PolicyKeys = Annotated[
         "--policy-key",
         metavar="NAME=VARIABLE",
         show_default="none: no key is sent",
-        rich_help_panel=MODEL_PANEL,
+        rich_help_panel=options.MODEL_PANEL,
         help="The environment variable that holds the key of that policy's endpoint.",
     ),
 ]
@@ -67,7 +43,7 @@ PolicyPrompts = Annotated[
         "--policy-prompt",
         metavar="NAME=FILE",
         show_default="none: what the tasks say",
-        rich_help_panel=MODEL_PANEL,
+        rich_help_panel=options.MODEL_PANEL,
         help="A text file with the system prompt of that policy's endpoint, sent before all that a task says.",
     ),
 ]
@@ -77,7 +53,7 @@ Baseline = Annotated[
         "--baseline",
         metavar="NAME",
         show_default="the first",
-        rich_help_panel=REPORT_PANEL,
+        rich_help_panel=options.REPORT_PANEL,
         help="What the others are compared with.",
     ),
 ]
@@ -87,7 +63,7 @@ VerdictFiles = Annotated[
         "--verdicts",
         metavar="NAME=FILE",
         show_default="none",
-        rich_help_panel=REPORT_PANEL,
+        rich_help_panel=options.REPORT_PANEL,
         help='A baseline that was judged elsewhere: lines such as {"task": "t7", "score": 1}. May be given several '
         "times; the first is the baseline, unless --baseline names another.",
     ),
@@ -98,7 +74,7 @@ ToolPrompts = Annotated[
         "--tool-prompt",
         metavar="full|names|none",
         show_default="as each model was trained",
-        rich_help_panel=MODEL_PANEL,
+        rich_help_panel=options.MODEL_PANEL,
         help="How much of the tools the prompt shows: full schemas, names only, or nothing. Each is a condition of its "
         "own. May be given several times.",
     ),
@@ -106,7 +82,10 @@ ToolPrompts = Annotated[
 Samples = Annotated[
     int,
     typer.Option(
-        "--samples", min=1, rich_help_panel=SAMPLING_PANEL, help="Conversations for each task, for pass@k and pass^k."
+        "--samples",
+        min=1,
+        rich_help_panel=options.SAMPLING_PANEL,
+        help="Conversations for each task, for pass@k and pass^k.",
     ),
 ]
 Split = Annotated[
@@ -124,7 +103,7 @@ Prices = Annotated[
         "--price",
         metavar="NAME=IN,OUT",
         show_default="none: cost is not reported",
-        rich_help_panel=REPORT_PANEL,
+        rich_help_panel=options.REPORT_PANEL,
         help="What a million tokens of that policy cost, in prompts and sampled. May be given several times.",
     ),
 ]
@@ -227,21 +206,21 @@ OutputDir = Annotated[
         "--output-dir",
         metavar="FOLDER",
         show_default="none: nothing is kept",
-        rich_help_panel=REPORT_PANEL,
+        rich_help_panel=options.REPORT_PANEL,
         help="Keep every rollout, the report and its pictures here; a run that was stopped goes on from it.",
     ),
 ]
 
 
 def evaluate(
-    tools: Tools = None,
-    tasks: Tasks = None,
+    tools: options.Tools = None,
+    tasks: options.Tasks = None,
     *,
-    command: Command = None,
-    verifier: VerifierName,
-    model: Model = None,
-    endpoint: Endpoint = None,
-    api_key_env: EndpointKey = None,
+    command: options.Command = None,
+    verifier: options.VerifierName,
+    model: options.Model = None,
+    endpoint: options.Endpoint = None,
+    api_key_env: options.EndpointKey = None,
     policy: Policies = None,
     policy_key: PolicyKeys = None,
     policy_prompt: PolicyPrompts = None,
@@ -252,22 +231,24 @@ def evaluate(
     split: Split = None,
     price: Prices = None,
     output_dir: OutputDir = None,
-    limit: LimitSettings = None,
-    agent: AgentName = None,
-    user_model: UserModel = None,
-    user_key: UserKey = None,
-    handlers: HandlersName = None,
-    connect_timeout: ConnectTimeout = 120.0,
+    limit: options.LimitSettings = None,
+    agent: options.AgentName = None,
+    user_model: options.UserModel = None,
+    user_key: options.UserKey = None,
+    handlers: options.HandlersName = None,
+    connect_timeout: options.ConnectTimeout = 120.0,
     concurrency: Annotated[
         int,
-        typer.Option("--concurrency", min=1, rich_help_panel=SAMPLING_PANEL, help="Conversations in flight at once."),
+        typer.Option(
+            "--concurrency", min=1, rich_help_panel=options.SAMPLING_PANEL, help="Conversations in flight at once."
+        ),
     ] = 64,
-    temperature: Temperature = 0.0,
-    seed: Seed = 0,
-    threshold: Threshold = 1.0,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    temperature: options.Temperature = 0.0,
+    seed: options.Seed = 0,
+    threshold: options.Threshold = 1.0,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
 ) -> None:
     """Measure how often models do your tasks right, with confidence intervals, and compare them.
 
@@ -281,13 +262,12 @@ def evaluate(
         --policy tuned=runs/desk/model --policy large=https://host/v1#large-1 --policy-key large=HOST_KEY
     """
     with clean_errors(debug, interrupted=STOPPED if output_dir is None else RESUMABLE):
-        from ..options import progress_of
         from ..process import printing_to_stderr, quiet_libraries
         from ..showing import show_report
         from ..sources import agent_source, load_handlers, user_source
 
         quiet_libraries()
-        say = progress_of(quiet)
+        say = options.progress_of(quiet)
         named = policies(policy, policy_key, policy_prompt, alone=(model, endpoint, api_key_env), say=say.say)
         how = {"samples": samples, "split": split, "temperature": temperature, "seed": seed, "concurrency": concurrency}
         what: dict[str, Any] = {"baseline": baseline, "prices": prices(price)}
@@ -309,19 +289,18 @@ def evaluate(
             typer.echo(f"\nreport    {output_dir / 'report.md'}")
 
 
-def _evaluated(words: tuple[Any, ...], limit: list[str] | None, progress: Any, options: dict[str, Any]) -> Report:
-    from ..options import limits
+def _evaluated(words: tuple[Any, ...], limit: list[str] | None, progress: Any, how: dict[str, Any]) -> Report:
     from ..sources import load_verifier, place_arguments, task_source, tool_source
 
     first, second, command, verifier = words
-    bounds = limits(limit or [])
+    bounds = options.limits(limit or [])
     tools, tasks = place_arguments(first, second, command)
     source, prompts = tool_source(tools, command), task_source(tasks)
     judge = load_verifier(verifier, prompts)
 
     from ...blocking import evaluate
 
-    return evaluate(source, prompts, judge, limits=bounds, progress=progress, **options)
+    return evaluate(source, prompts, judge, limits=bounds, progress=progress, **how)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -352,12 +331,12 @@ def report(
         float | None,
         typer.Option(
             "--threshold",
-            callback=finite,
+            callback=options.finite,
             show_default="as the run had it",
             help="A score that reaches this counts as a success.",
         ),
     ] = None,
-    debug: Debug = False,
+    debug: options.Debug = False,
 ) -> None:
     """Write the report of a run again, with other prices, another baseline, threshold or clustering.
 

@@ -7,26 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from mcp_bridge.safe_text import and_more
+
 from ...errors import ConfigError
+from .. import options
 from ..failing import clean_errors
-from ..options import (
-    AgentName,
-    AsJson,
-    Command,
-    ConnectTimeout,
-    Debug,
-    Endpoint,
-    EndpointKey,
-    HandlersName,
-    LimitSettings,
-    Model,
-    Quiet,
-    Seed,
-    Temperature,
-    Tools,
-    UserKey,
-    UserModel,
-)
 
 TaskFile = Annotated[
     str | None,
@@ -51,27 +36,27 @@ Prompt = Annotated[
 
 
 def rollout(
-    tools: Tools = None,
+    tools: options.Tools = None,
     prompt: Prompt = None,
     *,
-    command: Command = None,
+    command: options.Command = None,
     tasks: TaskFile = None,
     task_id: TaskId = None,
     verifier: Verdicts = None,
-    model: Model = None,
-    endpoint: Endpoint = None,
-    api_key_env: EndpointKey = None,
-    limit: LimitSettings = None,
-    agent: AgentName = None,
-    user_model: UserModel = None,
-    user_key: UserKey = None,
-    handlers: HandlersName = None,
-    connect_timeout: ConnectTimeout = 120.0,
-    temperature: Temperature = 0.0,
-    seed: Seed = 0,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    model: options.Model = None,
+    endpoint: options.Endpoint = None,
+    api_key_env: options.EndpointKey = None,
+    limit: options.LimitSettings = None,
+    agent: options.AgentName = None,
+    user_model: options.UserModel = None,
+    user_key: options.UserKey = None,
+    handlers: options.HandlersName = None,
+    connect_timeout: options.ConnectTimeout = 120.0,
+    temperature: options.Temperature = 0.0,
+    seed: options.Seed = 0,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
 ) -> None:
     """Have one conversation and read it: what was asked, which tools were called, what came back, the verdict.
 
@@ -84,7 +69,6 @@ def rollout(
     """
     with clean_errors(debug):
         from ..failing import require_no_failure
-        from ..options import limits, progress_of
         from ..process import printing_to_stderr, quiet_libraries
         from ..showing import show_rollout
         from ..sources import (
@@ -98,8 +82,8 @@ def rollout(
         )
 
         quiet_libraries()
-        progress = progress_of(quiet)
-        bounds = limits(limit or [])
+        progress = options.progress_of(quiet)
+        bounds = options.limits(limit or [])
         policy = model_source(model, endpoint, api_key_env, say=progress.say)
         tools, prompt = place_arguments(tools, prompt, command)
         source = tool_source(tools, command)
@@ -148,5 +132,5 @@ def _task(prompt: str | None, tasks: str | None, task_id: str | None) -> Any:
     for task in known:
         if task.id == task_id:
             return task
-    ids = ", ".join(task.id for task in known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
+    ids = and_more([task.id for task in known], 10)
     raise ConfigError(f"--task-id is {task_id!r}, which {tasks} does not have; its ids are {ids}")

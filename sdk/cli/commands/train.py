@@ -11,27 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .. import options
 from ..failing import RESUMABLE, clean_errors
-from ..options import (
-    AgentName,
-    AsJson,
-    Auditor,
-    AuditorKey,
-    Command,
-    ConnectTimeout,
-    Debug,
-    HandlersName,
-    LocalModel,
-    Quiet,
-    Tasks,
-    Teacher,
-    TeacherKey,
-    Tools,
-    UserKey,
-    UserModel,
-    VerifierName,
-    assigned,
-)
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -73,12 +54,12 @@ Settings = Annotated[
 
 
 def train(
-    tools: Tools = None,
-    tasks: Tasks = None,
+    tools: options.Tools = None,
+    tasks: options.Tasks = None,
     *,
-    command: Command = None,
-    verifier: VerifierName,
-    model: LocalModel = None,
+    command: options.Command = None,
+    verifier: options.VerifierName,
+    model: options.LocalModel = None,
     output_dir: OutputDir = None,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -108,18 +89,18 @@ def train(
             help="Of --dry-run: the memory of each GPU of another machine.",
         ),
     ] = None,
-    agent: AgentName = None,
-    user_model: UserModel = None,
-    user_key: UserKey = None,
-    auditor: Auditor = None,
-    auditor_key: AuditorKey = None,
-    teacher: Teacher = None,
-    teacher_key: TeacherKey = None,
-    handlers: HandlersName = None,
-    connect_timeout: ConnectTimeout = 120.0,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    agent: options.AgentName = None,
+    user_model: options.UserModel = None,
+    user_key: options.UserKey = None,
+    auditor: options.Auditor = None,
+    auditor_key: options.AuditorKey = None,
+    teacher: options.Teacher = None,
+    teacher_key: options.TeacherKey = None,
+    handlers: options.HandlersName = None,
+    connect_timeout: options.ConnectTimeout = 120.0,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
 ) -> None:
     """Train a model to use your tools.
 
@@ -142,47 +123,37 @@ def train(
     """
     with clean_errors(debug, interrupted=RESUMABLE):
         from ...tasks import load_tasks
-        from ..options import progress_of
+        from .. import sources
         from ..process import printing_to_stderr, quiet_bars, quiet_libraries
         from ..showing import result_as_json, show_result
-        from ..sources import (
-            agent_source,
-            load_handlers,
-            load_verifier,
-            place_arguments,
-            second_model,
-            task_source,
-            tool_source,
-            user_source,
-        )
 
         quiet_libraries()
-        options = train_config(config, settings or [])
-        tools, tasks = place_arguments(tools, tasks, command)
+        training = train_config(config, settings or [])
+        tools, tasks = sources.place_arguments(tools, tasks, command)
         if dry_run or gpus is not None:
             if tools is not None or command is not None:
-                tool_source(tools, command)
+                sources.tool_source(tools, command)
             if tasks is not None:
-                load_tasks(task_source(tasks))
-            _show_plan(model, options, gpus, output_dir, dry_run=dry_run, as_json=as_json)
+                load_tasks(sources.task_source(tasks))
+            _show_plan(model, training, gpus, output_dir, dry_run=dry_run, as_json=as_json)
             return
-        source, prompts = tool_source(tools, command), task_source(tasks)
-        judge, asked = load_verifier(verifier, prompts), load_handlers(handlers)
-        progress = progress_of(quiet)
+        source, prompts = sources.tool_source(tools, command), sources.task_source(tasks)
+        judge, asked = sources.load_verifier(verifier, prompts), sources.load_handlers(handlers)
+        progress = options.progress_of(quiet)
         quiet_bars()
 
         from ...blocking import train
 
         reach = {
-            "agent": agent_source(agent),
-            "user_model": user_source(user_model, user_key),
-            "auditor": second_model(auditor, auditor_key, "--auditor", "--auditor-key"),
-            "teacher": second_model(teacher, teacher_key, "--teacher", "--teacher-key"),
+            "agent": sources.agent_source(agent),
+            "user_model": sources.user_source(user_model, user_key),
+            "auditor": sources.second_model(auditor, auditor_key, "--auditor", "--auditor-key"),
+            "teacher": sources.second_model(teacher, teacher_key, "--teacher", "--teacher-key"),
             "handlers": asked,
             "connect_timeout_s": connect_timeout,
         }
         with printing_to_stderr():
-            result = train(source, prompts, judge, model, output_dir, options, progress=progress, **reach)
+            result = train(source, prompts, judge, model, output_dir, training, progress=progress, **reach)
         if as_json:
             typer.echo(result_as_json(result))
         else:
@@ -191,7 +162,7 @@ def train(
 
 def _show_plan(
     model: str | None,
-    options: TrainConfig,
+    training: TrainConfig,
     gpus: str | None,
     output_dir: Path | None,
     *,
@@ -210,7 +181,7 @@ def _show_plan(
             raise ValueError
     except (ValueError, OverflowError):
         raise ConfigError(f"--gpus is {gpus!r}; give the GB of each GPU, such as 80,80") from None
-    plan = plan_compute(model, options, gpus=given, folder=output_dir)
+    plan = plan_compute(model, training, gpus=given, folder=output_dir)
     typer.echo(json.dumps(plan.as_record(), indent=2) if as_json else str(plan))
     if plan.problems:
         raise typer.Exit(1)
@@ -224,7 +195,7 @@ def train_config(file: Path | None, assignments: Sequence[str]) -> TrainConfig:
     from ...trainer.config import TrainConfig
 
     given = TrainConfig.of(file).model_dump(mode="json", exclude_unset=True) if file is not None else {}
-    return TrainConfig.of(given | assigned(assignments, "--set"))
+    return TrainConfig.of(given | options.assigned(assignments, "--set"))
 
 
 def describe_settings() -> str:

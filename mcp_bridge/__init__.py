@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .records import ServerInfo, Tool, ToolAnnotations, ToolResult
     from .sessions.handlers import Elicitation, Handlers, LogEntry, Progress, Sampling
     from .sources.connecting import connect
-    from .sources.marking import behaves
+    from .sources.functions import behaves
     from .toolsets.toolset import Toolset
     from .world import World, WorldSource
 
@@ -57,7 +57,7 @@ _NAMES = {
     "records": ("ServerInfo", "Tool", "ToolAnnotations", "ToolResult"),
     "sessions.handlers": ("Elicitation", "Handlers", "LogEntry", "Progress", "Sampling"),
     "sources.connecting": ("connect",),
-    "sources.marking": ("behaves",),
+    "sources.functions": ("behaves",),
     "toolsets.toolset": ("Toolset",),
     "world": ("World", "WorldSource"),
 }

@@ -147,8 +147,7 @@ def _server(
     import mcp_types as types
     from mcp.server.lowlevel import Server
 
-    from .log_levels import keep_level, levels_of
-    from .translation import failure_as_mcp, log_as_mcp, progress_of, result_as_mcp, tool_as_mcp
+    from .translation import failure_as_mcp, keep_level, levels_of, log_as_mcp, progress_of, result_as_mcp, tool_as_mcp
 
     async def list_tools(context: Any, _: Any) -> types.ListToolsResult:
         try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, get_args
 
 import mcp_types as types
+from mcp.server.connection import allowed_log_levels
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from pydantic import TypeAdapter
@@ -149,3 +150,22 @@ def failure_as_mcp(failure: BridgeError) -> MCPError:
 
 def _takes_any_output(protocol: str | None) -> bool:
     return protocol is not None and protocol not in HANDSHAKE_PROTOCOL_VERSIONS
+
+
+_LEVELS: tuple[str, ...] = get_args(types.LoggingLevel)
+_UNASKED = "info"
+"""Where a client that shook hands has not chosen a level."""
+_KEY = "toolbake/log_level"
+
+
+def keep_level(kept: dict[str, Any], params: types.SetLevelRequestParams) -> types.EmptyResult:
+    """`logging/setLevel`. `kept`: what is kept with the client's connection."""
+    kept[_KEY] = params.level
+    return types.EmptyResult()
+
+
+def levels_of(context: Any, kept: dict[str, Any]) -> frozenset[str]:
+    """The levels that go to the client of a request: by its connection, and since 2026-07-28 by the request itself."""
+    if context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        return frozenset(allowed_log_levels(context.protocol_version, context.meta))
+    return frozenset(_LEVELS[_LEVELS.index(kept.get(_KEY, _UNASKED)) :])

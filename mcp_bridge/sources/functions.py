@@ -9,7 +9,7 @@ import inspect
 import re
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -22,11 +22,50 @@ from pydantic.errors import (
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure
-from ..records import Tool, ToolResult, WorldKind
+from ..records import Tool, ToolAnnotations, ToolResult, WorldKind
 from ..toolsets.results import EMPTY, compact_json, error
 from ..toolsets.schema_checks import compiled_schema, schema_errors
 from ..world import Setup
-from .marking import behaviour_of
+
+_MARK = "__toolbake_annotations__"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def behaves(
+    *,
+    read_only: bool | None = None,
+    destructive: bool | None = None,
+    idempotent: bool | None = None,
+    open_world: bool | None = None,
+) -> Callable[[Function], Function]:
+    """A decorator that says of a function what it does, for the guard and for calls after a lost answer.
+
+        @mcp_bridge.behaves(read_only=True)
+        def get_order(order_id: str) -> str: ...
+
+    Raises `SourceError` where nothing is said, or that it only reads and destroys.
+    """
+    said = ToolAnnotations(read_only=read_only, destructive=destructive, idempotent=idempotent, open_world=open_world)
+    if said == ToolAnnotations():
+        raise SourceError("behaves() says nothing; give read_only, destructive, idempotent or open_world")
+    if read_only and destructive:
+        raise SourceError("behaves() has both read_only and destructive; what only reads destroys nothing")
+
+    def mark(function: Function) -> Function:
+        setattr(function, _MARK, said)
+        return function
+
+    return mark
+
+
+def behaviour_of(function: Callable[..., Any]) -> ToolAnnotations:
+    """What was said of a function, or of the one inside a `partial`."""
+    while isinstance(function, functools.partial) and not hasattr(function, _MARK):
+        function = function.func
+    found = getattr(function, _MARK, None)
+    return found if isinstance(found, ToolAnnotations) else ToolAnnotations()
+
 
 _MOST_THREADS = 256
 """Sync functions that run at once; further calls wait for a thread within their time limit."""

@@ -6,8 +6,7 @@ No tool has a fault unless it is given one. Each fault is drawn from the seed, t
 noted in the result, in the world and in the report.
 """
 
-from .faulty_source import Faulty, FaultyWorld, InjectedFault
-from .json_faults import faults_for
+from .faulty_source import Faulty, FaultyWorld, InjectedFault, faults_for
 from .kinds import (
     ErrorAnswer,
     Fault,

@@ -37,8 +37,8 @@ from .conditions import (
 from .examples import Example, choose_examples
 from .fault_rules import find_faults
 from .faults import ConditionErrors, Embedder, Fault, group_errors
+from .measurement import SERVED, ServedSummary, summarise_served
 from .outside_verdicts import OutsideVerdict, outside_faults, outside_rollouts
-from .served_model import SERVED, ServedSummary, summarise_served
 
 if TYPE_CHECKING:
     from mcp_bridge import Toolset

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from ..evaluation.measurement import SERVED
 from ..evaluation.report import CONDITIONS
-from ..evaluation.served_model import SERVED
 from ..traces.run_folder import RunFolder
 from ..traces.run_info import LAST_CHECKPOINT
 from .groups import STAGE

@@ -21,10 +21,9 @@ from ..agents import agent_facts, agent_identity, host_of, program_of, require_o
 from ..connecting import connect
 from ..errors import ConfigError, ToolbakeError
 from ..evaluation.conditions import FAMILY
-from ..evaluation.measurement import measure
+from ..evaluation.measurement import SERVED, ServedSummary, measure, measure_served, summarise_served
 from ..evaluation.report import Report, build_report
 from ..evaluation.report_text import render_short_markdown
-from ..evaluation.served_model import SERVED, ServedSummary, measure_served, summarise_served
 from ..freed_memory import give_freed_memory_back
 from ..policies.model_source import ModelSource, open_agent, require_shown, second_label, second_source
 from ..policies.rendering import ChatRenderer
@@ -43,19 +42,18 @@ from ..traces.run_folder import RunFolder
 from ..users.fidelity import UserJudge
 from ..users.played_users import open_users, users_identity
 from ..verifiers import VerifierLike, check_verifier
-from .compute_plan import context_of_rollouts, settle_sampler
+from .compute_plan import check_memory, context_of_rollouts, settle_sampler
 from .config import TrainConfig
 from .curriculum import interleaved
 from .demonstrations import demonstration_rows, replay_demonstrations, rows_by_agent
-from .first_success import needs_none
 from .groups import STAGE as GRPO
 from .groups import check_groups, drawn_tool_prompt
 from .isolation import ONLY_READ, refuse_shared_state, try_isolation
 from .longer_run import MAX_STEPS, reopen
-from .needed_memory import check_memory
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
 from .task_splits import require_a_way_to_learn, require_use_of_teacher, settle, split_for_training
+from .validation import needs_none
 
 if TYPE_CHECKING:
     from ..agents.agent_programs import AgentProgram, AgentSource

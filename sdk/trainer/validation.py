@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..evaluation.conditions import ConditionSummary, best_condition, summarise_condition
+from ..evaluation.conditions import ConditionSummary, best_condition, is_success, summarise_condition
 from ..evaluation.measurement import measure
 from ..evaluation.report_text import percent
 from ..policies.tool_prompt import shown_by_default
@@ -25,7 +25,8 @@ from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.run_context import RunContext
 from ..rollouts.stream import StreamClosed
-from ..tasks import tasks_of_families
+from ..synthesis.found_demonstrations import STAGE as SEARCH_STAGE
+from ..tasks import spread, tasks_of_families
 from ..traces.run_folder import RunFolder
 from .config import TrainConfig
 from .groups import STAGE
@@ -33,6 +34,7 @@ from .run_identity import candidate_steps
 
 if TYPE_CHECKING:
     from .learner import Learner
+
 
 VALIDATION = "validation"
 """The stage under which `metrics.jsonl` has what was measured, by step."""
@@ -383,3 +385,38 @@ def _weights(name: str) -> str:
         return f"the weights after {name}"
     known = {"untrained": "the untrained weights", "after warm start": "the weights after the warm start"}
     return known.get(name, f"the last weights, {name},")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Before a training
+
+
+FIRST_TRIES = "first_tries"
+"""The stage of the rollouts where no task is kept aside."""
+_TRIES = 16
+ENOUGH = 0.1
+"""Of the tasks. A model that solves fewer has no signal in most groups."""
+
+
+async def needs_none(
+    engine: RolloutEngine, train: Sequence[Task], validation: Sequence[Task], context: RunContext, config: TrainConfig
+) -> bool:
+    """Whether a model needs no demonstrations: untrained, it solves a tenth of the tasks kept aside, or of some
+    training tasks where none are. Held-out tasks take no part. Decided once; a resumed run keeps to it."""
+    done = context.run_folder.stage(SEARCH_STAGE)
+    if done is not None:
+        return bool(done.get("solved"))
+    kept_aside = bool(validation)
+    rollouts = await measure(
+        engine,
+        validation if kept_aside else spread(train, _TRIES),
+        context,
+        stage=UNTRAINED_STAGE if kept_aside else FIRST_TRIES,
+        title="first tries",
+        tool_prompt=shown_by_default(config.tool_prompt),
+    )
+    solved = sum(is_success(rollout, context.success_threshold) for rollout in rollouts)
+    if solved < ENOUGH * sum(rollout.scored for rollout in rollouts):
+        return False
+    context.run_folder.finish_stage(SEARCH_STAGE, {"found": 0, "solved": solved, "tried": len(rollouts)})
+    return True

@@ -466,7 +466,7 @@ def test_json_is_its_own_form_and_a_new_object(value: Any) -> None:
 
 
 def test_exceptions_of_the_class_are_found_by_where_they_were_raised() -> None:
-    from sandboxes.objects.methods import is_deliberate
+    from sandboxes.objects.object_twin import is_deliberate
 
     with pytest.raises(NoSuchItem) as caught:
         Shop().sell(99)

@@ -23,10 +23,9 @@ NEWEST = VllmBuild("/env/bin/python", "vllm", "0.33.0", cpu=False)
 @pytest.fixture(autouse=True)
 def billions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of a name like "4B" has so many parameters; all GPUs are seen."""
-    for module in ("needed_memory", "compute_plan"):
-        monkeypatch.setattr(
-            f"sdk.trainer.{module}.weight_bytes", lambda model: int(4 * GB * float(str(model).rstrip("B") or 0))
-        )
+    monkeypatch.setattr(
+        "sdk.trainer.compute_plan.weight_bytes", lambda model: int(4 * GB * float(str(model).rstrip("B") or 0))
+    )
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 

@@ -98,7 +98,7 @@ def test_too_little_memory_ends_a_training_before_it_begins(monkeypatch: pytest.
 def test_memory_that_may_run_out_is_a_warning_that_names_what_lowers_it(
     monkeypatch: pytest.MonkeyPatch, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("sdk.trainer.needed_memory.weight_bytes", lambda _: 540_000_000)
+    monkeypatch.setattr("sdk.trainer.compute_plan.weight_bytes", lambda _: 540_000_000)
     monkeypatch.setattr("sdk.policies.embedded.scheduler.free_bytes", lambda: int(3.5 * GIGABYTE))
 
     def said(**options: Any) -> list[str]:

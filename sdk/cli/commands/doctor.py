@@ -13,7 +13,7 @@ from ..options import AsJson, Command, ConnectTimeout, Debug, HandlersName, Loca
 
 if TYPE_CHECKING:
     from ...progress import Progress
-    from ..checkup.advice import Advice, Checkup
+    from ..checkup import Advice, Checkup
 
 TaskFile = Annotated[
     str | None,
@@ -99,9 +99,16 @@ def examine(
     """Every check that these arguments allow. What cannot be loaded is a finding, and the other checks go on."""
     import anyio
 
-    from ..checkup.advice import Advice, Checkup
-    from ..checkup.machine_checks import check_machine, check_packages, check_plan
-    from ..checkup.project_checks import check_reward, check_task_file, check_tools
+    from ..checkup import (
+        Advice,
+        Checkup,
+        check_machine,
+        check_packages,
+        check_plan,
+        check_reward,
+        check_task_file,
+        check_tools,
+    )
 
     found = [*check_machine(model), *check_packages(model), *(check_plan(model, config) if config is not None else ())]
     missing = {"tools": words == (None, None), "tasks": tasks is None, "verifier": verifier is None}
@@ -128,7 +135,7 @@ def _loaded(
     area: str, words: tuple[str | None, str | None], tasks: str | None, verifier: str | None, found: list[Advice]
 ) -> Any:
     """Tools, tasks or verifier as the functions of `sdk` take them; None, and a finding, where that cannot be."""
-    from ..checkup.advice import Advice
+    from ..checkup import Advice
     from ..sources import load_verifier, task_source, tool_source
 
     try:

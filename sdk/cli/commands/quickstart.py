@@ -227,7 +227,7 @@ async def ask_served_model(
     Raises `ToolbakeError` where the endpoint or a tool broke.
     """
     from ...connecting import connect
-    from ...evaluation.served_model import NOT_SENT
+    from ...evaluation.measurement import NOT_SENT
     from ...policies.endpoint import EndpointAgent
     from ...policies.protocol import Sampling
     from ...rollouts.engine import RolloutEngine

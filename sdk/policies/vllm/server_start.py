@@ -22,8 +22,7 @@ from .fleet import Fleet, Replica
 from .health_monitor import StartAgain, Watcher
 from .policy import VllmPolicy, read_answer, request_body
 from .published_weights import open_plane
-from .server_command import ServerCommand
-from .server_placement import Placement, place_servers, visible_gpus
+from .server_placement import Placement, ServerCommand, place_servers, visible_gpus
 from .server_process import SERVED_MODEL, VllmProcess, find_vllm
 from .vllm_options import Dtype, VllmOptions
 

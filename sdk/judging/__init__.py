@@ -5,8 +5,7 @@ from .audit_examples import audit_call, audit_tasks
 from .judge_model import Budget
 from .ranking import Ranked, Ranker, Ranking, ranked
 from .row_labels import LabelledRows, label_rows
-from .user_judging import ModelUserJudge, user_judge
-from .verdicts import Judge, ModelFaultJudge, fault_judge, judge
+from .verdicts import Judge, ModelFaultJudge, ModelUserJudge, fault_judge, judge, user_judge
 
 __all__ = [
     "Agreement",

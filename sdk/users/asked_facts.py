@@ -90,7 +90,7 @@ def _asking_words(name: str, fact: Fact, sentence: str, said: list[str]) -> froz
     if fact.asked_by:
         # Also what somebody is asked to do: "please restart it", "could you restart it?".
         if (asks or _PLEASE.search(sentence)) and not _OFFERING.search(sentence):
-            found = [asking for phrase in fact.asked_by if _places(asking := words(phrase), said)]
+            found = [asking for phrase in fact.asked_by if places(asking := words(phrase), said)]
             return frozenset(word for asking in found for word in asking)
         return frozenset()
     if not asks or (is_yes_or_no(sentence) and not isinstance(fact.value, bool)):
@@ -101,10 +101,10 @@ def _asking_words(name: str, fact: Fact, sentence: str, said: list[str]) -> froz
 
 
 def _stands_in(fact: Fact, said: list[str]) -> bool:
-    return fact.value is not None and not isinstance(fact.value, bool) and _places(words(str(fact.value)), said)
+    return fact.value is not None and not isinstance(fact.value, bool) and places(words(str(fact.value)), said)
 
 
-def _places(wanted: Iterable[str], said: list[str]) -> bool:
-    """Whether these words follow each other in the sentence."""
+def places(wanted: Iterable[str], said: list[str]) -> bool:
+    """Whether these words follow each other among those that were said."""
     sought = list(wanted)
     return bool(sought) and any(said[at : at + len(sought)] == sought for at in range(len(said) - len(sought) + 1))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from ..records import Fact, Failure, Rollout, User, UserTurn
-from .asked_facts import asked_facts, is_yes_or_no, requests, sentences, words
+from .asked_facts import asked_facts, is_yes_or_no, places, requests, sentences, words
 
 UserErrorKind = Literal[
     "answered_for_the_agent", "contradicted", "told_too_much", "only_agreed", "gave_up", "never_ended"
@@ -249,7 +249,7 @@ class _Reading:
     def _too_much(self, turn: UserTurn, heard: str, asked: set[str], told: set[str]) -> str:
         said = turn.said
         for text in self._user.never_tells:
-            if _places(words(text), words(said)) and not _places(words(text), words(f"{heard}\n{self._prompt}")):
+            if places(words(text), words(said)) and not places(words(text), words(f"{heard}\n{self._prompt}")):
                 return f"it must not say {text!r}"
         if _AS_PART.search(said) or self._recites(said):
             return f"it speaks of its part: {_shown(said)}"
@@ -267,7 +267,7 @@ class _Reading:
     def _recites(self, said: str) -> bool:
         part, spoken = words(self._user.scenario), words(said)
         runs = (part[at : at + _SCENARIO_RUN] for at in range(len(part) - _SCENARIO_RUN + 1))
-        return any({"you", "your"} & set(run) and _places(run, spoken) for run in runs)
+        return any({"you", "your"} & set(run) and places(run, spoken) for run in runs)
 
     # -- only agreed, gave up, never ended
 
@@ -326,12 +326,7 @@ def _has(text: str, fact: Fact, *, partly: bool = False) -> bool:
         return alike or "".join(numbers) in "".join(_CODE.findall(text))
     if partly:
         return bool(set(_content(value)) & set(_content(text)))
-    return _places(words(value), words(text))
-
-
-def _places(wanted: Iterable[str], said: list[str]) -> bool:
-    sought = list(wanted)
-    return bool(sought) and any(said[at : at + len(sought)] == sought for at in range(len(said) - len(sought) + 1))
+    return places(words(value), words(text))
 
 
 def _open_questions(heard: str) -> list[str]:

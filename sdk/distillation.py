@@ -257,12 +257,7 @@ async def distill_async(
 def tries_of(tasks: Sequence[Task], samples: int, seed: int, *, name: str) -> list[Job]:
     """Each task so many times, as one group. `name`: of what they are for; another one draws other seeds."""
     return [
-        Job(
-            id=f"{name}/{task.id}/{number}",
-            task=task,
-            seed=derive_seed(seed, name, 0, task.id, number),
-            group=task.id,
-        )
+        Job(id=f"{name}/{task.id}/{number}", task=task, seed=derive_seed(seed, name, 0, task.id, number), group=task.id)
         for task in tasks
         for number in range(samples)
     ]

@@ -309,10 +309,7 @@ def _sent_forms(client_id: str, client_secret: str) -> Iterator[str]:
     yield client_secret
     yield quote(client_secret, safe="")
     yield quote_plus(client_secret)
-    for user, secret in (
-        (client_id, client_secret),
-        (quote(client_id, safe=""), quote(client_secret, safe="")),
-    ):
+    for user, secret in ((client_id, client_secret), (quote(client_id, safe=""), quote(client_secret, safe=""))):
         yield base64.b64encode(f"{user}:{secret}".encode()).decode()
 
 

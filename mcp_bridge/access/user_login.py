@@ -207,12 +207,7 @@ class BrowserLogin(Login):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             provider = OAuthClientProvider(
-                server_url,
-                metadata,
-                InMemory(client=client),
-                show,
-                answered,
-                settings.client_id if is_url else None,
+                server_url, metadata, InMemory(client=client), show, answered, settings.client_id if is_url else None
             )
         super().__init__(provider, learned)
 

@@ -113,11 +113,7 @@ class DirectCalls:
             self._posting.add(scope)
             try:
                 return await self._transport.post_ahead(
-                    self._url,
-                    headers,
-                    body,
-                    connect_timeout_s=self._http.timeout.connect,
-                    most_bytes=self._most_bytes,
+                    self._url, headers, body, connect_timeout_s=self._http.timeout.connect, most_bytes=self._most_bytes
                 )
             finally:
                 self._posting.discard(scope)

@@ -93,11 +93,7 @@ class SseStreams:
                     task_status.started(self._endpoint(event.data))
                 elif event.event == "message" and event.data:
                     message = message_or_fault(
-                        event.data,
-                        label=self._label,
-                        told="sent an event",
-                        secrets=self._secrets,
-                        strays=self._strays,
+                        event.data, label=self._label, told="sent an event", secrets=self._secrets, strays=self._strays
                     )
                     if message is not None:
                         await to_client.send(message)

@@ -101,14 +101,7 @@ class SessionPool:
     """
 
     def __init__(
-        self,
-        opening: Opening,
-        group: anyio.abc.TaskGroup,
-        first: Session,
-        *,
-        label: str,
-        warm: int,
-        most: float,
+        self, opening: Opening, group: anyio.abc.TaskGroup, first: Session, *, label: str, warm: int, most: float
     ) -> None:
         """`most`: a whole number or `math.inf`. `first`: an open session, which the first lease gets."""
         self._opening = opening

@@ -366,12 +366,7 @@ class ServerWorld:
         return [tool for tool in self._tools if tool.name in self._shown]
 
     async def call(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        *,
-        call_id: str | None = None,
-        timeout_s: float | None = None,
+        self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
     ) -> ToolResult:
         """`timeout_s` is kept by the toolset. Half of it at most goes into finding out whether the session lives."""
         session = self.session

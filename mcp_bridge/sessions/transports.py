@@ -317,10 +317,7 @@ async def _stdio(spec: StdioSpec, options: dict[str, Any], notes: Notes, strays:
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(tail.follow)
-            async with (
-                _with_world_dir(spec) as own,
-                Client(_started(own, tail, notes, strays), **options) as client,
-            ):
+            async with _with_world_dir(spec) as own, Client(_started(own, tail, notes, strays), **options) as client:
                 yield client
             group.cancel_scope.cancel()
     finally:

@@ -177,11 +177,7 @@ async def _started(
     from ..sessions.server_source import open_server
 
     server = await open_server(
-        spec,
-        group,
-        connect_timeout_s=connect_timeout_s,
-        call_timeout_s=limits.call_timeout_s,
-        handlers=handlers,
+        spec, group, connect_timeout_s=connect_timeout_s, call_timeout_s=limits.call_timeout_s, handlers=handlers
     )
     return Part(spec.name or spec.label, with_faults(server), aclose=server.aclose, options=spec.options)
 

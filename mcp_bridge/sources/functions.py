@@ -14,11 +14,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
-from pydantic.errors import (
-    PydanticInvalidForJsonSchema,
-    PydanticUndefinedAnnotation,
-    PydanticUserError,
-)
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure

@@ -398,9 +398,7 @@ class Toolset:
 def _world_kind(offer: Offer, *, apart: bool) -> WorldKind:
     part = offer.part
     said = part.world_kind or WorldKind(
-        source=part.label,
-        kind="copy" if part.is_simulated else "unknown",
-        is_fresh=True if part.is_simulated else None,
+        source=part.label, kind="copy" if part.is_simulated else "unknown", is_fresh=True if part.is_simulated else None
     )
     simulated = {tool.name for tool in offer.simulated}
     names = [tool.name for tool in offer.tools]

@@ -15,14 +15,7 @@ _TRIES = 30
 _MOST_LENGTH = 256
 _PLAIN = "abcdefghijklmnopqrstuvwxyz0123456789"
 _PRINTABLE = "".join(chr(code) for code in range(32, 127))
-_CATEGORIES = {
-    "d": "0123456789",
-    "w": _PLAIN,
-    "s": " ",
-    "D": "abcdefghijklmnopqrstuvwxyz",
-    "W": " -",
-    "S": _PLAIN,
-}
+_CATEGORIES = {"d": "0123456789", "w": _PLAIN, "s": " ", "D": "abcdefghijklmnopqrstuvwxyz", "W": " -", "S": _PLAIN}
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}
 _PLACES = "bBAZz"
 """Escapes that match a place, and no character."""

@@ -15,14 +15,7 @@ from ..rollouts.episode import AgentHost
 if TYPE_CHECKING:
     from .agent_programs import AgentProgram, AgentSource
 
-__all__ = [
-    "agent_facts",
-    "agent_identity",
-    "history_breaks",
-    "host_of",
-    "program_of",
-    "require_own_loop",
-]
+__all__ = ["agent_facts", "agent_identity", "history_breaks", "host_of", "program_of", "require_own_loop"]
 
 
 def program_of(agent: AgentSource | None) -> AgentProgram | None:

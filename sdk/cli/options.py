@@ -126,9 +126,7 @@ UserKey = Annotated[str | None, _key_of("--user-model", "--user-key")]
 Auditor = Annotated[
     str | None,
     _second_model(
-        "--auditor",
-        default="the policy that is trained",
-        does="Audits rollouts in training (grpo.audits_per_step)",
+        "--auditor", default="the policy that is trained", does="Audits rollouts in training (grpo.audits_per_step)"
     ),
 ]
 AuditorKey = Annotated[str | None, _key_of("--auditor", "--auditor-key")]

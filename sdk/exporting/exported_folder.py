@@ -102,11 +102,7 @@ WITH_GGUF = frozenset({"gguf", "ollama"})
 
 
 def export(
-    model_dir: str | os.PathLike[str],
-    to: Kind,
-    output_dir: str | os.PathLike[str],
-    *,
-    call_parser: str | None = None,
+    model_dir: str | os.PathLike[str], to: Kind, output_dir: str | os.PathLike[str], *, call_parser: str | None = None
 ) -> Path:
     """Write a model for other servers, with how to start it and how it was measured; the folder.
 

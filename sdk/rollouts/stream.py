@@ -220,11 +220,7 @@ class RolloutStream:
         branches: list[Job] = []
         try:
             rollout = await self._engine.attempt(
-                job,
-                self._sampling,
-                starts=starts,
-                retries=self._retries,
-                on_broken=self._broke,
+                job, self._sampling, starts=starts, retries=self._retries, on_broken=self._broke
             )
             await self._engine.judge(rollout)
             if self._branching is not None and starts:

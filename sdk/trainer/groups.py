@@ -104,12 +104,7 @@ class GroupJudging:
     """
 
     def __init__(
-        self,
-        verifier: GroupVerifier,
-        *,
-        size: int | None,
-        timeout_s: float | None,
-        hand_on: Callable[[Rollout], None],
+        self, verifier: GroupVerifier, *, size: int | None, timeout_s: float | None, hand_on: Callable[[Rollout], None]
     ) -> None:
         self._verifier = verifier
         self._size = size

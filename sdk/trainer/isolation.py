@@ -156,9 +156,7 @@ async def try_isolation(
 
 
 async def _tried(
-    plans: Sequence[_Plan],
-    open_world: Callable[[int], AbstractAsyncContextManager[World]],
-    specs: Sequence[Spec],
+    plans: Sequence[_Plan], open_world: Callable[[int], AbstractAsyncContextManager[World]], specs: Sequence[Spec]
 ) -> list[Tried]:
     """Raises `BridgeError` where worlds cannot be opened."""
     one_at_a_time = any(getattr(getattr(spec, "options", None), "max_sessions", None) == 1 for spec in specs)

@@ -233,11 +233,7 @@ def candidates(folder: RunFolder, config: TrainConfig) -> list[Candidate]:
 
 
 async def keep_untrained(
-    learner: Learner,
-    engine: RolloutEngine,
-    tasks: Sequence[Task],
-    context: RunContext,
-    config: TrainConfig,
+    learner: Learner, engine: RolloutEngine, tasks: Sequence[Task], context: RunContext, config: TrainConfig
 ) -> None:
     """Before anything is trained: keep the weights that the run begins with, and measure them on `tasks`."""
     folder = context.run_folder
@@ -249,11 +245,7 @@ async def keep_untrained(
 
 
 async def choose_checkpoint(
-    learner: Learner,
-    engine: RolloutEngine,
-    tasks: Sequence[Task],
-    context: RunContext,
-    config: TrainConfig,
+    learner: Learner, engine: RolloutEngine, tasks: Sequence[Task], context: RunContext, config: TrainConfig
 ) -> tuple[str, dict[str, Any]]:
     """Measure every candidate on `tasks` and leave the learner with the best, see `choose`. Done once; a resumed run
     takes what was chosen.
@@ -293,11 +285,7 @@ async def choose_checkpoint(
 
 
 async def _measure(
-    candidate: Candidate,
-    engine: RolloutEngine,
-    tasks: Sequence[Task],
-    context: RunContext,
-    config: TrainConfig,
+    candidate: Candidate, engine: RolloutEngine, tasks: Sequence[Task], context: RunContext, config: TrainConfig
 ) -> list[Rollout]:
     """Rollouts with the weights that the engine has now, sampled as the held-out tasks are."""
     return await measure(

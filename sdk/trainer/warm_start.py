@@ -62,10 +62,7 @@ class WarmStartTrainer(BaseTrainer, SFTTrainer):  # type: ignore[misc]
 def supervised_example(row: TokenRow) -> dict[str, list[int]]:
     """`input_ids` and `labels` [P + T]; labels are -100 where the token was not the policy's choice."""
     labels = [token if sampled else IGNORED for token, sampled in zip(row.completion_ids, row.sampled, strict=True)]
-    return {
-        "input_ids": row.prompt_ids + row.completion_ids,
-        "labels": [IGNORED] * len(row.prompt_ids) + labels,
-    }
+    return {"input_ids": row.prompt_ids + row.completion_ids, "labels": [IGNORED] * len(row.prompt_ids) + labels}
 
 
 class _Arguments(OneGpu, SFTConfig):  # type: ignore[misc]

@@ -173,10 +173,7 @@ def _compared(
     done = [record for record in rollout.calls if not record.result.is_error and record.call.error is None]
     missing, others = _paired(gold, done, order, fit)
     mistakes = len(rollout.calls) - len(done)
-    components = {
-        "required": 1 - len(missing) / len(gold) if gold else 1.0,
-        "no_forbidden": float(not forbidden),
-    }
+    components = {"required": 1 - len(missing) / len(gold) if gold else 1.0, "no_forbidden": float(not forbidden)}
     asked = [call_in_words(gold[n]["name"], gold[n].get("arguments", {}), patterns=True) for n in missing]
     reasons = [f"missing: {call}" for call in asked]
     reasons += [f"forbidden: {_called(record)}" for record in forbidden]

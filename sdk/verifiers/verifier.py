@@ -196,13 +196,7 @@ async def judge_evidence(verifier: VerifierLike, evidence: Rollout, timeout_s: f
     return verdict
 
 
-async def returned(
-    name: str,
-    judge: Callable[[], Awaitable[Any]],
-    timeout_s: float | None,
-    *,
-    about: str,
-) -> Any:
+async def returned(name: str, judge: Callable[[], Awaitable[Any]], timeout_s: float | None, *, about: str) -> Any:
     """The return value of the verifier called `name`. Raises `VerifierError` where it raises or takes too long."""
     with anyio.move_on_after(timeout_s) as scope:
         try:

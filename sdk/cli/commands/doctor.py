@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from ..checkup import Advice, Checkup
 
 TaskFile = Annotated[
-    str | None,
-    typer.Option("--tasks", metavar="FILE", show_default="none", help="The tasks to train on, checked too."),
+    str | None, typer.Option("--tasks", metavar="FILE", show_default="none", help="The tasks to train on, checked too.")
 ]
 VerifierOfRun = Annotated[
     str | None,

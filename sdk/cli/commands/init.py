@@ -26,8 +26,7 @@ REQUESTS_FILE = "requests.csv"
 _WANTED = 10
 
 Folder = Annotated[
-    Path,
-    typer.Argument(metavar="FOLDER", show_default="the current folder", help="Where the project goes."),
+    Path, typer.Argument(metavar="FOLDER", show_default="the current folder", help="Where the project goes.")
 ]
 McpFile = Annotated[
     Path | None,
@@ -236,9 +235,7 @@ def next_commands(word: str, *, has_tasks: bool) -> list[tuple[str, str]]:
     """What to type in the project's folder, in this order, each with what it is for."""
     tools = shlex.quote(word)
     judged = f"{tools} {TASKS} --verifier {VERIFY}:verify"
-    make = [
-        (f"toolbake solve {tools} --tasks {REQUESTS_FILE} --to {TASKS}", "make tasks of your requests"),
-    ]
+    make = [(f"toolbake solve {tools} --tasks {REQUESTS_FILE} --to {TASKS}", "make tasks of your requests")]
     return [
         *([] if has_tasks else make),
         (f"toolbake doctor {tools} --tasks {TASKS} --verifier {VERIFY}:verify", "is everything ready?"),

@@ -37,12 +37,10 @@ _Steps = Annotated[
     ),
 ]
 _Heldout = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", show_default="all", help="Measure on at most N of the held-out tasks."),
+    int | None, typer.Option(min=1, metavar="N", show_default="all", help="Measure on at most N of the held-out tasks.")
 ]
 _Prompts = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", show_default="8", help="Learn from at most N tasks in each step."),
+    int | None, typer.Option(min=1, metavar="N", show_default="8", help="Learn from at most N tasks in each step.")
 ]
 _Seed = Annotated[
     int | None,
@@ -64,8 +62,7 @@ def quickstart(
         ),
     ] = DEFAULT_FOLDER,
     fresh: Annotated[
-        bool,
-        typer.Option("--fresh", help="Start over into a new folder beside the old one; nothing is deleted."),
+        bool, typer.Option("--fresh", help="Start over into a new folder beside the old one; nothing is deleted.")
     ] = False,
     steps: _Steps = None,
     heldout: _Heldout = None,

@@ -24,8 +24,7 @@ CassetteFile = Annotated[
     ),
 ]
 Port = Annotated[
-    int | None,
-    http_port("Serve clients at http://127.0.0.1:PORT/mcp, each with a session of its own, until Ctrl-C."),
+    int | None, http_port("Serve clients at http://127.0.0.1:PORT/mcp, each with a session of its own, until Ctrl-C.")
 ]
 ServerName = Annotated[
     str | None,
@@ -62,11 +61,7 @@ Unseen = Annotated[
 NearestAtLeast = Annotated[
     float,
     typer.Option(
-        "--nearest-at-least",
-        min=0.0,
-        max=1.0,
-        callback=finite,
-        help="How near a call must be for --unseen nearest.",
+        "--nearest-at-least", min=0.0, max=1.0, callback=finite, help="How near a call must be for --unseen nearest."
     ),
 ]
 Reads = Annotated[

@@ -23,8 +23,7 @@ TaskFile = Annotated[
     ),
 ]
 TaskId = Annotated[
-    str | None,
-    typer.Option("--task-id", metavar="ID", show_default="the first", help="Which task of the file."),
+    str | None, typer.Option("--task-id", metavar="ID", show_default="the first", help="Which task of the file.")
 ]
 Verdicts = Annotated[
     str | None,

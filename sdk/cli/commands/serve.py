@@ -235,11 +235,7 @@ def _reload(server: Server) -> None:
 
 def curl_example(url: str, model_name: str, key_variable: str | None, temperature: float) -> str:
     """A request to copy, with the temperature that it would get without one. The key stays in its variable."""
-    request = {
-        "model": model_name,
-        "messages": [{"role": "user", "content": "Hello!"}],
-        "temperature": temperature,
-    }
+    request = {"model": model_name, "messages": [{"role": "user", "content": "Hello!"}], "temperature": temperature}
     body = json.dumps(request).replace("'", "'\\''")
     key = f' \\\n  -H "Authorization: Bearer ${key_variable}"' if key_variable else ""
     return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n  -d '{body}'"

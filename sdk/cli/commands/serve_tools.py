@@ -72,8 +72,7 @@ def serve_tools(
             count, out = len(served.tools), len(left_out)  # type: ignore[attr-defined, arg-type]
             where = "stdin and stdout" if http is None else f"http://{host}:{http}/mcp"
             typer.echo(
-                f"serving {count} {plural(count, 'tool')} on {where}{f'; {out} left out' if out else ''}",
-                err=True,
+                f"serving {count} {plural(count, 'tool')} on {where}{f'; {out} left out' if out else ''}", err=True
             )
 
         async def run() -> None:

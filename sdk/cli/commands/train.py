@@ -161,13 +161,7 @@ def train(
 
 
 def _show_plan(
-    model: str | None,
-    training: TrainConfig,
-    gpus: str | None,
-    output_dir: Path | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
+    model: str | None, training: TrainConfig, gpus: str | None, output_dir: Path | None, *, dry_run: bool, as_json: bool
 ) -> None:
     """Raises `ConfigError` for GPUs that are no numbers, and `typer.Exit` where the plan has problems."""
     from ...errors import ConfigError

@@ -199,8 +199,7 @@ class Fleet:
         # A connection for each call: one that is kept may be closed just as the next call begins, and an exchange of
         # weights that breaks off costs a server.
         self.client = httpx.Client(
-            timeout=httpx.Timeout(_PUT_S, connect=10.0),
-            limits=httpx.Limits(max_keepalive_connections=0),
+            timeout=httpx.Timeout(_PUT_S, connect=10.0), limits=httpx.Limits(max_keepalive_connections=0)
         )
         self._recover_timeout_s = recover_timeout_s
         self._drain_timeout_s = drain_timeout_s

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import anyio
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from .control_tools import CALL_META, DEFAULT_WORLD, IDEMPOTENCY_META, ROLLOUT_META
 from .errors import CallTimeout, OutcomeUnknown, ToolFailure
@@ -80,10 +80,8 @@ ENDS = frozenset({"answered", "refused", "failed", "unknown"})
 Listener = Callable[["LedgerLine"], None]
 
 
-class LedgerLine(BaseModel):
+class LedgerLine(BaseModel, frozen=True):
     """One line. Digests are SHA-256 in hexadecimal, see `digest_arguments` and `digest_text`."""
-
-    model_config = ConfigDict(frozen=True)
 
     rollout: str
     call: str

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 
-class ToolAnnotations(BaseModel):
+class ToolAnnotations(BaseModel, frozen=True):
     """What a server says about a tool's behaviour. `None` means that it says nothing.
 
     Names follow MCP's `ToolAnnotations` without the `_hint` suffix.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     read_only: bool | None = None
     destructive: bool | None = None
@@ -21,14 +19,12 @@ class ToolAnnotations(BaseModel):
     open_world: bool | None = None
 
 
-class Tool(BaseModel):
+class Tool(BaseModel, frozen=True):
     """One tool as the policy sees it.
 
     Example: `Tool(name="get_order", description="Read an order.",
     input_schema={"type": "object", "properties": {"order_id": {"type": "string"}}})`
     """
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     description: str = ""
@@ -52,10 +48,8 @@ class Tool(BaseModel):
         return {"type": "function", "function": function}
 
 
-class ServerInfo(BaseModel):
+class ServerInfo(BaseModel, frozen=True):
     """A connected MCP server, as it says of itself."""
-
-    model_config = ConfigDict(frozen=True)
 
     label: str
     """What errors and logs call it."""
@@ -65,10 +59,8 @@ class ServerInfo(BaseModel):
     version: str = ""
 
 
-class WorldKind(BaseModel):
+class WorldKind(BaseModel, frozen=True):
     """What each rollout gets of one source."""
-
-    model_config = ConfigDict(frozen=True)
 
     source: str
     name: str = ""
@@ -93,10 +85,8 @@ class WorldKind(BaseModel):
     """Whether its options allow state that rollouts share (`allow_shared_state`)."""
 
 
-class LeftOut(BaseModel):
+class LeftOut(BaseModel, frozen=True):
     """A tool that a source has and the policy is not shown."""
-
-    model_config = ConfigDict(frozen=True)
 
     tool: str
     """Its name at the source."""
@@ -110,10 +100,8 @@ ErrorKind = Literal["unknown_tool", "invalid_arguments", "tool_error"]
 Failures of servers and networks are not among them: they are raised (see `mcp_bridge.errors`)."""
 
 
-class ToolResult(BaseModel):
+class ToolResult(BaseModel, frozen=True):
     """What one call returned. `text` is what the policy reads; it is never evaluated."""
-
-    model_config = ConfigDict(frozen=True)
 
     text: str
     structured: Any = None

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from .records import CUT_OFF, Rollout
 from .verifiers.text_tokens import tokenize
@@ -18,10 +18,8 @@ CANARY = "canary"
 """The tag of a task whose reward must never be earned; its value is "true"."""
 
 
-class StepFigures(BaseModel):
+class StepFigures(BaseModel, frozen=True):
     """Over the scored rollouts of a step; None where there is none. `reward_se` is the standard error of the mean."""
-
-    model_config = ConfigDict(frozen=True)
 
     step: int
     rollouts: int
@@ -91,10 +89,8 @@ def _diversity(scored: Sequence[Rollout]) -> float | None:
 _IDS = 5
 
 
-class AlarmSettings(BaseModel):
+class AlarmSettings(BaseModel, extra="forbid", frozen=True):
     """When to raise one."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     window: int = Field(default=5, ge=2)
     """Steps at the beginning and at the end that are compared."""
@@ -118,10 +114,8 @@ class AlarmSettings(BaseModel):
     success_threshold: float = 1.0
 
 
-class Alarm(BaseModel):
+class Alarm(BaseModel, frozen=True):
     """What was seen at a step, with the ids of rollouts to read."""
-
-    model_config = ConfigDict(frozen=True)
 
     kind: str
     step: int

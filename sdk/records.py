@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from mcp_bridge.ledger import LedgerLine
 from mcp_bridge.records import Tool, ToolResult
@@ -56,13 +56,11 @@ class Message(BaseModel):
         return out
 
 
-class Fact(BaseModel):
+class Fact(BaseModel, extra="forbid"):
     """What a user knows and tells when it is asked for it, or does when it is asked to.
 
     Example: `Fact(value="4417", asked_by=["order number"], told="It is order {value}.")`
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     value: str | int | float | bool | None = None
     call: ToolCall | None = None
@@ -91,13 +89,11 @@ class Fact(BaseModel):
         return self
 
 
-class User(BaseModel):
+class User(BaseModel, extra="forbid"):
     """A user who answers back: it tells what it is asked for, may act on its side of the world, and ends the talk.
 
     Example: `User(scenario="You want to cancel an order.", facts={"order id": "4417"})`
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     scenario: str
     """Who the user is and what it wants, in words. A model plays it. Rules go by the facts, and do nothing of what it
@@ -159,13 +155,11 @@ class User(BaseModel):
         return self
 
 
-class Task(BaseModel):
+class Task(BaseModel, extra="forbid"):
     """Something to do with the tools, and how to know that it was done.
 
     Example: `Task(prompt="Where is order 4417?", expected={"answer": "shipped"}, family="order_status/3")`
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     prompt: str | list[Message]
     later_turns: list[str] = Field(default_factory=list)
@@ -212,10 +206,8 @@ class Task(BaseModel):
         return [Message(role="user", content=self.prompt)] if isinstance(self.prompt, str) else list(self.prompt)
 
 
-class Verdict(BaseModel):
+class Verdict(BaseModel, extra="forbid"):
     """What a verifier says of a rollout. Named components are kept through to the report."""
-
-    model_config = ConfigDict(extra="forbid")
 
     score: float
     components: dict[str, float] = Field(default_factory=dict)

@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
 from mcp.shared.auth_utils import resource_url_from_server_url
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from .settings import UserLogin
 
@@ -30,10 +30,8 @@ _RECOMMENDED = 1
 """The lowest priority at which `keyring` counts a backend as safe."""
 
 
-class KeptTokens(BaseModel):
+class KeptTokens(BaseModel, frozen=True):
     """What a login brought, and what is needed to renew it without the user."""
-
-    model_config = ConfigDict(frozen=True)
 
     tokens: OAuthToken = Field(repr=False)
     expires_at: float | None = None

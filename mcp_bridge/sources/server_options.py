@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     StrictBool,
     StrictInt,
@@ -45,10 +44,8 @@ _LISTS = {"roots": "a list of folders"}
 """What an option's list is of, where not of tools."""
 
 
-class WorldOptions(BaseModel):
+class WorldOptions(BaseModel, frozen=True, extra="forbid"):
     """How each world of a server without control tools begins, and how its state is read. One of the two at least."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     folder: Annotated[StrictStr, StringConstraints(min_length=1)] | None = None
     """A folder that is copied into `${TOOLBAKE_WORLD_DIR}` before each process starts: a path from the folder of the
@@ -63,10 +60,8 @@ class WorldOptions(BaseModel):
         return self
 
 
-class ServerOptions(BaseModel):
+class ServerOptions(BaseModel, frozen=True, extra="forbid"):
     """The options of one server. Every field has a default that leaves the server as it is."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     isolation: Isolation | None = None
     """Who shares the server; decided by what it offers where None (see `mcp_bridge.sessions.server_source`)."""

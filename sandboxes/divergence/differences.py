@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from mcp_bridge.errors import SourceError
 from mcp_bridge.safe_text import shortened
@@ -22,10 +22,8 @@ Same = Callable[[Sequence[Step], Any, Any], bool]
 """Whether a recorded value and the twin's count as the same at this path, though they are not equal."""
 
 
-class Difference(BaseModel):
+class Difference(BaseModel, frozen=True):
     """One value that differs. `path` begins with what is compared: `text`, `structured`, `is_error`, `input_schema`."""
-
-    model_config = ConfigDict(frozen=True)
 
     path: str
     kind: Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from mcp_bridge.safe_text import plural, shortened
 
@@ -46,10 +46,8 @@ class ToolDivergence(BaseModel):
         return all_agree and not self.is_missing and not self.schema_differences
 
 
-class CallDivergence(BaseModel):
+class CallDivergence(BaseModel, frozen=True):
     """One call whose answers differ."""
-
-    model_config = ConfigDict(frozen=True)
 
     session: str
     order: int

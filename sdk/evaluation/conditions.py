@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from ..errors import ConfigError
 from ..records import Rollout, Task
@@ -19,13 +19,11 @@ from .statistics import Interval, PassRate, clustered_mean_interval, clustered_w
 _MILLION = 1_000_000
 
 
-class Price(BaseModel):
+class Price(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Prices of a model per million tokens. Example: `Price(input=0.4, output=1.6)`
 
     A model of your own has a price, too: what its machine costs in an hour over what it does in an hour.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     input: float = Field(ge=0)
     """Of tokens in prompts. Every turn sends the conversation again; a cache's discount is not known here."""
@@ -37,10 +35,8 @@ class Price(BaseModel):
         return (self.input * rollout.prompt_tokens + self.output * rollout.sampled_tokens) / _MILLION
 
 
-class Cost(BaseModel):
+class Cost(BaseModel, frozen=True):
     """What a condition cost, in the currency of its price."""
-
-    model_config = ConfigDict(frozen=True)
 
     price: Price
     per_rollout: float
@@ -106,10 +102,8 @@ FAMILY = "family"
 """Cluster by `Task.family`; every other value of `cluster_by` is the name of a tag."""
 
 
-class Spread(BaseModel):
+class Spread(BaseModel, frozen=True):
     """How a quantity spreads over rollouts."""
-
-    model_config = ConfigDict(frozen=True)
 
     mean: float
     median: float
@@ -118,13 +112,11 @@ class Spread(BaseModel):
     """The smallest value that 95 % of the rollouts do not exceed."""
 
 
-class SuccessRate(BaseModel):
+class SuccessRate(BaseModel, frozen=True):
     """Success over `tasks`; where a task was tried several times, its tries are averaged first.
 
     The interval is Wilson's; where several tasks are of one family, for the effective number of tasks.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     tasks: int
     rollouts: int
@@ -135,28 +127,22 @@ class SuccessRate(BaseModel):
     """The share where every unscored rollout counts as failed. None in reports of before it was counted."""
 
 
-class ComponentMean(BaseModel):
+class ComponentMean(BaseModel, frozen=True):
     """The mean of a named part of the verdict, over the `rollouts` whose verdict has it."""
-
-    model_config = ConfigDict(frozen=True)
 
     mean: float
     rollouts: int
 
 
-class Count(BaseModel):
+class Count(BaseModel, frozen=True):
     """How often something happened, in how many rollouts."""
-
-    model_config = ConfigDict(frozen=True)
 
     times: int
     rollouts: int
 
 
-class FailureCount(BaseModel):
+class FailureCount(BaseModel, frozen=True):
     """Rollouts that one kind of failure left unscored, and the first one's message."""
-
-    model_config = ConfigDict(frozen=True)
 
     rollouts: int
     example: str

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol, get_args
 
 import anyio
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ..errors import plain_errors
 from ..records import Rollout
@@ -52,10 +52,8 @@ FAULTS: dict[FaultKind, str] = {
 ORDER: dict[FaultKind, int] = {kind: place for place, kind in enumerate(get_args(FaultKind))}
 
 
-class Fault(BaseModel):
+class Fault(BaseModel, frozen=True):
     """What went wrong first in a rollout, and was not made good later."""
-
-    model_config = ConfigDict(frozen=True)
 
     kind: FaultKind
     turn: int = 0

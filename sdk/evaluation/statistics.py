@@ -12,15 +12,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
 from statistics import NormalDist
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 Z_95 = NormalDist().inv_cdf(0.975)
 
 
-class Interval(BaseModel):
+class Interval(BaseModel, frozen=True):
     """An estimate with the ends of its confidence interval: `low <= estimate <= high`."""
-
-    model_config = ConfigDict(frozen=True)
 
     estimate: float
     low: float
@@ -286,10 +284,8 @@ def _deviations(values: Sequence[float], clusters: Sequence[Hashable]) -> list[f
     return [math.fsum(group) for group in groups.values()]
 
 
-class PassRate(BaseModel):
+class PassRate(BaseModel, frozen=True):
     """A rate over the `tasks` that were scored at least k times; the others are counted in `left_out`."""
-
-    model_config = ConfigDict(frozen=True)
 
     k: int
     tasks: int

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 import anyio
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from mcp_bridge.safe_text import visible
 
@@ -23,14 +23,12 @@ from .ranking import Ranked, Ranker, Ranking
 from .verdicts import Judge
 
 
-class Agreement(BaseModel):
+class Agreement(BaseModel, frozen=True):
     """A judge beside labels. `print` it.
 
     `kappa` is Cohen's (1960): (p_o - p_e) / (1 - p_e), with p_o the share of agreement and p_e that expected by chance;
     None where the labels and the judge both know one answer only. Unscored examples take part in no figure.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     both_right: int
     both_wrong: int
@@ -198,10 +196,8 @@ def _count(judged: Sequence[bool | str], examples: Sequence[Labelled]) -> Agreem
 _SHOWN = 100
 
 
-class RankingAgreement(BaseModel):
+class RankingAgreement(BaseModel, frozen=True):
     """A ranking beside labels, over every pair of one right and one wrong rollout of a task. `print` it."""
-
-    model_config = ConfigDict(frozen=True)
 
     tasks: int
     """Tasks with a right and a wrong example that were ranked."""

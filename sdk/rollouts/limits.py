@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from mcp_bridge.records import Tool
 
 from ..errors import ConfigError
 
 
-class Limits(BaseModel):
+class Limits(BaseModel, extra="forbid", frozen=True):
     """What ends one rollout. Example: `Limits(max_turns=4, max_turn_tokens=128, final_tools={"finish": "answer"})`"""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_turns: int = Field(default=8, ge=1)
     """Assistant messages."""

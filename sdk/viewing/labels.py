@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ..errors import ToolbakeError
 from ..traces.journal import Journal
@@ -26,10 +26,8 @@ _SCORES = {"good": 1.0, "bad": 0.0}
 _MOST_CHARS = 20_000
 
 
-class Label(BaseModel):
+class Label(BaseModel, extra="forbid"):
     """A person's label of a rollout. A later line about the same rollout replaces an earlier one."""
-
-    model_config = ConfigDict(extra="forbid")
 
     stage: str
     rollout: str

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ..errors import ConfigError, ToolbakeError
 from ..records import Task
@@ -31,10 +31,8 @@ class RowFileChanged(ToolbakeError):
     """The file is not the one that the page read."""
 
 
-class RowChange(BaseModel):
+class RowChange(BaseModel, extra="forbid"):
     """What to change in a line."""
-
-    model_config = ConfigDict(extra="forbid")
 
     version: str
     """Of the file, as the page read it."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 Way = Literal["adapter", "checkpoint", "transfer"]
 Publish = Literal["auto", "adapter", "checkpoint", "transfer"]
@@ -15,10 +15,8 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 TransferBackend = Literal["shared_memory", "nccl", "ipc"]
 
 
-class VllmOptions(BaseModel):
+class VllmOptions(BaseModel, extra="forbid", frozen=True):
     """Options of vLLM as a policy. Example: `VllmOptions(python="/opt/vllm/bin/python", replicas=2)`"""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     urls: tuple[str, ...] = ()
     """Servers that run already, one URL for each replica, such as `http://127.0.0.1:8000`. Empty: we start them."""

@@ -31,11 +31,9 @@ class World(Protocol):
         The policy's mistakes (unknown tool, arguments against the schema, an error the tool reports)
         come back as a result with `is_error`. Raises `ToolFailure` when the infrastructure broke.
         """
-        ...
 
     async def state(self) -> dict[str, Any] | None:
         """The backend's whole state as JSON, or `None` where the backend cannot tell."""
-        ...
 
 
 class WorldCopy(Protocol):
@@ -43,11 +41,9 @@ class WorldCopy(Protocol):
 
     def open(self, world_id: str) -> AbstractAsyncContextManager[World]:
         """A world of its own that goes on from there. `world_id` is unique in the run. Raises `ToolFailure`."""
-        ...
 
     async def aclose(self) -> None:
         """Let go of what is held. Worlds opened from it stay. Bounded; never raises for a server that is gone."""
-        ...
 
 
 @runtime_checkable
@@ -56,7 +52,6 @@ class ForkableWorld(World, Protocol):
 
     async def fork(self) -> WorldCopy:
         """The world as it is now; none of its calls may be under way. Raises `ToolFailure`."""
-        ...
 
 
 @runtime_checkable
@@ -72,7 +67,6 @@ class WorldSource(Protocol):
 
     def open_world(self, world_id: str, setup: Setup | None = None) -> AbstractAsyncContextManager[World]:
         """A fresh world. `world_id` is unique in the run; what reaches a server is in `mcp_bridge.control_tools`."""
-        ...
 
 
 class SaidBySource:

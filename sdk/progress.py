@@ -17,7 +17,6 @@ class Step(Protocol):
 
     def advance(self, amount: int = 1, note: str = "") -> None:
         """`amount` more is done; `note` says how it goes."""
-        ...
 
 
 class Progress(Protocol):
@@ -25,11 +24,9 @@ class Progress(Protocol):
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        ...
 
     def track(self, title: str, total: int, done: int = 0) -> AbstractContextManager[Step]:
         """A bar (or lines) for `total` pieces of work, `done` of which a former run did."""
-        ...
 
 
 class Silent:

@@ -98,7 +98,6 @@ class FoundWorld(Protocol):
 
     async def answer(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """What a call of a tool returns. Raises `BridgeError` where something broke."""
-        ...
 
 
 def publish_found(find: Callable[[Any], FoundWorld], *, name: str = "toolbake") -> Server[Any]:

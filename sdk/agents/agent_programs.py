@@ -38,15 +38,12 @@ class AgentProgram(Protocol):
     @property
     def identity(self) -> dict[str, str]:
         """What a run knows it by."""
-        ...
 
     def running(self) -> contextlib.AbstractAsyncContextManager[None]:
         """It can be played while this is open."""
-        ...
 
     async def play(self, task: Task, endpoint: AgentEndpoint) -> str | None:
         """The agent's answer; None: what its model said last. Raises `AgentFailure` where it crashed."""
-        ...
 
 
 def as_program(agent: Any) -> AgentProgram:

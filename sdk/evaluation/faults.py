@@ -77,7 +77,6 @@ class FaultJudge(Protocol):
 
     async def judge(self, rollout: Rollout, found: Fault, /) -> Fault | None:
         """The fault, given what the rules found; None leaves it at that."""
-        ...
 
 
 async def judged_faults(

@@ -96,7 +96,6 @@ class Policy(Protocol):
     @property
     def context_tokens(self) -> int:
         """The most tokens of prompt and completion together."""
-        ...
 
     async def sample(
         self, prompt_ids: Sequence[int], *, sampling: Sampling, seed: int, stop_token_ids: Sequence[int] = ()
@@ -106,7 +105,6 @@ class Policy(Protocol):
 
         Raises `PolicyFailure` when the engine broke.
         """
-        ...
 
 
 @runtime_checkable
@@ -116,7 +114,6 @@ class StreamingPolicy(Policy, Protocol):
     @property
     def vocabulary(self) -> int:
         """How many token ids there are."""
-        ...
 
     async def sample(
         self,
@@ -133,7 +130,6 @@ class StreamingPolicy(Policy, Protocol):
 
         With a `grammar`, what it does not allow has no probability, and log-probabilities are of what is left.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -174,11 +170,9 @@ class Conversation(Protocol):
         which its content has one of these texts, which it keeps. `hearing`: hears the tokens as they are sampled, of
         a policy that tells them. Only who is asked for the last two must take them.
         """
-        ...
 
     def rows(self) -> list[TokenRow]:
         """The tokens so far, exactly as sampled; empty for an endpoint that only knows text."""
-        ...
 
 
 @runtime_checkable
@@ -187,7 +181,6 @@ class ForkableConversation(Conversation, Protocol):
 
     def fork(self, *, seed: int) -> Conversation:
         """A copy with the same tokens so far that goes on by itself and samples with `seed`."""
-        ...
 
 
 class Agent(Protocol):
@@ -204,7 +197,6 @@ class WeightPublisher(Protocol):
 
     def publish(self, state: Mapping[str, Any], *, version: int) -> None:
         """Take the weights (name to tensor). Later samples carry `version`."""
-        ...
 
 
 def require_room(prompt: Sequence[int], context_tokens: int) -> None:

@@ -145,12 +145,10 @@ class AgentHost(Protocol):
     @property
     def boundary(self) -> Literal["policy", "agent"]:
         """What is at fault where the time runs out."""
-        ...
 
     async def play(self, episode: Episode, agent: Agent) -> None:
         """Play until the episode is over, with `agent` for every message. Raises what `run_episode` makes a failure
         of."""
-        ...
 
 
 class Episode:

@@ -42,7 +42,6 @@ class UserJudge(Protocol):
 
     async def judge(self, rollout: Rollout, /) -> UserError | None:
         """The first error of the user's, None where there is none. Raises `VerifierError` where it cannot tell."""
-        ...
 
 
 def played_by_model(rollout: Rollout) -> bool:

@@ -35,7 +35,6 @@ class UserPolicy(Protocol):
 
         `call` raises `BridgeError` where something broke. Raises `UserFailure`.
         """
-        ...
 
 
 class ScriptedUser:

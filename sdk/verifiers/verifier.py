@@ -56,14 +56,12 @@ class GroupVerifier(Protocol):
 
         Raises `VerifierError` where there is no verdict; the whole group is unscored then.
         """
-        ...
 
     def again(self, rollouts: Sequence[Rollout], alone: Mapping[str, Verdict], /) -> Mapping[str, Verdict]:
         """The verdicts that `verify_group` must have given for stored rollouts, computed from their recorded verdicts
         and from `alone`, the verdicts of `verify`. What cannot be computed again, such as a model's reply, is taken as
         recorded. Raises `VerifierError` where the record is not possible.
         """
-        ...
 
 
 class ReadyMade:

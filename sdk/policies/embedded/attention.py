@@ -153,7 +153,6 @@ class Step(Protocol):
 
     def attend(self, layer: Layer, q_HND: torch.Tensor, k_KND: torch.Tensor, v_KND: torch.Tensor) -> torch.Tensor:
         """Store the new keys and values of `layer`, and return what the tokens see, [N, H, D]."""
-        ...
 
 
 @dataclass(frozen=True)

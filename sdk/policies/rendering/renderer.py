@@ -38,19 +38,16 @@ class ChatRenderer(Protocol):
     @property
     def family(self) -> str:
         """`template`, or the name that `make_renderer(tokenizer, family=...)` takes for this renderer."""
-        ...
 
     @property
     def stop_token_ids(self) -> list[int]:
         """The ids that end the assistant's turn."""
-        ...
 
     def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         """The prompt's ids [P], generation prompt included.
 
         Raises `ModelError` when the template does not take these messages or cannot show tools.
         """
-        ...
 
     def extend(
         self,
@@ -63,26 +60,21 @@ class ChatRenderer(Protocol):
 
         None when the template would rewrite what was said before; the caller then starts a new row.
         """
-        ...
 
     def parse(
         self, completion_ids: Sequence[int], tools: Sequence[Tool], *, prompt_ids: Sequence[int] = ()
     ) -> ParsedReply:
         """What the completion says. `prompt_ids` tells whether the prompt had already opened the reasoning."""
-        ...
 
     def tagged_text(self, completion_ids: Sequence[int]) -> str | None:
         """The text that `parse` reads as `parse_tagged_reply` does, without the token that ends the turn; None where
         the family writes in another form."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, control tokens among it; half a character is U+FFFD."""
-        ...
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
         """The ids a policy would have sampled to say `message`, the token that ends the turn included."""
-        ...
 
 
 _MOST_LISTS = 64

@@ -1,4 +1,4 @@
-"""Translation of tools, results and failures between our records and MCP's types."""
+"""Translation of tools, results, failures and log levels between our records and MCP's types."""
 
 from __future__ import annotations
 

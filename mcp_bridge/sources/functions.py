@@ -1,4 +1,5 @@
-"""Python functions as tools: the name, the docstring and the type hints become the tool."""
+"""Python functions as tools: the name, the docstring and the type hints become the tool; `behaves`
+adds its annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sandbox over Python objects, with their copies and snapshots."""
+"""A sandbox over Python objects: their methods as tools, their copies and snapshots."""
 
 from __future__ import annotations
 

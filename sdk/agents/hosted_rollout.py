@@ -1,4 +1,5 @@
-"""One rollout that an agent of the user's plays: its requests for messages, its calls, and what ends it."""
+"""One rollout that an agent of the user's plays: its requests for messages, the conversations
+that they go on with, its calls, and what ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`evaluate` and `rollout`: policies measured with tools, without training."""
+"""`evaluate` and `rollout`: policies measured with tools, without training, by a plan of conditions and comparisons."""
 
 from __future__ import annotations
 

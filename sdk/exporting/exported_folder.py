@@ -1,4 +1,6 @@
-"""The folder of an export: of one model only, whole or not there, and made again as long as the model is the same."""
+"""The folder of an export: of one model only, whole or not there, and made again as long as the model is the same.
+
+Transformers and vLLM of the last two years can read it."""
 
 from __future__ import annotations
 

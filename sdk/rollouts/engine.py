@@ -1,4 +1,5 @@
-"""Many rollouts at once: one starts as soon as another ends, and each is scored as soon as it is done."""
+"""Many rollouts at once: one starts as soon as another ends, and each is scored as soon as it is done. A host plays
+them, by default the loop of policy and tools that comes with the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Jobs go in at any time, rollouts come out as they end: one starts as soon as another ends, whatever its group."""
+"""Jobs go in at any time, rollouts come out as they end: one starts as soon as another ends, whatever its group.
+
+Fewer are in flight while the policy's cache is full or servers give way, more again after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writer: creates, changes and deletes rows."""
+"""The writer: creates, changes and deletes rows. Its keeper decides what a row keeps of a value that was sent."""
 
 from __future__ import annotations
 

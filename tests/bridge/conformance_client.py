@@ -4,7 +4,8 @@ what it is asked, and makes the calls that the scenario names, or one of every t
     conformance_client.py SOCKET
 
 Imports what a client needs, and forks one for each `forked_client.py` that asks for it: the imports of 39 clients take
-most of a minute. What a scenario tells its client is in its environment.
+most of a minute. What a scenario tells its client is in its environment. The last line that a client prints is how it
+exits.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def main(url: str) -> str | None:
     client = own_client()
     auth = {"auth": {"type": "authorization_code", **client}} if client else {}
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CONFIG_HOME"] = folder  # the suite runs many clients at once: each has logins of its own
         config = Path(folder) / "mcp.json"
         config.write_text(json.dumps({"mcpServers": {"tried": {"url": url, **auth}}}))
         for _ in range(MOST_LOGINS):
@@ -105,8 +107,9 @@ def run_forked(asked: socket.socket) -> None:
         traceback.print_exc()
     if error is not None:
         print(error, file=sys.stderr)
-    sys.stdout.flush()
-    asked.send(b"0" if error is None else b"1")
+    status = int(error is not None)
+    print(f"exits with {status}", flush=True)
+    asked.send(str(status).encode())
 
 
 def fork_clients(place: str) -> None:

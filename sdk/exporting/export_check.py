@@ -27,7 +27,7 @@ from mcp_bridge.sessions.watchdog import watchdog
 
 from ..errors import ConfigError, PolicyFailure
 from ..evaluation.report import CONDITIONS
-from ..evaluation.served_model import NOT_SENT, SERVED
+from ..evaluation.measurement import NOT_SENT, SERVED
 from ..policies.endpoint import EndpointAgent
 from ..policies.protocol import Sampling
 from ..policies.tool_prompt import shown_tools

@@ -16,6 +16,7 @@ from mcp_bridge import connect
 from mcp_bridge.records import Tool
 from sdk.errors import PolicyFailure
 from sdk.evidence.run_verification import verify_run
+from sdk.policies.endpoint import EndpointAgent
 from sdk.policies.protocol import Sampling
 from sdk.policies.scripted import ScriptedAgent
 from sdk.records import Message, Rollout, ToolCall
@@ -222,7 +223,7 @@ def test_a_teacher_that_would_teach_nothing_or_does_not_answer_is_an_error(
         why = rf"teacher does nothing while warm_start\.{option} is {shown}"
         with pytest.raises(sdk.ConfigError, match=why):
             sdk.train(*given, {**options, f"warm_start.{option}": value}, teacher=Teaching())
-    absent, heard = ("http://127.0.0.1:9/v1", "large-1"), Heard()
+    absent, heard = EndpointAgent("http://127.0.0.1:9/v1", "large-1", backoff_s=0.0), Heard()
     with pytest.raises(PolicyFailure, match=r"the teacher answered in none of 8 tries, the last: .*127\.0\.0\.1:9"):
         sdk.train(*given, options, teacher=absent, progress=heard)
     assert not [line for line in heard.lines if line.startswith(("loading the model", "untrained"))]

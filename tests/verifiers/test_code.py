@@ -426,7 +426,7 @@ async def test_a_hanging_program_leaves_no_process_behind():
         "was not done after"
         in (
             await run_verifier(
-                code_passes(limits={"seconds": 10}),
+                code_passes(limits={"seconds": 2}),
                 rollout("import time\ntime.sleep(60)", expected={"tests": [{"prints": ""}]}),
             )
         ).explanation

@@ -77,6 +77,8 @@ painter = ScriptedAgent([ToolCall(id="", name="paint", arguments={"thing": "door
 verify = lambda rollout: rollout.calls[0].result.text == "The door is blue."
 """
     )
+    tasks = desk / "tasks.jsonl"
+    tasks.write_text(tasks.read_text().partition("\n")[0])  # each rollout starts a server
     server = Path(__file__).parents[1] / "bridge" / "servers" / "talkative.py"
     words = ("evaluate", "--command", f"{sys.executable} {server}", "tasks.jsonl", "--verifier", "painting.py:verify")
     policies = ("--policy", "painter=painting.py:painter")

@@ -26,8 +26,8 @@ from mcp_bridge.records import Tool
 from mcp_bridge.sessions.watchdog import watchdog
 
 from ..errors import ConfigError, PolicyFailure
-from ..evaluation.report import CONDITIONS
 from ..evaluation.measurement import NOT_SENT, SERVED
+from ..evaluation.report import CONDITIONS
 from ..policies.endpoint import EndpointAgent
 from ..policies.protocol import Sampling
 from ..policies.tool_prompt import shown_tools

@@ -18,8 +18,8 @@ from mcp_bridge.records import Tool
 from sdk.cli.app import app
 from sdk.connecting import connect
 from sdk.errors import ConfigError, PolicyFailure
-from sdk.evaluation.report import note_conditions
 from sdk.evaluation.measurement import SERVED
+from sdk.evaluation.report import note_conditions
 from sdk.exporting import check_export, export
 from sdk.policies.models import save_model
 from sdk.policies.protocol import Sampling

@@ -14,7 +14,8 @@ from mcp_bridge.safe_text import cut
 from ..errors import VerifierError
 from ..records import CallRecord, Message, Rollout, Task, ToolCall
 from ..verifiers.calls import ABSENT, call_in_words, fits, unmatched
-from ..verifiers.text_tokens import Token, positions, tokenize
+from ..verifiers.expectations import expected_answer, says
+from ..verifiers.text_tokens import positions, tokenize
 from ..verifiers.value_checks import same_json
 from .conditions import is_success
 from .faults import ORDER, Fault, FaultKind
@@ -71,32 +72,11 @@ def missing_calls(gold: Sequence[GoldCall], done: Sequence[ToolCall]) -> list[Go
     return [gold[place] for place in places]
 
 
-def expected_answer(task: Task) -> list[list[list[Token]]]:
-    """What must be said, each as its acceptable forms in tokens; empty where the task expects no answer in words."""
-    gold = task.expected.get("answer")
-    parts = gold["all"] if isinstance(gold, Mapping) and isinstance(gold.get("all"), list) else [gold]
-    required = []
-    for part in parts:
-        choices = part if isinstance(part, list) else [part]
-        # Yes and no are said in too many ways to be looked for in results.
-        words = [choice for choice in choices if isinstance(choice, str | int | float) and not isinstance(choice, bool)]
-        forms = [tokens for choice in words if (tokens := tokenize(str(choice)))]
-        if forms:
-            required.append(forms)
-    return required
-
-
 def says_the_opposite(answer: str, task: Task) -> bool:
     """Whether an answer begins with no where yes is expected, or the other way round."""
     gold = task.expected.get("answer")
     opposite = {True: ("no", "false"), False: ("yes", "true")}.get(gold) if isinstance(gold, bool) else None
     return opposite is not None and tokenize(answer)[:1] in [[word] for word in opposite]
-
-
-def says(text: str, required: Sequence[Sequence[Sequence[Token]]]) -> bool:
-    """Whether the text holds all that must be said, in any acceptable form."""
-    tokens = tokenize(text)
-    return all(any(positions(form, tokens) for form in forms) for forms in required)
 
 
 _SHORTEST = 3

@@ -16,7 +16,9 @@ _MAPPINGS = ("setup", "expected", "tags", "user")
 _TEXTS = ("id", "family")
 _MESSAGE_LISTS = ("demonstration",)
 _ENTRIES = {
-    **dict.fromkeys(("answer", "changes", "state", "forbid", "answer_json", "answer_pattern"), "expected"),
+    **dict.fromkeys(
+        ("answer", "calls_may_differ", "changes", "state", "forbid", "answer_json", "answer_pattern"), "expected"
+    ),
     **dict.fromkeys(("split", "tier", "kind"), "tags"),
     "seed": "setup",
 }

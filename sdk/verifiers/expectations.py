@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, VerifierError
+from ..records import Rollout, Task, Verdict
 from .answer_forms import answer_json, answer_pattern
 from .answers import answer_match
 from .calls import calls_match
 from .combining import joined, run_parts
+from .grounding import argument_values, result_text, succeeded
 from .states import final_state
+from .text_tokens import Token, positions, tokenize
 
 if TYPE_CHECKING:
-    from ..records import Rollout, Task, Verdict
     from .verifier import VerifierLike
 
 _CALLS, _CALLS_ALONE = calls_match(), calls_match(only=True)
@@ -27,7 +29,10 @@ _CHECKS: tuple[tuple[frozenset[str], VerifierLike], ...] = (
     (frozenset({"answer_json", "answer_schema"}), answer_json()),
     (frozenset({"answer_pattern"}), answer_pattern()),
 )
-_KNOWN = frozenset[str]().union(*(fields for fields, _ in _CHECKS), {"options"})
+_MAY_DIFFER = "calls_may_differ"
+_BESIDE = frozenset({"options", _MAY_DIFFER})
+"""Fields that tell how another one is compared."""
+_KNOWN = frozenset[str]().union(*(fields for fields, _ in _CHECKS), _BESIDE)
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,7 +45,7 @@ class AsExpected:
     async def verify(self, rollout: Rollout) -> Verdict:
         if problem := _problem(rollout.task):
             raise VerifierError(problem)
-        verdicts = await run_parts(_checks(set(rollout.task.expected)), rollout)
+        verdicts = await run_parts(_checks(rollout.task.expected), rollout)
         return joined(verdicts, float(all(verdict.score >= 1 for verdict in verdicts.values())))
 
     def require_fields(self, tasks: Sequence[Task]) -> None:
@@ -59,26 +64,110 @@ def as_expected() -> AsExpected:
     Where a task expects calls and no answer, no other call may succeed: calling every tool would be right otherwise. A
     task with other fields, or none, is unscored: it needs a verifier of its own. On the command line:
     `--verifier expected`.
+
+    `calls_may_differ`, true: other calls than the expected ones are right, too. Where `changes` are expected, any that
+    lead to them; else a call that succeeded must have returned the answer, and the values of the expected calls that
+    the request names must be among the arguments or results of calls that succeeded. So a guess without a call earns
+    nothing, nor does one after looking up another thing. An answer that is computed from results (a sum) needs the
+    expected calls. `sdk.synthesize` writes the field.
     """
     return AsExpected()
 
 
-def _checks(expected: set[str]) -> list[VerifierLike]:
-    checks = [check for fields, check in _CHECKS if fields & expected]
-    if "calls" in expected and not expected & _ANSWERS:
-        return [_CALLS_ALONE if check is _CALLS else check for check in checks]
-    return checks
+def _checks(expected: Mapping[str, Any]) -> list[VerifierLike]:
+    checks = [check for fields, check in _CHECKS if fields & set(expected)]
+    of_calls: VerifierLike = _CALLS
+    if expected.get(_MAY_DIFFER):
+        of_calls = _CallsMayDiffer()
+    elif "calls" in expected and not _ANSWERS & set(expected):
+        of_calls = _CALLS_ALONE
+    return [of_calls if check is _CALLS else check for check in checks]
 
 
 def _problem(task: Task) -> str:
     """Why this task cannot be judged by its own fields; empty where it can."""
-    known = ", ".join(sorted(_KNOWN - {"options"}))
+    known = ", ".join(sorted(_KNOWN - _BESIDE))
     fix = "give a verifier of your own for it (FILE.py:NAME on the command line)"
     if unknown := sorted(set(task.expected) - _KNOWN):
         near = difflib.get_close_matches(unknown[0], _KNOWN, n=1)
         meant = f"did you mean {near[0]!r}? Or {fix}" if near else fix
         told = f"task {task.id!r} expects {unknown[0]!r}, which no ready-made check compares"
         return f"{told}; {meant}. They know {known}"
-    if not set(task.expected) - {"options"}:
+    if (differ := task.expected.get(_MAY_DIFFER, False)) is not False:
+        if differ is not True:
+            return f"task {task.id!r} has {_MAY_DIFFER} {differ!r}; give true or false"
+        if "calls" not in task.expected or not (_ANSWERS & set(task.expected) or task.expected.get("changes")):
+            told = f"task {task.id!r} has {_MAY_DIFFER}, which is for calls that lead to an answer or to changes"
+            return f"{told}; give calls and one of {', '.join(sorted(_ANSWERS))} and changes, or leave it out"
+    if not set(task.expected) - _BESIDE:
         return f"task {task.id!r} expects nothing; give expected with some of {known} (toolbake solve does), or {fix}"
     return ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Other calls that come to the same.
+
+
+@dataclass(frozen=True, repr=False)
+class _CallsMayDiffer:
+    """The expected calls, or others: where something was to change, any that lead to it, which the check of the state
+    sees; otherwise those that looked up what is asked for."""
+
+    def __repr__(self) -> str:
+        return "calls_may_differ()"
+
+    def verify(self, rollout: Rollout) -> Verdict:
+        asked = _CALLS.verify(rollout)
+        if asked.score == 1 or not asked.components["no_forbidden"]:
+            return asked
+        if rollout.task.expected.get("changes"):
+            return Verdict(score=1.0, components=asked.components, explanation="other calls may change the same")
+        lacking = list(_not_looked_up(rollout))
+        return Verdict(
+            score=float(not lacking),
+            components={**asked.components, "looked_up": float(not lacking)},
+            explanation="; ".join([asked.explanation, *lacking]) if lacking else "other calls looked it up",
+        )
+
+
+def _not_looked_up(rollout: Rollout) -> Iterator[str]:
+    """What keeps the calls that succeeded from being another way to the answer: who looks up another thing, or nothing,
+    guesses, though the answer may be right by chance."""
+    task, done = rollout.task, [record for record in rollout.calls if succeeded(record)]
+    if not done:
+        yield "no other call succeeded"
+        return
+    results = "\n".join(map(result_text, done))
+    if not says(results, expected_answer(task)):
+        yield "no other call returned the answer"
+    given = [str(value) for record in done for _, value in argument_values(record.call.arguments, "")]
+    dealt_with = tokenize("\n".join([results, *given]))
+    facts = task.user.facts.values() if task.user is not None else ()
+    said = [*(message.content for message in task.opening()), *task.later_turns]
+    request = tokenize("\n".join([*said, *(str(fact.value) for fact in facts)]))
+    for call in task.expected["calls"]:
+        for path, value in argument_values(call.get("arguments", {}), call["name"]):
+            words = tokenize(str(value))
+            if words and positions(words, request) and not positions(words, dealt_with):
+                yield f"no other call dealt with {path}={value!r}, which the request names"
+
+
+def expected_answer(task: Task) -> list[list[list[Token]]]:
+    """What must be said, each as its acceptable forms in tokens; empty where the task expects no answer in words."""
+    gold = task.expected.get("answer")
+    parts = gold["all"] if isinstance(gold, Mapping) and isinstance(gold.get("all"), list) else [gold]
+    required = []
+    for part in parts:
+        choices = part if isinstance(part, list) else [part]
+        # Yes and no are said in too many ways to be looked for in results.
+        words = [choice for choice in choices if isinstance(choice, str | int | float) and not isinstance(choice, bool)]
+        forms = [tokens for choice in words if (tokens := tokenize(str(choice)))]
+        if forms:
+            required.append(forms)
+    return required
+
+
+def says(text: str, required: Sequence[Sequence[Sequence[Token]]]) -> bool:
+    """Whether the text holds all that must be said, in any acceptable form."""
+    tokens = tokenize(text)
+    return all(any(positions(form, tokens) for form in forms) for forms in required)

@@ -186,7 +186,7 @@ class Grounded(ReadyMade):
         return Verdict(score=score, components=components, explanation="\n".join(lines))
 
     async def _unsupported_claims(self, answer: str, rollout: Rollout, abstained: bool, right: bool) -> list[str]:
-        prompt, worked = _prompt_text(rollout), [record for record in rollout.calls if _worked(record)]
+        prompt, worked = _prompt_text(rollout), [record for record in rollout.calls if succeeded(record)]
         # Where nothing was looked up, or nothing is known, every word must be the prompt's or a result's.
         check = self.checker or (exact_support if worked and not abstained else lexical_support)
         computed = str(rollout.task.expected.get("answer", "")) if self.checker is None and worked and right else ""
@@ -210,7 +210,7 @@ class Grounded(ReadyMade):
                         problems[place] = f"cites nothing: {shortened(claim, 100)}"
                     else:
                         # What is cited must support the claim by itself; the prompt's own words need no source.
-                        document = "\n".join([prompt, computed, *map(_result_text, cited or worked)])
+                        document = "\n".join([prompt, computed, *map(result_text, cited or worked)])
                         if not right and check is exact_support and not _has_first_name(document, claim, answer):
                             problems[place] = f"not supported (0.00 of {self.least:g}): {shortened(claim, 100)}"
                         else:
@@ -306,10 +306,10 @@ def ungrounded_arguments(rollout: Rollout, free: Sequence[str] = ()) -> list[str
     seen = 0
     for record in results:
         while results[seen].turn < record.turn:
-            known += tokenize(_result_text(results[seen]))
-            signs |= set(_result_text(results[seen]).split())
+            known += tokenize(result_text(results[seen]))
+            signs |= set(result_text(results[seen]).split())
             seen += 1
-        for path, value in _leaves(record.call.arguments, record.call.name):
+        for path, value in argument_values(record.call.arguments, record.call.name):
             if not any(fnmatchcase(path, pattern) for pattern in free) and not _stands_in(value, known, signs):
                 found.append(f"{path}={shortened(value, 60)}")
     return found
@@ -326,15 +326,16 @@ def _stands_in(value: str | int | float, known: list[Token], signs: set[str]) ->
     return len(words) > 1 and all(word in known for word in [*exact, *loose])
 
 
-def _leaves(value: Any, path: str, inside: bool = False) -> Iterator[tuple[str, str | int | float]]:
+def argument_values(value: Any, path: str, inside: bool = False) -> Iterator[tuple[str, str | int | float]]:
+    """The texts and numbers inside, and the identifiers among the keys of inner objects, each with its path."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if inside and _is_identifier(key):
                 yield f"{path}.{key}", key
-            yield from _leaves(item, f"{path}.{key}", True)
+            yield from argument_values(item, f"{path}.{key}", True)
     elif isinstance(value, list):
         for item in value:
-            yield from _leaves(item, path, True)
+            yield from argument_values(item, path, True)
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         yield path, value
 
@@ -348,11 +349,11 @@ def _cited(sentence: str, calls: Sequence[CallRecord]) -> tuple[list[CallRecord]
     """The calls that a sentence cites, and the citations that name no call that worked."""
     by_name = {record.call.id: record for record in calls} | {f"#{n}": record for n, record in enumerate(calls, 1)}
     names = _CITATION.findall(sentence)
-    good = [by_name[name] for name in names if name in by_name and _worked(by_name[name])]
-    return good, [name for name in names if name not in by_name or not _worked(by_name[name])]
+    good = [by_name[name] for name in names if name in by_name and succeeded(by_name[name])]
+    return good, [name for name in names if name not in by_name or not succeeded(by_name[name])]
 
 
-def _worked(record: CallRecord) -> bool:
+def succeeded(record: CallRecord) -> bool:
     return not record.result.is_error and record.call.error is None
 
 
@@ -361,5 +362,5 @@ def _prompt_text(rollout: Rollout) -> str:
     return "\n".join([*system, *rollout.user_texts])
 
 
-def _result_text(record: CallRecord) -> str:
+def result_text(record: CallRecord) -> str:
     return f"{record.result.text}\n{record.result.structured if record.result.structured is not None else ''}"

@@ -19,9 +19,10 @@ from mcp_bridge import connect
 from sandboxes import diff
 from sandboxes.api import ApiTwin
 from sandboxes.helpdesk import Helpdesk
+from sdk.policies.scripted import ScriptedAgent
 from sdk.progress import Console
 from sdk.tasks import load_tasks, split_tasks
-from sdk.verifiers import all_of, answer_match, final_state, required_calls
+from sdk.verifiers import all_of, answer_match, as_expected, final_state, required_calls
 
 SHOP = Path(__file__).parents[1] / "sandboxes" / "api" / "shop.yaml"
 
@@ -53,6 +54,29 @@ def test_the_gold_calls_of_every_task_lead_to_the_end_it_expects(source: Any) ->
         assert changes == task.expected["changes"]
         if task.expected["answer"] != "done":
             assert str(task.expected["answer"]) in results[-1].text
+
+
+def test_a_question_may_be_answered_with_another_tool_and_a_guess_earns_nothing() -> None:
+    tasks = sdk.synthesize(bank(), 8, setups=[{}], max_calls=1).tasks
+    by_key = next(task for task in tasks if task.tags["tools"] == "get_account")
+    owner = {f"A-{n}": name for n, name in zip((101, 202, 303, 404), ("Ann", "Bob", "Cid", "Dora"), strict=True)}
+    account = by_key.expected["calls"][0]["arguments"]["account"]
+    another = next(one for one in owner if one != account)
+    said = by_key.demonstration[-1]
+
+    def score(*calls: tuple[str, dict[str, Any]]) -> float:
+        made = [sdk.ToolCall(id=f"c{n}", name=name, arguments=given) for n, (name, given) in enumerate(calls)]
+        script = [*(sdk.Message(role="assistant", tool_calls=[call]) for call in made), said]
+        played = sdk.rollout(bank(), by_key, model=ScriptedAgent(script), verifier=as_expected())
+        assert played.verdict is not None
+        return played.verdict.score
+
+    assert score(("get_account", {"account": account})) == 1
+    assert score(("find_accounts", {"owner": owner[account]})) == 1
+    assert score() == 0
+    assert score(("find_accounts", {"owner": owner[another]})) == 0
+    assert score(("get_account", {"account": another})) == 0
+    assert score(("get_account", {"account": "A-909"})) == 0
 
 
 def test_a_field_that_may_be_left_out_or_null_is_set_by_the_tasks_of_its_tool() -> None:

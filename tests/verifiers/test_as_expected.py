@@ -81,3 +81,79 @@ def test_it_is_the_same_verifier_in_every_run():
 def test_a_word_in_place_of_a_verifier_is_told_of_it():
     with pytest.raises(ConfigError, match=r"the verifier is 'expected' .*as_expected"):
         check_verifier("expected")
+
+
+LOOKED_UP = {
+    "answer": "shipped",
+    "calls": [{"name": "get_order", "arguments": {"order_id": "4417"}}],
+    "calls_may_differ": True,
+    "changes": [],
+}
+ORDERS = {"orders": {"4417": {"status": "shipped"}, "4418": {"status": "shipped"}}}
+
+
+def record(name: str, arguments: dict, result: dict) -> CallRecord:
+    return CallRecord(turn=1, call=ToolCall(id="c", name=name, arguments=arguments), result=result)
+
+
+GET = record("get_order", {"order_id": "4417"}, {"text": '{"status": "shipped"}'})
+LIST = record("list_orders", {}, {"text": "", "structured": ORDERS})
+
+
+def asking(expected: dict, calls: list[CallRecord], **fields) -> Rollout:
+    task = Task(prompt="What is the status of order 4417?", expected=expected)
+    same = {"initial_state": {"orders": {}}, "final_state": {"orders": {}}}
+    return Rollout(id="one", task=task, calls=calls, answer="It is shipped.", **{**same, **fields})
+
+
+@pytest.mark.parametrize(
+    ("calls", "score", "told"),
+    [
+        ([GET], 1, "all 1 required calls"),
+        ([LIST], 1, "other calls looked it up"),
+        ([record("track", {"order": "4417"}, {"text": "on its way: shipped"})], 1, "other calls looked it up"),
+        ([], 0, "no other call succeeded"),
+        ([record("list_orders", {}, {"text": "4417: shipped", "is_error": True})], 0, "no other call succeeded"),
+        ([record("get_customer", {"order": "4417"}, {"text": "Ann"})], 0, "no other call returned the answer"),
+        (
+            [record("get_order", {"order_id": "4418"}, {"text": '{"status": "shipped"}'})],
+            0,
+            "no other call dealt with get_order.order_id='4417', which the request names",
+        ),
+    ],
+    ids=["expected", "listing", "by key", "no call", "refused", "answer not returned", "another thing"],
+)
+async def test_where_calls_may_differ_others_that_looked_it_up_are_right_and_guesses_are_not(calls, score, told):
+    verdict = await run_verifier(as_expected(), asking(LOOKED_UP, calls))
+    assert (verdict.score, told in verdict.explanation) == (score, True), verdict.explanation
+    strict = await run_verifier(as_expected(), asking({**LOOKED_UP, "calls_may_differ": False}, calls))
+    assert strict.score == (calls == [GET])
+
+
+async def test_where_calls_may_differ_the_answer_the_state_and_what_is_forbidden_still_count():
+    changed = {"final_state": {"orders": {"4417": {"status": "lost"}}}}
+    assert (await run_verifier(as_expected(), asking(LOOKED_UP, [LIST], **changed))).score == 0
+    assert (await run_verifier(as_expected(), asking({**LOOKED_UP, "answer": "open"}, [LIST]))).score == 0
+    assert (await run_verifier(as_expected(), asking({**LOOKED_UP, "forbid": ["list_orders"]}, [LIST]))).score == 0
+
+
+async def test_where_calls_may_differ_any_that_lead_to_the_expected_changes_are_right():
+    expected = {"changes": BOOKED, "calls": [{"name": "book", "arguments": {"room": "2"}}], "calls_may_differ": True}
+    states = {"initial_state": {"rooms": {"2": {"guest": None}}}, "final_state": {"rooms": {"2": {"guest": "Ann"}}}}
+    other = [called("update_room", room="2", guest="Ann")]
+    assert (await run_verifier(as_expected(), rollout_of(expected, calls=other, **states))).score == 1
+    unchanged = {**states, "final_state": states["initial_state"]}
+    assert (await run_verifier(as_expected(), rollout_of(expected, calls=other, **unchanged))).score == 0
+
+
+@pytest.mark.parametrize(
+    ("expected", "told"),
+    [
+        ({**LOOKED_UP, "calls_may_differ": "yes"}, "calls_may_differ 'yes'; give true or false"),
+        ({"answer": "1", "calls_may_differ": True}, "give calls and one of answer"),
+        ({"calls": [], "changes": [], "calls_may_differ": True}, "give calls and one of answer"),
+    ],
+)
+def test_calls_that_may_differ_need_an_end_to_lead_to(expected, told):
+    with pytest.raises(ConfigError, match=told):
+        as_expected().require_fields([Task(prompt="one", expected=expected)])

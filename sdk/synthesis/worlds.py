@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
+
 from mcp_bridge import Toolset
 from mcp_bridge.errors import BridgeError, CallTimeout, ServerDied, SourceError, ToolFailure
 from mcp_bridge.records import ToolResult
@@ -47,6 +49,10 @@ class Played:
 
 _MOST_FAILURES = 3
 """In a row; then no more time is lost on a tool."""
+_SHORTER = 15
+"""By so much, where a call was not answered in time: the next ones only tell whether that was chance."""
+_SLOWER = 3
+"""Times as long as its longest answer a tool may take all the same."""
 
 
 class BrokenTool(ToolFailure):
@@ -68,6 +74,10 @@ class Worlds:
         self._numbers = itertools.count()
         self._failed: dict[str, list[tuple[Setup, Call, BrokenTool]]] = {}
         """Tool -> its latest calls, where all of them cost time or a server."""
+        self._longest_s: dict[str, float] = {}
+        """Tool -> the time of its slowest answer."""
+        self._hung_s: dict[str, float] = {}
+        """Tool -> how long the first of its latest calls was waited for in vain."""
         self._told: set[str] = set()
 
     @asynccontextmanager
@@ -87,10 +97,16 @@ class Worlds:
 
     async def _call(self, world: World, setup: Setup, call: Call) -> ToolResult:
         tool, arguments = call
+        began, limit_s = anyio.current_time(), None
+        if tool in self._hung_s:
+            limit_s = max(self._hung_s[tool] / _SHORTER, _SLOWER * self._longest_s.get(tool, 0.0))
+            limit_s = min(limit_s, self._hung_s[tool])
         try:
-            result = await world.call(tool, arguments)
+            result = await world.call(tool, arguments, timeout_s=limit_s)
         except ToolFailure as failure:
             broken = BrokenTool(tool, failure)
+            if isinstance(failure, CallTimeout):
+                self._hung_s.setdefault(tool, anyio.current_time() - began)
             if isinstance(failure, CallTimeout | ServerDied):  # others take no time, and come of what was tried
                 self._failed.setdefault(tool, []).append((setup, call, broken))
                 if tool not in self._told:
@@ -98,6 +114,8 @@ class Worlds:
                     self._progress.say(f"a call of {tool} broke: {failure}")
             raise broken from failure
         self._failed.pop(tool, None)
+        self._hung_s.pop(tool, None)
+        self._longest_s[tool] = max(self._longest_s.get(tool, 0.0), anyio.current_time() - began)
         return result
 
     @property
@@ -107,7 +125,7 @@ class Worlds:
 
     def why_broken(self, tool: str) -> str:
         """What is known of a suspect, in words."""
-        return f"{_MOST_FAILURES} calls in a row broke: {self._failed[tool][-1][2]}"
+        return f"{_MOST_FAILURES} calls in a row broke: {self._failed[tool][0][2]}"
 
     async def breaks_alone(self, tool: str) -> bool:
         """Whether the latest call of a suspect breaks again while no other call is under way: another tool may have

@@ -13,7 +13,10 @@ from typing import Any
 import anyio
 import pytest
 from banks import bank
+from mcp.server.mcpserver import MCPServer
+from mcp_types import ToolAnnotations
 
+import mcp_bridge
 import sdk
 from mcp_bridge import connect
 from sandboxes import diff
@@ -21,6 +24,7 @@ from sandboxes.api import ApiTwin
 from sandboxes.helpdesk import Helpdesk
 from sdk.policies.scripted import ScriptedAgent
 from sdk.progress import Console
+from sdk.synthesis.synthesis_run import synthesize_async
 from sdk.tasks import load_tasks, split_tasks
 from sdk.verifiers import all_of, answer_match, as_expected, final_state, required_calls
 
@@ -239,3 +243,44 @@ def test_a_tool_that_breaks_again_and_again_is_named_and_no_more_time_is_lost_on
     assert list(made.unused_tools) == ["track_order"], str(made)
     assert "the tool track_order is not used: 3 calls in a row broke: " in str(made)
     assert "a call of track_order broke: " in heard.getvalue()
+
+
+class Parcels:
+    def __init__(self, seed: int = 0) -> None:
+        numbers = range(100 + 20 * seed, 108 + 20 * seed)
+        self.parcels = {
+            str(n): {"status": f"S{n % 3}", "city": f"C{n % 5}", "carrier": f"D{n % 4}", "weight": 3 * n}
+            for n in numbers
+        }
+
+    def tables(self) -> dict[str, Any]:
+        return {"parcels": self.parcels}
+
+
+@pytest.mark.virtual_clock
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_tool_that_hangs_costs_little_more_than_one_call_of_it(
+    reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLBAKE_CONTROL", "1")
+    server = MCPServer("parcels", log_level="ERROR")
+    parcels = mcp_bridge.worlds(server, make=Parcels, state=Parcels.tables)
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    def get_parcel(parcel_id: str) -> dict[str, str | int]:
+        """Read a parcel."""
+        return parcels().parcels[parcel_id]
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True) if reads else None)
+    async def track_parcel(parcel_id: str) -> str:
+        """Track a parcel."""
+        await anyio.sleep_forever()
+        return parcel_id
+
+    began = anyio.current_time()
+    made = await synthesize_async(server, 6, max_calls=1, limits={"call_timeout_s": 30})
+    assert made.tasks
+    told = made.unused_tools["track_parcel"]
+    assert told.startswith("3 calls in a row broke: ")
+    assert "'track_parcel' did not answer within 30 s" in told
+    assert anyio.current_time() - began < 40

@@ -236,12 +236,25 @@ class _Chooser(Generic[Backend]):
         self._control = control
 
     async def __call__(self, context: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        from .translation import failure_as_mcp
+
         if context.method != "tools/call":
             return await call_next(context)
         if self._control and context.message.name in {f"toolbake_{verb}" for verb in control_tools.CONTROL_VERBS}:
-            return await call_next(context)
+            try:
+                return await call_next(context)
+            except Exception as wrapped:
+                cause = wrapped.__cause__  # FastMCP puts its own words before what a control tool raises
+                if isinstance(cause, SetupRefused):
+                    raise type(wrapped)(str(cause)) from cause
+                if isinstance(cause, BridgeError):
+                    raise failure_as_mcp(cause) from cause
+                raise
         request = context.fastmcp_context.request_context
-        return await self._within(request.meta if request is not None else None, lambda: call_next(context))
+        try:
+            return await self._within(request.meta if request is not None else None, lambda: call_next(context))
+        except BridgeError as error:  # FastMCP would hide what `make` raised
+            raise failure_as_mcp(error) from error
 
     async def _within(self, meta: Mapping[str, Any] | None, call: Callable[[], Awaitable[Made]]) -> Made:
         named = (meta or {}).get(control_tools.WORLD_META) if self._control else None

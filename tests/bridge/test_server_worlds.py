@@ -126,9 +126,14 @@ def test_a_server_that_cannot_have_worlds_is_refused_by_its_kind() -> None:
 async def test_what_make_raises_reaches_the_client_with_its_type_and_text(kind: str) -> None:
     async with mcp_bridge.connect(command(kind)) as toolset:
         with pytest.raises(
-            mcp_bridge.errors.BridgeError, match=r"make= of worlds raised TypeError .*'seed': 'seven'.*: "
+            mcp_bridge.ToolFailure, match=r": the function make= of worlds raised TypeError .*'seven'.*: "
         ):
             async with toolset.open_world("a", {"seed": "seven"}):
+                pass
+        with pytest.raises(
+            mcp_bridge.SourceError, match=r"refused the setup \{'sed': 7\}: the setup \{'sed': 7\} does "
+        ):
+            async with toolset.open_world("a", {"sed": 7}):
                 pass
         async with toolset.open_world("b", {"seed": 1}) as world:
             assert (await world.call("book", {"room": "1"})).text == "booked 1"
@@ -156,6 +161,15 @@ async def test_a_state_that_cannot_be_told_reaches_the_client_with_its_reason(
     async with mcp_bridge.connect(server) as toolset, toolset.open_world("a") as world:
         with pytest.raises(mcp_bridge.ToolFailure, match=told):
             await world.state()
+
+
+@pytest.mark.parametrize("kind", ["sdk", "lowlevel", "fastmcp"])
+async def test_what_make_raises_breaks_a_call_of_a_client_without_worlds_in_its_own_words(kind: str) -> None:
+    config = command(kind)
+    config["mcpServers"]["hotel"]["env"] |= {CONTROL_ENV: "0", "HOTEL": "closed"}
+    async with mcp_bridge.connect(config) as toolset:
+        with pytest.raises(mcp_bridge.ToolFailure, match=r"make= of worlds raised FileNotFoundError.*: rooms\.csv"):
+            await toolset.call("book", {"room": "1"})
 
 
 async def test_what_make_raises_reaches_clients_without_worlds() -> None:

@@ -4,6 +4,7 @@
 """
 
 import copy
+import os
 import sys
 from typing import Any
 
@@ -12,6 +13,8 @@ import mcp_bridge
 
 class Hotel:
     def __init__(self, seed: int = 0, free: bool = True) -> None:
+        if os.environ.get("HOTEL") == "closed":
+            raise FileNotFoundError("rooms.csv")
         self.rooms: dict[str, dict[str, Any]] = {str(number): {"free": free, "price": seed + 0} for number in (1, 2)}
         self.closed = False
 

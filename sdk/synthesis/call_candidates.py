@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from mcp_bridge.records import Tool
+from mcp_bridge.toolsets.schema_parts import followed
 
 from .name_words import verb_and_object, without_id, words
 from .prompt_values import PromptValue, PromptValues, stem, stems
@@ -275,24 +276,12 @@ def _of_type(
 
 
 def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A schema with its reference into the same document followed. A schema may be `true`."""
-    for _ in range(_DEEPEST):
-        if not isinstance(schema, Mapping):
-            return {}
-        reference = schema.get("$ref")
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            break
-        target: Any = root
-        for part in reference[2:].split("/"):
-            target = target.get(part, {}) if isinstance(target, Mapping) else {}
-        schema = target
-    if not isinstance(schema, Mapping):
-        return {}
-    if isinstance(schema.get("type"), list):
-        kinds = [kind for kind in schema["type"] if kind != "null"]
-        return {**schema, "type": kinds[0] if kinds else "null"}
-    resolved: Mapping[str, Any] = schema
-    return resolved
+    """A schema with what its references add, and one type: the first that is not null."""
+    found = followed(schema, root)
+    if isinstance(found.get("type"), list):
+        kinds = [kind for kind in found["type"] if kind != "null"]
+        return {**found, "type": kinds[0] if kinds else "null"}
+    return found
 
 
 def _named(value: Any, prompt: PromptValues) -> float:

@@ -314,6 +314,7 @@ _kinds = st.sampled_from(
         {"type": "array", "items": {"type": "string"}},
         {"type": "array", "items": {"$ref": "#/$defs/line"}},
         {"$ref": "#/$defs/line"},
+        {"allOf": [{"$ref": "#/$defs/line"}], "description": "The line of the order."},
     ]
 )
 _LINE = {

@@ -35,14 +35,19 @@ class ProgressFile:
     Without a path nothing is kept and nothing can be gone on with.
     """
 
-    def __init__(self, path: Path | None, identity: Mapping[str, Any]) -> None:
-        """Raises `ConfigError` for a path that holds something else, `RunFolderError` where it cannot be written."""
+    def __init__(self, path: Path | None, identity: Mapping[str, Any], first_state: str = "") -> None:
+        """`first_state`: the digest of a fresh world's state.
+
+        Raises `ConfigError` for a path that holds something else, `RunFolderError` where it cannot be written."""
         self.path = path
         self.work: Path | None = None
         self.tasks: list[tuple[int, Task, str]] = []
         """Attempt, task and shape of those kept."""
         self.left_out: Counter[str] = Counter()
         self.next_attempt = 0
+        self.began_with_other_worlds = False
+        """Whether the state of a fresh world was another one when the file was begun."""
+        self._first_state = first_state
         self._written: set[str] = set()
         self._journal: Journal | None = None
         self._lock: RunLock | None = None
@@ -72,7 +77,7 @@ class ProgressFile:
         lines = self._journal.read()
         first = next(lines, None)
         if first is None:
-            self._journal.append({"format": _FORMAT, "made_with": identity})
+            self._journal.append({"format": _FORMAT, "made_with": identity, "first_state": self._first_state})
             return
         if first.get("format") != _FORMAT:
             raise ConfigError(f"{work} is not a progress file of this version; give another path")
@@ -80,6 +85,7 @@ class ProgressFile:
             raise ConfigError(
                 f"{work} was begun with other options: {'; '.join(changed[:5])}. Give those again, or another path"
             )
+        self.began_with_other_worlds = first.get("first_state", self._first_state) != self._first_state
         for line in lines:
             if "written" in line:
                 self._written.add(line["written"])

@@ -192,9 +192,16 @@ async def synthesize_async(
             **({"phrases": dict(phrases)} if phrases else {}),
         }
         worded = Phrases(phrases, source.tools)
-        with ProgressFile(Path(to) if to is not None else None, identity) as kept:
+        first_state = digest(dict(worlds.first_state))
+        with ProgressFile(Path(to) if to is not None else None, identity, first_state) as kept:
             kept.require_room(n)
             await _require_kept(source, kept, shown, concurrency)
+            if kept.began_with_other_worlds:
+                held = "the tasks made so far hold, but" if kept.tasks else "and"
+                shown.say(
+                    f"warning: the tools' worlds have changed since {kept.work} was begun; {held} attempts that were "
+                    f"left out then are not made again. Remove {kept.path} and {kept.work} to make all of them anew"
+                )
             async with _opened(writer, concurrency) as writing, _opened(policy, concurrency * attempts) as trying:
                 lessons = await learn(worlds, seed)
                 worded.check_reads(lessons.reads)

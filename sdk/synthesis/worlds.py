@@ -79,6 +79,8 @@ class Worlds:
         self._hung_s: dict[str, float] = {}
         """Tool -> how long the first of its latest calls was waited for in vain."""
         self._told: set[str] = set()
+        self.first_state: Mapping[str, Any] = {}
+        """Of a fresh world with the first setup."""
 
     @asynccontextmanager
     async def open(self, setup: Setup) -> AsyncIterator[World]:
@@ -186,6 +188,7 @@ async def open_worlds(source: Toolset, setups: Sequence[Setup] | None, progress:
             f"two fresh worlds with the setup {worlds.setups[0]!r} differ in {places or 'their parts'}: they cannot be "
             "reset, so that no solution can be played again. Take chance and time from the setup's seed"
         )
+    worlds.first_state = states[0]
     return worlds
 
 

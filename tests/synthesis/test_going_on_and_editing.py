@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from banks import Bank, bank
 
 import sdk
 from sandboxes.helpdesk import Helpdesk
+from sdk.progress import Console
 from sdk.tasks import load_tasks
 
 MAKING = """
@@ -94,6 +96,29 @@ def test_tasks_that_no_longer_hold_are_not_gone_on_with(tmp_path: Path, monkeypa
     ):
         sdk.synthesize(bank(), 8, to=path, max_calls=1)
     assert path.read_bytes() == content
+
+
+def test_going_on_in_worlds_that_changed_elsewhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, work, heard = tmp_path / "tasks.jsonl", tmp_path / "tasks.work.jsonl", io.StringIO()
+    sdk.synthesize(bank(), 4, to=path, max_calls=1)
+    sdk.synthesize(bank(), 5, to=path, max_calls=1, progress=Console(heard))
+    assert "have changed" not in heard.getvalue()
+    made_before = Bank.__init__
+
+    def with_clerks(self: Any) -> None:
+        made_before(self)
+        self.clerks = {"C-1": {"name": "Eve"}}
+
+    monkeypatch.setattr(Bank, "__init__", with_clerks)
+    sdk.synthesize(bank(), 6, to=path, max_calls=1, progress=Console(heard))
+    said = " ".join(heard.getvalue().split())
+    assert "worlds have changed since" in said
+    assert "attempts that were left out then are not made again" in said
+    first, _, others = work.read_text(encoding="utf-8").partition("\n")
+    begun = json.loads(first)
+    del begun["first_state"]  # as an earlier version began it
+    work.write_text(f"{json.dumps(begun)}\n{others}", encoding="utf-8")
+    assert len(sdk.synthesize(bank(), 6, to=path, max_calls=1).tasks) == 6
 
 
 def test_fewer_tasks_than_there_are_take_none_away(tmp_path: Path) -> None:

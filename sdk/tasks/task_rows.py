@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mcp_bridge.safe_text import shortened
+
 from ..errors import ConfigError
 from ..records import Message, Rollout, Task, ToolCall
 
@@ -117,7 +119,8 @@ def _cell(column: str, cell: str, where: str) -> Any:
     if column == "expected" and not isinstance(value, dict):
         return {"answer": value}
     if column in (*_MAPPINGS, *_MESSAGE_LISTS) and isinstance(value, str):
-        raise ConfigError(f'{where}: {column} is {cell!r}, which is not JSON; write for example {{"key": "value"}}')
+        told = f"{where}: {column} is {_shown(cell)}, which is not JSON"
+        raise ConfigError(f'{told}; write for example {{"key": "value"}}')
     return value
 
 
@@ -187,12 +190,12 @@ def _message(message: Any, where: str) -> Any:
     if isinstance(message, Message):
         return message
     if not isinstance(message, Mapping):
-        raise ConfigError(f"{where} is {message!r}; a message is a dict with 'role' and 'content'")
+        raise ConfigError(f"{where} is {_shown(message)}; a message is a dict with 'role' and 'content'")
     _refuse_unknown(message, list(Message.model_fields), where, hint="")
     fields = {name: value for name, value in message.items() if value is not None}
     if "tool_calls" in fields:
         if not isinstance(fields["tool_calls"], list):
-            raise ConfigError(f"{where}.tool_calls is {fields['tool_calls']!r}; give a list of calls")
+            raise ConfigError(f"{where}.tool_calls is {_shown(fields['tool_calls'])}; give a list of calls")
         fields["tool_calls"] = [_call(c, i, f"{where}.tool_calls[{i}]") for i, c in enumerate(fields["tool_calls"])]
     return fields
 
@@ -201,7 +204,7 @@ def _call(call: Any, index: int, where: str) -> Any:
     if isinstance(call, ToolCall):
         return call
     if not isinstance(call, Mapping):
-        raise ConfigError(f"{where} is {call!r}; a call is a dict with 'name' and 'arguments'")
+        raise ConfigError(f"{where} is {_shown(call)}; a call is a dict with 'name' and 'arguments'")
     fields = {name: value for name, value in call.items() if value is not None}
     if "function" in fields:
         function = fields.pop("function")
@@ -212,7 +215,7 @@ def _call(call: Any, index: int, where: str) -> Any:
         try:
             fields["arguments"] = json.loads(fields["arguments"])
         except json.JSONDecodeError as error:
-            raise ConfigError(f"{where}.arguments is {fields['arguments']!r}, which is not JSON") from error
+            raise ConfigError(f"{where}.arguments is {_shown(fields['arguments'])}, which is not JSON") from error
     fields.setdefault("id", f"call_{index}")
     return fields
 
@@ -242,15 +245,20 @@ def _entry(key: str) -> str | None:
     return None
 
 
+def _shown(value: Any) -> str:
+    return shortened(repr(value), 200)
+
+
 def _first_problem(error: ValidationError) -> str:
     """The first problem in plain words: the field, what is wrong, and the value."""
     # A union such as `prompt` reports all its branches; the one that is meant is told by what was given.
     problems = [one for one in error.errors() if one["loc"] != ("prompt", "str") or not isinstance(one["input"], list)]
     problem, name = problems[0], str((*problems[0]["loc"], "task")[0])
     if problem["loc"] == ("prompt", "str"):
-        return f"prompt is {problem['input']!r}; it must be a text, or a list of messages with 'role' and 'content'"
+        given = _shown(problem["input"])
+        return f"prompt is {given}; it must be a text, or a list of messages with 'role' and 'content'"
     if problem["loc"] in {(mapping,) for mapping in _MAPPINGS} and not isinstance(problem["input"], Mapping):
-        return f"{name} is {problem['input']!r}; it must be an object, for example {_FORMS[name]}"
+        return f"{name} is {_shown(problem['input'])}; it must be an object, for example {_FORMS[name]}"
     field = ".".join(str(part) for part in problem["loc"] if part != "list[Message]") or "task"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{field} is {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}{more}"
+    return f"{field} is {_shown(problem['input'])}: {problem['msg'].removeprefix('Value error, ')}{more}"

@@ -36,7 +36,7 @@ def json_line(value: Any, name: str) -> bytes:
         raise RunFolderError(f"{name} holds what cannot be written: {error}") from error
 
 
-TOO_DEEP = "it is nested more than some 900 levels deep, which Python's JSON can neither write nor read"
+TOO_DEEP = "it is nested more levels deep than Python's JSON can write and read (some 900 in Python 3.11)"
 
 
 def _written(value: Any, indent: int | None) -> bytes:

@@ -75,8 +75,19 @@ class Files:
             x509.CertificateBuilder(self._name, subject, public, x509.random_serial_number(), now - day, now + day)
             .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+            # Python 3.13 takes no certificate without these (RFC 5280, sections 4.2.1.1 to 4.2.1.3).
+            .add_extension(_usage(is_ca), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
         return builder.sign(self._key, hashes.SHA256()).public_bytes(PEM)
+
+
+def _usage(is_ca: bool) -> x509.KeyUsage:
+    unused = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only"), False
+    )
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=is_ca, crl_sign=is_ca, decipher_only=False, **unused)
 
 
 def public_pem(key: ec.EllipticCurvePrivateKey) -> str:

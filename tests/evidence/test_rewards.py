@@ -111,7 +111,7 @@ def nested(levels: int) -> list[Any]:
     ("state", "why"),
     [
         ({"lock": object()}, "Unable to serialize"),
-        ({"a": nested(5_000)}, "levels deep"),
+        ({"a": nested(50_000)}, "levels deep"),
         ({"a": nested(400_000)}, "levels deep"),
     ],
     ids=["no JSON", "deep", "deepest"],

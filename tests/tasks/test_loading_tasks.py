@@ -124,7 +124,7 @@ def test_a_bad_csv_file_names_line_and_fix(tmp_path, text, message):
         ('{"prompt": "b', r"line 2: not JSON: Unterminated string at column 12, .*; end the text with a double quote"),
         ('{"prompt": "b", "expected": {"answer": NaN}}', r"line 2: NaN is not JSON"),
         pytest.param(
-            '{"prompt": ' + "[" * 5000 + "]" * 5000 + "}", r"line 2: nested too deeply to be read", id="nested"
+            '{"prompt": ' + "[" * 50_000 + "]" * 50_000 + "}", r"line 2: nested too deeply to be read", id="nested"
         ),
         pytest.param('{"prompt": ' + "9" * 5000 + "}", r"line 2: cannot be read: Exceeds the limit", id="digits"),
         ('{"prompt": "b", "prompt": "c"}', r"line 2: the key 'prompt' occurs twice"),
@@ -142,6 +142,9 @@ def test_a_bad_csv_file_names_line_and_fix(tmp_path, text, message):
         ('{"prompt": "b", "expected": "done"}', r"line 2: expected is 'done'; it must be an object, .*answer"),
         ('{"prompt": "b", "setup": 7}', r"line 2: setup is 7; it must be an object, .*seed"),
         ('{"prompt": ["b"]}', r"prompt\[0\] is 'b'; a message is a dict"),
+        pytest.param(
+            f'{{"prompt": ["{5000 * "b"}"]}}', r"is 'b{199}\.\.\. \(5002 characters\); a message", id="long message"
+        ),
         ('{"prompt": "b", "demonstration": [{"role": "assistant", "tool_calls": [3]}]}', r"tool_calls\[0\] is 3"),
     ],
 )

@@ -218,7 +218,7 @@ def test_a_log_probability_that_is_no_number_is_refused(tmp_path: Path) -> None:
 
 def test_what_json_cannot_hold_is_refused_and_what_is_too_deep_to_be_read_is_damaged(tmp_path: Path) -> None:
     deep: list[Any] = []
-    for _ in range(5_000):
+    for _ in range(50_000):
         deep = [deep]
     with start(tmp_path) as run:
         for state, why in ((deep, "levels deep"), (object(), "Unable to serialize")):
@@ -227,7 +227,7 @@ def test_what_json_cannot_hold_is_refused_and_what_is_too_deep_to_be_read_is_dam
         run.append_rollout("grpo", rollout("a"))
         assert [one.id for one in run.read_rollouts("grpo")] == ["a"]
         with open(run.path / "rollouts" / "grpo.jsonl", "a") as file:
-            file.write("[" * 5_000 + "]" * 5_000 + "\n")
+            file.write("[" * 50_000 + "]" * 50_000 + "\n")
         with pytest.raises(RunFolderError, match=r"grpo\.jsonl, line 2, is damaged"):
             run.read_rollouts("grpo")
 

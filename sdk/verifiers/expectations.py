@@ -66,10 +66,11 @@ def as_expected() -> AsExpected:
     `--verifier expected`.
 
     `calls_may_differ`, true: other calls than the expected ones are right, too. Where `changes` are expected, any that
-    lead to them; else a call that succeeded must have returned the answer, and the values of the expected calls that
-    the request names must be among the arguments or results of calls that succeeded. So a guess without a call earns
-    nothing, nor does one after looking up another thing. An answer that is computed from results (a sum) needs the
-    expected calls. `sdk.synthesize` writes the field.
+    lead to them; else the task needs `answer`, a call that succeeded must have returned it, and the values of the
+    expected calls that the request names must be among the arguments or results of calls that succeeded. A call that
+    was given the answer has returned it only with such a value that it was not given. So a guess earns nothing without
+    a call, after looking up only another thing, or where a tool repeats it. An answer that is computed from results (a
+    sum) needs the expected calls. `sdk.synthesize` writes the field.
     """
     return AsExpected()
 
@@ -96,9 +97,9 @@ def _problem(task: Task) -> str:
     if (differ := task.expected.get(_MAY_DIFFER, False)) is not False:
         if differ is not True:
             return f"task {task.id!r} has {_MAY_DIFFER} {differ!r}; give true or false"
-        if "calls" not in task.expected or not (_ANSWERS & set(task.expected) or task.expected.get("changes")):
+        if not task.expected.get("calls") or not ("answer" in task.expected or task.expected.get("changes")):
             told = f"task {task.id!r} has {_MAY_DIFFER}, which is for calls that lead to an answer or to changes"
-            return f"{told}; give calls and one of {', '.join(sorted(_ANSWERS))} and changes, or leave it out"
+            return f"{told}; give calls and one of answer and changes, or leave it out"
     if not set(task.expected) - _BESIDE:
         return f"task {task.id!r} expects nothing; give expected with some of {known} (toolbake solve does), or {fix}"
     return ""
@@ -137,30 +138,51 @@ def _not_looked_up(rollout: Rollout) -> Iterator[str]:
     if not done:
         yield "no other call succeeded"
         return
-    results = "\n".join(map(result_text, done))
-    if not says(results, expected_answer(task)):
-        yield "no other call returned the answer"
-    given = [str(value) for record in done for _, value in argument_values(record.call.arguments, "")]
-    dealt_with = tokenize("\n".join([results, *given]))
     facts = task.user.facts.values() if task.user is not None else ()
     said = [*(message.content for message in task.opening()), *task.later_turns]
     request = tokenize("\n".join([*said, *(str(fact.value) for fact in facts)]))
+    named = {}
     for call in task.expected["calls"]:
         for path, value in argument_values(call.get("arguments", {}), call["name"]):
-            words = tokenize(str(value))
-            if words and positions(words, request) and not positions(words, dealt_with):
-                yield f"no other call dealt with {path}={value!r}, which the request names"
+            if (words := tokenize(str(value))) and positions(words, request):
+                named[f"{path}={value!r}"] = words
+    results = [result_text(record) for record in done]
+    given = ["\n".join(str(value) for _, value in argument_values(record.call.arguments, "")) for record in done]
+
+    def returned(forms: Sequence[Sequence[Token]], result: str, asked: str) -> bool:
+        if not says(result, [forms]):
+            return False
+        # "Nothing found for ..." repeats a guess; a list of all that fits one is a look at what the request names.
+        found, sought = tokenize(result), tokenize(asked)
+        others = any(positions(words, found) and not positions(words, sought) for words in named.values())
+        return others or not says(asked, [forms])
+
+    for forms in expected_answer(task, in_results=True):
+        if not any(returned(forms, *texts) for texts in zip(results, given, strict=True)):
+            yield "no other call returned the answer"
+            break
+    dealt_with = tokenize("\n".join([*results, *given]))
+    for what, words in named.items():
+        if not positions(words, dealt_with):
+            yield f"no other call dealt with {what}, which the request names"
 
 
-def expected_answer(task: Task) -> list[list[list[Token]]]:
-    """What must be said, each as its acceptable forms in tokens; empty where the task expects no answer in words."""
+_TRUTHS = {word: words for words in (("yes", "true"), ("no", "false")) for word in words}
+
+
+def expected_answer(task: Task, *, in_results: bool = False) -> list[list[list[Token]]]:
+    """What must be said, each as its acceptable forms in tokens; empty where the task expects no answer in words.
+    `in_results`: yes and no, too, as results have them."""
     gold = task.expected.get("answer")
     parts = gold["all"] if isinstance(gold, Mapping) and isinstance(gold.get("all"), list) else [gold]
     required = []
     for part in parts:
         choices = part if isinstance(part, list) else [part]
-        # Yes and no are said in too many ways to be looked for in results.
-        words = [choice for choice in choices if isinstance(choice, str | int | float) and not isinstance(choice, bool)]
+        words = [choice for choice in choices if isinstance(choice, str | int | float)]
+        if in_results:
+            words = [word for choice in words for word in _TRUTHS.get(str(choice).strip().lower(), (choice,))]
+        else:  # an answer says yes and no in too many ways
+            words = [choice for choice in words if not isinstance(choice, bool)]
         forms = [tokens for choice in words if (tokens := tokenize(str(choice)))]
         if forms:
             required.append(forms)

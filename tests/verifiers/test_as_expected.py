@@ -103,7 +103,7 @@ LIST = record("list_orders", {}, {"text": "", "structured": ORDERS})
 def asking(expected: dict, calls: list[CallRecord], **fields) -> Rollout:
     task = Task(prompt="What is the status of order 4417?", expected=expected)
     same = {"initial_state": {"orders": {}}, "final_state": {"orders": {}}}
-    return Rollout(id="one", task=task, calls=calls, answer="It is shipped.", **{**same, **fields})
+    return Rollout(id="one", task=task, calls=calls, **{"answer": "It is shipped.", **same, **fields})
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,13 @@ def asking(expected: dict, calls: list[CallRecord], **fields) -> Rollout:
             0,
             "no other call dealt with get_order.order_id='4417', which the request names",
         ),
+        (
+            [record("search", {"query": "4417 shipped"}, {"text": "nothing found for '4417 shipped'"})],
+            0,
+            "no other call returned the answer",
+        ),
     ],
-    ids=["expected", "listing", "by key", "no call", "refused", "answer not returned", "another thing"],
+    ids=["expected", "listing", "by key", "no call", "refused", "answer not returned", "another thing", "echo"],
 )
 async def test_where_calls_may_differ_others_that_looked_it_up_are_right_and_guesses_are_not(calls, score, told):
     verdict = await run_verifier(as_expected(), asking(LOOKED_UP, calls))
@@ -135,6 +140,16 @@ async def test_where_calls_may_differ_the_answer_the_state_and_what_is_forbidden
     assert (await run_verifier(as_expected(), asking(LOOKED_UP, [LIST], **changed))).score == 0
     assert (await run_verifier(as_expected(), asking({**LOOKED_UP, "answer": "open"}, [LIST]))).score == 0
     assert (await run_verifier(as_expected(), asking({**LOOKED_UP, "forbid": ["list_orders"]}, [LIST]))).score == 0
+
+
+@pytest.mark.parametrize("gold", [True, "Yes"])
+async def test_where_calls_may_differ_yes_and_no_are_looked_for_as_results_have_them(gold):
+    expected = {**LOOKED_UP, "answer": gold}
+    for shipped, score in ((True, 1), (False, 0)):
+        read = record("track", {"order": "4417"}, {"text": "", "structured": {"shipped": shipped}})
+        assert (await run_verifier(as_expected(), asking(expected, [read], answer="Yes."))).score == score
+    unrelated = record("get_customer", {"order": "4417"}, {"text": "Ann"})
+    assert (await run_verifier(as_expected(), asking(expected, [unrelated], answer="Yes."))).score == 0
 
 
 async def test_where_calls_may_differ_any_that_lead_to_the_expected_changes_are_right():
@@ -152,6 +167,11 @@ async def test_where_calls_may_differ_any_that_lead_to_the_expected_changes_are_
         ({**LOOKED_UP, "calls_may_differ": "yes"}, "calls_may_differ 'yes'; give true or false"),
         ({"answer": "1", "calls_may_differ": True}, "give calls and one of answer"),
         ({"calls": [], "changes": [], "calls_may_differ": True}, "give calls and one of answer"),
+        ({"calls": [], "answer": "1", "calls_may_differ": True}, "give calls and one of answer"),
+        (
+            {"calls": LOOKED_UP["calls"], "answer_pattern": "[a-z]+", "calls_may_differ": True},
+            "give calls and one of answer and changes",
+        ),
     ],
 )
 def test_calls_that_may_differ_need_an_end_to_lead_to(expected, told):

@@ -28,6 +28,7 @@ from mcp_bridge.sessions.watchdog import watchdog
 from ..errors import ConfigError, PolicyFailure
 from ..evaluation.measurement import NOT_SENT, SERVED
 from ..evaluation.report import CONDITIONS
+from ..policies.embedded.scheduler import free_bytes
 from ..policies.endpoint import EndpointAgent
 from ..policies.protocol import Sampling
 from ..policies.tool_prompt import shown_tools
@@ -37,6 +38,7 @@ from ..records import CUT_OFF, Message, Rollout
 from ..serving.vllm_command import ServedModel
 from ..tasks import counted
 from ..traces import RunFolder
+from ..trainer.run_identity import weight_bytes
 from .deployment_files import llama_words
 from .exported_folder import WITH_GGUF, Kind, gguf_name, run_of
 
@@ -45,6 +47,7 @@ _START_S = 600.0
 _LOOK_S = 0.2
 _SHOWN_CHARS = 160
 _SHOWN_LINES = 12
+_STARTING = "starting {} to check the export (--no-check leaves that out)"
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,9 @@ def check_export(
     if not asked:
         raise ConfigError("each of the run's answers through the endpoint was cut off, or has a call that is not valid")
     folder, model = Path(output_dir).expanduser().resolve(), ServedModel.read(run, call_parser=call_parser)
-    with _serving(folder, to, model, asked, progress or Silent()) as server:
+    progress = progress or Silent()
+    with _serving(folder, to, model, asked, progress) as server:
+        progress.say(f"asking it for the answers of {counted([one.task for one in asked], 'held-out task')}")
         found = anyio.run(partial(_ask, server, asked, tools))
     return ExportCheck(server.name, asked, left_out, found)
 
@@ -218,8 +223,8 @@ def _serving(
             raise ConfigError(
                 "the model's prompts show no tools, and such a server reads no calls where no tools are sent"
             )
-        return _by_llama_cpp(folder, model) if build is None else _by_vllm(folder, model, build, progress)
-    return _by_the_embedded_engine(folder)
+        return _by_llama_cpp(folder, model, progress) if build is None else _by_vllm(folder, model, build, progress)
+    return _by_the_embedded_engine(folder, progress)
 
 
 def _vllm_that_computes() -> VllmBuild | None:
@@ -237,6 +242,7 @@ def _vllm_that_computes() -> VllmBuild | None:
 def _by_vllm(folder: Path, model: ServedModel, build: VllmBuild, progress: Progress) -> Iterator[_Serving]:
     from ..serving.vllm_server import serve_with_vllm
 
+    progress.say(_STARTING.format("vLLM"))
     key = secrets.token_urlsafe(32)
     how: dict[str, Any] = {"tool_prompt": "full", "call_parser": model.call_parser, "drain_seconds": 0}
     with serve_with_vllm(folder / "model", port=0, api_key=key, progress=progress, **how) as server:
@@ -244,19 +250,26 @@ def _by_vllm(folder: Path, model: ServedModel, build: VllmBuild, progress: Progr
 
 
 @contextmanager
-def _by_the_embedded_engine(folder: Path) -> Iterator[_Serving]:
+def _by_the_embedded_engine(folder: Path, progress: Progress) -> Iterator[_Serving]:
+    import torch
+
     from ..serving import serve
 
+    needed, free = weight_bytes(folder / "model"), free_bytes()
+    if needed > free and not torch.cuda.is_available():
+        raise ConfigError(f"the model takes {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free")
+    progress.say(_STARTING.format("the embedded engine"))
     key = secrets.token_urlsafe(32)
     with serve(folder / "model", port=0, api_key=key, drain_seconds=0) as server:
         yield _Serving("the embedded engine", server.url, server.model_name, key, shows_less=True)
 
 
 @contextmanager
-def _by_llama_cpp(folder: Path, model: ServedModel) -> Iterator[_Serving]:
+def _by_llama_cpp(folder: Path, model: ServedModel, progress: Progress) -> Iterator[_Serving]:
     program = shutil.which(LLAMA_SERVER)
     if program is None:
         raise ConfigError(f"there is no {LLAMA_SERVER} on the PATH, which serves a GGUF file")
+    progress.say(_STARTING.format("llama.cpp"))
     port = free_port()
     url, words = f"http://127.0.0.1:{port}", llama_words(model, str(folder / gguf_name(model)))
     command = [program, *words[1:], "--host", "127.0.0.1", "--port", str(port)]

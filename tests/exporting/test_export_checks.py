@@ -140,6 +140,20 @@ def test_the_command_fails_where_something_else_is_served(
     assert (tmp_path / "out" / "README.md").is_file()
 
 
+def test_what_is_done_is_shown_and_a_model_that_does_not_fit_is_not_loaded(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["export", str(run), "--to", "vllm", "--output-dir", str(run.parent / "out")]
+    told = CliRunner().invoke(app, words)
+    assert "starting the embedded engine to check the export (--no-check leaves that out)\n" in told.stderr
+    assert "asking it for the answers of 8 held-out tasks" in told.stderr
+    if not torch.cuda.is_available():
+        monkeypatch.setattr("sdk.exporting.export_check.free_bytes", lambda: 1000)
+        told = CliRunner().invoke(app, words)
+        assert told.exit_code == 0
+        assert "not checked: the model takes 0.0 GB of memory, and 0.0 GB are free" in told.stdout
+
+
 def test_answers_that_were_cut_off_are_not_asked_for_again(
     measured: list[Rollout], model: Path, tmp_path: Path
 ) -> None:

@@ -45,7 +45,8 @@ from .exported_folder import WITH_GGUF, Kind, gguf_name, run_of
 LLAMA_SERVER = "llama-server"
 _START_S = 600.0
 _LOOK_S = 0.2
-_SHOWN_CHARS = 160
+SHOWN_CHARS = 160
+"""Of an answer that differs."""
 _SHOWN_LINES = 12
 _STARTING = "starting {} to check the export (--no-check leaves that out)"
 
@@ -59,6 +60,7 @@ class Difference:
     answer: int
     """Which of its answers, from 1."""
     measured: str
+    """Of a long answer, the part with the first difference; `found`, too."""
     found: str
 
 
@@ -194,11 +196,20 @@ async def _ask(server: _Serving, rollouts: Sequence[Rollout], tools: Sequence[To
                 except PolicyFailure as error:
                     found = f"no answer: {error}"
                 if found != measured:
-                    shortened = (
-                        text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..." for text in (measured, found)
-                    )
-                    differences.append(Difference(rollout.task.id, number, *shortened))
+                    differences.append(Difference(rollout.task.id, number, *_where_they_differ(measured, found)))
     return differences
+
+
+def _where_they_differ(measured: str, found: str) -> tuple[str, str]:
+    """Of long texts, the part with the first difference."""
+    pairs = enumerate(zip(measured, found, strict=False))
+    same = next((n for n, (one, other) in pairs if one != other), min(len(measured), len(found)))
+    begin = max(0, same - SHOWN_CHARS // 2) if max(len(measured), len(found)) > SHOWN_CHARS else 0
+    first, second = (
+        f"{'...' * (begin > 0)}{text[begin : begin + SHOWN_CHARS]}{'...' * (len(text) > begin + SHOWN_CHARS)}"
+        for text in (measured, found)
+    )
+    return first, second
 
 
 def _said(message: Message) -> str:

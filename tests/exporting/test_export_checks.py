@@ -129,6 +129,21 @@ def test_an_answer_that_was_not_measured_is_named_with_its_task(
     assert f'  Bergen, answer 2: measured get_order({{"order_id": "4417"}}); now {now}\n' in told.stdout
 
 
+def test_of_long_answers_the_part_that_differs_is_shown(
+    measured: list[Rollout], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sdk.exporting.export_check.SHOWN_CHARS", 16)  # the tiny model's answers are short
+    rollout = max(measured, key=lambda one: len(one.messages[-1].content)).model_copy(deep=True)
+    said = rollout.messages[-1].content.strip()
+    assert len(said) > 16
+    rollout.messages[-1] = Message(role="assistant", content=f"{said} And so on.")
+    run = new_run(tmp_path / "first", [rollout], model)
+    (one,) = check_export(export(run, "vllm", tmp_path / "out"), run, "vllm").differences
+    assert one.measured.startswith("...")
+    assert " And so" in one.measured
+    assert one.found == f"...{repr(said)[-len(one.found) + 3 :]}"
+
+
 def test_the_command_fails_where_something_else_is_served(
     measured: list[Rollout], tokenizer: Any, tmp_path: Path
 ) -> None:

@@ -1,4 +1,5 @@
-"""Measurement of a policy: tasks run greedily, one rollout each unless asked otherwise, resumable from a run folder."""
+"""Measurement of a policy: tasks run greedily, one rollout each unless asked otherwise, resumable from a run folder;
+and of a saved model as its clients ask it, through the endpoint."""
 
 from __future__ import annotations
 

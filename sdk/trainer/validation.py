@@ -1,8 +1,8 @@
 """Success on the tasks that are kept aside: it is measured during training, and it decides with which weights a run
 ends. The weights that the run began with are among them, so that no run ends with a worse model as far as it can tell.
 
-Nothing else is done with these tasks. What was measured of a step's weights is not measured again when some are
-chosen.
+Success before the training, on the same tasks, also decides whether demonstrations are searched (`needs_none`). Nothing
+else is done with these tasks. What was measured of a step's weights is not measured again when some are chosen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which GPUs vLLM's servers take beside those that train, and how much of their memory.
+"""Which GPUs vLLM's servers take beside those that train, and how much of their memory; and
+the command that starts a server there.
 
 A plan is made of numbers alone, so that it can be printed, checked and tested where there is no GPU.
 """

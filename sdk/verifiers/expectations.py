@@ -65,12 +65,12 @@ def as_expected() -> AsExpected:
     task with other fields, or none, is unscored: it needs a verifier of its own. On the command line:
     `--verifier expected`.
 
-    `calls_may_differ`, true: other calls than the expected ones are right, too. Where `changes` are expected, any that
-    lead to them; else the task needs `answer`, a call that succeeded must have returned it, and the values of the
-    expected calls that the request names must be among the arguments or results of calls that succeeded. A call that
-    was given the answer has returned it only with such a value that it was not given. So a guess earns nothing without
-    a call, after looking up only another thing, or where a tool repeats it. An answer that is computed from results (a
-    sum) needs the expected calls. `sdk.synthesize` writes the field.
+    `calls_may_differ`, true: other calls than the expected ones are right, too. The values of the expected calls that
+    the request names must be among the arguments or results of calls that succeeded. Where no `changes` are expected,
+    the task needs `answer`, and a call that succeeded must have returned it; one that was given the answer has returned
+    it only with such a value that it was not given. So a guess earns nothing without a call, after looking up only
+    another thing, or where a tool repeats it. An answer that is computed from results (a sum) needs the expected calls.
+    `sdk.synthesize` writes the field.
     """
     return AsExpected()
 
@@ -111,8 +111,8 @@ def _problem(task: Task) -> str:
 
 @dataclass(frozen=True, repr=False)
 class _CallsMayDiffer:
-    """The expected calls, or others: where something was to change, any that lead to it, which the check of the state
-    sees; otherwise those that looked up what is asked for."""
+    """The expected calls, or others that looked up what is asked for. What was to change, the check of the state
+    sees."""
 
     def __repr__(self) -> str:
         return "calls_may_differ()"
@@ -121,8 +121,6 @@ class _CallsMayDiffer:
         asked = _CALLS.verify(rollout)
         if asked.score == 1 or not asked.components["no_forbidden"]:
             return asked
-        if rollout.task.expected.get("changes"):
-            return Verdict(score=1.0, components=asked.components, explanation="other calls may change the same")
         lacking = list(_not_looked_up(rollout))
         return Verdict(
             score=float(not lacking),
@@ -157,7 +155,7 @@ def _not_looked_up(rollout: Rollout) -> Iterator[str]:
         others = any(positions(words, found) and not positions(words, sought) for words in named.values())
         return others or not says(asked, [forms])
 
-    for forms in expected_answer(task, in_results=True):
+    for forms in () if task.expected.get("changes") else expected_answer(task, in_results=True):
         if not any(returned(forms, *texts) for texts in zip(results, given, strict=True)):
             yield "no other call returned the answer"
             break

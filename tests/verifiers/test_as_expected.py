@@ -161,6 +161,18 @@ async def test_where_calls_may_differ_any_that_lead_to_the_expected_changes_are_
     assert (await run_verifier(as_expected(), rollout_of(expected, calls=other, **unchanged))).score == 0
 
 
+async def test_where_calls_may_differ_a_change_without_a_look_at_what_the_request_names_is_a_guess():
+    gold = [{"name": "find_guest", "arguments": {"name": "Ann"}}, {"name": "book", "arguments": {"guest_id": "G-7"}}]
+    expected = {"changes": BOOKED, "calls": gold, "calls_may_differ": True}
+    states = {"initial_state": {"rooms": {"2": {"guest": None}}}, "final_state": {"rooms": {"2": {"guest": "Ann"}}}}
+    remembered = [called("assign", guest_id="G-7")]
+    verdict = await run_verifier(as_expected(), rollout_of(expected, calls=remembered, **states))
+    assert verdict.score == 0
+    assert "no other call dealt with find_guest.name='Ann', which the request names" in verdict.explanation
+    listed = record("list_guests", {}, {"text": '[{"id": "G-7", "name": "Ann"}]'})
+    assert (await run_verifier(as_expected(), rollout_of(expected, calls=[listed, *remembered], **states))).score == 1
+
+
 @pytest.mark.parametrize(
     ("expected", "told"),
     [

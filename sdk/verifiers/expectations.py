@@ -96,7 +96,7 @@ def _problem(task: Task) -> str:
         return f"{told}; {meant}. They know {known}"
     if (differ := task.expected.get(_MAY_DIFFER, False)) is not False:
         if differ is not True:
-            return f"task {task.id!r} has {_MAY_DIFFER} {differ!r}; give true or false"
+            return f"task {task.id!r} has {_MAY_DIFFER} {differ!r}; give true or false, in lower case"
         if not task.expected.get("calls") or not ("answer" in task.expected or task.expected.get("changes")):
             told = f"task {task.id!r} has {_MAY_DIFFER}, which is for calls that lead to an answer or to changes"
             return f"{told}; give calls and one of answer and changes, or leave it out"

@@ -176,7 +176,7 @@ async def test_where_calls_may_differ_a_change_without_a_look_at_what_the_reques
 @pytest.mark.parametrize(
     ("expected", "told"),
     [
-        ({**LOOKED_UP, "calls_may_differ": "yes"}, "calls_may_differ 'yes'; give true or false"),
+        ({**LOOKED_UP, "calls_may_differ": "yes"}, "calls_may_differ 'yes'; give true or false, in lower case"),
         ({"answer": "1", "calls_may_differ": True}, "give calls and one of answer"),
         ({"calls": [], "changes": [], "calls_may_differ": True}, "give calls and one of answer"),
         ({"calls": [], "answer": "1", "calls_may_differ": True}, "give calls and one of answer"),

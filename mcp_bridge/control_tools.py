@@ -1,19 +1,8 @@
 """How the bridge and a server that keeps one world for each rollout talk about worlds.
 
-A server that can hold many worlds offers *control tools*, marked in their MCP `_meta` with
-`CONTROL_META` and one of the verbs. They are never listed to the model and cannot be called by it.
-A server offers them only when it was started with `CONTROL_ENV=1`, so that any other MCP client sees
-the plain tools alone.
-
-| verb | arguments | returns |
-| --- | --- | --- |
-| `open_world` | `world: str`, `setup: object` | nothing, or `{"tools": [name, ...]}` where it shows fewer tools |
-| `world_state` | `world: str` | the backend's whole state, as structured content |
-| `close_world` | `world: str` | nothing |
-| `fork_world` | `world: str`, `into: str` | nothing |
-
-`world_state` and `fork_world` may be missing. `fork_world` makes a new world with the id `into`, which goes on from
-where `world` is, and shares nothing with it; it is closed as any other.
+A server that can hold many worlds offers *control tools*, marked in their MCP `_meta` with `CONTROL_META` and one of
+the verbs; `docs/servers.md` has their arguments and answers. They are never listed to the model and cannot be called
+by it, and are offered only under `TOOLBAKE_CONTROL=1`, so that any other MCP client sees the plain tools alone.
 
 Every call of a plain tool carries `{WORLD_META: world, CALL_META: call_id}` in its `_meta`, and `IDEMPOTENCY_META` and
 `ROLLOUT_META` beside them. `world` is the same in all of these: `<nonce>/<world_id>`, where the nonce is new for each

@@ -1,21 +1,8 @@
-"""Settings of an `mcp.json` entry for reaching a server behind a URL: login, TLS and proxy.
+"""Settings of an `mcp.json` entry for reaching a server behind a URL: `auth`, `tls` and `proxy`.
 
-| key | says |
-| --- | --- |
-| `auth` | how to get a token (see below) |
-| `tls` | `{"ca", "cert", "key", "key_password", "verify"}`: files, against the folder of the `mcp.json` |
-| `proxy` | the URL of a proxy, or `false` for none; the environment's (`HTTPS_PROXY`, `NO_PROXY`) where left out |
-
-`auth` is OAuth 2.0 by client credentials: `{"type": "client_credentials", "client_id", "client_secret"}`, or
-`{"type": "private_key_jwt", "client_id", "private_key" or "private_key_file", "algorithm"}`; or by the refresh token of
-a user: `{"type": "refresh_token", "client_id", "client_secret", "refresh_token"}`, the secret only where the client has
-one. All need `issuer`, whose endpoints are found by discovery, or `token_url`: the server itself does not decide who
-gets the credentials. `scope` is what to ask for, and `client_auth` how a secret is sent: `basic` or `body`.
-
-`{"type": "authorization_code"}` is a user's login by `toolbake login`. It need not be written: a server that asks for a
-login finds it. It may have `client_id` (an id, or the https:// URL of a client's metadata), `client_secret`,
-`client_auth` and `scope`, for a server where clients cannot register themselves, and `redirect_uri`, where the client
-is registered with one address of this machine alone.
+Their keys are in `docs/tools.md`. A login needs `issuer`, whose endpoints are found by discovery, or `token_url`: the
+server itself does not decide who gets the credentials. Only `authorization_code`, a user's login by `toolbake login`,
+needs neither.
 """
 
 from __future__ import annotations

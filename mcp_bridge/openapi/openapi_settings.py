@@ -1,28 +1,4 @@
-"""Settings of an API in an `mcp.json`.
-
-    {"mcpServers": {"shop": {
-        "openapi": "shop.yaml",
-        "base_url": "https://shop.example/v1",
-        "auth": {"apiKey": "${SHOP_KEY}"}}}}
-
-| key | says |
-| --- | --- |
-| `openapi` | path of the document, against the folder of the file, or its URL |
-| `base_url` | where the API is; the document's first server where it is left out |
-| `headers` | sent with every call; parameters of their names are not asked of the model |
-| `auth` | for each security scheme of the document its value (see below) |
-| `tags` | only operations with one of these |
-| `idempotency_header` | gets the key of the call, the same in every attempt |
-| `slashes_in_path` | `true`: values in the path may hold `/`, sent as `%2F` |
-| `tls`, `proxy` | for calls, tokens and a document behind a URL, see `mcp_bridge.access.settings` |
-| `follow_urls` | `true`: references in the document may lead to URLs |
-
-`headers` are sent for the document as well where its URL is on the host of `base_url`.
-
-A value in `auth` is a key or token, `{"username", "password"}` for `basic`, or for `oauth2` and `openIdConnect` a token
-or `{"client_id", "client_secret"}` with, where wanted, `token_url`, `scopes` and `client_auth` (`basic` or `body`);
-in place of the secret `private_key` or `private_key_file`, and `algorithm`.
-"""
+"""Settings of an API in an `mcp.json`; their keys are in `docs/openapi.md`."""
 
 from __future__ import annotations
 

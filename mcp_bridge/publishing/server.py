@@ -1,15 +1,8 @@
 """`publish`: tools of any kind as an MCP server object.
 
-Whose world a call meets:
-
-| client | world |
-| --- | --- |
-| that opens worlds with the control tools (`mcp_bridge.control_tools`) | the one that it names |
-| in a session (revisions up to 2025-11-25, over stdio or HTTP) | its session's own |
-| without sessions (2026-07-28), alone with its server: over stdio or in process | its own |
-| without sessions over HTTP | one for all such clients |
-
-A world is opened by the first call that needs it and closed when its session ends.
+A call meets the world that its client opened with the control tools, else that of its session; clients without sessions
+(revision 2026-07-28) share one over HTTP, and have their own over stdio and in process. A world is opened by the first
+call that needs it and closed when its session ends.
 """
 
 from __future__ import annotations

@@ -1,12 +1,5 @@
 """Worlds for an MCP server of one's own: an object for each rollout, in place of the one that the server keeps.
 
-    server = MCPServer("bookings")
-    hotel = mcp_bridge.worlds(server, make=Hotel, state=Hotel.tables)
-
-    @server.tool()
-    def list_rooms() -> list[str]:
-        return hotel().rooms        # the Hotel of the rollout that calls
-
 The server gets the control tools of `mcp_bridge.control_tools`, and every call of a tool finds the object of its world.
 """
 

@@ -44,7 +44,7 @@ async def connect(
         async with connect(["python", "server.py"]) as toolset:
             result = await toolset.call("get_order", {"order_id": "A-1"})
 
-    `source`: the path of an `mcp.json` (format: `mcp_bridge.sources.mcp_json`) or the same as a dict, a URL, a command
+    `source`: the path of an `mcp.json` (format: `docs/tools.md`) or the same as a dict, a URL, a command
     as a list of strings, an OpenAPI document (a file, a URL or a dict), an MCP server object or a function annotated
     to return one, Python functions with type hints, a sandbox, or a list of any of these.
 

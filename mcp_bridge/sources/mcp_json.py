@@ -1,24 +1,8 @@
-"""Reads the `mcpServers` format that desktop MCP clients use.
-
-    {"mcpServers": {
-        "orders": {"command": "python", "args": ["server.py"], "env": {"TOKEN": "${ORDERS_TOKEN}"}, "cwd": "orders"},
-        "stock": {"url": "https://stock.example/mcp", "headers": {"Authorization": "Bearer ${STOCK_TOKEN}"},
-                  "toolbake": {"isolation": "session"}}}}
+"""Reads the `mcpServers` format that desktop MCP clients use; what may stand in it is in `docs/tools.md`.
 
 `"type": "sse"` is for a server of HTTP's old transport; without a type, a URL that takes no POST is asked in that way
-too. An entry with `openapi` is an API (`mcp_bridge.openapi.openapi_settings`). What may stand in `toolbake` is in
-`mcp_bridge.sources.server_options`.
-
-Beside `headers`, an entry with `url` may have `auth`, `tls` and `proxy`: see `mcp_bridge.access.settings`.
-
-What other clients call otherwise is taken too: `servers` for `mcpServers`, `serverUrl` and `httpUrl` for `url`,
-`"type": "local"` for `stdio`, `${env:NAME}` for `${NAME}`, and `envFile`, a file of variables for `env`. Keys of theirs
-that do nothing here are warnings.
-
-`${NAME}` in `command`, `args`, `env`, `headers`, `url` and those three is replaced by the environment variable;
-`${NAME:-text}` has a default. `${TOOLBAKE_PYTHON}` is the Python that runs toolbake, unless the environment says other.
-In `command`, `args`, `env` and `cwd`, `${TOOLBAKE_WORLD_DIR}` is a fresh folder for each process of the server, so for
-each world. `~` and a relative `cwd` are resolved against the folder of the file; without `cwd` the server starts in the
+too. An entry with `openapi` is an API (`mcp_bridge.openapi.openapi_settings`). The keys of other clients are taken as
+well. `~` and a relative `cwd` are resolved against the folder of the file; without `cwd` the server starts in the
 current folder.
 """
 

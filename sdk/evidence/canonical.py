@@ -1,15 +1,8 @@
 """The canonical form of a value, and the two hashes that all evidence is made of.
 
 The canonical form is that of RFC 8785 (JSON Canonicalization Scheme), with three differences, for the sake of values
-that a model or a tool can write and RFC 8785 has no form for:
-
-1. Text is ASCII: every character outside of U+0020 to U+007E is escaped, in lower-case hexadecimal (`\u00e9`), those
-   beyond U+FFFF as a surrogate pair; `\b \f \n \r \t` where JSON has them. Half a surrogate pair has a form so.
-2. Keys are sorted by Unicode code points, not by UTF-16 code units.
-3. Numbers keep their kind: integers of any size in decimal digits, without an exponent; others as the shortest text
-   that reads back as the same double, in the form of Python's `repr` (`1.0`, `1e-07`, `1e+16`). `1` and `1.0` differ.
-
-As there: no spaces, no `nan` or `inf`, each key once.
+that a model or a tool can write and RFC 8785 has no form for. They are in `docs/evidence.md`: text is ASCII, also half
+a surrogate pair; keys are sorted by code points; numbers keep their kind.
 """
 
 from __future__ import annotations
@@ -120,10 +113,7 @@ def rollout_links(line: dict[str, Any], *, stage: str, tools: str, verifier: str
 
     `tools`: the digest of the tools' entry that was recorded last, empty where there is none; `verifier`: the digest
     of the verifier's identity in the run's config, which is that of None where it names none.
-
-    Links, in order: `task`; `tools` (schemas, and which were shown); `start` (stage, id, policy, seed, initial state);
-    each `message`, `call` (with its result), `ledger line` and token `row`; `weights` (the versions that sampled);
-    `end` (the final state and every other field); `verdict`, with the verifier's identity.
+    What each link holds, and their order, is in `docs/evidence.md`.
     """
     head, marks = START, list[str]()
     for kind, data in _inputs(line, stage, tools):

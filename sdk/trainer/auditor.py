@@ -1,11 +1,6 @@
-"""The auditor: the policy also learns to judge rollouts, in the same run.
-
-In each step some finished rollouts become audit tasks. Half of them are wrong, so that a policy that always gives the
-same verdict earns nothing on average. An audit is rewarded where it agrees with the outcome verifier, and compared with
-the other audits of the same rollout. One policy plays both roles. With `grpo.audit_cost`, a wrong rollout whose error
-is called out is worth less; otherwise no reward of one role reaches the tokens of the other.
-
-A second policy may be the auditor. It is not trained: then audits are figures and, with `grpo.audit_cost`, a cost.
+"""The auditor: the policy also learns to judge rollouts, in the same run, or a second policy does; see
+`docs/verifiers.md`. Half of what is audited is wrong, so that a policy that always gives the same verdict earns nothing
+on average.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Several training processes, as `accelerate launch` or `torchrun` start them: one leads, the others compute with it.
 
-The first process has the tools, the run folder and the sampler, and goes through the stages. The others run the same
-script; inside `sdk.train` they receive a command for each stage, make the same trainer, and get each step's batch.
-Every process forwards its share of the rows; the gradients are averaged, so that the update is that of one process.
-Each holds the whole model, or a shard of it (`sharding`).
-
-Rank and number of processes come from the environment that the launcher sets; alone, nothing here does anything.
+The others run the same script; inside `sdk.train` they receive a command for each stage, make the same trainer, and get
+each step's batch. Rank and number of processes come from the environment that the launcher sets; alone, nothing here
+does anything. What is shared, and how, is in `docs/distributed.md`.
 """
 
 from __future__ import annotations

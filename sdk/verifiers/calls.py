@@ -126,7 +126,7 @@ def calls_match(*, order: Order = "any", only: bool = False, most_mistakes: int 
     """A verifier: every pattern in `task.expected["calls"]` has a call of its own that succeeded.
 
     A pattern is `{"name": ..., "arguments": {...}}`. Arguments are equal values, or patterns such as
-    `{"$near": 12.5, "within": 0.01}`; see `sdk.verifiers.calls.fits`. A call must not have arguments that its pattern
+    `{"$near": 12.5, "within": 0.01}`; see `docs/verifiers.md`. A call must not have arguments that its pattern
     does not name, unless they are null. `order`: `any`; `in_order`, with others allowed between; `exact`, these calls
     and no others, in this order. `only`: no other call may have succeeded. `most_mistakes`: how many calls may have
     failed.
@@ -247,19 +247,7 @@ ABSENT = object()
 
 def fits(pattern: Any, value: Any, where: str) -> bool:
     """Whether `value` fits `pattern`, which is an equal JSON value, the same time in ISO 8601, or an object with one
-    `$` key:
-
-    | pattern | fits |
-    | --- | --- |
-    | `{"$any": true}` | any value, but given |
-    | `{"$absent": true}` | not given |
-    | `{"$optional": p}` | not given, or p |
-    | `{"$one_of": [p, q]}` | p or q |
-    | `{"$near": 12.5, "within": 0.01}` | a number at most so far off |
-    | `{"$text": "Late parcel"}` | these words, in any case, punctuation and spacing |
-    | `{"$says": "late"}` | a text with these words among its own |
-    | `{"$pattern": "[A-Z]{2}-\\d+"}` | a text that this regular expression matches whole, within half a second |
-    | `{"$set": [p, q]}` | a list with these in any order, and no others |
+    `$` key: `docs/verifiers.md` lists them. A regular expression has half a second.
 
     Lists and objects may hold patterns. Raises `VerifierError` for any other `$` key.
     """

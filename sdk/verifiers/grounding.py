@@ -238,33 +238,23 @@ def grounded(
     citations: Literal["required", "checked"] = "checked",
     free: Sequence[str] = (),
 ) -> Grounded:
-    """A verifier: the score of `right` where all is traceable, 0 for "I don't know", less for what is wrong.
-
-    | the answer | scores |
-    | --- | --- |
-    | right, in whatever words, and all is traceable | what `right` gives it |
-    | says that it does not know, or there is none | 0 |
-    | wrong by `right` (0 or less), though all is traceable | `unsupported / 2`, or what `right` gives if that is less |
-    | something comes from nowhere, in an argument or a claim | `unsupported` |
+    """A verifier: the score of `right` where all is traceable, 0 for "I don't know", `unsupported` where something is
+    from nowhere, and for a wrong answer half of that, or what `right` gives if that is less. See `docs/verifiers.md`.
 
     Traceable: every text and number among a call's arguments, and every identifier among the keys of its objects, is in
     the prompt or in a result from before the call. Every sentence of the answer has its source in the prompt and the
-    calls that it cites, or in the prompt and all results where it cites none. A citation is the call's id or its
-    number in square brackets: `[call_1]`, `[#2]`. It must name a call that worked. `citations="required"`: every
-    sentence has one.
+    calls that it cites (`[call_1]`, `[#2]`; they must have worked), or in the prompt and all results where it cites
+    none. `citations="required"`: every sentence has one.
 
-    Without a `checker`, a sentence has its source where its numbers, names and identifiers have (see `exact_support`):
-    other words may be the answer's own. So a true paraphrase earns what a quotation does, and an invented fact without
-    number and name goes unnoticed. In a wrong answer a capitalised first word is a name before "is" and the like, and
-    where all words are capitalised. The expected answer itself may be computed from the results. Only where no call
-    worked, and beside "I don't know", are all words compared (`lexical_support`, at least `least` of them).
-    `checker(document, claim)` is MiniCheck's interface, sync or async; see `minicheck`. It must find a probability of
-    at least `least`. A checker that fails leaves the rollout unscored. A traceable answer can still be wrong: `right`
-    decides, so give one that reads the answer.
+    Without a `checker`, a sentence has its source where its numbers, names and identifiers have (see `exact_support`).
+    Only where no call worked, and beside "I don't know", are all words compared (`lexical_support`, at least `least` of
+    them). In a wrong answer a capitalised first word is a name before "is" and the like, and where all words are
+    capitalised. `checker(document, claim)` is MiniCheck's interface, sync or async; see `minicheck`. It must find a
+    probability of at least `least`. A checker that fails leaves the rollout unscored.
 
     `free` names arguments that the policy may write itself: patterns of `tool.argument`, such as `"send.text"` or
-    `"*.limit"`. What a tool repeats of them in its result counts as a source. An answer that does not know scores what
-    `right` gives it, for a task that has no answer, if nothing else that it says and no argument comes from nowhere.
+    `"*.limit"`. What a tool repeats of them in its result counts as a source. A traceable answer can still be wrong:
+    `right` decides, so give one that reads the answer.
 
     Example: `grounded(answer_match(), citations="required", free=("search.query",))`
     """

@@ -1,13 +1,6 @@
 """The tables behind an API's paths, the keys of their rows, and the paths that name a row or list rows of each.
 
-Beside its key, a row has properties that no two rows may share:
-
-| what the document says | the property is unique |
-| --- | --- |
-| `x-unique: true` on it | always |
-| its description says so: "unique", "must not be taken" | always |
-| the operation's 409 or 422 says that it is taken: "a project with this name already exists" | in that operation |
-| the operation has a 409, and the property is what people log in or are found with: `email`, `slug`, ... | in it |
+Beside its key, a row has properties that no two rows may share; `docs/api-twin.md` lists what makes one unique.
 """
 
 from __future__ import annotations

@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 _LABEL = 11
+_TEXT_LIMIT = 1200
 
 
-def transcript(rollout: Rollout, *, text_limit: int = 1200, piece_limit: int = 40) -> str:
-    """The conversation as plain text, one piece a label. Long texts and long conversations are cut visibly.
-
-    `text_limit`: characters of one piece; `piece_limit`: pieces, of which the middle ones are left out.
-    """
+def transcript(rollout: Rollout, *, piece_limit: int = 40) -> str:
+    """The conversation as plain text, one piece a label. Long texts are cut visibly; of more than `piece_limit` pieces
+    the middle ones are left out."""
     results: dict[str, list[ToolResult]] = defaultdict(list)
     for record in rollout.calls:
         results[record.call.id].append(record.result)
@@ -36,7 +35,7 @@ def transcript(rollout: Rollout, *, text_limit: int = 1200, piece_limit: int = 4
         pieces += _message_pieces(message, results)
         answered = answered or message.role == "assistant"
     left_out = len(pieces) - piece_limit
-    lines = [_labelled(label, cut(text, text_limit)) for label, text in pieces]
+    lines = [_labelled(label, cut(text, _TEXT_LIMIT)) for label, text in pieces]
     if left_out > 0:
         half = piece_limit // 2
         lines = [*lines[:half], f"… {left_out} pieces left out …", *lines[half + left_out :]]

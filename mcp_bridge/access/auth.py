@@ -230,8 +230,8 @@ class ClientLogin(Login):
 class InMemory:
     """The SDK's storage of tokens; they live as long as the connection to their server."""
 
-    def __init__(self, tokens: OAuthToken | None = None, client: OAuthClientInformationFull | None = None) -> None:
-        self._tokens = tokens
+    def __init__(self, client: OAuthClientInformationFull | None = None) -> None:
+        self._tokens: OAuthToken | None = None
         self._client = client
 
     async def get_tokens(self) -> OAuthToken | None:

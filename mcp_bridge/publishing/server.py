@@ -93,7 +93,7 @@ class FoundWorld(Protocol):
         """What a call of a tool returns. Raises `BridgeError` where something broke."""
 
 
-def publish_found(find: Callable[[Any], FoundWorld], *, name: str = "toolbake") -> Server[Any]:
+def publish_found(find: Callable[[Any], FoundWorld]) -> Server[Any]:
     """An MCP server object of the SDK whose every request over HTTP meets the world that `find` gives for it, whatever
     its session: by its key, say. `find` raises `BridgeError` for a request that has none."""
 
@@ -103,7 +103,7 @@ def publish_found(find: Callable[[Any], FoundWorld], *, name: str = "toolbake") 
     def shown(context: Any) -> Sequence[Tool]:
         return find(context.request).tools
 
-    return _server(name, _own_version(), shown, answer)
+    return _server("toolbake", _own_version(), shown, answer)
 
 
 def _make(publication: _Publication, name: str, version: str, max_worlds: int, idle_s: float) -> Server[Any]:

@@ -237,9 +237,9 @@ class Shapes:
             known = self._shapes[id(schema)] = (schema, self._flat(schema, 0))
         return known[1]
 
-    def with_branch(self, shape: Shape, branch: Any, depth: int = 0) -> Shape:
+    def with_branch(self, shape: Shape, branch: Any) -> Shape:
         """`shape`, in which `branch` must hold as well."""
-        return _merged(shape, self._flat(branch, depth + 1))
+        return _merged(shape, self._flat(branch, 1))
 
     def keeps_rules(self, shape: Shape, value: Any) -> bool:
         """Whether what the shape's `rules` say of a value as a whole holds: `not`, `contains`, `propertyNames`."""

@@ -313,6 +313,6 @@ def _unfit(variables: Mapping[str, str]) -> str:
     return ""
 
 
-def _without_secrets(text: str, endpoint: AgentEndpoint, environment: Mapping[str, str] = os.environ) -> str:
-    hidden = environment_secrets(value for name, value in environment.items() if is_secret_name(name))
+def _without_secrets(text: str, endpoint: AgentEndpoint) -> str:
+    hidden = environment_secrets(value for name, value in os.environ.items() if is_secret_name(name))
     return shown_text(redacted(text, [endpoint.api_key, *hidden]))

@@ -18,7 +18,7 @@ from ..rollouts.run_context import RunContext
 from ..tasks import counted, load_tasks
 from ..tasks.splitting import ThreeWaySplit
 from ..traces.atomic_files import write_bytes
-from .demonstration_search import DemonstrationSearch, SearchBounds, with_demonstration
+from .demonstration_search import DemonstrationSearch, with_demonstration
 from .function_effects import may_change
 from .progress_file import as_lines
 from .teacher import TRIES, taught
@@ -68,12 +68,7 @@ def searchable_tools(source: Toolset, allowed: Sequence[str] = ()) -> list[Tool]
 
 
 async def find_demonstrations(
-    tasks: ThreeWaySplit,
-    context: RunContext,
-    *,
-    wanted: int,
-    allowed: Sequence[str] = (),
-    bounds: SearchBounds | None = None,
+    tasks: ThreeWaySplit, context: RunContext, *, wanted: int, allowed: Sequence[str] = ()
 ) -> list[Task]:
     """The training tasks, those with a demonstration that one was found for: by the teacher of `context`, or else by a
     search. Validation and held-out tasks take no part.
@@ -112,7 +107,7 @@ async def find_demonstrations(
             "no training task has a demonstration: calls are searched that the verifier pays for, with "
             f"{len(tools)} of {len(context.tools.tools)} tools (warm_start.find_demonstrations)"
         )
-        search = DemonstrationSearch(context, tools, bounds)
+        search = DemonstrationSearch(context, tools)
         report = await search.run(tasks.train, wanted=wanted, known=known, on_found=keep)
     for line in report.lines():
         context.progress.say(line)

@@ -63,7 +63,9 @@ def read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path, op
     headers = filled(_object(entry, "headers", place), "headers")
     for header, value in headers.items():
         _check_header(header, value, place)
-    _refuse_options_of_servers(options, place)
+    for key, why in _OF_SERVERS.items():
+        if key in options.model_fields_set and getattr(options, key) != ServerOptions.model_fields[key].default:
+            raise SourceError(f"{place}: {key} does nothing for a live API, {why}; remove it")
     idempotency_header = entry.get("idempotency_header")
     if idempotency_header is not None:
         _check_header(idempotency_header, "key", place)
@@ -94,12 +96,6 @@ def _with_files(auth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         if isinstance(value, Mapping) and isinstance(path := value.get("private_key_file"), str) and path:
             done[name] = {**value, "private_key_file": str(folder / Path(path).expanduser())}
     return done
-
-
-def _refuse_options_of_servers(options: ServerOptions, place: str) -> None:
-    for name, why in _OF_SERVERS.items():
-        if name in options.model_fields_set and getattr(options, name) != ServerOptions.model_fields[name].default:
-            raise SourceError(f"{place}: {name} does nothing for a live API, {why}; remove it")
 
 
 def _object(entry: Mapping[str, Any], key: str, place: str) -> Mapping[str, Any]:

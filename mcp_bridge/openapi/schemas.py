@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 from collections import Counter
@@ -90,7 +89,9 @@ class SchemaReader:
             # By the letter, no property of a part may be there; every author who writes it here means all others.
             del schema["additionalProperties"]
             schema["unevaluatedProperties"] = False
-        schema = satisfiable(schema, functools.partial(_warn_of_contradiction, place))
+        schema = satisfiable(
+            schema, lambda one: logger.warning("%s: nothing satisfies %s; it is not enforced", place, one)
+        )
         return _nullable(schema) if node.get("nullable") is True else schema
 
     def _keyword(self, schema: Schema, key: str, value: Any, place: Place) -> None:
@@ -131,10 +132,6 @@ class SchemaReader:
         stem = where.document.rpartition("/")[2].partition(".")[0] or "schema"
         base = re.sub(r"[^A-Za-z0-9._-]+", "_", "_".join(steps[-3:]) or stem).strip("_") or "schema"
         return numbered(base, set(self._names.values()))
-
-
-def _warn_of_contradiction(place: Place, which: str) -> None:
-    logger.warning("%s: nothing satisfies %s; it is not enforced", place, which)
 
 
 def _examples(schema: Schema, node: Mapping[str, Any]) -> None:

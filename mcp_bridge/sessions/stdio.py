@@ -230,17 +230,12 @@ def _lives(group: int) -> bool:
         return False
     except PermissionError:
         return True
-    return not _is_listed() or any(fields[0] != "Z" for fields in _members(group).values())
+    return not Path("/proc/self/stat").exists() or any(fields[0] != "Z" for fields in _members(group).values())
 
 
 def group_members(group: int) -> list[int]:
     """The processes of the group, where the system shows them as files."""
     return list(_members(group))
-
-
-def _is_listed() -> bool:
-    """Whether the system shows its processes as files."""
-    return Path("/proc/self/stat").exists()
 
 
 def _members(group: int) -> dict[int, list[str]]:

@@ -58,7 +58,7 @@ def identify(source: Any) -> list[Spec]:
 def _from_text(source: str) -> list[Spec]:
     if is_url(source):
         check_url(source, "the source")
-        if _names_document(source):
+        if urlsplit(source).path.lower().endswith((".json", *_YAML)):
             return [OpenApiSpec("", source, secrets=url_secrets(source))]
         return [HttpSpec("", source, secrets=url_secrets(source))]
     if not source.strip():
@@ -78,10 +78,6 @@ def _from_file(path: Path) -> list[Spec]:
     if path.suffix.lower() in _YAML:
         return [OpenApiSpec("", str(path))]
     return [*read_file(path)]
-
-
-def _names_document(url: str) -> bool:
-    return urlsplit(url).path.lower().endswith((".json", *_YAML))
 
 
 def _from_list(source: list[Any]) -> list[Spec]:

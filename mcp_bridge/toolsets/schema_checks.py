@@ -178,8 +178,8 @@ def compiled_schema(
     parts = SharedParts() if parts is None else parts
     readable = with_readable_patterns(schema, left_out, parts)
     kind = validator_for(readable, default=Draft202012Validator)
-    if not is_known_valid and not _is_valid(kind, readable, parts):
-        _check_schema(kind, readable)
+    if not is_known_valid and not _is_valid(kind, readable, parts) and (problems := _schema_problems(kind, readable)):
+        raise SchemaError.create_from(best_match(problems))
     try:
         has_both = _keys_among(_UNTIMED_TOGETHER, readable, parts) >= _UNTIMED_TOGETHER
     except RecursionError:  # a default or an example may be as deep as it likes
@@ -276,13 +276,8 @@ def _quick_check(kind: Any) -> Callable[[Any], bool]:
     return jsonschema_rs.validator_for(kind.META_SCHEMA, validate_formats=False, offline=True).is_valid
 
 
-def _check_schema(kind: Any, schema: Any) -> None:
-    """As `check_schema` of jsonschema, but for keywords that only describe. Raises `SchemaError`."""
-    if problems := _schema_problems(kind, schema):
-        raise SchemaError.create_from(best_match(problems))
-
-
 def _schema_problems(kind: Any, schema: Any) -> list[ValidationError]:
+    """What `check_schema` of jsonschema finds, but for keywords that only describe."""
     checker = validator_for(kind.META_SCHEMA, default=Draft202012Validator)(kind.META_SCHEMA)
     return [one for one in checker.iter_errors(schema) if not _only_describes(one)]
 

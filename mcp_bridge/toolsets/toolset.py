@@ -300,7 +300,9 @@ class Toolset:
         """Call a tool in a world named `default`, which is opened by the first call and lives as the toolset does."""
         async with self._default_lock:
             if self._default is None:
-                self._default = await self._open_default()
+                # In a task of its own: it is opened by whoever calls first and closed by whoever closes the toolset,
+                # and a sandbox may hold scopes that must be left in the task that entered them.
+                self._default = await self._group.start(self._hold_default)
         return await self._default.call(name, arguments, call_id=call_id, timeout_s=timeout_s)
 
     @contextlib.asynccontextmanager
@@ -362,12 +364,6 @@ class Toolset:
                 f"it has the keys {sorted(setup)}"
             )
         return dict(setup)
-
-    async def _open_default(self) -> CheckedWorld:
-        # In a task of its own: it is opened by whoever calls first and closed by whoever closes the toolset,
-        # and a sandbox may hold scopes that must be left in the task that entered them.
-        world: CheckedWorld = await self._group.start(self._hold_default)
-        return world
 
     async def _hold_default(self, *, task_status: anyio.abc.TaskStatus[CheckedWorld]) -> None:
         held = False

@@ -118,7 +118,8 @@ async def find_demonstrations(
         "candidates": report.candidates,
     }
     if report.found:
-        content = as_lines([_on_side(task, side) for side, part in _sides(tasks, train) for task in part])
+        sides = {"train": train, "validation": tasks.validation, "heldout": tasks.heldout}
+        content = as_lines([_on_side(task, side) for side, part in sides.items() for task in part])
         write_bytes(path, content)
         facts["sha256"] = hashlib.sha256(content).hexdigest()
         context.progress.say(f"what was found is in {path}: look at it, correct it, and give it as prompts if you like")
@@ -132,10 +133,6 @@ _TEACHER = (
     "A larger model can be the teacher: sdk.train(..., teacher=(URL, NAME)), or --teacher URL#NAME. Or write "
     "demonstrations into the tasks: sdk.solve plays your calls and makes the whole task"
 )
-
-
-def _sides(tasks: ThreeWaySplit, train: Sequence[Task]) -> list[tuple[str, Sequence[Task]]]:
-    return [("train", train), ("validation", tasks.validation), ("heldout", tasks.heldout)]
 
 
 def _on_side(task: Task, side: str) -> Task:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_bridge import Toolset
+from mcp_bridge.safe_text import plural
 
 from ..errors import ConfigError
 from ..policies.hub_cache import folder_here
@@ -183,7 +184,8 @@ def plan_compute(
             problems.append(str(error))
     on_cpu = build.cpu if build is not None else not seen
     dtype = config.sampled_in(on_cpu=on_cpu)
-    lines, placement = [_machine(seen)], Placement()
+    shown = f"{len(seen)} {plural(len(seen), 'GPU')} ({', '.join(map(_gb, seen))})" if seen else "no GPU"
+    lines, placement = [f"machine: {shown}"], Placement()
     memory = memory_on_gpus(model, config, processes=here)
     if config.engine == "vllm":
         served = weight_bytes(model) * _WIDTHS.get(dtype, 4) // 4
@@ -233,12 +235,6 @@ def context_of_rollouts(limits: Limits, tools: Toolset, tasks: Sequence[Task]) -
     asked = max((len(task.model_dump_json(include={"prompt", "later_turns"})) for task in tasks), default=0)
     results = limits.max_calls * (tools.max_result_chars + _OF_A_MESSAGE)
     return _OF_THE_TEMPLATE + shown + asked + limits.max_tokens + limits.max_turns * _OF_A_MESSAGE + results
-
-
-def _machine(gpus: Sequence[int]) -> str:
-    return (
-        f"machine: {len(gpus)} GPU{'s' * (len(gpus) != 1)} ({', '.join(map(_gb, gpus))})" if gpus else "machine: no GPU"
-    )
 
 
 def _training(model: str | Path | None, config: TrainConfig, gpus: Sequence[int], processes: int) -> str:

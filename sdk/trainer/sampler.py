@@ -27,7 +27,6 @@ from ..policies.protocol import Policy, WeightPublisher
 from ..policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from ..policies.vllm.published_weights import untied
 from ..policies.vllm.server_process import find_vllm
-from ..policies.vllm.vllm_options import Dtype
 from ..progress import Progress
 from .compute_plan import START, plan_compute, starts_from_a_copy
 from .config import TrainConfig
@@ -58,7 +57,8 @@ async def open_sampler(
     to hold of the model's context, None for all. Raises what `open_vllm` raises.
     """
     if config.engine == "embedded":
-        model = _in_dtype(loaded.model, config.sampled_in(on_cpu=True))
+        wanted = getattr(torch, config.sampled_in(on_cpu=True))
+        model = loaded.model if loaded.model.dtype == wanted else copy.deepcopy(loaded.model).to(wanted)
         with EmbeddedEngine(model, max_rows=config.rollouts.concurrency, max_restarts=_RESTARTS) as engine:
             del model
             yield engine
@@ -86,12 +86,6 @@ async def open_sampler(
             yield policy
     finally:
         shutil.rmtree(folder / START, ignore_errors=True)
-
-
-def _in_dtype(model: Any, dtype: Dtype) -> Any:
-    """`model`, or a copy of it where it has another dtype than the sampler."""
-    wanted = getattr(torch, dtype)
-    return model if model.dtype == wanted else copy.deepcopy(model).to(wanted)
 
 
 def _for_new_weights(loaded: LoadedModel, source: str, options: VllmOptions, folder: Path) -> str:

@@ -33,11 +33,11 @@ class Lexicographic:
         verdicts = await run_parts(self.verifiers, rollout)
         for name, verdict in verdicts.items():
             _require_share(name, verdict.score, "lexicographic")
-        # Whole numbers to the end, so that no rounding can change the order.
+        # Whole numbers to the end, so that no rounding can change the order; a sum that is 1 but for its rounding is 1.
         base = self.levels + 1
         total = 0
         for verdict in verdicts.values():
-            total = total * base + _level(verdict.score, self.levels)
+            total = total * base + math.floor(verdict.score * self.levels + 1e-9)
         return joined(verdicts, total / (self.levels * base ** (len(verdicts) - 1)))
 
 
@@ -122,11 +122,6 @@ def extra_credit(right: VerifierLike, extras: Mapping[Any, float]) -> ExtraCredi
         checked_parts(tuple(extras), "extra_credit"),
         tuple(map(float, extras.values())),
     )
-
-
-def _level(score: float, levels: int) -> int:
-    # A sum that is 1 but for its rounding is 1.
-    return math.floor(score * levels + 1e-9)
 
 
 def _require_share(name: str, score: float, where: str) -> None:

@@ -101,10 +101,6 @@ def limit(limits: dict[str, Any]) -> None:
         resource.setrlimit(which, value)
 
 
-def die_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
-
-
 def leave_network() -> bool:
     """Move into a network without interfaces, and into a user namespace without the rights of this one."""
     return bool(_LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWIPC) == 0)
@@ -219,7 +215,7 @@ def confine(job: dict[str, Any]) -> dict[str, bool]:
     job_readable, writable = job["readable"], os.path.realpath(os.getcwd())
     # Lists the folders of modules, which can be read afterwards and no longer be listed: packages lie there, too.
     PathFinder.find_spec("solution")
-    die_with_parent()
+    _LIBC.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)  # it ends with its parent
     held = {"network": leave_network()}
     limit(job["limits"])
     held["files"] = hide_files(job_readable, writable)

@@ -128,7 +128,7 @@ def as_table(listing: Listing, costs: TokenCosts | None) -> str:
     rows = [("tool", "from", "behaviour", "tokens")]
     rows += [
         (
-            _shown_name(tool),
+            f"{tool.name} ({tool.name_at_source} there)" if tool.name_at_source else tool.name,
             _short(tool.source),
             _behaviour(tool, listing),
             str(costs.by_tool[tool.name]) if costs else "?",
@@ -169,10 +169,6 @@ def as_json(listing: Listing, costs: TokenCosts | None, *, model: str) -> str:
         indent=2,
         ensure_ascii=False,
     )
-
-
-def _shown_name(tool: Tool) -> str:
-    return f"{tool.name} ({tool.name_at_source} there)" if tool.name_at_source else tool.name
 
 
 def _short(source: str) -> str:

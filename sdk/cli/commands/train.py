@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 
 def _list_settings(wanted: bool) -> None:
+    """Every option of training with its default and what it does, one a paragraph."""
     if wanted:
-        typer.echo(describe_settings())
+        from ...trainer.config import TrainConfig
+
+        typer.echo("\n".join(_described(TrainConfig, "")))
         raise typer.Exit
 
 
@@ -190,13 +193,6 @@ def train_config(file: Path | None, assignments: Sequence[str]) -> TrainConfig:
 
     given = TrainConfig.of(file).model_dump(mode="json", exclude_unset=True) if file is not None else {}
     return TrainConfig.of(given | options.assigned(assignments, "--set"))
-
-
-def describe_settings() -> str:
-    """Every option of training with its default and what it does, one a paragraph."""
-    from ...trainer.config import TrainConfig
-
-    return "\n".join(_described(TrainConfig, ""))
 
 
 def _described(model: type[BaseModel], prefix: str) -> list[str]:

@@ -37,9 +37,7 @@ def _escape(char: str) -> str:
 
 def cut(text: str, limit: int) -> str:
     """The text, or its beginning and how many characters were left out."""
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit]} … [{len(text) - limit:,} more characters]"
+    return text if len(text) <= limit else f"{text[:limit]} … [{len(text) - limit:,} more characters]"
 
 
 def shortened(text: str, limit: int) -> str:

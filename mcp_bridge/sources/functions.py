@@ -137,9 +137,7 @@ class FunctionTool:
     async def _in_thread(self, bound: Callable[[], Any], threads: anyio.CapacityLimiter) -> Any:
         # Abandoned on a time limit: a thread cannot be stopped, but nobody waits for it any more.
         value = await anyio.to_thread.run_sync(bound, abandon_on_cancel=True, limiter=threads)
-        if isinstance(value, Awaitable):
-            return await value
-        return value
+        return await value if isinstance(value, Awaitable) else value
 
     def _to_result(self, value: Any) -> ToolResult:
         if isinstance(value, ToolResult):

@@ -101,9 +101,7 @@ class Maker:
                 return found
             if made is NOTHING:
                 made = found
-        if made is NOTHING and "null" in shape.kinds:
-            return None
-        return made
+        return None if made is NOTHING and "null" in shape.kinds else made
 
     def _object(self, shape: Shape, name: str, owner: str, depth: int) -> Any:
         value: dict[str, Any] = {}

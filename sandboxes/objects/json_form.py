@@ -71,9 +71,7 @@ class _Former:
         if isinstance(value, list | tuple | deque):
             return [self.form(inner, (*way, str(place))) for place, inner in enumerate(value)]
         attributes = dict(public_attributes(value))
-        if attributes:
-            return self._named(iter(attributes.items()), way)
-        return _text(value)
+        return self._named(iter(attributes.items()), way) if attributes else _text(value)
 
     def _named(self, items: Iterator[tuple[str, Any]], way: tuple[str, ...]) -> dict[str, Any]:
         formed: dict[str, Any] = {}

@@ -1,7 +1,5 @@
 """Exports: a tuned model as what other servers take, with the settings of its measurement."""
 
-from __future__ import annotations
-
 from .export_check import ExportCheck, check_export
 from .exported_folder import KINDS, export
 

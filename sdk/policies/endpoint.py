@@ -322,9 +322,7 @@ def _retry_after(value: str | None) -> float | None:
         moment = parsedate_to_datetime(value)
     except ValueError:
         return None
-    if moment.tzinfo is None:
-        return None
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+    return None if moment.tzinfo is None else max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 _SHOWN_CHARS = 500

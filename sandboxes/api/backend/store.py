@@ -62,9 +62,7 @@ class Store:
     def get(self, table: str, key: str) -> Row | None:
         """The row, or `None`."""
         changes = self._changes.get(table)
-        if changes is not None and key in changes:
-            return changes[key]
-        return self.origin.rows(table).get(key)
+        return changes[key] if changes is not None and key in changes else self.origin.rows(table).get(key)
 
     def items(self, table: str) -> Iterator[tuple[str, Row]]:
         """Keys and rows, the oldest first."""

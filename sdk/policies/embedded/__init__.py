@@ -1,7 +1,5 @@
 """The embedded engine: samples from a transformers model in this process, many requests in one batch."""
 
-from __future__ import annotations
-
 from .inference_engine import EmbeddedEngine
 
 __all__ = ["EmbeddedEngine"]

@@ -129,9 +129,7 @@ class RowCache:
 
 
 def _room(have: int, need: int, *, least: int) -> int:
-    if need <= have:
-        return have
-    return max(least, 1 << (need - 1).bit_length())
+    return have if need <= have else max(least, 1 << (need - 1).bit_length())
 
 
 ATTENTION_NAME = "toolbake_rows"

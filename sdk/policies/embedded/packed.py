@@ -209,9 +209,7 @@ def _rotate(x_NJD: torch.Tensor, cos_N1D: torch.Tensor, sin_N1D: torch.Tensor) -
 
 
 def _bias_of(linear: nn.Linear) -> torch.Tensor:
-    if linear.bias is None:
-        return linear.weight.new_zeros(linear.out_features)
-    return linear.bias.detach()
+    return linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
 
 
 def _is_known(module: Any, part: str) -> bool:

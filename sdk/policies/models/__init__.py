@@ -3,8 +3,6 @@
 torch and transformers are imported only when a model is loaded.
 """
 
-from __future__ import annotations
-
 from .loading import DEFAULT_SAMPLING, EMBEDDED_NAME, LoadedModel, load_model, load_sampling, load_tokenizer
 from .saving import save_model
 

@@ -59,14 +59,10 @@ _LONGEST_PAUSE_S = 1.0
 class ServerSource:
     """One MCP server. Made by `open_server`; its sessions live in the task group given there.
 
-    One session serves all worlds where the server keeps worlds apart itself (control tools, see
-    `mcp_bridge.control_tools`), where every tool says that it only reads, or where `isolation` is `shared`.
-    Otherwise each world gets a session of its own: over stdio that is a process of its own, which costs
-    0.5 to 1.5 s to start and 60 to 80 MB; an in-process server object stays shared between its sessions,
-    unless a factory makes one for each.
-
-    The session that listed the tools is given to the first world. How many wait for the next ones, and how many there
-    may be, is in `mcp_bridge.sessions.pool`.
+    One session serves all worlds where the server keeps worlds apart itself (`mcp_bridge.control_tools`), where every
+    tool says that it only reads, or where `isolation` is `shared`. Otherwise each world gets a session of its own, over
+    stdio a process, which takes 0.5 to 1.5 s to start and 60 to 80 MB; an in-process server object stays shared, unless
+    a factory makes one for each. The session that listed the tools is given to the first world; `pool` has the others.
     """
 
     def __init__(

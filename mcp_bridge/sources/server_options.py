@@ -1,7 +1,4 @@
-"""What a user may say of one server, in the `toolbake` object of its entry in an `mcp.json`.
-
-    {"command": "python", "args": ["server.py"],
-     "toolbake": {"isolation": "session", "deny": ["*_admin"], "idempotent": ["set_status"], "calls_per_second": 5}}
+"""What a user may say of one server, in the `toolbake` object of its entry in an `mcp.json`; see `docs/tools.md`.
 
 Names of tools may hold `*` and `?`, as in file names. They are the names that the server gives.
 """

@@ -1,7 +1,5 @@
 """Faults injected into tools, so that a policy meets in training what it will meet in the field.
 
-    flaky = Faulty(Helpdesk(), {"get_*": [Latency(seconds=2), ErrorAnswer(p=0.1)], "*_order": Timeout(p=0.05)}, seed=3)
-
 No tool has a fault unless it is given one. Each fault is drawn from the seed, the world's id and the call alone, and
 noted in the result, in the world and in the report.
 """

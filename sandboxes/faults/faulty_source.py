@@ -472,9 +472,7 @@ _KINDS: dict[str, type[kinds.Fault]] = {
 
 def faults_for(faults: Any, place: str) -> Callable[[WorldSource], WorldSource]:
     """The wrapper of a source that injects these faults: a `Faulty` with `tools` as its faults, `seed` and `same_for`.
-
-    Example, in the `toolbake` object of a server in an `mcp.json`:
-    `"faults": {"seed": 3, "tools": {"get_*": [{"fault": "Latency", "seconds": [0.2, 2.0]}, {"fault": "ErrorAnswer"}]}}`
+    `docs/faults.md` has an example.
 
     Raises `SourceError` that names `place`, the key and the choices; when it is called, for a tool that is not there.
     """

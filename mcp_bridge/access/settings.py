@@ -24,7 +24,6 @@ from .redaction import text_secrets, url_secrets
 
 logger = logging.getLogger(__name__)
 
-LoginType = Literal["client_credentials", "private_key_jwt"]
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 _KEYS: dict[str, set[str]] = {
     "client_credentials": {"client_secret", "client_auth"},
@@ -42,7 +41,7 @@ _TLS_KEYS = {"ca", "cert", "key", "key_password", "verify"}
 class LoginSettings:
     """How to get a token. Exactly one of `issuer` and `token_url` is needed; with both, the first is the audience."""
 
-    type: LoginType
+    type: Literal["client_credentials", "private_key_jwt"]
     client_id: str
     secret: str = field(repr=False)
     """The client's secret, or its private key in PEM."""

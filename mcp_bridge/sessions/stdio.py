@@ -38,13 +38,9 @@ class StderrTail:
     def __init__(self) -> None:
         self._read_fd, write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
-        self._write: TextIO = os.fdopen(write_fd, "w")
-        self._kept = b""
-
-    @property
-    def file(self) -> TextIO:
+        self.file: TextIO = os.fdopen(write_fd, "w")
         """What to hand to the child as its stderr."""
-        return self._write
+        self._kept = b""
 
     async def follow(self) -> None:
         """Read until every holder of the write end is gone. Run it beside the session, and cancel it."""
@@ -55,11 +51,11 @@ class StderrTail:
 
     def close_write_end(self) -> None:
         """Drop this process's copy once the child has its own."""
-        self._write.close()
+        self.file.close()
 
     def close(self) -> None:
         """Keep what is still in the pipe and give the file descriptors back."""
-        self._write.close()
+        self.file.close()
         if self._read_fd >= 0:
             while self._read_once():
                 continue

@@ -102,8 +102,6 @@ class FaultLog:
             }
 
 
-SameFor = Literal["world", "setup"]
-
 _BEFORE = (RateLimit, ErrorAnswer, StaleRead, Timeout, Outage)
 """These answer in place of the tool. The others change its answer."""
 
@@ -136,7 +134,7 @@ class Faulty(WrappedSource):
         faults: Mapping[str, Fault | Sequence[Fault]],
         *,
         seed: int = 0,
-        same_for: SameFor = "world",
+        same_for: Literal["world", "setup"] = "world",
     ) -> None:
         super().__init__(source)
         if same_for not in ("world", "setup"):

@@ -191,7 +191,8 @@ class DemonstrationSearch:
             limits=limits.model_copy(update={"call_timeout_s": min(limits.call_timeout_s, self.bounds.call_timeout_s)}),
         )
         self._failures: Counter[str] = Counter()
-        self._longest = min(len(self.bounds.candidates), limits.max_calls, limits.max_turns - 1)
+        self.longest = min(len(self.bounds.candidates), limits.max_calls, limits.max_turns - 1)
+        """The most calls of a demonstration."""
 
     async def run(
         self,
@@ -247,11 +248,6 @@ class DemonstrationSearch:
 
     # ---- for the search of one task
 
-    @property
-    def longest(self) -> int:
-        """The most calls of a demonstration."""
-        return self._longest
-
     def tools(self) -> list[Tool]:
         """Those that still answer."""
         return [tool for tool in self._tools if tool.name not in self.report.faulty_tools]
@@ -259,7 +255,7 @@ class DemonstrationSearch:
     def _experience(self, task: Task) -> list[dict[str, float]]:
         """By the place of a call: how likely each tool is, by tasks with like words that were solved already."""
         prompt = PromptValues(prompt_text(task))
-        likely: list[dict[str, float]] = [{} for _ in range(max(1, self._longest))]
+        likely: list[dict[str, float]] = [{} for _ in range(max(1, self.longest))]
         for one in self.report.found.values():
             other = PromptValues(prompt_text(one.task))
             mine, theirs = plain_words(prompt), plain_words(other)

@@ -12,7 +12,6 @@ Way = Literal["adapter", "checkpoint", "transfer"]
 Publish = Literal["auto", "adapter", "checkpoint", "transfer"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 """What a server computes in. `auto`: float32 on a CPU, what vLLM chooses on a GPU."""
-TransferBackend = Literal["shared_memory", "nccl", "ipc"]
 
 
 class VllmOptions(BaseModel, extra="forbid", frozen=True):
@@ -40,7 +39,7 @@ class VllmOptions(BaseModel, extra="forbid", frozen=True):
     """How new weights get to the servers: `adapter` (LoRA, a new name for each version), `transfer` (all weights, by
     vLLM's own weight transfer), `checkpoint` (all weights, through a folder that the servers can read), or `auto`:
     adapters where adapters are trained, else a checkpoint."""
-    transfer_backend: TransferBackend = "shared_memory"
+    transfer_backend: Literal["shared_memory", "nccl", "ipc"] = "shared_memory"
     """What carries a transfer: memory of the trainer that servers on the same machine read, `nccl` to other GPUs, or
     `ipc` to servers on the trainer's own GPU. The last two have not been run on a GPU yet."""
     in_flight: bool = False
